@@ -187,15 +187,11 @@ def test_a_beginning_is_said_in_one_way(
 
 
 def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -> None:
-    """The process prints it on standard error, in four lines."""
+    """The process prints the problem and the fix on standard error."""
     ran = tidemark("plan", "nosuch", home=tmp_path)
     assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
     assert ran.stderr.startswith("UnknownPipeline: No pipeline is named 'nosuch'")
-    assert [line.split()[0] for line in ran.stderr.splitlines()[1:4]] == [
-        "expected",
-        "actual",
-        "fix",
-    ]
+    assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix"]
 
 
 def test_errors_are_json_with_the_option_json(command: Command) -> None:

@@ -75,14 +75,14 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
     ]
 
 
-def test_events_survive_being_rows_in_any_order() -> None:
+def test_events_decode_from_their_rows_in_any_order() -> None:
     """Encoding and decoding is the identity, whatever order a reader returns rows in."""
     rows = [row for n, events in history() for row in encode("events", n, NOW, events)]
     Random(7).shuffle(rows)
     assert decode("events", rows) == history()
 
 
-def test_an_event_that_a_commit_has_twice_is_written_once() -> None:
+def test_equal_events_of_a_commit_are_encoded_once() -> None:
     """Equal rows in the table mean that another program has doubled them."""
     undone = Undone(sequence=1, requested_by="ops", reason="a test")
     rows = encode("events", 9, NOW, [undone, replace(undone, sequence=2), undone])
@@ -90,7 +90,7 @@ def test_an_event_that_a_commit_has_twice_is_written_once() -> None:
     assert decode("events", rows) == [(9, [undone, replace(undone, sequence=2)])]
 
 
-def test_a_ledger_is_the_fold_of_its_events() -> None:
+def test_ledger_state_follows_from_its_events() -> None:
     """Coverage, committed offsets, open plans and requesters follow from the events."""
     ledger = Ledger.fold("events", history())
     assert ledger.event_number == 7
@@ -103,7 +103,7 @@ def test_a_ledger_is_the_fold_of_its_events() -> None:
     assert [str(span) for span in ledger.covered_or_planned(0)] == ["[0, 5)", "[9, 12)"]
 
 
-def test_a_chain_is_where_its_furthest_range_ends_or_where_it_began() -> None:
+def test_chain_position_is_the_furthest_landed_end_or_the_start_offset() -> None:
     """Each chain by itself; of two ranges with one end the older leader's, in any order."""
     missed, again = (
         replace(make_plan((0, start, 5), sequence=number), ranges=(

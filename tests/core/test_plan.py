@@ -11,7 +11,7 @@ from tests.support.plans import make_plan, make_range
 from tidemark.core.plan import PlanKind
 
 
-def test_i4_a_plan_cannot_be_changed() -> None:
+def test_plan_is_immutable_i4() -> None:
     """A plan is a frozen value."""
     plan = make_plan((0, 0, 5))
     with pytest.raises(FrozenInstanceError):
@@ -21,13 +21,15 @@ def test_i4_a_plan_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     "ranges", [(), ((1, 0, 5), (0, 0, 5)), ((0, 0, 5), (0, 4, 9)), ((0, 0, 5), (0, 5, 9))]
 )
-def test_malformed_plans_cannot_be_built(ranges: tuple[tuple[int, int, int], ...]) -> None:
+def test_plan_rejects_empty_unsorted_overlapping_and_adjacent_ranges(
+    ranges: tuple[tuple[int, int, int], ...],
+) -> None:
     """Empty, unsorted, overlapping and touching ranges are refused."""
     with pytest.raises(ValueError, match="range"):
         make_plan(*ranges)
 
 
-def test_the_fingerprint_covers_all_that_names_records() -> None:
+def test_fingerprint_covers_every_field_that_selects_records() -> None:
     """Any change to what would be read changes the fingerprint; who asked does not."""
     plan = make_plan((0, 0, 5))
     others = [
@@ -42,14 +44,14 @@ def test_the_fingerprint_covers_all_that_names_records() -> None:
     assert replace(plan, requested_by="somebody else").fingerprint == plan.fingerprint
 
 
-def test_backfills_have_a_transaction_id_of_their_own() -> None:
+def test_backfill_plans_have_their_own_application_id() -> None:
     """Live plans and backfills land in orders of their own."""
     plan = make_plan((0, 0, 5))
     assert plan.app_id == "tidemark:events:0"
     assert replace(plan, kind=PlanKind.BACKFILL).app_id == "tidemark:events:0:backfill"
 
 
-def test_commit_metadata_names_the_plan() -> None:
+def test_commit_metadata_identifies_the_plan() -> None:
     """The data table's commit alone says which plan it was."""
     plan = make_plan((0, 0, 5), (2, 7, 9))
     metadata = json.loads(plan.commit_metadata())

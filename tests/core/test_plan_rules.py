@@ -44,7 +44,9 @@ def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) 
 
 
 @given(backlogs, st.integers(1, 5000))
-def test_a_limit_is_used_up_and_shared_fairly(unread: dict[int, int], limit: int) -> None:
+def test_fair_shares_use_the_limit_and_differ_by_one_at_most(
+    unread: dict[int, int], limit: int
+) -> None:
     """Shares use the limit up and none is empty; a smaller share is all there is, or one less."""
     shares = fair_shares(unread, limit)
     assert sum(shares.values()) == min(max(limit, len(unread)), sum(unread.values()))
@@ -55,7 +57,7 @@ def test_a_limit_is_used_up_and_shared_fairly(unread: dict[int, int], limit: int
             assert all(other <= granted + 1 for other in shares.values())
 
 
-def test_no_limit_takes_everything() -> None:
+def test_fair_shares_without_limit_are_the_backlogs() -> None:
     """Without a limit each partition gets its whole backlog."""
     assert fair_shares({0: 5, 1: 7}, None) == {0: 5, 1: 7}
 
@@ -71,7 +73,7 @@ def test_live_ranges_begin_at_the_committed_offset() -> None:
 @pytest.mark.parametrize(
     ("limit", "planned"), [(None, [(5, 8), (10, 20)]), (6, [(5, 8), (10, 13)]), (2, [(5, 7)])]
 )
-def test_live_ranges_go_around_what_a_backfill_landed(
+def test_live_ranges_skip_offsets_of_a_landed_backfill_i2(
     limit: int | None, planned: list[tuple[int, int]]
 ) -> None:
     """I2: offsets that a backfill landed ahead of the live chain are not read again."""
@@ -80,20 +82,20 @@ def test_live_ranges_go_around_what_a_backfill_landed(
     assert [(r.start, r.end) for r in ranges] == planned
 
 
-def test_s7_a_low_water_mark_past_the_committed_offset_is_a_lost_range() -> None:
+def test_low_watermark_above_the_committed_offset_raises_lost_range_s7() -> None:
     """The error names exactly the offsets that are gone."""
     with pytest.raises(LostRange) as lost:
         live_ranges(ledger({0: 3}), {}, make_watermarks({0: (7, 9)}), None)
     assert lost.value.lost == ((0, 3, 7),)
 
 
-def test_an_end_behind_the_committed_offset_is_refused() -> None:
+def test_log_end_below_the_committed_offset_raises() -> None:
     """An unclean truncation shows as a log that ends before what was landed."""
     with pytest.raises(EndBehindCommitted):
         live_ranges(ledger({0: 0}, {0: [Span(0, 9)]}), {}, make_watermarks({0: (0, 5)}), None)
 
 
-def test_s10_new_partitions_are_read_from_their_very_start() -> None:
+def test_added_partitions_are_read_from_offset_zero_s10() -> None:
     """A partition that appears later starts at 0, whatever the policy said at first."""
     known = ledger({0: 100})
     assert new_partitions(known, make_watermarks({0: (0, 100), 1: (0, 4)})) == {1: 0}
@@ -109,7 +111,7 @@ def test_s10_new_partitions_are_read_from_their_very_start() -> None:
         ({}, {0: (0, 1)}, PartitionsShrunk),
     ],
 )
-def test_a_topic_that_is_not_the_one_we_know_is_refused(
+def test_other_cluster_topic_id_or_fewer_partitions_raise(
     changes: dict[str, str], partitions: dict[int, tuple[int, int]], error: type[Exception]
 ) -> None:
     """S5, S10: offsets belong to a cluster, a topic id and partitions that cannot go away."""
@@ -121,7 +123,7 @@ def test_a_topic_that_is_not_the_one_we_know_is_refused(
     ("partitions", "error"),
     [({0: (6, 10)}, LostRange), ({0: (0, 9)}, EndBehindCommitted)],
 )
-def test_a_plan_that_kafka_can_no_longer_give_is_refused(
+def test_plan_outside_the_readable_log_raises(
     partitions: dict[int, tuple[int, int]], error: type[Exception]
 ) -> None:
     """The check before landing: the plan's bounds against the watermarks of now."""
@@ -131,7 +133,7 @@ def test_a_plan_that_kafka_can_no_longer_give_is_refused(
         check_readable(plan, make_watermarks(partitions))
 
 
-def test_a_backfill_takes_only_what_is_missing() -> None:
+def test_backfill_leaves_out_landed_offsets_i2() -> None:
     """I2: the landed part of a wanted range is left out."""
     known = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
     ranges = backfill_ranges(
@@ -145,10 +147,10 @@ def test_a_backfill_takes_only_what_is_missing() -> None:
     [
         (9, 0, 1, "partition from 0 to 0"),
         (0, 1, 5, "low watermark"),
-        (0, 5, 31, "end of the readable log"),
+        (0, 5, 31, "readable log ends at 30"),
     ],
 )
-def test_a_backfill_outside_the_log_is_refused(
+def test_backfill_outside_the_log_raises_with_the_reason(
     partition: int, start: int, end: int, rule: str
 ) -> None:
     """Each impossible request names the rule it breaks."""

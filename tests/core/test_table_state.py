@@ -40,7 +40,7 @@ def state(newest: int, *restores: Restore, backfill: int = 0) -> TableState:
 
 
 @pytest.mark.parametrize("newest", [2, 3])
-def test_a_table_that_saw_all_that_is_settled_fits(newest: int) -> None:
+def test_table_with_all_settled_plans_passes_the_check(newest: int) -> None:
     """Whether the open plan has landed is for recovery to say."""
     check_table(ledger(), state(newest))
 
@@ -55,18 +55,18 @@ def test_a_table_that_saw_all_that_is_settled_fits(newest: int) -> None:
         (state(3, Restore(at=2, to=0)), TableRestored),
     ],
 )
-def test_a_table_of_another_history_is_refused(seen: TableState, error: type[Exception]) -> None:
+def test_table_with_another_history_raises_i5(seen: TableState, error: type[Exception]) -> None:
     """I5: behind, ahead in either chain, or restored to before a landing."""
     with pytest.raises(error):
         check_table(ledger(), seen)
 
 
-def test_a_restore_that_kept_every_landing_is_no_matter() -> None:
+def test_restore_that_keeps_every_landing_passes_the_check() -> None:
     """To the version of the newest landing, or to one after it."""
     check_table(ledger(), state(3, Restore(at=5, to=1)))
 
 
-def test_a_restore_that_was_undone_is_no_matter() -> None:
+def test_reverted_restore_passes_the_check() -> None:
     """Back to 0, then back to 3, which had everything; and the other way about it is a matter."""
     back, forth = Restore(at=4, to=0), Restore(at=5, to=3)
     check_table(ledger(), state(3, forth, back))
@@ -74,7 +74,7 @@ def test_a_restore_that_was_undone_is_no_matter() -> None:
         check_table(ledger(), state(3, Restore(at=4, to=3), Restore(at=5, to=0)))
 
 
-def test_more_records_than_offsets_is_no_landing() -> None:
+def test_landing_with_more_records_than_offsets_raises_i1() -> None:
     """I1: something doubled the rows; a negative number of gaps would hide it."""
     with pytest.raises(OverfullRange):
         Landing.of(make_plan((0, 0, 5)), 1, {0: 6})

@@ -27,7 +27,7 @@ def make_unread(committed: int = 50, low: int = 0, size: int = 100, hours: int =
     return Backlog(low=low, committed=committed, size=size, oldest=NOW - hours * HOUR)
 
 
-def test_one_outage_does_not_make_a_pipeline_slow() -> None:
+def test_time_between_runs_ignores_one_outage() -> None:
     """The usual time from one landing to the next counts."""
     runs = [make_run(n, 60 * n, 60 * n + 10, 5) for n in range(4)]
     throughput = Throughput(runs=[*runs, make_run(5, 9_000, 9_010, 5)])
@@ -37,7 +37,7 @@ def test_one_outage_does_not_make_a_pipeline_slow() -> None:
     assert Throughput().last_landed_at is None
 
 
-def test_what_a_run_takes_in_some_time_is_as_the_fastest_did() -> None:
+def test_offsets_within_a_time_follow_the_fastest_run() -> None:
     """From plan to landing; a plan that lay open for days says nothing of how fast a run is."""
     throughput = Throughput(runs=[make_run(1, 0, 10, 1000), make_run(2, 60, 70, 3000)])
     assert throughput.offsets_within(timedelta(minutes=5)) == 1500
@@ -46,13 +46,13 @@ def test_what_a_run_takes_in_some_time_is_as_the_fastest_did() -> None:
     assert Throughput().offsets_within(HOUR) is None
 
 
-def test_the_runway_is_what_is_left_of_the_retention_time() -> None:
+def test_runway_is_the_rest_of_the_retention_time() -> None:
     """Of the oldest unread record; never less than nothing."""
     assert runway(make_unread(hours=10), NOW, 24 * HOUR, None) == 14 * HOUR
     assert runway(make_unread(hours=30), NOW, 24 * HOUR, None) == timedelta(0)
 
 
-def test_the_runway_of_a_log_that_is_limited_by_size_follows_its_low_water_mark() -> None:
+def test_runway_of_a_size_limited_log_follows_its_low_watermark() -> None:
     """20 offsets in two hours: 30 more are gone in three."""
     before = (NOW - 2 * HOUR, 0)
     assert runway(make_unread(committed=50, low=20), NOW, None, before) == 3 * HOUR
@@ -70,14 +70,14 @@ def test_the_runway_of_a_log_that_is_limited_by_size_follows_its_low_water_mark(
     ],
     ids=["kept for ever", "low watermark stands", "nothing unread", "no timestamp"],
 )
-def test_nothing_says_that_anything_is_deleted(
+def test_no_evidence_of_deletion_means_no_runway(
     unread: Backlog, retention: timedelta | None, before: tuple[datetime, int] | None
 ) -> None:
     """No runway is not a short one."""
     assert runway(unread, NOW, retention, before) is None
 
 
-def test_of_a_record_from_the_future_nobody_knows_how_long_it_waits() -> None:
+def test_record_with_a_future_timestamp_has_no_age() -> None:
     """Producers set timestamps; no rate follows from it, and nothing overflows."""
     ahead = make_unread(hours=-5)
     assert (ahead.age(NOW), ahead.arrival_rate(NOW)) == (None, 0.0)
@@ -85,7 +85,7 @@ def test_of_a_record_from_the_future_nobody_knows_how_long_it_waits() -> None:
     assert (runway(last, NOW, 24 * HOUR, None) or HOUR) > 1000 * HOUR
 
 
-def test_what_is_far_away_does_not_overflow() -> None:
+def test_long_runways_and_forecasts_do_not_overflow() -> None:
     """A mark that moved by one in ten days, and a rate that hardly gains."""
     still = Backlog(low=1, committed=200_000_000, size=5, oldest=None)
     far = runway(still, NOW, None, (NOW - 240 * HOUR, 0))
@@ -107,7 +107,7 @@ def test_what_is_far_away_does_not_overflow() -> None:
         (51, 0, 50, 5.0, 12.0, Forecast.NEVER),
     ],
 )
-def test_forecast(
+def test_forecast_without_a_time(
     lag: int | None,
     held_back: int,
     limit: int | None,
@@ -128,13 +128,13 @@ def test_forecast(
         (1_010, 999, Forecast.LATER),
     ],
 )
-def test_a_plan_that_was_left_open_comes_first(
+def test_forecast_counts_the_open_plan_first(
     lag: int, limit: int | None, expected: Forecast
 ) -> None:
     """The next run takes over its ten offsets, and no others."""
     assert forecast(lag, 0, limit, 1.0, 10.0, NOW, 10)[0] is expected
 
 
-def test_a_backlog_is_gone_when_the_difference_of_the_rates_has_taken_it() -> None:
+def test_forecast_time_follows_from_the_difference_of_the_rates() -> None:
     """7,200 offsets at two a second more than arrive: an hour."""
     assert forecast(7200, 0, 30, 1.0, 10.0, NOW) == (Forecast.LATER, NOW + HOUR)

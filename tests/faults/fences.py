@@ -571,7 +571,7 @@ FENCES = (
     Fence(
         marker="doubtful-replacement-is-read-in-full",
         keeps="I2",
-        operation=Replace("over"),
+        operation=Replace("settled"),
         noticed_by=(
             "tests/lake/test_control_table.py",
             "-k",

@@ -838,7 +838,7 @@ def queries() -> dict[str, str]:
 
 AT = [NOW + timedelta(minutes=minute) for minute in range(30)]
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "Where does each partition stand?": [
+    "What is the committed offset of each partition?": [
         ("clicks", "events", 0, 7),
         ("orders", "events", 0, 0),
         ("prices", "events", 0, 10),
@@ -846,7 +846,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("quotes", "events", 0, 5),
     ],
     "What did a plan land?": [(0, 5, 10, 4, 1, 1, 10), (1, 0, 4, 3, 1, 1, 4)],
-    "What does each plan hold now?": [],
+    "Which ranges does each plan hold now?": [],
     "Which offsets are not covered?": [
         ("clicks", 0, 7, 8),
         ("prices", 0, 2, 3),
@@ -879,8 +879,8 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("quotes", 2, AT[25], AT[26], 2, 0, None),
         ("quotes", 3, AT[27], AT[28], 3, 0, None),
     ],
-    "Which plan brought a record?": [("id-1", 1, "live", "test:1")],
-    "What did people decide?": [
+    "Which plan landed a record?": [("id-1", 1, "live", "test:1")],
+    "What did operators decide?": [
         (
             AT[7],
             "clicks",
@@ -899,7 +899,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         (AT[21], "clicks", "undo_started", 0, None, None, 5, "cli:ann:1", "because"),
         (AT[29], "quotes", "undo_started", 0, None, None, 3, "cli:ann:1", "because"),
     ],
-    "Who ran what?": [
+    "Which runs worked on each plan?": [
         ("clicks", 1, "planned", "test:1"),
         ("clicks", 2, "planned", "test:2"),
         ("clicks", 3, "planned", "test:3"),

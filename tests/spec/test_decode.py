@@ -13,7 +13,7 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.spec.decode import DecodeRequest, DecodeSpec, Format, PayloadSpec
-from tidemark.spec.fields import Decimal, ListOf, Struct, parse_type, plain
+from tidemark.spec.fields import Decimal, ListOf, Struct, parse_type, plain_type
 from tidemark.spec.upsert import UpsertSpec
 from tidemark.typed.decoder import stale_offsets
 
@@ -30,7 +30,7 @@ def test_types_survive_parsing_and_printing() -> None:
             ("tags", ListOf("string")),
         )
     )
-    assert plain(parsed) == raw
+    assert plain_type(parsed) == raw
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
             plan.sequence: PlanRecord(
                 plan=plan,
                 requesters=(plan.requested_by,),
-                landing=Landing.of(plan, version, {}),
+                held_now=Landing.of(plan, version, {}),
             )
             for plan, version in landings
         },

@@ -551,7 +551,7 @@ def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
         "silver/events_quarantine",
     )
     assert (spec.decode.max_quarantined, spec.decode.max_quarantined_percent) == (5, 2.5)
-    typed = spec.typed()
+    typed = spec.typed_pipeline()
     assert (typed.name, typed.target, typed.is_typed, typed.is_live) == (
         "events@typed",
         "silver/events",
@@ -684,11 +684,11 @@ def test_an_error_names_the_page_that_explains_the_key(folders: Folders) -> None
     folders.spec(decode="{value: {format: xml}}")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    assert refused.value.rendered("expected") == "specs as in docs/typed.md"
+    assert refused.value.rendered("fix") == "Edit these files as described in docs/typed.md."
     folders.spec("other.yaml", name="UPPER")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    assert refused.value.rendered("expected") == "specs as in docs/pipelines.md and docs/typed.md"
+    assert "docs/pipelines.md and docs/typed.md" in refused.value.rendered("fix")
 
 
 def test_no_two_tables_share_a_target(folders: Folders) -> None:

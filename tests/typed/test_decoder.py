@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tests.support.plans import wanted
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.core.errors import TableBehindLedger, TableRestored
-from tidemark.core.offsets import Span, SpanSet, without
+from tidemark.core.offsets import Span, SpanSet, difference_by_partition
 from tidemark.core.plan import PlanKind
 from tidemark.ingest.errors import PlanAbandoned, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
@@ -102,7 +102,7 @@ def test_a_large_replay_is_split_into_plans(
     while (plan := lake.decoding.replay("id-1", left).plan) is not None:
         lake.ingest.execute(plan.sequence)
         parts.append(plan.size)
-        left = without(left, plan.spans())
+        left = difference_by_partition(left, plan.spans())
     assert parts == [2, 1]
     lake.check()
     assert lake.quarantined() == [(0, 2)]

@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tests.support.protobuf import descriptors
 from tidemark.spec.decode import RegisteredSchema
-from tidemark.spec.fields import NoColumn, plain
+from tidemark.spec.fields import UnsupportedSchema, plain_type
 from tidemark.typed.formats.protobuf import column_of
 from tidemark.typed.formats.protobuf_reader import read
 from tidemark.typed.registry_protobuf import compiled
@@ -37,7 +37,7 @@ def test_compiled_schema_has_its_imports_without_well_known_files() -> None:
     """Its own file is the last one."""
     text = compiled(TRADE, {"desk/side.proto": SIDE})
     assert [file["package"] for file in json.loads(text)["file"]] == ["desk", "shop"]
-    assert plain(column_of(text)) == {"at": "timestamp", "sides": {"map": {"buy": "boolean"}}}
+    assert plain_type(column_of(text)) == {"at": "timestamp", "sides": {"map": {"buy": "boolean"}}}
 
 
 def test_layout_comments_and_generator_options_do_not_change_the_compiled_schema() -> None:
@@ -115,7 +115,7 @@ def test_google_and_confluent_files_need_no_reference() -> None:
     )
     whole = {name: "integer" for name in ("year", "month", "day")}
     decimal = {"value": "binary", "precision": "long", "scale": "integer"}
-    assert plain(column_of(text)) == {"price": decimal, "due": whole}
+    assert plain_type(column_of(text)) == {"price": decimal, "due": whole}
     due = b"\x00\x12\x05\x08\xea\x0f\x10\x02"
     (row,) = read(pa.array([due], pa.binary()), text).to_pylist()
     assert row["value"] == {"price": None, "due": {"year": 2026, "month": 2, "day": 0}}
@@ -228,7 +228,7 @@ def test_a_descriptor_of_an_edition_compiles_without_the_options_of_its_source(s
 def test_the_reason_of_a_failed_compilation_is_in_the_error() -> None:
     """With the line in the schema, and without a folder of this machine."""
     text = compiled('edition = "2024"; message M { int32 badField = 1; }', {})
-    with pytest.raises(NoColumn) as refused:
+    with pytest.raises(UnsupportedSchema) as refused:
         column_of(text)
     assert str(refused.value).startswith(
         "the Protobuf schema does not compile: tidemark/schema.proto:1:37: Field name "

@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from tidemark.airflow.connections import connected_app, connection
 from tidemark.airflow.failures import airflow_failures
 from tidemark.app import App
-from tidemark.core.errors import TidemarkError, text_of
+from tidemark.core.errors import TidemarkError, one_line
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.spec.model import PipelineSpec
 
@@ -66,7 +66,7 @@ def _alarms(answer: Any) -> list[dict[str, Any]]:
 
 def raise_alarms(pipeline: str, alarms: Sequence[Mapping[str, Any]]) -> None:
     """Fail with the alarms of a pipeline."""
-    texts = [f"{alarm['error']}: {text_of(alarm)}" for alarm in alarms]
+    texts = [f"{alarm['error']}: {one_line(alarm)}" for alarm in alarms]
     raise AirflowFailException(f"{pipeline}: " + "\n".join(texts))
 
 

@@ -1,4 +1,4 @@
-"""What became of a plan's offsets: a record in the table, or a gap; every one of them is told."""
+"""Accounts for every offset of a plan: each is a record in the data table or a proven gap."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tidemark.core.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeCount:
-    """What landed of one range; `records + gaps` is its size.
+    """Number of records and gaps in one landed range; `records + gaps` is its size.
 
     Attributes:
         partition: Partition number.
         start: First offset.
         end: Next offset after the range.
-        records: Records in the data table.
-        unproven_gaps: Gaps that only the engine's reader vouches for: Kafka had deleted those
-            offsets when a second reader looked.
+        records: Number of records in the data table.
+        unproven_gaps: Number of gaps that a second reader could not confirm, because Kafka had
+            deleted the offsets.
     """
 
     partition: int
@@ -32,7 +32,7 @@ class RangeCount:
 
     @property
     def gaps(self) -> int:
-        """Offsets that no reader sees: compacted, aborted, or transaction markers (S6)."""
+        """Number of offsets without a visible record: compacted, aborted or markers (S6)."""
         return self.end - self.start - self.records
 
 
@@ -41,10 +41,10 @@ class Landing:
     """A plan's commit as the data table's own log shows it (I5).
 
     Attributes:
-        sequence: The plan's number, which is the transaction version.
-        table_version: Version of the data table that the commit made.
-        counts: One for each range, by partition and start: the planned ranges as the table tells
-            them; once accounted, without offsets that hold a record and were not landed.
+        sequence: Plan number, which is also the Delta transaction version.
+        table_version: Version of the data table that the commit created.
+        counts: Counts of each range, by partition and start. `apply_gap_evidence` removes
+            offsets with a record that did not land.
     """
 
     sequence: int
@@ -53,15 +53,15 @@ class Landing:
 
     @classmethod
     def of(cls, plan: Plan, table_version: int, records: Mapping[int, int]) -> Self:
-        """The landing of a plan.
+        """Build the landing of a plan from record counts.
 
         Args:
             plan: The plan.
             table_version: Version of the data table.
-            records: Records found, by index of the planned range; none where it is missing.
+            records: Number of records by index of the planned range; a missing index counts as 0.
 
         Raises:
-            OverfullRange: More records than the range has offsets.
+            OverfullRange: A range has more records than offsets.
         """
         for index, planned in enumerate(plan.ranges):
             if records.get(index, 0) > planned.span.size:
@@ -85,31 +85,33 @@ class Landing:
 
     @property
     def records(self) -> int:
-        """Records that the plan landed."""
+        """Number of records that the plan landed."""
         return sum(count.records for count in self.counts)
 
     @property
     def gaps(self) -> int:
-        """Offsets of the plan that hold no record."""
+        """Number of gaps in the plan's ranges."""
         return sum(count.gaps for count in self.counts)
 
     def by_partition(self) -> Mapping[int, Mapping[str, int]]:
-        """Records and gaps of each partition, over all its ranges, as plain values."""
-        told: dict[int, dict[str, int]] = {}
+        """Return the number of records and gaps of each partition, as plain values."""
+        totals: dict[int, dict[str, int]] = {}
         for count in self.counts:
-            here = told.setdefault(count.partition, {"records": 0, "gaps": 0, "unproven_gaps": 0})
-            here["records"] += count.records
-            here["gaps"] += count.gaps
-            here["unproven_gaps"] += count.unproven_gaps
-        return told
+            total = totals.setdefault(
+                count.partition, {"records": 0, "gaps": 0, "unproven_gaps": 0}
+            )
+            total["records"] += count.records
+            total["gaps"] += count.gaps
+            total["unproven_gaps"] += count.unproven_gaps
+        return totals
 
     def with_unproven_gaps(self) -> Self:
-        """The same, where no second reader can look at a gap any more."""
+        """Return a copy in which every gap is unproven."""
         counts = tuple(replace(count, unproven_gaps=count.gaps) for count in self.counts)
         return replace(self, counts=counts)
 
     def spans(self) -> Mapping[int, SpanSet]:
-        """Offsets that are accounted for, by partition."""
+        """Return the accounted offsets of each partition."""
         return spans_by_partition(
             (each.partition, Span(each.start, each.end)) for each in self.counts
         )
@@ -117,12 +119,12 @@ class Landing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapEvidence:
-    """What a second reader saw where a plan left no rows.
+    """Result of a second reader at the offsets of a plan without a row.
 
     Attributes:
         gaps: Offsets of the plan without a row, by partition.
-        visible: Those of them at which Kafka shows a record, by partition.
-        deleted: Those of them that Kafka has deleted, so that nobody can look, by partition.
+        visible: Offsets of `gaps` at which Kafka has a visible record, by partition.
+        deleted: Offsets of `gaps` that Kafka has deleted, so that no reader can check them.
     """
 
     gaps: Mapping[int, SpanSet]
@@ -130,7 +132,7 @@ class GapEvidence:
     deleted: Mapping[int, SpanSet]
 
     def with_deleted_as_missed(self) -> GapEvidence:
-        """The same, where nobody vouches for offsets that Kafka has deleted: they were missed."""
+        """Return a copy in which the deleted offsets count as missed records."""
         missed = {
             partition: self.visible.get(partition, SpanSet()).union(
                 self.deleted.get(partition, SpanSet())
@@ -141,15 +143,15 @@ class GapEvidence:
 
     @property
     def missed(self) -> int:
-        """Number of records that the plan should have landed and did not."""
+        """Number of visible records that the plan did not land."""
         return sum(spans.size for spans in self.visible.values())
 
 
 def apply_gap_evidence(landing: Landing, evidence: GapEvidence) -> Landing:
-    """The landing with every offset told: records and gaps, and no offset that was missed.
+    """Return the landing without missed offsets, and with its unproven gaps counted.
 
-    An offset at which Kafka shows a record that is not in the table is no gap: it drops out of the
-    landing, stays unread, and the committed offset does not pass it (I3).
+    An offset with a visible record that is not in the table is missed. It is not part of the
+    landing, so it stays unread, and the committed offset does not pass it (I3).
     """
     counts = []
     for count in landing.counts:

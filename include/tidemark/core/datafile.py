@@ -1,4 +1,4 @@
-"""A file of rows in a table's folder, which no commit has added yet."""
+"""A Parquet file in a table's folder that no commit has added yet."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ _FOLDER = re.compile(r"plan-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def plan_folder(sequence: int, attempt: object) -> str:
-    """Name of the folder that one attempt at a plan writes its files to.
+    """Return the name of the folder for the files of one attempt at a plan.
 
     Args:
-        sequence: The plan.
-        attempt: A UUID: another attempt at the same plan may be alive.
+        sequence: Plan number.
+        attempt: A UUID, because another attempt at the same plan may still be running.
     """
     return f"plan-{sequence}-{attempt}"
 
 
 def plan_of_folder(folder: str) -> int | None:
-    """The plan whose files a folder has; None if it is no such folder."""
+    """Return the number of the plan that a folder belongs to; None for any other folder."""
     named = _FOLDER.fullmatch(folder)
     return int(named[1]) if named else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One task's rows.
+    """A file with the rows of one task.
 
     Attributes:
-        path: Relative to the table.
-        size: Bytes.
-        modified_ms: When it was written, milliseconds since 1970.
-        partition: Partition of all its rows; None if they are of several.
+        path: Path relative to the table.
+        size: Size in bytes.
+        modified_ms: Time of the last write, milliseconds since 1970.
+        partition: Partition of all rows; None if the rows belong to several partitions.
         records: Number of rows, at least 1.
-        first, last: Least and greatest offset.
-        earliest_ms, latest_ms: Least and greatest timestamp; None if a row has none.
-        quarantined: Whether its rows could not be decoded, and are for the quarantine table.
+        first, last: Lowest and highest offset.
+        earliest_ms, latest_ms: Lowest and highest timestamp; None if a row has no timestamp.
+        quarantined: Whether the file contains undecodable rows, for the quarantine table.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Base classes of all errors, exit codes, and the errors of the protocol's rules."""
+"""Base classes of all errors, exit codes, and the errors that core rules raise."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
-    """What a job or a command returns to the shell; DAGs decide on retries by it."""
+    """Exit code of a job or a command. DAGs decide by it whether to retry."""
 
     OK = 0
-    """Done, or found to be done already."""
+    """The work is done, or was done already."""
     CRASH = 1
-    """An error nobody foresaw. Retrying is safe: a plan executed twice has the effect of once."""
+    """An unexpected error. Retrying is safe: executing a plan twice has the effect of once."""
     USAGE = 2
-    """The command line was wrong."""
+    """The command line is invalid."""
     REFUSED = 65
-    """A `TerminalError`: retrying will not help. Not 3, with which a JVM out of memory ends."""
+    """A `TerminalError`: a retry does not help. Not 3, the exit code of a JVM out of memory."""
     QUALITY_FAILED = 66
-    """The data landed and a critical expectation failed on it."""
+    """The data landed, and a critical expectation failed."""
     TRANSIENT = 75
     """A `TransientError` (EX_TEMPFAIL of sysexits.h)."""
     UNKNOWN_OUTCOME = 76
-    """An `UnknownOutcomeError`. Retrying is safe: it looks before it acts."""
+    """An `UnknownOutcomeError`. Retrying is safe: a retry reads the outcome before it writes."""
 
     @property
     def retryable(self) -> bool:
-        """Whether running the same thing again can end differently."""
+        """Whether a retry can succeed."""
         return self in _RETRYABLE
 
     @classmethod
     def worst(cls, codes: Iterable[int]) -> int:
-        """The code of a whole whose parts ended with these; codes that are not ours are crashes.
+        """Return the exit code of a command for several pipelines, from one code for each.
 
-        What a retry may cure comes before what it will not: once a retry has cured it, the
-        refusals of other parts are what is left to tell.
+        A code that is not in this enum counts as a crash. Retryable codes precede the others: the
+        retry repeats the refusals of the other pipelines.
         """
         return max(codes, key=_severity, default=cls.OK)
 
@@ -62,16 +62,16 @@ def _severity(code: int) -> int:
 
 @dataclass(kw_only=True, eq=False)
 class TidemarkError(Exception):
-    """The root of all errors. A subclass is a keyword-only dataclass with four templates.
+    """Base class of all errors. A subclass is a keyword-only dataclass with four templates.
 
-    A template is text with the names of fields and properties in braces, as in `str.format`.
-    A tuple becomes a list with commas.
+    A template is a format string (`str.format`) over the fields and properties of the error. A
+    tuple is formatted as a list with commas.
 
     Attributes:
         problem: What is wrong, with the values: one sentence or more.
-        expected: What should have been found, if it adds information.
-        actual: What was found, if it adds information.
-        fix: What to do, one sentence or more.
+        expected: Expected value, if it adds information.
+        actual: Actual value, if it adds information.
+        fix: Command or edit that solves the problem: one sentence or more.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.CRASH
@@ -83,7 +83,7 @@ class TidemarkError(Exception):
     def rendered(self, name: str) -> str:
         """Return the text of a template: `problem`, `expected`, `actual` or `fix`."""
         template: str = getattr(self, name)
-        return template.format_map(_Values(self))
+        return template.format_map(_TemplateValues(self))
 
     def __str__(self) -> str:
         return one_line(self.as_record())
@@ -100,8 +100,8 @@ class TidemarkError(Exception):
         return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
 
 
-class _Values(dict[str, object]):
-    """The fields and properties of an error, for its templates."""
+class _TemplateValues(dict[str, object]):
+    """The fields and properties of an error, as a mapping for `str.format_map`."""
 
     def __init__(self, error: TidemarkError) -> None:
         super().__init__()
@@ -113,13 +113,17 @@ class _Values(dict[str, object]):
 
 
 def one_line(record: Mapping[str, Any]) -> str:
-    """Return an error, given as plain values, in one line."""
-    informing = [
+    """Return the message of an error in one line.
+
+    Args:
+        record: The error, as `TidemarkError.as_record` returns it.
+    """
+    details = [
         f"{label}: {record[key]}."
         for label, key in (("Expected", "expected"), ("Actual", "actual"))
         if record[key]
     ]
-    return " ".join([record["problem"], *informing, record["fix"]])
+    return " ".join([record["problem"], *details, record["fix"]])
 
 
 def _rebuild(cls: type[TidemarkError], state: dict[str, Any]) -> TidemarkError:
@@ -127,38 +131,31 @@ def _rebuild(cls: type[TidemarkError], state: dict[str, Any]) -> TidemarkError:
 
 
 class TransientError(TidemarkError):
-    """Nothing happened; the same call may succeed later."""
+    """Nothing was written; the same call may succeed later."""
 
     exit_code = ExitCode.TRANSIENT
 
 
 class UnknownOutcomeError(TidemarkError):
-    """A commit was sent and its answer was lost; look before acting."""
+    """A commit was sent and its response was lost: read the outcome before writing again."""
 
     exit_code = ExitCode.UNKNOWN_OUTCOME
 
 
 class TerminalError(TidemarkError):
-    """The same call fails again until somebody changes something."""
+    """The same call fails until an operator changes the spec, the table or Kafka."""
 
     exit_code = ExitCode.REFUSED
 
 
-EARLIER_DECISION_HINT = (
-    "if an earlier try lost its answer, its decision stands: "
-    "docs/control-table.md, What did people decide?"
-)
-"""Where a command that records a decision finds nothing to decide."""
-
-
 def comma_list(values: Iterable[object]) -> str:
-    """Numbers, or names, for a message."""
+    """Return numbers or names as text, separated by commas."""
     return ", ".join(map(str, values))
 
 
 @dataclass(kw_only=True, eq=False)
 class SetupError(TerminalError):
-    """Something this machine must have is missing or in the way."""
+    """This machine lacks a requirement, or something on it conflicts with Tidemark."""
 
     subject: str
     needed: str
@@ -173,24 +170,24 @@ class SetupError(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class Unforeseen(TidemarkError):
-    """An error without a name of ours, while other pipelines went on."""
+    """An exception that is no `TidemarkError`, in a command that continued with other pipelines."""
 
     kind: str
     text: str
 
-    problem = "An error that nobody foresaw."
-    expected = "a result or a named error"
-    actual = "{_actual}"
-    fix = "Try again, which is safe; the log has the traceback."
+    problem = "An unexpected error occurred."
+    actual = "{cause}"
+    fix = "Run the command again, which is safe. The log has the traceback."
 
     @property
-    def _actual(self) -> str:
+    def cause(self) -> str:
+        """Type and message of the exception."""
         return f"{self.kind}: {self.text}" if self.text else self.kind
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidRange(TerminalError):
-    """An offset range that cannot be meant."""
+    """A requested offset range is outside the readable log."""
 
     topic: str
     partition: int
@@ -198,15 +195,13 @@ class InvalidRange(TerminalError):
     end: int
     rule: str
 
-    problem = "The range {topic}[{partition}] [{start}, {end}) is not usable."
-    expected = "{rule}"
-    actual = "start {start}, end {end}"
-    fix = "Ask for a range inside the log; `tidemark status PIPELINE` shows the watermarks."
+    problem = "Invalid range [{start}, {end}) of partition {partition} of topic {topic!r}: {rule}."
+    fix = "Request offsets inside the log. `tidemark status PIPELINE` shows the watermarks."
 
 
 @dataclass(kw_only=True, eq=False)
 class OverfullRange(TerminalError):
-    """More rows of a plan than it has offsets: something doubled them."""
+    """A plan has more rows than offsets: another program duplicated rows."""
 
     pipeline: str
     sequence: int
@@ -215,151 +210,162 @@ class OverfullRange(TerminalError):
     records: int
 
     problem = (
-        "The data table of {pipeline!r} holds too many rows of plan {sequence}, partition "
+        "The data table of {pipeline!r} contains too many rows of plan {sequence}, partition "
         "{partition}."
     )
-    expected = "at most {offsets}, one for each offset"
-    actual = "{_actual}"
-    fix = "Something else wrote to the table: see docs/runbook.md, OverfullRange."
-
-    @property
-    def _actual(self) -> str:
-        return str(self.records)
+    expected = "at most {offsets:,} rows, one for each offset"
+    actual = "{records:,} rows"
+    fix = (
+        "Another program wrote to the table. `DESCRIBE HISTORY` of the table shows it; see "
+        "docs/runbook.md, OverfullRange."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
 class TableBehindLedger(TerminalError):
-    """The data table has not seen what is recorded as landed in it."""
+    """The data table's log lacks a plan that the control table records as landed."""
 
     pipeline: str
     sequence: int
     newest: int
 
-    problem = "The data table of {pipeline!r} is not the one that its plans landed in."
-    expected = "a table whose log has plan {sequence}"
-    actual = "{_actual}"
+    problem = "The data table of {pipeline!r} lacks plans that the control table records as landed."
+    expected = "a table whose log contains plan {sequence}"
+    actual = "{newest_plan}"
     fix = (
-        "If the spec's target was changed, change it back or rename the pipeline; if the table was "
-        "removed for good, `tidemark rewind {pipeline} --dry-run --reason TEXT` shows what is read "
-        "again (docs/runbook.md, TableBehindLedger)."
+        "If the spec's target was changed, change it back. If the table is gone for good, run "
+        "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the offsets to read "
+        "again. See docs/runbook.md, TableBehindLedger."
     )
 
     @property
-    def _actual(self) -> str:
-        return f"plan {self.newest} as the newest" if self.newest else "no table, or an empty one"
+    def newest_plan(self) -> str:
+        """The newest plan in the table's log."""
+        return f"newest plan {self.newest}" if self.newest else "no table, or an empty one"
 
 
 @dataclass(kw_only=True, eq=False)
 class LedgerBehindTable(TerminalError):
-    """The data table has seen a plan that the control table does not know."""
+    """The data table's log contains a plan that the control table lacks."""
 
     pipeline: str
     sequence: int
     newest: int
 
-    problem = "The control table is behind the data table of {pipeline!r}."
-    expected = "a control table that knows plan {sequence}"
-    actual = "{_actual}"
+    problem = "The control table lacks a plan that the data table of {pipeline!r} contains."
+    expected = "a control table with plan {sequence}"
+    actual = "{newest_plan}"
     fix = (
-        "The control table was removed, restored or is another one: bring the right one back, or "
-        "`tidemark control rebuild {pipeline} --dry-run` (docs/runbook.md, LedgerBehindTable)."
+        "The control table was removed or restored, or is another one. Bring the right one back, "
+        "or run `tidemark control rebuild {pipeline} --dry-run`. See docs/runbook.md, "
+        "LedgerBehindTable."
     )
 
     @property
-    def _actual(self) -> str:
-        return f"plan {self.newest} as the newest" if self.newest else "no plan of this chain"
+    def newest_plan(self) -> str:
+        """The newest plan of the chain in the control table."""
+        return f"newest plan {self.newest}" if self.newest else "no plan of this chain"
 
 
 @dataclass(kw_only=True, eq=False)
 class TableRestored(TerminalError):
-    """A RESTORE took landed plans out of the data table."""
+    """A RESTORE removed landed plans from the data table."""
 
     pipeline: str
     sequence: int
     version: int
 
-    problem = "The data table of {pipeline!r} was restored to version {version}."
-    expected = "a table that holds plan {sequence}, which is recorded as landed"
-    actual = "a RESTORE to a version before it"
+    problem = (
+        "A RESTORE of the data table of {pipeline!r} to version {version} removed plan {sequence}, "
+        "which the control table records as landed."
+    )
     fix = (
-        "Restore the table to its newest version; if the RESTORE was meant, `tidemark rewind "
-        "{pipeline} --dry-run --reason TEXT` shows what is read again (docs/runbook.md, "
-        "TableRestored)."
+        "If the RESTORE was a mistake, restore the table to the version before the RESTORE. "
+        "Otherwise run `tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the "
+        "offsets to read again. See docs/runbook.md, TableRestored."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class LostRange(TerminalError):
-    """Retention removed offsets before they were read (S7)."""
+    """Kafka deleted offsets before the pipeline read them (S7).
+
+    Attributes:
+        pipeline: Pipeline name.
+        topic: Topic name.
+        lost: Partition, first offset and next offset after each lost range.
+        plan: The open plan that contains the ranges; None if they are not planned.
+    """
 
     pipeline: str
     topic: str
     lost: tuple[tuple[int, int, int], ...]
     plan: int | None = None
 
-    problem = "{_problem}"
-    expected = "{_expected}"
-    actual = "{_actual}"
-    fix = "{_fix}"
+    problem = (
+        "Kafka deleted {size:,} offset(s) of topic {topic!r} before {reader} read them: {ranges}."
+    )
+    fix = (
+        "Nothing was written, and nothing is skipped. Lengthen the topic's retention. If the "
+        "records are gone for good, run {commands}."
+    )
 
     @property
-    def _problem(self) -> str:
-        ranges = ", ".join(f"{partition}: [{start}, {end})" for partition, start, end in self.lost)
-        reader = f"pipeline {self.pipeline!r}" if self.plan is None else f"plan {self.plan}"
-        return f"{self.topic} lost offsets before {reader} read them ({ranges})"
+    def size(self) -> int:
+        """Number of lost offsets."""
+        return sum(end - start for _, start, end in self.lost)
 
     @property
-    def _expected(self) -> str:
-        watermarks = ", ".join(f"{partition}: {start}" for partition, start, _ in self.lost)
-        return f"low watermarks no higher than these, by partition: {watermarks}"
+    def reader(self) -> str:
+        """The plan, or the pipeline, that needs the offsets."""
+        return _reader(self.pipeline, self.plan)
 
     @property
-    def _actual(self) -> str:
-        return f"{sum(end - start for _, start, end in self.lost)} offset(s) deleted from Kafka"
+    def ranges(self) -> str:
+        """The lost ranges."""
+        return comma_list(f"{partition}: [{start}, {end})" for partition, start, end in self.lost)
 
     @property
-    def _fix(self) -> str:
+    def commands(self) -> str:
+        """Commands that accept the loss; an open plan must be abandoned first."""
         accept = f"`tidemark accept-loss {self.pipeline} --reason TEXT`"
-        if self.plan is not None:
-            given_up = f"`tidemark abandon {self.pipeline} --plan {self.plan} --reason TEXT`"
-            accept = f"{given_up}, then {accept}"
-        return (
-            "nothing was written and nothing is skipped silently: lengthen the topic's retention; "
-            f"if the records are gone for good, {accept}"
-        )
+        if self.plan is None:
+            return accept
+        return f"{_abandon_command(self.pipeline, self.plan)}, then {accept}"
 
 
 @dataclass(kw_only=True, eq=False)
 class TopicRecreated(TerminalError):
-    """The topic was deleted and made again: the same offsets name other records."""
+    """The topic was deleted and created again: the same offsets name other records."""
 
     pipeline: str
     topic: str
     known_topic_id: str
     current_topic_id: str
 
-    problem = "Topic {topic!r} is not the topic that pipeline {pipeline!r} knows."
+    problem = "Topic {topic!r} was recreated since pipeline {pipeline!r} last read it."
     expected = "topic id {known_topic_id}"
     actual = "topic id {current_topic_id}"
     fix = (
-        "Offsets of the old topic mean nothing in the new one; if it was made again on purpose, "
-        "`tidemark new-incarnation {pipeline} --reason TEXT` reads it from its start "
-        "(docs/runbook.md, TopicRecreated)."
+        "If the topic was recreated on purpose, run `tidemark new-incarnation {pipeline} --reason "
+        "TEXT`, which reads the new topic from its first offset. See docs/runbook.md, "
+        "TopicRecreated."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class TopicChanged(TerminalError):
-    """The spec names another topic than the one the pipeline has read."""
+    """The spec names another topic than the one that the pipeline reads."""
 
     pipeline: str
     known_topic: str
     topic: str
 
-    problem = "The spec of pipeline {pipeline!r} names another topic than before."
-    expected = "topic {known_topic!r}, which its committed offsets belong to"
-    actual = "topic {topic!r}"
-    fix = "Change the spec back, and give the other topic a pipeline of its own."
+    problem = (
+        "The spec of pipeline {pipeline!r} names topic {topic!r}, but its committed offsets belong "
+        "to topic {known_topic!r}."
+    )
+    fix = "Change the spec back, and create another pipeline for topic {topic!r}."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -370,27 +376,25 @@ class ClusterChanged(TerminalError):
     known_cluster_id: str
     current_cluster_id: str
 
-    problem = "The connection of pipeline {pipeline!r} leads to another cluster."
+    problem = "The connection of pipeline {pipeline!r} leads to another Kafka cluster than before."
     expected = "cluster id {known_cluster_id}"
     actual = "cluster id {current_cluster_id}"
     fix = (
-        "Point the connection at the old cluster; if the pipeline moved on purpose, `tidemark "
+        "Point the connection at the old cluster. If the pipeline moved on purpose, run `tidemark "
         "new-incarnation {pipeline} --reason TEXT`."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class PartitionsShrunk(TerminalError):
-    """A topic with fewer partitions than before, which Kafka cannot do (S10)."""
+    """The topic has fewer partitions than before, although Kafka cannot remove any (S10)."""
 
     pipeline: str
     topic: str
     missing: tuple[int, ...]
 
-    problem = "Topic {topic!r} has lost partitions of pipeline {pipeline!r}."
-    expected = "partition(s) {missing}"
-    actual = "no such partition(s)"
-    fix = "Kafka cannot remove partitions: check that the connection leads to the right topic."
+    problem = "Topic {topic!r} lacks partition(s) {missing}, which pipeline {pipeline!r} has read."
+    fix = "Kafka cannot remove partitions. Check that the connection leads to the right cluster."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -404,7 +408,7 @@ class EndBehindCommitted(TerminalError):
         offset: Offset that the log should reach.
         end: Log end offset.
         plan: The open plan that needs the offset.
-        undo: Known landed plans with records that Kafka no longer has.
+        undo: Landed plans with records that Kafka no longer has.
     """
 
     pipeline: str
@@ -415,62 +419,61 @@ class EndBehindCommitted(TerminalError):
     plan: int | None = None
     undo: tuple[int, ...] = ()
 
-    problem = "{_problem}"
-    expected = "an end of at least {offset}"
-    actual = "an end of {end}"
-    fix = "{_fix}"
+    problem = "Partition {partition} of topic {topic!r} ends before an offset that {reader} needs."
+    expected = "log end offset >= {offset:,}"
+    actual = "log end offset {end:,}"
+    fix = "{remedies} See docs/runbook.md, EndBehindCommitted."
 
     @property
-    def _problem(self) -> str:
-        reader = f"pipeline {self.pipeline!r}" if self.plan is None else f"plan {self.plan}"
-        return f"{self.topic}[{self.partition}] ends before an offset that {reader} needs"
+    def reader(self) -> str:
+        """The plan, or the pipeline, that needs the offset."""
+        return _reader(self.pipeline, self.plan)
 
     @property
-    def _fix(self) -> str:
-        advice = "nothing was written: if a transaction is open, wait for its end"
+    def remedies(self) -> str:
+        """What to do after an open transaction, a truncated log, and with an open plan."""
+        remedies = ["Nothing was written. If a transaction is open, wait until it ends."]
         if self.undo:
-            advice += f"; if the log was truncated, {undo_instruction(self.pipeline, self.undo)}"
-        if self.plan is not None:
-            advice += (
-                f"; plan {self.plan} can land once the log is long enough, or "
-                f"`tidemark abandon {self.pipeline} --plan {self.plan} --reason TEXT`"
+            remedies.append(
+                f"If the log was truncated, {undo_instruction(self.pipeline, self.undo)}."
             )
-        return f"{advice} (docs/runbook.md, EndBehindCommitted)"
+        if self.plan is not None:
+            remedies.append(
+                f"Plan {self.plan} can land when the log has grown to its end; to abandon it, run "
+                f"{_abandon_command(self.pipeline, self.plan)}."
+            )
+        return " ".join(remedies)
 
 
 @dataclass(kw_only=True, eq=False)
 class UnknownPartition(TerminalError):
-    """A partition that the topic does not have."""
+    """The topic does not have the requested partition."""
 
     topic: str
     partition: int
     partitions: int
 
-    problem = "Topic {topic!r} has no partition {partition}."
-    expected = "{_expected}"
-    actual = "{_actual}"
-    fix = "Name a partition that `tidemark status PIPELINE` shows."
+    problem = "Topic {topic!r} has no partition {partition}; it has {partitions} partition(s)."
+    fix = "Name a partition from 0 to {last}. `tidemark status PIPELINE` shows the partitions."
 
     @property
-    def _expected(self) -> str:
-        return f"a partition from 0 to {self.partitions - 1}"
-
-    @property
-    def _actual(self) -> str:
-        return str(self.partition)
+    def last(self) -> int:
+        """The highest partition number."""
+        return self.partitions - 1
 
 
 @dataclass(kw_only=True, eq=False)
 class ControlTruncated(TerminalError):
-    """The control table's log has seen events that its rows do not have."""
+    """The control table's log has commits of events that its rows lack."""
 
     pipeline: str
     event_number: int
     missing: int
 
-    problem = "The control table has lost events of pipeline {pipeline!r}."
-    expected = "every event up to {event_number}, which its log has seen"
-    actual = "{missing} of them missing"
+    problem = (
+        "The control table lacks {missing} of the {event_number} event(s) of pipeline "
+        "{pipeline!r} that its log has seen."
+    )
     fix = (
         "Restore the control table to its newest version, or rebuild the pipeline's events from "
         "its data table: `tidemark control rebuild {pipeline} --dry-run`."
@@ -484,66 +487,76 @@ class ControlDoubled(TerminalError):
     pipeline: str
     events: tuple[int, ...]
 
-    problem = "The control table contains events of pipeline {pipeline!r} more than once."
-    expected = "each row of an event once"
-    actual = "{_actual}"
+    problem = (
+        "The control table contains {count} event(s) of pipeline {pipeline!r} more than once, from "
+        "event {first} to {last}."
+    )
     fix = "`tidemark control repair --apply` writes each event once; no row is lost."
 
     @property
-    def _actual(self) -> str:
-        first, last = self.events[0], self.events[-1]
-        return f"{len(self.events)} doubled event(s), from number {first} to {last}"
+    def count(self) -> int:
+        """Number of doubled events."""
+        return len(self.events)
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest doubled event."""
+        return self.events[0]
+
+    @property
+    def last(self) -> int:
+        """Number of the newest doubled event."""
+        return self.events[-1]
 
 
 @dataclass(kw_only=True, eq=False)
 class RepairUnfinished(TransientError):
-    """The data table is fenced for a new epoch that is not recorded: a repair is under way."""
+    """The data table is fenced for a new epoch that the control table lacks."""
 
     pipeline: str
     epoch: int
 
-    problem = "Pipeline {pipeline!r} is being repaired."
-    expected = "a data table in which plans of the newest recorded epoch can land"
-    actual = "epoch {epoch} fenced off, and no later one recorded"
+    problem = (
+        "A repair of pipeline {pipeline!r} is running or was interrupted: the data table is fenced "
+        "against epoch {epoch}, and the control table has no later one."
+    )
     fix = (
-        "Try again in a moment; if it stays, the repair was interrupted: run the same `tidemark "
+        "Run the command again in a moment. If the error stays, run the interrupted `tidemark "
         "rewind {pipeline} --reason TEXT` or `tidemark control rebuild {pipeline} --apply` again."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidSelection(TerminalError):
-    """A backfill whose offsets are said in no way, in two, or not so that anybody understands.
-
-    Or whose table would be nowhere.
-    """
+    """The selection of a backfill, or its target table, is missing, ambiguous or invalid."""
 
     rule: str
     seen: str
 
-    problem = "What was asked of the backfill cannot be meant."
-    expected = "{rule}"
-    actual = "{seen}"
-    fix = "See `tidemark backfill --help` for the ways to say it."
+    problem = "Invalid backfill selection: expected {rule}; got {seen}."
+    fix = "`tidemark backfill --help` shows every way to select offsets."
 
 
 @dataclass(kw_only=True, eq=False)
 class OtherIncarnation(TerminalError):
-    """Wanted offsets that belong to a topic that was made again since."""
+    """Requested offsets belong to an earlier topic of the same name."""
 
     pipeline: str
     topic: str
     topic_id: str
     current: str
 
-    problem = "Offsets wanted for pipeline {pipeline!r} are those of another topic."
-    expected = "topic {topic!r} with id {topic_id}"
-    actual = "id {current}"
-    fix = "Nothing can read them any more; ask anew for offsets of the topic that there is."
+    problem = (
+        "The offsets requested for pipeline {pipeline!r} belong to an earlier topic {topic!r}, "
+        "which was recreated since."
+    )
+    expected = "topic id {topic_id}"
+    actual = "topic id {current}"
+    fix = "Records of the earlier topic cannot be read. Request offsets of the current topic."
 
 
 def format_duration(time: timedelta) -> str:
-    """A length of time for people, in its two largest units: `2 d 4 h`."""
+    """Return a duration as text, in its two largest units: `2 d 4 h`."""
     minutes, seconds = divmod(max(0, round(time.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -554,9 +567,23 @@ def format_duration(time: timedelta) -> str:
 
 
 def undo_instruction(pipeline: str, plans: tuple[int, ...]) -> str:
-    """Return the command that undoes the first plan, and the other plans to undo."""
-    others = f", the same for plan(s) {comma_list(plans[1:])}" if plans[1:] else ""
+    """Return a clause that tells the operator to undo plans and to land the current records.
+
+    Args:
+        pipeline: Pipeline name.
+        plans: Numbers of the plans to undo, at least one.
+    """
+    others = f", and the same for plan(s) {comma_list(plans[1:])}" if plans[1:] else ""
     return (
-        f"`tidemark undo {pipeline} --plan {plans[0]} --reason TEXT`{others}, then run again: the "
-        "next plans land Kafka's current records; copy rows that exist nowhere else first"
+        "first copy rows that exist nowhere else; run "
+        f"`tidemark undo {pipeline} --plan {plans[0]} --reason TEXT`{others}; the next run lands "
+        "Kafka's current records"
     )
+
+
+def _reader(pipeline: str, plan: int | None) -> str:
+    return f"pipeline {pipeline!r}" if plan is None else f"plan {plan} of {pipeline!r}"
+
+
+def _abandon_command(pipeline: str, plan: int) -> str:
+    return f"`tidemark abandon {pipeline} --plan {plan} --reason TEXT`"

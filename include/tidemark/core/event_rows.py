@@ -1,8 +1,8 @@
-"""Control-table events as rows.
+"""Encodes control-table events as rows, and decodes them.
 
-One commit of the control table carries the events of one step of one pipeline and one event
-number. A row is one event in one partition, so that SQL sees offsets as columns; an event about a
-whole plan or a whole pipeline is one row without a partition.
+One commit of the control table contains the events of one step of one pipeline, which share an
+event number. A row is one event in one partition, so that offsets are columns for SQL. An event of
+a whole plan or a whole pipeline is one row without a partition.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import IsolationLevel
 
 Row: TypeAlias = dict[str, Any]
-"""Values by column name; a column that an event does not use is absent and reads as null."""
+"""Values by column name; columns that an event does not use are absent, and null in the table."""
 
 
 def encode(
     pipeline: str, event_number: int, recorded_at: datetime, events: Iterable[ControlEvent]
 ) -> list[Row]:
-    """Rows of one commit, in the control table's columns.
+    """Return the rows of one commit, in the control table's columns.
 
     Leaves out a row that equals another one, because `check_no_duplicates` would report it.
     """
@@ -127,24 +127,24 @@ def _plan_row(kind: EventKind, event: Adopted | Abandoned | UndoStarted | Undone
 
 
 def _decision_rows(event: Abandoned | UndoStarted | Undone) -> list[Row]:
-    said = {"reason": event.reason}
+    reason = {"reason": event.reason}
     match event:
         case Abandoned():
-            return [{**_plan_row(EventKind.ABANDONED, event), **said}]
+            return [{**_plan_row(EventKind.ABANDONED, event), **reason}]
         case UndoStarted():
-            shared = {**_plan_row(EventKind.UNDO_STARTED, event), **said}
-            return _told_of_partitions(shared, event.committed)
+            shared = {**_plan_row(EventKind.UNDO_STARTED, event), **reason}
+            return _committed_rows(shared, event.committed)
         case Undone(table_version=version):
-            return [{**_plan_row(EventKind.UNDONE, event), **said, "table_version": version}]
+            return [{**_plan_row(EventKind.UNDONE, event), **reason, "table_version": version}]
 
 
 def _decision(kind: EventKind, rows: Sequence[Row]) -> Abandoned | UndoStarted | Undone:
-    told = _plan_decision(rows[0])
+    decision = _plan_decision(rows[0])
     if kind is EventKind.UNDONE:
-        return Undone(**told, table_version=rows[0].get("table_version"))
+        return Undone(**decision, table_version=rows[0].get("table_version"))
     if kind is EventKind.UNDO_STARTED:
-        return UndoStarted(**told, committed=_committed(rows))
-    return Abandoned(**told)
+        return UndoStarted(**decision, committed=_committed(rows))
+    return Abandoned(**decision)
 
 
 def _planned_rows(plan: Plan) -> list[Row]:
@@ -170,7 +170,7 @@ def _landed_rows(event: Landed) -> list[Row]:
         {**shared, **_count(count), "committed_offset": event.committed.get(count.partition)}
         for count in event.landing.counts
     ]
-    # A plan whose every offset was missed is over all the same: one row without a partition.
+    # A plan that missed every offset has landed too: one row without a partition.
     return rows or [shared]
 
 
@@ -181,7 +181,7 @@ def _superseded_rows(event: Superseded) -> list[Row]:
         "superseded_by": event.by,
         "topic_id": event.topic_id,
     }
-    # A plan of which nothing is left: one row without a partition.
+    # If the plan keeps nothing: one row without a partition.
     return [{**shared, **_count(count)} for count in event.counts] or [shared]
 
 
@@ -204,11 +204,11 @@ def _epoch_rows(event: NewEpoch) -> list[Row]:
         "missing_events": event.missing_events,
         "reason": event.reason,
     }
-    return _told_of_partitions(shared, event.committed)
+    return _committed_rows(shared, event.committed)
 
 
-def _told_of_partitions(shared: Row, committed: Mapping[int, int]) -> list[Row]:
-    """A row for each partition's committed offset; one without a partition if there is none."""
+def _committed_rows(shared: Row, committed: Mapping[int, int]) -> list[Row]:
+    """Return a row for each partition's committed offset; without any, a row without partition."""
     rows = [
         {**shared, "partition": partition, "committed_offset": offset}
         for partition, offset in sorted(committed.items())
@@ -246,10 +246,10 @@ def _plan_columns(plan: Plan, kind: EventKind) -> Row:
 
 
 def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEvent]]]:
-    """Events of a pipeline by event number, oldest first, from its rows in any order.
+    """Return the events of a pipeline by event number, oldest first, from rows in any order.
 
     Raises:
-        ControlDoubled: The rows contain a row of an event more than once.
+        ControlDoubled: A row occurs more than once.
     """
     rows = list(rows)
     check_no_duplicates(pipeline, rows)
@@ -264,8 +264,8 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
         ordered = sorted(
             groups, key=lambda key: (_ORDER[EventKind(key[0])], key[1] or 0, key[2] or 0)
         )
-        told = (_event(pipeline, EventKind(key[0]), groups[key], plans) for key in ordered)
-        history.append((number, [event for event in told if event is not None]))
+        events = (_event(pipeline, EventKind(key[0]), groups[key], plans) for key in ordered)
+        history.append((number, [event for event in events if event is not None]))
     return history
 
 
@@ -287,9 +287,9 @@ def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
 
 
 def backfill_requests(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:
-    """The backfills that were asked for in some events, oldest first."""
-    told = (event for _, events in history for event in events)
-    return [event for event in told if isinstance(event, BackfillRequested)]
+    """Return the requested backfills of a history, oldest first."""
+    events = (event for _, step in history for event in step)
+    return [event for event in events if isinstance(event, BackfillRequested)]
 
 
 _ORDER = {kind: position for position, kind in enumerate(EventKind)}
@@ -298,7 +298,7 @@ _ORDER = {kind: position for position, kind in enumerate(EventKind)}
 def _event(
     pipeline: str, kind: EventKind, rows: Sequence[Row], plans: dict[int, Plan]
 ) -> ControlEvent | None:
-    """The event; None for the landing of a plan whose own event was lost."""
+    """Return the event of some rows; None for the landing of a plan whose own event is lost."""
     first = rows[0]
     match kind:
         case EventKind.STARTED:
@@ -366,7 +366,7 @@ def _committed(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def _by_partition(rows: Sequence[Row], column: str) -> dict[int, int]:
-    """A column's values; a row about a whole plan or pipeline has none."""
+    """Return a column's values by partition, without the rows that have none."""
     return {row["partition"]: row[column] for row in rows if row.get(column) is not None}
 
 

@@ -1,4 +1,4 @@
-"""What happens to a pipeline, as the control table keeps it: one value for each kind of event."""
+"""Events of a pipeline in the control table: one class for each kind."""
 
 from __future__ import annotations
 
@@ -14,48 +14,47 @@ from tidemark.core.watermarks import TopicWatermarks
 
 
 class EventKind(StrEnum):
-    """The `event` column."""
+    """Value of the `event` column."""
 
     STARTED = "started"
     """The pipeline began in a partition, at `committed_offset`."""
     BACKFILL_REQUESTED = "backfill_requested"
-    """`[start_offset, end_offset)` shall be landed; a plan of each `chunk` follows."""
+    """A backfill of `[start_offset, end_offset)` was requested; a plan of each `chunk` follows."""
     PLANNED = "planned"
     """`[start_offset, end_offset)` belongs to plan `plan_sequence`."""
     SUPERSEDED = "superseded"
-    """`[start_offset, end_offset)` is what plan `plan_sequence` still holds once plan
-    `superseded_by`, recorded with it, has landed and replaced the rest."""
+    """Plan `plan_sequence` keeps only `[start_offset, end_offset)` when plan `superseded_by` of
+    the same commit lands; that plan replaces the other rows."""
     ADOPTED = "adopted"
-    """Another run took an open plan over."""
+    """Another run took over an open plan."""
     ABANDONED = "abandoned"
-    """A plan was given up before it landed; its offsets are unread again."""
+    """An operator abandoned the plan before it landed; its offsets are unread again."""
     LANDED = "landed"
-    """The range is in the data table; `committed_offset` is where the partition stands now."""
+    """The range is in the data table; `committed_offset` includes it."""
     UNDO_STARTED = "undo_started"
-    """A landed plan's rows are being taken out of the data table; nobody counts on them, and
-    `committed_offset` is where the partition stands without them."""
+    """An operator started to remove a landed plan's rows; `committed_offset` excludes them."""
     UNDONE = "undone"
-    """A landed plan's rows were taken out of the data table; its offsets are unread again."""
+    """A landed plan's rows were removed from the data table; its offsets are unread again."""
     LOSS_ACCEPTED = "loss_accepted"
-    """Somebody accepted that `[start_offset, end_offset)` was deleted before it was read."""
+    """An operator accepted that Kafka deleted `[start_offset, end_offset)` unread."""
     NEW_INCARNATION = "new_incarnation"
-    """Somebody accepted that the topic was made again; it is read from `committed_offset` on."""
+    """An operator accepted a recreated topic, which is read from `committed_offset`."""
     NEW_EPOCH = "new_epoch"
-    """What was open was fenced off for good; plans after it carry the transaction of `epoch`."""
+    """A repair fenced all older transactions; later plans use the transaction id of `epoch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Partitions that the pipeline had no position in, and where it begins in them.
+    """The pipeline began in partitions without a committed offset.
 
     Attributes:
-        cluster_id: Kafka cluster.
+        cluster_id: Kafka's id of the cluster.
         topic: Topic name.
-        topic_id: Incarnation of the topic.
-        requested_by: The run that found the partitions.
+        topic_id: Kafka's id of the incarnation of the topic.
+        requested_by: The run or the operator that found the partitions.
         offsets: First offset to read, by partition.
-        leader_epochs: Kafka's leader epoch by partition, as far as it is known.
-        reason: Where the offsets come from, if a person said; None if the spec's policy did.
+        leader_epochs: Kafka's leader epoch by partition; unknown ones are missing.
+        reason: Origin of the offsets if an operator gave them; None for the spec's start policy.
     """
 
     cluster_id: str
@@ -74,7 +73,7 @@ class Started:
         requested_by: str,
         reason: str | None = None,
     ) -> Self:
-        """Beginning at these offsets of the topic as it is."""
+        """Build the event for start offsets in the current topic."""
         epochs = {p: watermarks.partitions[p].leader_epoch for p in offsets}
         return cls(
             cluster_id=watermarks.cluster_id,
@@ -89,16 +88,18 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRequested:
-    """Somebody asked for offsets, which were decided then. Their plans follow, one by one.
+    """An operator requested a backfill. The event contains its offsets; its plans follow in order.
 
     Attributes:
-        cluster_id: Kafka cluster.
+        cluster_id: Kafka's id of the cluster.
         topic: Topic name.
-        topic_id: Incarnation of the topic that the offsets belong to.
-        requested_by: Who asked; asking again with the same value returns this request.
-        readable_only: Whether offsets that Kafka deletes meanwhile are left out, or refused.
-        replaces: Whether what has landed of them is landed again, in place of the rows there.
-        reason: Why it is replaced, in their words.
+        topic_id: Kafka's id of the incarnation of the topic that the offsets belong to.
+        requested_by: Requester. It is the idempotency key: a second request with the same value
+            returns this event.
+        readable_only: Whether the plans leave out offsets that Kafka deletes later. Otherwise
+            such offsets are an error.
+        replaces: Whether the plans land already landed offsets again and replace their rows.
+        reason: The operator's reason for the replacement.
         chunks: Offsets of each plan, by partition.
     """
 
@@ -114,22 +115,23 @@ class BackfillRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan was made."""
+    """A plan was recorded."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """A plan that replaces rows was made: what a landed plan still holds once it has landed.
+    """A plan was recorded that replaces rows of a landed plan.
 
-    It says nothing while the newer plan is open, or once that was given up.
+    The event takes effect when the newer plan lands. It has no effect while that plan is open, or
+    after it was abandoned.
 
     Attributes:
-        sequence: The plan whose rows are replaced, at least in part.
-        by: The plan that replaces them.
-        topic_id: Incarnation of the topic that the offsets of both belong to.
-        counts: What is left of the older plan's ranges, sorted by partition and start.
+        sequence: The older plan, some or all rows of which are replaced.
+        by: The newer plan, which replaces them.
+        topic_id: Kafka's id of the incarnation of the topic of both plans.
+        counts: Ranges that the older plan keeps, sorted by partition and start.
     """
 
     sequence: int
@@ -140,7 +142,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """A run took over a plan that another run left open."""
+    """A run took over an open plan of another run."""
 
     sequence: int
     requested_by: str
@@ -148,12 +150,12 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """A plan was given up: the data table's fence keeps it from landing later.
+    """An operator abandoned a plan. A fence in the data table prevents a late landing.
 
     Attributes:
-        sequence: The plan.
-        requested_by: Who gave it up.
-        reason: Why, in their words.
+        sequence: Plan number.
+        requested_by: User name of the operator.
+        reason: The operator's reason.
     """
 
     sequence: int
@@ -163,13 +165,13 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """A plan's commit was found in the data table.
+    """The commit of a plan is in the data table.
 
     Attributes:
         plan: The plan.
-        landing: What the data table's log says of it, every offset accounted for.
-        committed: Committed offset of each of the plan's partitions, this landing included; none
-            if the plan is of an older incarnation of the topic.
+        landing: The plan's commit, with every offset accounted for.
+        committed: Committed offset of each of the plan's partitions, including this landing.
+            Empty if the plan belongs to an earlier incarnation of the topic.
     """
 
     plan: Plan
@@ -179,13 +181,13 @@ class Landed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoStarted:
-    """Somebody takes a landed plan out of the data table; `Undone` follows.
+    """An operator started to remove a landed plan's rows from the data table; `Undone` follows.
 
     Attributes:
-        sequence: The plan.
-        requested_by: Who undoes it.
-        reason: Why, in their words.
-        committed: Committed offset of each of the plan's partitions, this landing left out.
+        sequence: Plan number.
+        requested_by: User name of the operator.
+        reason: The operator's reason.
+        committed: Committed offset of each of the plan's partitions, without this landing.
     """
 
     sequence: int
@@ -196,14 +198,14 @@ class UndoStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """A landed plan is not in the data table any more.
+    """The rows of a landed plan were removed from the data table, by `undo` or by a RESTORE.
 
     Attributes:
-        sequence: The plan.
-        requested_by: Who had the ledger follow the table, or undid the plan.
-        reason: Why, in their words.
-        table_version: Of a plan that was undone, a version of the data table without its rows;
-            None if a RESTORE took them out.
+        sequence: Plan number.
+        requested_by: User name of the operator who ran `undo` or `rewind`.
+        reason: The operator's reason.
+        table_version: After `undo`, a version of the data table without the rows; None after a
+            RESTORE.
     """
 
     sequence: int
@@ -214,15 +216,15 @@ class Undone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAccepted:
-    """Somebody accepted that offsets were deleted from Kafka before they were read.
+    """An operator accepted that Kafka deleted offsets before the pipeline read them.
 
     Attributes:
         topic: Topic name.
-        topic_id: Incarnation of the topic that they belonged to.
-        lost: The offsets, by partition.
-        committed: Committed offset of each of these partitions, the loss included.
-        requested_by: Who accepted it.
-        reason: Why, in their words.
+        topic_id: Kafka's id of the incarnation of the topic.
+        lost: The lost offsets, by partition.
+        committed: Committed offset of each of these partitions, including the loss.
+        requested_by: User name of the operator.
+        reason: The operator's reason.
     """
 
     topic: str
@@ -235,15 +237,15 @@ class LossAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewIncarnation:
-    """Somebody accepted that the topic is another one now, and that it is read from its start.
+    """An operator accepted a recreated topic, which the pipeline reads from its first offset.
 
     Attributes:
-        cluster_id: Kafka cluster.
+        cluster_id: Kafka's id of the cluster.
         topic: Topic name.
-        topic_id: The new incarnation.
+        topic_id: Kafka's id of the new incarnation.
         offsets: First offset to read, by partition.
-        requested_by: Who accepted it.
-        reason: Why, in their words.
+        requested_by: User name of the operator.
+        reason: The operator's reason.
     """
 
     cluster_id: str
@@ -256,17 +258,17 @@ class NewIncarnation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEpoch:
-    """From here on plans carry another transaction id; no older one can land any more.
+    """A repair started a new epoch: later plans use another transaction id, older ones cannot land.
 
     Attributes:
-        epoch: The epoch of plans from here on.
-        table_version: Version of the data table that fenced the older epochs off.
-        sequence: The highest plan number that the data table has seen; new ones are higher.
-        committed: Committed offset of every partition with which the epoch begins.
-        requested_by: Who opened it.
-        reason: Why, in their words.
-        missing_events: Number of lost events that the epoch makes up for. An event that is lost
-            after the repair has read the ledger is not among them, and stays missing.
+        epoch: Epoch of later plans.
+        table_version: Version of the data table that fenced the older epochs.
+        sequence: Highest plan number in the data table's log; later plans have higher numbers.
+        committed: Committed offset of each partition at the start of the epoch.
+        requested_by: User name of the operator.
+        reason: The operator's reason.
+        missing_events: Number of lost events that the repair replaced. An event that is lost
+            after the repair read the ledger is not counted, and stays missing.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""What the control table says about one pipeline: its events, folded."""
+"""The state of a pipeline, folded from its events in the control table."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tidemark.core.watermarks import Position, furthest_positions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord:
-    """One plan and what became of it.
+    """One plan and its current state.
 
     Attributes:
         plan: The plan as recorded.
-        requesters: Who asked for it: first its owner, then the runs that took it over.
-        held_now: The plan's commit, without what later plans have replaced of it; None if it has
-            not landed.
-        landed_originally: The same with what was replaced; kept while it is being taken out.
-        superseded: Plans that were made to replace rows of it, and what they leave, oldest first.
-        abandoned: Why it was given up, or its rows taken out again; None if they were not.
-        undoing: Whether its rows are being taken out, so that some may still be there.
-        undone_version: A version of the data table without its rows, if somebody undid it.
+        requesters: The first requester, then the runs that took the plan over.
+        held_now: The plan's landing, without ranges that later plans replaced. None if the plan
+            has not landed, or its rows are being removed or were removed.
+        landed_originally: The plan's landing with the replaced ranges; kept during an undo.
+        superseded: Events of plans that replace its rows, oldest first.
+        abandoned: Reason why it was abandoned or undone; None if it was neither.
+        undoing: Whether an undo is removing its rows, so that some may still be in the table.
+        undone_version: Version of the data table without its rows, after an undo.
     """
 
     plan: Plan
@@ -60,7 +60,7 @@ class PlanRecord:
 
     @property
     def has_landed(self) -> bool:
-        """Whether it has ever landed: taken out again since or not, but by no RESTORE."""
+        """Whether the plan has landed, even if it was undone since; False after a RESTORE."""
         return self.landed_originally is not None or self.undone_version is not None
 
 
@@ -68,29 +68,29 @@ class PlanRecord:
 class Ledger:
     """The state of one pipeline at one event number.
 
-    Read whole, every plan is in `plans`. Read as a summary, settled plans are added up in
-    `settled` and in nothing else; whatever the properties and methods say is the same.
+    A full ledger has every plan in `plans`. A summary has settled plans only in the totals of
+    `settled`. All other attributes and methods return the same for both.
 
     Attributes:
         pipeline: Pipeline name.
-        event_number: Number of the newest event; 0 when there is none. The next writer must write
-            the one after it, or somebody else was first.
-        missing_events: Number of events that the control table has recorded and does not hold,
-            and that no repair has made up for.
-        cluster_id: Cluster that the offsets belong to; None before the first event.
-        topic: Topic that the offsets belong to; None before the first event.
-        topic_id: Incarnation of the topic that the offsets belong to; None before the first event.
-        starts: Where the pipeline began, by partition.
-        start_epochs: Kafka's leader epoch when it began, by partition, as far as it is known.
-        start_reason: Where its offsets came from when it began, if a person said.
-        plans: By sequence number, oldest first; those of `settled` are not among them.
-        settled: Plans that are over, added up; nothing if the ledger was read whole.
-        landed: Offsets of this incarnation that landed, gaps included, by partition.
+        event_number: Number of the newest event; 0 without events. The next writer must write the
+            next number; otherwise another process wrote first.
+        missing_events: Number of recorded events that the control table lacks, and that no repair
+            has replaced.
+        cluster_id: Kafka's id of the cluster; None before the first event.
+        topic: Topic name; None before the first event.
+        topic_id: Kafka's id of the incarnation of the topic; None before the first event.
+        starts: Offset at which the pipeline began, by partition.
+        start_epochs: Kafka's leader epoch at that time, by partition; unknown ones are missing.
+        start_reason: Origin of the start offsets if an operator gave them.
+        plans: Plans by number, oldest first, without those in `settled`.
+        settled: Totals of settled plans; empty in a full ledger.
+        landed: Landed offsets of this incarnation by partition, including gaps.
         accepted_losses: Offsets of this incarnation whose loss was accepted, by partition.
-        pending: Offsets of open plans and of those being undone, by partition.
-        epoch: Epoch that new plans carry.
-        epoch_version: Version of the data table that the epoch began with; -1 for the first.
-        last_sequence: Highest plan number that was ever taken.
+        pending: Offsets of open plans, and of plans that are being undone, by partition.
+        epoch: Epoch of new plans.
+        epoch_version: Version of the data table at which the epoch began; -1 for the first epoch.
+        last_sequence: Highest plan number in use.
     """
 
     pipeline: str
@@ -121,45 +121,47 @@ class Ledger:
         settled: SettledTotals | None = None,
         present: int | None = None,
     ) -> Self:
-        """The ledger after some events.
+        """Fold events into a ledger.
 
         Args:
             pipeline: Pipeline name.
             history: Events by number, oldest first, as `event_rows.decode` returns them.
-            newest: Number of the newest event that the control table's log has seen.
-            settled: Plans that are not in `history`.
-            present: How many events there are; those of `history` if None.
+            newest: Number of the newest event in the control table's log.
+            settled: Totals of the plans that are not in `history`.
+            present: Number of events in the control table; None for those in `history`.
         """
         settled = settled or SettledTotals()
         ledger: Self = cls(pipeline=pipeline, settled=settled)
         plans: dict[int, PlanRecord] = {}
         numbers: list[int] = []
-        made_up = 0
+        replaced_events = 0
         for number, events in history:
             numbers.append(number)
             for event in events:
-                ledger = _told(ledger, event)
-                _settle(plans, event)
-                made_up += event.missing_events if isinstance(event, NewEpoch) else 0
+                ledger = _with_event(ledger, event)
+                _update_plan(plans, event)
+                replaced_events += event.missing_events if isinstance(event, NewEpoch) else 0
         newest = max([newest, *numbers])
         ledger = replace(
             ledger,
             event_number=newest,
-            missing_events=newest - made_up - (len(numbers) if present is None else present),
+            missing_events=newest
+            - replaced_events
+            - (len(numbers) if present is None else present),
         )
         return ledger._with(plans)
 
     def _with(self, plans: Mapping[int, PlanRecord]) -> Self:
-        """The same with these plans, and all that follows from them."""
-        plans = {number: _with_what_is_left(record, plans) for number, record in plans.items()}
+        """Return a copy with these plans, and the attributes that are derived from them."""
+        plans = {number: _with_current_counts(record, plans) for number, record in plans.items()}
         sequences = [chain.sequence for chain in self.settled.chain_heads.values()]
         records = [r for r in plans.values() if r.plan.topic_id == self.topic_id]
-        told = replace(self, plans=plans)
+        changed = replace(self, plans=plans)
         return replace(
-            told,
-            landed=told.landed_of(self.topic_id),
+            changed,
+            landed=changed.landed_of(self.topic_id),
             pending=union_by_partition(
-                record.plan.spans() if record.is_open else _left(record, plans).spans()
+                record.plan.spans() if record.is_open else _current_landing(record, plans).spans()
                 for record in records
                 if record.is_open or record.undoing
             ),
@@ -167,14 +169,14 @@ class Ledger:
         )
 
     def with_landing(self, plan: Plan, landing: Landing) -> Self:
-        """The ledger as it will be once it is recorded that one of its plans has landed."""
+        """Return the ledger as it will be when the landing of one of its plans is recorded."""
         plans = dict(self.plans)
-        _settle(plans, Landed(plan=plan, landing=landing, committed={}))
+        _update_plan(plans, Landed(plan=plan, landing=landing, committed={}))
         return self._with(plans)
 
     def landed_of(self, topic_id: str | None) -> Mapping[int, SpanSet]:
-        """Offsets of some incarnation that landed, gaps included, by partition."""
-        added_up = {
+        """Return the landed offsets of an incarnation by partition, including gaps."""
+        settled = {
             partition: spans
             for (of, partition), spans in self.settled.landed.items()
             if of == topic_id
@@ -184,15 +186,15 @@ class Ledger:
             for record in self.plans.values()
             if record.plan.topic_id == topic_id  # fence: landed-offsets-of-one-topic
         ]
-        return union_by_partition([added_up, *(landing.spans() for landing in landings if landing)])
+        return union_by_partition([settled, *(landing.spans() for landing in landings if landing)])
 
     @property
     def next_sequence(self) -> int:
-        """Number of the plan after the newest."""
+        """Number of the next plan."""
         return self.last_sequence + 1
 
     def first_landed_offset(self, topic_id: str, partition: int, otherwise: int) -> int:
-        """Where a partition of some incarnation began: its first landed offset, if any landed."""
+        """Return the lowest landed offset of a partition of an incarnation, or `otherwise`."""
         landed = [self.settled.landed.get((topic_id, partition), SpanSet())]
         for record in self.plans.values():
             if record.held_now and record.plan.topic_id == topic_id:
@@ -200,19 +202,19 @@ class Ledger:
         return min((span.start for spans in landed for span in spans), default=otherwise)
 
     def covered(self, partition: int) -> SpanSet:
-        """Offsets that nobody has to read any more: landed, gaps, or an accepted loss."""
+        """Return the offsets that no plan needs to read: landed, gaps, or an accepted loss."""
         return self.landed.get(partition, SpanSet()).union(
             self.accepted_losses.get(partition, SpanSet())
         )
 
     def covered_or_planned(self, partition: int) -> SpanSet:
-        """Offsets that are covered or in an open plan; a new plan avoids them (I2)."""
+        """Return the offsets that are covered or in an open plan; a new plan avoids them (I2)."""
         return self.covered(partition).union(
             self.pending.get(partition, SpanSet())  # fence: no-two-plans-over-one-offset
         )
 
     def replaceable(self, partition: int) -> SpanSet:
-        """Offsets whose rows a new plan may replace: landed, and in no plan that is open."""
+        """Return the offsets whose rows a new plan may replace: landed, and in no open plan."""
         return self.landed.get(partition, SpanSet()).difference(
             self.pending.get(partition, SpanSet())
         )
@@ -222,14 +224,14 @@ class Ledger:
         return self.covered(partition).contiguous_end(self.starts[partition])
 
     def committed_with(self, more: Mapping[int, SpanSet]) -> Mapping[int, int]:
-        """Committed offsets of some partitions as they will be once more of them is covered."""
+        """Return the committed offsets of the partitions of `more` after `more` is covered."""
         return {
             partition: self.covered(partition).union(spans).contiguous_end(self.starts[partition])
             for partition, spans in more.items()
         }
 
     def committed_without(self, less: Mapping[int, SpanSet]) -> Mapping[int, int]:
-        """Committed offsets of some partitions as they will be when something has not landed."""
+        """Return the committed offsets of the partitions of `less` after `less` is undone."""
         rest = replace(
             self,
             landed={
@@ -239,9 +241,9 @@ class Ledger:
         return {p: rest.committed_offset(p) for p in less if p in self.starts}
 
     def positions(self, kind: PlanKind) -> Mapping[int, Position]:
-        """How far a chain has come, by partition: the end of its range that goes furthest.
+        """Return the furthest end of a landed range of a chain, by partition.
 
-        The live chain is where it began until something of it has landed.
+        Before its first landing, the live chain is at the start offsets.
         """
         landed = [
             (partition, end)
@@ -260,9 +262,9 @@ class Ledger:
         return {**started, **furthest_positions(landed)}
 
     def chain_head(self, kind: PlanKind) -> ChainHead:
-        """The newest plan of a chain that is not open, and the newest table version it made.
+        """Return the newest plan of a chain that is not open, and its newest table version.
 
-        0 and -1 if there is none in this epoch.
+        Without such a plan in this epoch: 0 and -1.
         """
         known = self.settled.chain_heads.get(
             (self.epoch, kind), ChainHead(sequence=0, table_version=-1)
@@ -280,46 +282,49 @@ class Ledger:
 
     @property
     def last_landed_sequence(self) -> int | None:
-        """Number of the newest plan that landed."""
+        """Number of the newest landed plan; None without one."""
         landed = [record.plan.sequence for record in self.plans.values() if record.held_now]
-        added_up = (chain.sequence for chain in self.settled.chain_heads.values())
-        return max([*landed, *added_up], default=None)
+        settled = (chain.sequence for chain in self.settled.chain_heads.values())
+        return max([*landed, *settled], default=None)
 
     def landed_sequences(self) -> frozenset[int]:
-        """Numbers of the plans that have landed, whatever became of their rows; read whole."""
+        """Return the numbers of all plans that have landed, even if undone. Needs a full ledger."""
         return frozenset(number for number, record in self.plans.items() if record.has_landed)
 
     @property
     def records(self) -> int:
-        """How many records landed."""
+        """Number of records of all landed plans."""
         landings = (record.held_now for record in self.plans.values())
         return self.settled.records + sum(landing.records for landing in landings if landing)
 
     def open_plans(self) -> list[PlanRecord]:
-        """Plans that may still land, oldest first."""
+        """Return the plans that may still land, oldest first."""
         return [record for record in self.plans.values() if record.is_open]
 
     def open_plan(self, kind: PlanKind) -> PlanRecord | None:
-        """The open plan of a chain; the protocol keeps it to one."""
+        """Return the open plan of a chain, if any. The protocol allows one."""
         return next((record for record in self.open_plans() if record.plan.kind is kind), None)
 
     def plan_requested_by(self, requester: str) -> int | None:
-        """Number of the newest plan that a run asked for or took over, of those not given up."""
-        asked = [
+        """Return the number of the newest plan that a run requested or took over.
+
+        Abandoned and undone plans do not count.
+        """
+        requested = [
             record.plan.sequence
             for record in self.plans.values()
             if requester in record.requesters and record.abandoned is None
         ]
         if requester in self.settled.requesters:
-            asked.append(self.settled.requesters[requester])
-        return max(asked, default=None)
+            requested.append(self.settled.requesters[requester])
+        return max(requested, default=None)
 
 
 L = TypeVar("L", bound=Ledger)
 
 
-def _told(ledger: L, event: ControlEvent) -> L:
-    """The ledger with what one event says about the pipeline as a whole."""
+def _with_event(ledger: L, event: ControlEvent) -> L:
+    """Return the ledger with the pipeline-wide effects of one event."""
     match event:
         case Started():
             return replace(
@@ -332,7 +337,7 @@ def _told(ledger: L, event: ControlEvent) -> L:
                 start_reason=event.reason or ledger.start_reason,
             )
         case NewIncarnation():
-            # Offsets of another incarnation say nothing about this one.
+            # Offsets of other incarnations do not apply to this one.
             return replace(
                 ledger,
                 cluster_id=event.cluster_id,
@@ -369,8 +374,8 @@ def _told(ledger: L, event: ControlEvent) -> L:
             assert_never(event)
 
 
-def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
-    """Note what one event says about a plan; one whose plan was lost says nothing."""
+def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
+    """Apply one event to the record of its plan. Events of lost plans have no effect."""
     match event:
         case Planned(plan=plan):
             plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.requested_by,))
@@ -398,7 +403,7 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
                 plans[plan.sequence],
                 held_now=event.landing,
                 landed_originally=event.landing,
-                # It says what the plan holds now.
+                # The event contains the current counts.
                 superseded=(),
                 abandoned=None,
                 undoing=False,
@@ -410,23 +415,26 @@ def _settle(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
             assert_never(event)
 
 
-def _with_what_is_left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> PlanRecord:
-    """The plan with what it holds now: the newest plan that replaced rows of it says what."""
+def _with_current_counts(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> PlanRecord:
+    """Return the record without the ranges that landed plans have replaced."""
     if record.landed_originally is None or record.undoing:
         return record
-    return replace(record, held_now=_left(record, plans))
+    return replace(record, held_now=_current_landing(record, plans))
 
 
-def _left(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> Landing:
-    """What a plan that has landed holds, or is about to lose."""
+def _current_landing(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> Landing:
+    """Return the landing of a plan without replaced ranges; empty for a plan that has not landed.
+
+    The newest landed plan that replaces its rows decides.
+    """
     whole = record.landed_originally or Landing(
         sequence=record.plan.sequence, table_version=-1, counts=()
     )
-    left = (told.counts for told in reversed(record.superseded) if _has_replaced(plans, told.by))
-    return replace(whole, counts=next(left, whole.counts))  # fence: replaced-plan-holds-the-rest
+    kept = (event.counts for event in reversed(record.superseded) if _has_replaced(plans, event.by))
+    return replace(whole, counts=next(kept, whole.counts))  # fence: replaced-plan-holds-the-rest
 
 
 def _has_replaced(plans: Mapping[int, PlanRecord], sequence: int) -> bool:
-    """Whether a plan has taken its rows' place. One that is settled has landed."""
+    """Return whether a replacing plan has landed. A settled plan has."""
     by = plans.get(sequence)
     return by is None or by.has_landed  # fence: only-landed-plans-replace

@@ -1,4 +1,7 @@
-"""Plans that are over, added up: what a ledger needs of them without reading each one again."""
+"""Totals of settled plans, so that a ledger need not read the events of each one.
+
+A plan is settled if it was planned once and landed once, and no later event corrects it.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ SETTLED_PLAN_EVENTS = (
     EventKind.ADOPTED,
     EventKind.LANDED,
 )
-"""All that is ever said of a plan that went well."""
+"""All kinds of events of a settled plan."""
 CORRECTING_EVENTS = (EventKind.ABANDONED, EventKind.UNDO_STARTED, EventKind.UNDONE)
-"""What keeps a plan from being settled, also if it landed later."""
-_ASKED = (EventKind.PLANNED, EventKind.ADOPTED)
+"""Events of a plan that is not settled, even if it landed later."""
+_REQUESTS = (EventKind.PLANNED, EventKind.ADOPTED)
 
 Place: TypeAlias = tuple[str, int]
 """Topic id and partition."""
 ChainPlace: TypeAlias = tuple[str, int, PlanKind]
-"""Topic id, partition, and which chain."""
+"""Topic id, partition and chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainHead:
-    """The newest settled plan of a chain, and the newest version of the data table that one made.
+    """The newest plan of a chain, and the newest version of the data table from that chain.
 
     Attributes:
         sequence: Plan number.
@@ -45,16 +48,14 @@ class ChainHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledTotals:
-    """Settled plans added up: planned once, landed once, and nothing was said against them.
-
-    Nor against a plan that replaced rows of theirs, which has landed.
+    """Totals of settled plans. All plans that replaced rows of a settled plan are settled too.
 
     Attributes:
-        landed: Offsets that landed, gaps included, and that no later plan replaced.
-        ends: Where the range of each chain ends that goes furthest.
-        chain_heads: By epoch and kind of plan.
-        requesters: Number of the newest plan, by who asked for it or took it over.
-        records: How many records landed.
+        landed: Landed offsets, including gaps, without those that later plans replaced.
+        ends: Furthest end of a planned range, by chain and partition.
+        chain_heads: Newest plan and table version, by epoch and kind of plan.
+        requesters: Number of the newest plan of each requester, including runs that took it over.
+        records: Number of landed records.
     """
 
     landed: Mapping[Place, SpanSet] = field(default_factory=dict)
@@ -65,66 +66,66 @@ class SettledTotals:
 
 
 def split_settled(rows: Iterable[Row]) -> tuple[list[Row], SettledTotals]:
-    """Split the rows of one pipeline: those to be read one by one, and the settled rest added up.
+    """Return the rows of one pipeline that are not of settled plans, and the settled totals.
 
-    What backfills were asked for is in neither: nothing follows from it but by their plans.
-
-    The Delta adapter has the same in SQL; a test compares them.
+    Requested backfills are in neither: only their plans affect a ledger. The control table
+    computes the same in SQL (`lake.ledger_summary`); a test compares both.
     """
     rows = list(rows)
-    over = _settled_plans(rows)
-    of_settled: list[Row] = []
+    settled = _settled_sequences(rows)
+    settled_rows: list[Row] = []
     others: list[Row] = []
     for row in rows:
         if row["event"] == EventKind.BACKFILL_REQUESTED:
             continue
-        is_settled = row["event"] in SETTLED_PLAN_EVENTS and row["plan_sequence"] in over
-        (of_settled if is_settled else others).append(row)
-    landed = [row for row in of_settled if row["event"] == EventKind.LANDED]
-    planned = [row for row in of_settled if row["event"] == EventKind.PLANNED]
-    held = _held(of_settled)
+        is_settled = row["event"] in SETTLED_PLAN_EVENTS and row["plan_sequence"] in settled
+        (settled_rows if is_settled else others).append(row)
+    landed = [row for row in settled_rows if row["event"] == EventKind.LANDED]
+    planned = [row for row in settled_rows if row["event"] == EventKind.PLANNED]
+    held = _held(settled_rows)
     return others, SettledTotals(
         landed=_spans([row for row in held if row.get("partition") is not None]),
         ends=_ends(planned),
         chain_heads=_newest(landed),
-        requesters=_requesters(row for row in of_settled if row["event"] in _ASKED),
+        requesters=_requesters(row for row in settled_rows if row["event"] in _REQUESTS),
         records=sum(row.get("records") or 0 for row in held),
     )
 
 
-def _settled_plans(rows: Sequence[Row]) -> set[int]:
-    told: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+def _settled_sequences(rows: Sequence[Row]) -> set[int]:
+    events_of: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     superseders: dict[int, set[int]] = defaultdict(set)
     for row in rows:
         if row.get("plan_sequence") is not None:
-            told[row["plan_sequence"]][row["event"]].add(row["event_number"])
+            events_of[row["plan_sequence"]][row["event"]].add(row["event_number"])
         if row["event"] == EventKind.SUPERSEDED:
             superseders[row["plan_sequence"]].add(row["superseded_by"])
-    over = {
+    settled = {
         sequence
-        for sequence, events in told.items()
+        for sequence, events in events_of.items()
         if len(events[EventKind.PLANNED]) == len(events[EventKind.LANDED]) == 1
         and not any(
             events[kind] for kind in CORRECTING_EVENTS
         )  # fence: corrected-plan-is-read-in-full
     }
     # fence: doubtful-replacement-is-read-in-full
-    return {sequence for sequence in over if superseders[sequence] <= over}
+    return {sequence for sequence in settled if superseders[sequence] <= settled}
 
 
-def _held(of_settled: Sequence[Row]) -> list[Row]:
-    """Rows that say what settled plans hold: the newest that replaced some of a plan, or its own.
+def _held(settled_rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with the current counts of settled plans.
 
-    Plans that replace rows land in the order of their numbers.
+    These are the rows of the newest `superseded` event, otherwise those of `landed`. Plans that
+    replace rows land in the order of their numbers.
     """
     newest: dict[int, int] = {}
-    for row in of_settled:
+    for row in settled_rows:
         if row["event"] == EventKind.SUPERSEDED:
             sequence = row["plan_sequence"]
             newest[sequence] = max(row["superseded_by"], newest.get(sequence, 0))
     return [
         row
-        for row in of_settled
+        for row in settled_rows
         if row["event"] in (EventKind.LANDED, EventKind.SUPERSEDED)
         and row.get("superseded_by") == newest.get(row["plan_sequence"])
     ]
@@ -162,6 +163,6 @@ def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], ChainHead]:
     }
 
 
-def _requesters(asked: Iterable[Row]) -> Mapping[str, int]:
-    oldest_first = sorted(asked, key=lambda row: row["plan_sequence"])
+def _requesters(requests: Iterable[Row]) -> Mapping[str, int]:
+    oldest_first = sorted(requests, key=lambda row: row["plan_sequence"])
     return {row["requested_by"]: row["plan_sequence"] for row in oldest_first}

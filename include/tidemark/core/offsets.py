@@ -16,7 +16,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A half-open run of offsets `[start, end)` in one partition that the context names."""
+    """A half-open offset range `[start, end)` of one partition, which the context names."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ class Span:
 
 
 def spans_by_partition(placed: Iterable[tuple[int, Span]]) -> dict[int, SpanSet]:
-    """Sets of offsets by partition, from spans with their partitions in any order."""
+    """Return the set of offsets of each partition, from spans in any order."""
     spans: dict[int, list[Span]] = {}
     for partition, span in placed:
         spans.setdefault(partition, []).append(span)
@@ -43,7 +43,7 @@ def spans_by_partition(placed: Iterable[tuple[int, Span]]) -> dict[int, SpanSet]
 
 
 def union_by_partition(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, SpanSet]:
-    """Offsets that are in any of some parts, by partition."""
+    """Return the offsets that are in at least one of the parts, by partition."""
     return spans_by_partition(
         (partition, span) for part in parts for partition, spans in part.items() for span in spans
     )
@@ -52,7 +52,7 @@ def union_by_partition(parts: Iterable[Mapping[int, SpanSet]]) -> Mapping[int, S
 def difference_by_partition(
     some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
-    """Offsets of one part that are not in another, by partition; empty ones are left out."""
+    """Return the offsets of `some` that are not in `others`, without empty partitions."""
     left = {p: spans.difference(others.get(p, SpanSet())) for p, spans in some.items()}
     return {partition: spans for partition, spans in left.items() if spans}
 
@@ -60,25 +60,25 @@ def difference_by_partition(
 def intersection_by_partition(
     some: Mapping[int, SpanSet], others: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
-    """Offsets that are in both of two parts, by partition; empty ones are left out."""
+    """Return the offsets that are in `some` and in `others`, without empty partitions."""
     both = {p: spans.intersection(others.get(p, SpanSet())) for p, spans in some.items()}
     return {partition: spans for partition, spans in both.items() if spans}
 
 
 def size_of(spans: Mapping[int, SpanSet]) -> int:
-    """Number of offsets in all partitions."""
+    """Return the number of offsets in all partitions."""
     return sum(each.size for each in spans.values())
 
 
 @dataclass(frozen=True, slots=True)
 class SpanSet:
-    """A set of offsets kept as sorted, disjoint spans; adjacent spans are one."""
+    """A set of offsets as sorted, disjoint spans; adjacent spans are merged."""
 
     spans: tuple[Span, ...] = ()
 
     @classmethod
     def of(cls, spans: Iterable[Span]) -> Self:
-        """Normalise spans given in any order, overlapping or adjacent."""
+        """Build a set from spans in any order, which may overlap or be adjacent."""
         merged: list[Span] = []
         for span in sorted(spans):
             if merged and span.start <= merged[-1].end:
@@ -99,21 +99,21 @@ class SpanSet:
         return sum(span.size for span in self.spans)
 
     def union(self, other: SpanSet) -> SpanSet:
-        """Offsets in either set."""
+        """Return the offsets that are in this set, in the other, or in both."""
         if not (self.spans and other.spans):
             return self if self.spans else other
         return SpanSet.of((*self.spans, *other.spans))
 
     def difference(self, other: SpanSet) -> SpanSet:
-        """Offsets of this set that are not in the other."""
+        """Return the offsets of this set that are not in the other."""
         return SpanSet(tuple(gap for span in self.spans for gap in other.missing_from(span)))
 
     def intersection(self, other: SpanSet) -> SpanSet:
-        """Offsets in both sets."""
+        """Return the offsets that are in both sets."""
         return self.difference(self.difference(other))
 
     def within(self, bounds: Span) -> SpanSet:
-        """Offsets of this set that lie in `bounds`."""
+        """Return the offsets of this set that are inside `bounds`."""
         return SpanSet(
             tuple(
                 Span(max(span.start, bounds.start), min(span.end, bounds.end))
@@ -123,13 +123,13 @@ class SpanSet:
         )
 
     def before(self, offset: int) -> SpanSet:
-        """Offsets of this set that are lower."""
+        """Return the offsets of this set below `offset`."""
         return SpanSet(
             tuple(Span(s.start, min(s.end, offset)) for s in self.spans if s.start < offset)
         )
 
     def missing_from(self, wanted: Span) -> SpanSet:
-        """The part of `wanted` that is not in this set."""
+        """Return the part of `wanted` that is not in this set."""
         gaps = []
         cursor = wanted.start
         first = bisect_right(self.spans, wanted.start, key=lambda span: span.end)
@@ -144,7 +144,7 @@ class SpanSet:
         return SpanSet(tuple(gaps))
 
     def first(self, count: int) -> SpanSet:
-        """The lowest `count` offsets of the set."""
+        """Return the lowest `count` offsets, or all if there are fewer."""
         taken = []
         for span in self.spans:
             if count <= 0:
@@ -154,17 +154,17 @@ class SpanSet:
         return SpanSet(tuple(taken))
 
     def last(self, count: int) -> SpanSet:
-        """The highest `count` offsets of the set."""
+        """Return the highest `count` offsets, or all if there are fewer."""
         return self.difference(self.first(self.size - count))
 
     def overlap_size(self, wanted: Span) -> int:
-        """Number of offsets of `wanted` that are in this set."""
+        """Return the number of offsets of `wanted` that are in this set."""
         return wanted.size - self.missing_from(wanted).size
 
     def contiguous_end(self, start: int) -> int:
-        """The end of the unbroken run that begins at `start`; `start` itself if there is none.
+        """Return the end of the span that contains `start`; `start` itself if no span does.
 
-        With a set of landed offsets this is the committed offset (S3): it cannot pass a gap.
+        In a set of landed offsets this is the committed offset (S3). It never passes an unread one.
         """
         for span in self.spans:
             if span.start <= start < span.end:

@@ -14,30 +14,31 @@ from tidemark.core.watermarks import IsolationLevel, Position
 
 
 class PlanKind(StrEnum):
-    """Which chain of plans a plan belongs to; each chain lands in its own order."""
+    """The chain of plans that a plan belongs to; plans of a chain land in order."""
 
     LIVE = "live"
-    """Follows the log; made by scheduled runs."""
+    """Scheduled runs create these plans, which follow the log."""
     BACKFILL = "backfill"
-    """Takes an explicit range that somebody asked for."""
+    """A backfill requests explicit offsets."""
 
 
 def transaction_app_id(pipeline: str, epoch: int, kind: PlanKind) -> str:
-    """The Delta transaction's application id of a chain of plans."""
+    """Return the Delta application id of a chain of plans."""
     return f"tidemark:{pipeline}:{epoch}{'' if kind is PlanKind.LIVE else f':{kind}'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PlannedRange:
-    """Offsets `[start, end)` of one partition, with the watermarks seen when they were planned.
+    """Offsets `[start, end)` of one partition, with the partition's watermarks at planning time.
 
     Attributes:
         partition: Partition number.
         start: First offset to read.
         end: Next offset after the range.
-        low_watermark: Log start when planned.
-        log_end_offset: End of the readable log when planned; `log_end_offset - end` is left.
-        leader_epoch: Kafka's leader epoch when planned; None if nobody knows it.
+        low_watermark: Low watermark at planning time.
+        log_end_offset: End of the readable log at planning time. The plan leaves
+            `log_end_offset - end` offsets for later.
+        leader_epoch: Kafka's leader epoch at planning time; None if unknown.
     """
 
     partition: int
@@ -49,12 +50,12 @@ class PlannedRange:
 
     def __post_init__(self) -> None:
         if self.partition < 0:
-            raise ValueError(f"a partition is not negative, got {self.partition}")
+            raise ValueError(f"a partition must not be negative, got {self.partition}")
         Span(self.start, self.end)
 
     @classmethod
     def without_watermarks(cls, partition: int, span: Span) -> Self:
-        """A range of which nobody knows the watermarks any more: its own bounds stand for them."""
+        """Build a range with unknown watermarks: its own bounds replace them."""
         return cls(
             partition=partition,
             start=span.start,
@@ -70,13 +71,13 @@ class PlannedRange:
 
     @property
     def position(self) -> Position:
-        """Where whoever has read the range is."""
+        """The position of a reader that has read the range."""
         return Position(offset=self.end, leader_epoch=self.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PlanRef:
-    """A recorded plan by name and number, which is all that jobs are told; its text is `prices=7`.
+    """Reference to a recorded plan, the only argument of a job. As text: `prices=7`.
 
     Attributes:
         pipeline: Pipeline name.
@@ -91,10 +92,10 @@ class PlanRef:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The plan that a text names.
+        """Parse the text of a reference.
 
         Raises:
-            ValueError: It names none.
+            ValueError: The text is no plan reference.
         """
         pipeline, _, sequence = text.partition("=")
         if not pipeline or not sequence.isdecimal():
@@ -104,22 +105,22 @@ class PlanRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run reads, decided before anything is read. It never changes (I4).
+    """The offsets that one run reads. The plan is recorded before the run and never changes (I4).
 
     Attributes:
         pipeline: Pipeline name.
-        sequence: Number of the plan in its pipeline, from 1, both kinds counted together.
-        kind: The chain it belongs to.
-        epoch: Part of the transaction's application id; raised when a table is rewound or a
-            control table rebuilt.
-        cluster_id: Kafka cluster that the offsets belong to.
+        sequence: Number of the plan in its pipeline, from 1. Both kinds share the numbers.
+        kind: Chain of the plan.
+        epoch: Part of the Delta application id. A rewind or a rebuild of the control table
+            increments it.
+        cluster_id: Kafka's id of the cluster.
         topic: Topic name.
-        topic_id: Incarnation of the topic that the offsets belong to.
-        isolation_level: What the reader may see.
-        requested_by: Who asked: `airflow:<dag>:<run>` or `cli:<user>:<id>`. Asking again with
-            the same value returns this plan.
-        ranges: Sorted by partition and start; ranges of one partition do not touch.
-        replaces: Whether its rows take the place of those at its offsets.
+        topic_id: Kafka's id of the incarnation of the topic.
+        isolation_level: Isolation level of the reader.
+        requested_by: Requester: `airflow:<dag>:<run>` or `cli:<user>:<id>`. It is the
+            idempotency key: a second request with the same value returns this plan.
+        ranges: Ranges, sorted by partition and start. Ranges of one partition are not adjacent.
+        replaces: Whether the plan's rows replace the rows at its offsets.
     """
 
     pipeline: str
@@ -136,63 +137,63 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not self.ranges:
-            raise ValueError("a plan has at least one range; nothing to do is no plan")
+            raise ValueError("a plan needs at least one range")
         if list(self.ranges) != sorted(self.ranges):
-            raise ValueError("a plan's ranges are sorted by partition and start")
+            raise ValueError("the ranges of a plan must be sorted by partition and start")
         for before, after in zip(self.ranges, self.ranges[1:], strict=False):
             if before.partition == after.partition and after.start <= before.end:
-                raise ValueError(f"ranges overlap or touch: {before} and {after}")
+                raise ValueError(f"ranges overlap or are adjacent: {before} and {after}")
 
     @property
     def ref(self) -> PlanRef:
-        """The plan by name and number."""
+        """Reference to the plan."""
         return PlanRef(pipeline=self.pipeline, sequence=self.sequence)
 
     @property
     def size(self) -> int:
-        """Number of offsets planned; at most this many records."""
+        """Number of planned offsets; the plan has at most this many records."""
         return sum(planned.span.size for planned in self.ranges)
 
     @property
     def left(self) -> int:
-        """Number of offsets that were readable behind the planned ones, and left for later."""
+        """Number of readable offsets after the planned ranges, which the plan leaves for later."""
         return sum(planned.log_end_offset - planned.end for planned in self._last_ranges())
 
     @property
     def app_id(self) -> str:
-        """The Delta transaction's application id: one per pipeline, epoch and chain."""
+        """Delta application id: one for each pipeline, epoch and chain."""
         return transaction_app_id(self.pipeline, self.epoch, self.kind)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over all that decides which records the plan names, in hexadecimal."""
+        """SHA-256 of all fields that decide which records the plan contains, in hexadecimal."""
         return hashlib.sha256(_canonical(self._identity()).encode()).hexdigest()
 
     def spans(self) -> Mapping[int, SpanSet]:
-        """Planned offsets by partition."""
+        """Return the planned offsets of each partition."""
         return spans_by_partition((planned.partition, planned.span) for planned in self.ranges)
 
     def offsets_outside(self, landed: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
-        """Planned offsets that are not among `landed`; partitions without any are left out."""
+        """Return the planned offsets that are not in `landed`, without empty partitions."""
         return difference_by_partition(self.spans(), landed)
 
     def with_ranges(self, placed: Iterable[tuple[int, Span]]) -> Self:
-        """The plan as if it were of these ranges alone, by partition; of at least one."""
+        """Return a copy of the plan with other ranges, at least one, given by partition."""
         return replace(
             self, ranges=tuple(PlannedRange.without_watermarks(*each) for each in placed)
         )
 
     def commit_metadata(self) -> str:
-        """JSON for the data table's commit: enough to tell there which plan landed."""
+        """Return JSON for the data table's commit, which identifies the plan."""
         return _canonical({**self._identity(), "fingerprint": self.fingerprint})
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], requested_by: str) -> Self:
-        """The plan that a data table's commit tells of, without the watermarks it was made from.
+        """Build a plan from the metadata of a data table's commit, without watermarks.
 
         Args:
-            metadata: What `commit_metadata` wrote.
-            requested_by: Who asks for it now; the commit does not say who asked then.
+            metadata: The parsed value of `commit_metadata`.
+            requested_by: Requester of the new value; the commit does not contain the original.
         """
         return cls(
             pipeline=metadata["pipeline"],
@@ -212,7 +213,7 @@ class Plan:
         )
 
     def as_record(self) -> dict[str, Any]:
-        """The plan as plain values, for `--json`."""
+        """Return the plan as plain values, for `--json`."""
         return {
             **self._identity(),
             "fingerprint": self.fingerprint,
@@ -222,15 +223,15 @@ class Plan:
         }
 
     def explain(self) -> str:
-        """What the plan will read and what it leaves, for people."""
+        """Return a table of the plan's ranges, as text."""
         lines = [
             f"plan {self.sequence} of pipeline {self.pipeline} ({self.kind}), "
-            f"asked for by {self.requested_by}",
+            f"requested by {self.requested_by}",
             f"topic {self.topic}, id {self.topic_id}, {self.isolation_level}",
             f"{self.size:,} offset(s) in {len(self.ranges)} range(s)"
-            f"{', replacing the rows that are there' if self.replaces else ''}:",
+            f"{', replacing the landed rows' if self.replaces else ''}:",
             f"{'partition':>10} {'start':>14} {'end':>14} {'offsets':>12} "
-            f"{'log start':>14} {'log end':>14}",
+            f"{'low watermark':>14} {'log end':>14}",
         ]
         lines += [
             f"{r.partition:>10} {r.start:>14,} {r.end:>14,} {r.span.size:>12,} "
@@ -253,7 +254,7 @@ class Plan:
             "topic_id": self.topic_id,
             "isolation_level": str(self.isolation_level),
             "ranges": [[r.partition, r.start, r.end] for r in self.ranges],
-            # Left out where it says nothing: a fingerprint never changes.
+            # Only present if true, so that fingerprints of other plans stay the same.
             **({"replaces": True} if self.replaces else {}),
         }
 

@@ -1,4 +1,4 @@
-"""Deciding what to read: pure functions from a ledger and watermarks to ranges or a named error."""
+"""Rules of planning: pure functions that return ranges, or raise, from a ledger and watermarks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tidemark.core.watermarks import Position, TopicWatermarks
 
 
 def check_identity(ledger: Ledger, watermarks: TopicWatermarks) -> None:
-    """Refuse a topic that is not the one the committed offsets belong to.
+    """Raise if the committed offsets do not belong to this topic.
 
     Raises:
         ClusterChanged: The connection leads to another cluster.
         TopicChanged: The spec names another topic.
         TopicRecreated: The topic has another id.
-        PartitionsShrunk: Known partitions are gone.
+        PartitionsShrunk: The topic lacks known partitions.
     """
     if ledger.cluster_id is None or ledger.topic_id is None or ledger.topic is None:
         return
@@ -56,7 +56,7 @@ def check_identity(ledger: Ledger, watermarks: TopicWatermarks) -> None:
 
 
 def check_incarnation(pipeline: str, topic_id: str, watermarks: TopicWatermarks) -> None:
-    """Refuse wanted offsets that belong to another incarnation of the topic.
+    """Raise if requested offsets belong to another incarnation of the topic.
 
     Raises:
         OtherIncarnation
@@ -71,7 +71,7 @@ def check_incarnation(pipeline: str, topic_id: str, watermarks: TopicWatermarks)
 
 
 def check_partitions(watermarks: TopicWatermarks, partitions: Iterable[int]) -> None:
-    """Refuse partitions that the topic does not have.
+    """Raise if the topic lacks one of the partitions.
 
     Raises:
         UnknownPartition
@@ -83,14 +83,15 @@ def check_partitions(watermarks: TopicWatermarks, partitions: Iterable[int]) -> 
 
 
 def check_readable(plan: Plan, watermarks: TopicWatermarks) -> None:
-    """Refuse to execute a plan whose records the topic cannot give any more, or not yet.
+    """Raise unless the topic contains all offsets of a plan.
 
-    Spark's reader would return other records, fewer records, or stall (docs/design.md, hazards).
+    Otherwise Spark's reader would return other records or fewer records, or stall
+    (docs/design.md, hazards).
 
     Raises:
         ClusterChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.
-        LostRange: Retention removed the beginning of a range.
-        EndBehindCommitted: The log now ends before a range does.
+        LostRange: Kafka deleted the beginning of a range.
+        EndBehindCommitted: The log ends before a range does.
     """
     check_identity(_known_to(plan), watermarks)  # fence: same-topic-before-reading
     lost = tuple(
@@ -107,9 +108,9 @@ def check_readable(plan: Plan, watermarks: TopicWatermarks) -> None:
 
 
 def check_same_topic(plan: Plan, watermarks: TopicWatermarks) -> None:
-    """Refuse to believe a landing whose topic is not the planned one any more.
+    """Raise if the topic of a landed plan was recreated since it was planned.
 
-    The records may have been read before or after the topic was made again; nobody can tell.
+    Spark may have read the records of either topic, and the rows do not show which.
 
     Raises:
         ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.
@@ -130,7 +131,7 @@ def _known_to(plan: Plan) -> Ledger:
 def check_end(
     pipeline: str, watermarks: TopicWatermarks, partition: int, offset: int, plan: int | None = None
 ) -> None:
-    """Refuse an offset behind the end of the log: what was read up to it is no more.
+    """Raise if the log ends before an offset.
 
     Raises:
         EndBehindCommitted
@@ -150,12 +151,12 @@ def check_end(
 def lost_ranges(
     ledger: Ledger, starts: Mapping[int, int], watermarks: TopicWatermarks
 ) -> Mapping[int, SpanSet]:
-    """Unread offsets that Kafka has deleted, by partition; partitions without any are left out.
+    """Return the unread offsets that Kafka has deleted, without empty partitions.
 
     Args:
-        ledger: What is landed, accepted as lost, or planned already.
-        starts: First offset to read of every partition that `ledger` knows nothing about.
-        watermarks: The topic's watermarks now.
+        ledger: State of the pipeline.
+        starts: First offset to read in partitions that are not in `ledger.starts`.
+        watermarks: Current watermarks of the topic.
     """
     lost = {}
     for partition, here in sorted(watermarks.partitions.items()):
@@ -168,10 +169,10 @@ def lost_ranges(
 
 
 def new_partitions(ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, int]:
-    """Where to begin in partitions added to a topic that the pipeline already reads (S10).
+    """Return the first offset to read in partitions that were added to the topic (S10).
 
-    A partition that appeared since the last plan is read from its very start, whatever the start
-    policy says about the first plan: `latest` would lose what was written before we looked.
+    It is always 0, whatever the start policy: `latest` would skip records that were written
+    between the creation of the partition and this call.
     """
     return (
         {} if not ledger.starts else {p: 0 for p in watermarks.partitions if p not in ledger.starts}
@@ -185,18 +186,18 @@ def live_ranges(
     limit: int | None,
     expiring: Callable[[], Mapping[int, int]] = dict,
 ) -> tuple[PlannedRange, ...]:
-    """The unread part of every partition, cut to the limit; what Kafka deletes soon comes first.
+    """Return the unread ranges of all partitions, up to a limit; expiring offsets come first.
 
     Args:
-        ledger: What is landed or planned already.
-        starts: First offset to read of every partition that `ledger` knows nothing about.
-        watermarks: The topic's watermarks now.
-        limit: Most offsets over all partitions; None for all there are.
-        expiring: Says where the offsets end, by partition, that Kafka will delete soon; called
-            only if the limit leaves something.
+        ledger: State of the pipeline.
+        starts: First offset to read in partitions that are not in `ledger.starts`.
+        watermarks: Current watermarks of the topic.
+        limit: Maximum number of offsets over all partitions; None for no limit.
+        expiring: Returns, by partition, the end of the offsets that Kafka will delete soon. It is
+            called only if there are more unread offsets than the limit.
 
     Raises:
-        LostRange: Retention deleted unread offsets.
+        LostRange: Kafka deleted unread offsets.
         EndBehindCommitted: The log ends before a committed offset.
     """
     lost = lost_ranges(ledger, starts, watermarks)
@@ -225,7 +226,7 @@ def _allotted(
     limit: int | None,
     expiring: Callable[[], Mapping[int, int]],
 ) -> Mapping[int, int]:
-    """How many of the unread offsets are taken, by partition."""
+    """Return the number of unread offsets to plan, by partition."""
     sizes = {partition: gaps.size for partition, gaps in unread.items()}
     if limit is None or sum(sizes.values()) <= limit:
         return sizes
@@ -238,7 +239,7 @@ def _allotted(
     first = fair_shares({partition: size for partition, size in soon.items() if size}, limit)
     left = limit - sum(first.values())
     if first and left <= 0:
-        # The others as well: what is left of each is told by its range.
+        # One offset of each other partition too, because the plan's ranges record the lag.
         return {partition: first.get(partition, 1) for partition in unread}
     rest = fair_shares({p: size - first.get(p, 0) for p, size in sizes.items()}, left)
     return {partition: first.get(partition, 0) + more for partition, more in rest.items()}
@@ -246,14 +247,14 @@ def _allotted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifiedOffsets:
-    """Wanted offsets by what is the matter with them; partitions without any are left out.
+    """Requested offsets by their state, without empty partitions.
 
     Attributes:
-        missing: To be landed.
-        replaced: Those of them that have landed: the new rows take the place of the old ones.
-        covered: Landed already, or a loss that somebody accepted.
-        planned: In a plan that is open.
-        deleted: To be landed, if Kafka had not deleted them.
+        missing: Offsets to land.
+        replaced: Offsets of `missing` that have landed, and whose rows will be replaced.
+        covered: Offsets that have landed, or whose loss was accepted.
+        planned: Offsets in an open plan.
+        deleted: Offsets that are not covered or planned, and that Kafka has deleted.
     """
 
     missing: Mapping[int, SpanSet]
@@ -270,43 +271,43 @@ def classify_offsets(
     *,
     replaces: bool = False,
 ) -> ClassifiedOffsets:
-    """What of some offsets is to be landed, and why the rest is not.
+    """Classify requested offsets by their state.
 
     Args:
-        ledger: What is landed or planned already.
-        watermarks: The topic's watermarks now.
-        wanted: The offsets, by partition.
-        replaces: Land again what has landed.
+        ledger: State of the pipeline.
+        watermarks: Current watermarks of the topic.
+        wanted: Requested offsets, by partition.
+        replaces: Whether landed offsets are landed again.
 
     Raises:
-        UnknownPartition: The topic has no such partition.
-        InvalidRange: The log does not go that far.
+        UnknownPartition: The topic lacks a partition.
+        InvalidRange: The readable log ends before a requested offset.
     """
-    parts: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(ClassifiedOffsets)}
+    states: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(ClassifiedOffsets)}
     check_partitions(watermarks, wanted)
-    for partition, asked in sorted(wanted.items()):
+    for partition, requested in sorted(wanted.items()):
         here = watermarks.partitions[partition]
-        for span in asked:
+        for span in requested:
             if span.end > here.end:
-                rule = f"an end of at most {here.end}, the end of the readable log"
+                rule = f"the readable log ends at {here.end}"
                 raise _invalid(watermarks, partition, span, rule)
         covered, unread = (
             ledger.covered(partition),
-            asked.difference(ledger.covered_or_planned(partition)),
+            requested.difference(ledger.covered_or_planned(partition)),
         )
-        again = ledger.replaceable(partition).intersection(asked) if replaces else SpanSet()
+        again = ledger.replaceable(partition).intersection(requested) if replaces else SpanSet()
         kept = here.readable(unread.union(again))
-        told = {
+        classified = {
             "missing": kept,
             "replaced": kept.intersection(again),
-            "covered": asked.intersection(covered).difference(again),
-            "planned": asked.difference(covered).difference(unread),
+            "covered": requested.intersection(covered).difference(again),
+            "planned": requested.difference(covered).difference(unread),
             "deleted": unread.union(again).difference(kept),
         }
-        for name, spans in told.items():
+        for name, spans in classified.items():
             if spans:
-                parts[name][partition] = spans
-    return ClassifiedOffsets(**parts)
+                states[name][partition] = spans
+    return ClassifiedOffsets(**states)
 
 
 def backfill_ranges(
@@ -317,18 +318,18 @@ def backfill_ranges(
     readable_only: bool,
     replaces: bool = False,
 ) -> tuple[PlannedRange, ...]:
-    """The part of wanted offsets that is neither landed nor planned; empty if all of it is.
+    """Return the ranges of requested offsets that are neither covered nor planned.
 
     Args:
-        ledger: What is landed or planned already.
-        watermarks: The topic's watermarks now.
-        wanted: The offsets, by partition.
-        readable_only: Leave out what Kafka has deleted, instead of refusing it.
-        replaces: Take what has landed as well.
+        ledger: State of the pipeline.
+        watermarks: Current watermarks of the topic.
+        wanted: Requested offsets, by partition.
+        readable_only: Whether to leave out offsets that Kafka has deleted, instead of raising.
+        replaces: Whether to include landed offsets.
 
     Raises:
         UnknownPartition, InvalidRange: As in `classify_offsets`.
-        InvalidRange: Kafka has deleted unread offsets of them.
+        InvalidRange: Kafka has deleted unread offsets.
     """
     found = classify_offsets(ledger, watermarks, wanted, replaces=replaces)
     if not readable_only:
@@ -339,20 +340,20 @@ def backfill_ranges(
 def planned_ranges(
     watermarks: TopicWatermarks, spans: Mapping[int, SpanSet]
 ) -> tuple[PlannedRange, ...]:
-    """Offsets as the ranges of a plan, with the watermarks that it is made from."""
+    """Return offsets as ranges of a plan, with the current watermarks."""
     return tuple(
         _planned(watermarks, partition, span) for partition, some in spans.items() for span in some
     )
 
 
 def check_not_deleted(watermarks: TopicWatermarks, found: ClassifiedOffsets) -> None:
-    """Refuse wanted offsets that nobody can read any more.
+    """Raise if Kafka has deleted requested offsets.
 
     Raises:
         InvalidRange
     """
     for partition, spans in found.deleted.items():
-        rule = f"a start of at least {watermarks.partitions[partition].low}, the low watermark"
+        rule = f"the low watermark is {watermarks.partitions[partition].low}"
         raise _invalid(watermarks, partition, next(iter(spans)), rule)
 
 
@@ -377,18 +378,19 @@ def _planned(watermarks: TopicWatermarks, partition: int, span: Span) -> Planned
 def positions_under_other_leaders(
     known: Mapping[int, Position], watermarks: TopicWatermarks, ranges: Iterable[PlannedRange]
 ) -> Mapping[int, Position]:
-    """Where a chain has come, in partitions about to be read that have another leader since.
+    """Return the positions of planned partitions whose leader epoch has changed.
 
-    An unclean election may have cut the log behind it. If the log has grown again meanwhile its
-    watermarks look as ever; only Kafka's own history of leaders tells (KIP-320).
+    An unclean election may have truncated the log. If the log has grown again since, its
+    watermarks look normal, and only Kafka's history of leader epochs shows the truncation
+    (KIP-320).
 
     Args:
-        known: How far the chain has come, by partition, and under which leaders.
-        watermarks: The topic's watermarks now.
-        ranges: What is about to be planned.
+        known: Positions of the chain, by partition.
+        watermarks: Current watermarks of the topic.
+        ranges: Ranges that the planner is about to record.
 
     Returns:
-        Those of `known` that only Kafka can say more of.
+        The positions of `known` to compare with Kafka's history.
     """
     found = {}
     for partition in sorted({planned.partition for planned in ranges} & set(known)):
@@ -400,18 +402,18 @@ def positions_under_other_leaders(
 
 
 def fair_shares(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, int]:
-    """Divide `limit` offsets over partitions, max-min fair: a small backlog waits for no big one.
+    """Divide `limit` offsets among partitions by max-min fairness.
 
-    Every partition gets an equal part; what a short one does not need goes to the others, and what
-    cannot be divided goes to the longest. Deterministic.
+    Every partition gets an equal share. Partitions with a larger backlog divide what a smaller one
+    does not need; the largest backlog gets the remainder. The result is deterministic.
 
     Args:
-        backlogs: Unread offsets by partition.
-        limit: Most offsets to hand out; None for no limit. A limit below the number of
-            partitions counts as one offset for each, so that none of them waits for ever.
+        backlogs: Number of unread offsets, by partition.
+        limit: Maximum number of offsets; None for no limit. A limit below the number of
+            partitions counts as one offset for each, so that no partition starves.
 
     Returns:
-        Offsets by partition; they add up to the limit or to all there is.
+        Number of offsets by partition. Their sum is the limit, or the sum of all backlogs.
     """
     if limit is None or sum(backlogs.values()) <= limit:
         return dict(backlogs)
@@ -431,7 +433,7 @@ def build_plan(
     requested_by: str,
     ranges: tuple[PlannedRange, ...],
 ) -> Plan:
-    """The next plan of a pipeline over `ranges`; it replaces rows if some have landed."""
+    """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed."""
     return Plan(
         pipeline=ledger.pipeline,
         sequence=ledger.next_sequence,

@@ -1,4 +1,4 @@
-"""A record as a reader of Kafka sees it, and the checksum that two readers compare."""
+"""A Kafka record, and the checksum by which two readers compare it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 FIRST_DATED_MS = -62_135_596_800_000
 """0001-01-01T00:00:00Z."""
 LAST_DATED_MS = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z. Python, and so most readers of a table, has no later date."""
+"""9999-12-31T23:59:59.999Z, the latest date of Python, and so of most table readers."""
 
 
 class TimestampType(IntEnum):
-    """Who set a record's timestamp, in Kafka's own numbers, which the bronze table keeps."""
+    """Origin of a record's timestamp. The values are Kafka's; the bronze table contains them."""
 
     NONE = -1
-    """Nobody: the record has no timestamp."""
+    """The record has no timestamp."""
     CREATE = 0
-    """The producer."""
+    """The producer set the timestamp."""
     LOG_APPEND = 1
-    """The broker."""
+    """The broker set the timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """One record at its place; None is not empty (S4).
+    """One record with its partition and offset; None differs from empty (S4).
 
     Attributes:
         partition: Partition number.
         offset: Offset.
         key: Key.
         value: Value; None is a tombstone.
-        headers: Names and values in their order; names may repeat. None if the reader cannot
-            decode them, because a name is not UTF-8.
-        timestamp_ms: Milliseconds since 1970; -1 where there is none.
-        timestamp_type: Who set it.
+        headers: Names and values in order; names may repeat. None if the reader cannot decode
+            the headers, because a name is not UTF-8.
+        timestamp_ms: Milliseconds since 1970; -1 without a timestamp.
+        timestamp_type: Origin of the timestamp.
     """
 
     partition: int
@@ -56,22 +56,22 @@ class LogRecord:
         return FIRST_DATED_MS <= self.timestamp_ms <= LAST_DATED_MS
 
     def without_payload(self) -> LogRecord:
-        """The same without its key and value, which a typed table does not keep as they are."""
+        """Return the record without key and value, which a typed table contains only decoded."""
         return replace(self, key=None, value=None)
 
     def without_headers(self) -> LogRecord:
-        """The same record without headers, to compare it with a record with undecodable headers."""
+        """Return the record without headers, to compare it with undecodable headers."""
         return replace(self, headers=None)
 
     @property
     def checksum(self) -> str:
-        """BLAKE2 of everything but the place, 128 bits in hexadecimal.
+        """BLAKE2 of all fields but partition and offset: 128 bits, in hexadecimal.
 
-        A header name counts up to its first zero byte, because librdkafka returns no more of it.
+        A header name counts up to its first zero byte, because librdkafka cuts names there.
         """
         digest = hashlib.blake2b(digest_size=16)
         for part in self._parts():
-            # Lengths keep neighbours apart; -1 keeps what is absent from what is empty.
+            # Lengths separate neighbours; -1 separates None from empty.
             digest.update(b"%d:" % (-1 if part is None else len(part)))
             digest.update(part or b"")
         return digest.hexdigest()

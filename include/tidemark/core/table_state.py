@@ -1,4 +1,4 @@
-"""Does the data table's log fit the ledger? The truth about landing is the table's (I5)."""
+"""Compares a ledger with the data table's log, which alone decides what has landed (I5)."""
 
 from __future__ import annotations
 
@@ -19,58 +19,58 @@ from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 
 FENCED_VERSION = 2**62
-"""A transaction version above every plan's number: a chain that has it can land nothing more."""
+"""A transaction version above every plan number. It prevents further landings of its chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeEstimate:
-    """What is to be landed would add to a data table, going by what is in it.
+    """Estimated growth of a data table by a plan.
 
     Attributes:
         files: Number of files, if every task finds a record.
-        bytes: Their size; None if the table has nothing to go by.
+        bytes: Size in bytes; None for a table without rows to estimate from.
     """
 
     files: int
     bytes: int | None
 
     def explain(self) -> str:
-        """The size_estimate in words."""
+        """Return the estimate as text."""
         size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
         return f"about {self.files:,} file(s){size}"
 
     def as_record(self) -> dict[str, int | None]:
-        """The size_estimate as plain values, for `--json`."""
+        """Return the estimate as plain values, for `--json`."""
         return {"files": self.files, "bytes": self.bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """What the rows of a data table take, by those files that tell it.
+    """Number and size of the rows of a data table, from the files whose statistics have both.
 
     Attributes:
-        records: Number of rows in them.
-        bytes: Their size.
+        records: Number of rows.
+        bytes: Size in bytes.
     """
 
     records: int
     bytes: int
 
     def bytes_of(self, records: int) -> int | None:
-        """What so many more records would take, if they are like these; None if there are none."""
+        """Return the estimated size of more records, in bytes; None for a table without rows."""
         return records * self.bytes // self.records if self.records else None
 
     def records_of(self, most_bytes: int) -> int | None:
-        """How many records like these take so much, at least one; None if nobody knows."""
+        """Return the estimated number of records in `most_bytes`, at least 1; None if unknown."""
         return max(1, most_bytes * self.records // self.bytes) if self.bytes else None
 
     def records_within(self, most: int, most_bytes: int) -> int:
-        """At most `most` records, and fewer if such records would take more than `most_bytes`."""
+        """Return `most`, or the estimated number of records in `most_bytes` if it is lower."""
         fit = self.records_of(most_bytes)
         return most if fit is None else min(most, fit)
 
     def size_estimate(self, spans: Iterable[Span], records_per_file: int) -> SizeEstimate:
-        """What records at these offsets would add, if there is one at each."""
+        """Estimate the growth of the table, with a record at every offset of `spans`."""
         sizes = [span.size for span in spans]
         files = sum(-(-size // records_per_file) for size in sizes)
         return SizeEstimate(files=files, bytes=self.bytes_of(sum(sizes)))
@@ -78,7 +78,7 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """Version `at` of a table put the content of version `to` back."""
+    """A RESTORE to version `to` of a table, which created version `at`."""
 
     at: int
     to: int
@@ -86,13 +86,13 @@ class Restore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """Rows that a data table holds now of one plan and one partition.
+    """Current rows of one plan and one partition in a data table.
 
-    Where rows of another plan lie between them, each run of them is a holding of its own.
+    Rows of another plan between them split the rows into several ranges.
 
     Attributes:
-        sequence: The plan.
-        topic_id: Incarnation of the topic.
+        sequence: Plan number.
+        topic_id: Kafka's id of the incarnation of the topic.
         partition: Partition number.
         first: Lowest offset.
         last: Highest offset.
@@ -109,15 +109,15 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOrigin:
-    """Rows with the same origin.
+    """Values of the metadata columns that a group of rows shares.
 
     Attributes:
-        sequence: The plan.
+        sequence: Plan number.
         topic: Topic name.
-        topic_id: Incarnation of the topic.
+        topic_id: Kafka's id of the incarnation of the topic.
         partition: Partition number.
-        ingested_at: When they were written.
-        first: The lowest of their offsets.
+        ingested_at: Time at which the rows were written.
+        first: Lowest offset.
         rows: Number of rows.
     """
 
@@ -132,11 +132,11 @@ class RowOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCommit:
-    """A plan's commit, as the data table's log tells of it.
+    """The commit of a plan in the data table's log.
 
     Attributes:
-        version: Version of the table that it made.
-        plan: The plan, without the watermarks it was made from.
+        version: Version of the table that the commit created.
+        plan: The plan, without watermarks.
     """
 
     version: int
@@ -145,11 +145,11 @@ class PlanCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What a data table's log says beside its rows.
+    """Transactions and RESTOREs in a data table's log.
 
     Attributes:
-        transactions: Newest version of each application id that was asked for and is there.
-        restores: RESTOREs after the version that was asked for.
+        transactions: Newest version of each requested application id that the log has.
+        restores: RESTOREs after the requested version.
     """
 
     transactions: Mapping[str, int]
@@ -157,42 +157,42 @@ class TableState:
 
 
 def chains(ledger: Ledger) -> Mapping[PlanKind, str]:
-    """The application id of each chain of plans."""
+    """Return the application id of each chain of plans."""
     return {kind: transaction_app_id(ledger.pipeline, ledger.epoch, kind) for kind in PlanKind}
 
 
 def fenced_chains(ledger: Ledger) -> tuple[str, ...]:
-    """Application ids that the epoch before fenced off: its mark in the data table."""
+    """Return the application ids that the repair before this epoch fenced in the data table."""
     if ledger.epoch == 0:
         return ()
     return tuple(transaction_app_id(ledger.pipeline, ledger.epoch - 1, kind) for kind in PlanKind)
 
 
 def newest_table_version(ledger: Ledger) -> int:
-    """The newest version of the data table that the ledger knows; -1 before the first.
+    """Return the newest version of the data table in the ledger; -1 before the first.
 
-    Versions of an older epoch may be of a table that was removed, and count higher.
+    Versions of older epochs do not count: they may belong to a removed table, and be higher.
     """
     landed = (ledger.chain_head(kind).table_version for kind in PlanKind)
     return max([ledger.epoch_version, *landed])
 
 
 def check_table(ledger: Ledger, state: TableState) -> None:
-    """Refuse to go on with a data table that is not the one the ledger tells of.
+    """Raise if the data table and the ledger have different histories.
 
-    Without this a table that was removed, replaced or restored would get only what is new, and a
-    control table from a backup would let a backfill land again what is landed.
+    Without this check, a removed, replaced or restored table would get only new records, and with
+    a control table from a backup a backfill could land records twice.
 
     Args:
-        ledger: Read whole if there are RESTOREs.
-        state: The table's log.
+        ledger: State of the pipeline; a full ledger if there are RESTOREs.
+        state: State of the table's log.
 
     Raises:
         ControlTruncated: The control table has lost events.
-        TableBehindLedger: The table has not seen a plan that is recorded as landed.
-        LedgerBehindTable: The table has seen a plan that is not recorded.
+        TableBehindLedger: The table's log lacks a plan that is recorded as landed.
+        LedgerBehindTable: The table's log contains a plan that is not recorded.
         RepairUnfinished: The table is fenced for an epoch that is not recorded.
-        TableRestored: A RESTORE took landed plans out of the table, or put rewound ones back.
+        TableRestored: A RESTORE removed landed plans from the table, or brought undone ones back.
     """
     if ledger.missing_events:  # fence: lost-control-events-are-missed
         raise ControlTruncated(
@@ -203,7 +203,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
     for app_id in fenced_chains(ledger):
         newest = state.transactions.get(app_id, 0)
         if newest != FENCED_VERSION:  # fence: table-is-the-fenced-one
-            # An older copy of the table, or a new one: nothing in it fences old drivers off.
+            # The table is an older copy or a new one: nothing in it fences old drivers.
             raise TableBehindLedger(
                 pipeline=ledger.pipeline, sequence=ledger.last_sequence, newest=newest
             )
@@ -243,8 +243,8 @@ def check_table(ledger: Ledger, state: TableState) -> None:
 
 
 def max_rows(ledger: Ledger) -> int:
-    """The most rows that a data table can contain: of landed plans, and of plans that may land."""
-    doubtful = (
+    """Return the maximum number of rows of a data table: of landed plans, and of open ones."""
+    open_or_undoing = (
         record.plan.size
         if record.is_open
         else record.landed_originally.records
@@ -253,15 +253,15 @@ def max_rows(ledger: Ledger) -> int:
         for record in ledger.plans.values()
         if record.is_open or record.undoing
     )
-    return ledger.records + sum(doubtful)
+    return ledger.records + sum(open_or_undoing)
 
 
 def check_survives_restores(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
-    """Refuse a plan's commit that a RESTORE took out of the table again.
+    """Raise if a RESTORE has removed the commit of a plan.
 
     Args:
         plan: The plan.
-        version: Version of the table that its commit made.
+        version: Version of the table that its commit created.
         restores: RESTOREs after that version.
 
     Raises:
@@ -278,7 +278,13 @@ def check_survives_restores(plan: Plan, version: int, restores: Sequence[Restore
 def survives_restores(
     restores: Sequence[Restore], version: int, seen_from: float = math.inf
 ) -> bool:
-    """Whether what a version committed is in the content that `seen_from` shows."""
+    """Return whether the table at version `seen_from` contains what `version` committed.
+
+    Args:
+        restores: RESTOREs of the table.
+        version: Version that committed rows.
+        seen_from: Version to look at; the newest by default.
+    """
     earlier = [restore for restore in restores if restore.at <= seen_from]
     last = max(earlier, key=lambda restore: restore.at, default=None)
     if last is None or last.at < version:

@@ -1,4 +1,4 @@
-"""How fast a pipeline follows its topic: rates, retention runway, when it will have caught up."""
+"""Throughput of a pipeline, retention runway, and the forecast of when its lag is gone."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from itertools import pairwise
 from statistics import median
 
 RUNS = 10
-"""So many runs tell how fast a pipeline is."""
-_LONG = timedelta(days=3_650)
-"""Nobody wants to know more of what is further away."""
+"""Number of runs from which throughput is computed."""
+_LONGEST = timedelta(days=3_650)
+"""Upper bound of a runway and of a forecast, which avoids overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A live plan that landed.
+    """A landed live plan.
 
     Attributes:
         sequence: Plan number.
-        planned_at: When it was recorded.
-        landed_at: When its landing was recorded.
-        offsets: How many offsets it took.
+        planned_at: Time at which the plan was recorded.
+        landed_at: Time at which its landing was recorded.
+        offsets: Number of planned offsets.
     """
 
     sequence: int
@@ -34,11 +34,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """The newest runs of a pipeline that landed something.
+    """The newest runs of a pipeline that landed offsets.
 
     Attributes:
-        runs: At most `RUNS`, oldest first.
-        lows: Low watermarks when the oldest of them was planned, by partition.
+        runs: At most `RUNS` runs, oldest first.
+        lows: Low watermarks at the planning time of the oldest run, by partition.
     """
 
     runs: Sequence[Run] = ()
@@ -46,14 +46,14 @@ class Throughput:
 
     @property
     def last_landed_at(self) -> datetime | None:
-        """When the newest of them landed."""
+        """Time of the newest landing; None without runs."""
         return self.runs[-1].landed_at if self.runs else None
 
     @property
     def seconds_between_runs(self) -> float | None:
-        """From one landing to the next, usually; None before two runs.
+        """Median time between two landings, in seconds; None for fewer than two runs.
 
-        The median: one outage does not make a pipeline slow.
+        The median ignores single outages.
         """
         moments = [run.landed_at for run in self.runs]
         if len(moments) < 2:
@@ -61,9 +61,10 @@ class Throughput:
         return median((later - earlier).total_seconds() for earlier, later in pairwise(moments))
 
     def offsets_within(self, time: timedelta) -> int | None:
-        """How many offsets a run takes in so much time, as the fastest of these; None before any.
+        """Return the number of offsets that a run lands in `time`, at the rate of the fastest run.
 
-        The others are mostly their start, or were planned long before they were landed.
+        In the other runs, start-up dominates, or the plan waited before it landed. None without
+        runs.
         """
         rates = [
             run.offsets / seconds
@@ -75,14 +76,13 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What one partition holds that has not landed.
+    """Unread offsets of one partition.
 
     Attributes:
         low: Low watermark.
         committed: Committed offset.
         size: Number of unread offsets.
-        oldest: When the oldest unread record was stamped; None if no record is unread or it has
-            no timestamp.
+        oldest: Timestamp of the oldest unread record; None without such a record or timestamp.
     """
 
     low: int
@@ -91,14 +91,11 @@ class Backlog:
     oldest: datetime | None
 
     def age(self, now: datetime) -> timedelta | None:
-        """Lag in time: how long the oldest unread record has waited; None if nobody can tell.
-
-        Nobody can of a record that says that it is from the future.
-        """
+        """Return the time since the oldest unread record; None if unknown or in the future."""
         return None if self.oldest is None or self.oldest > now else now - self.oldest
 
     def arrival_rate(self, now: datetime) -> float:
-        """Unread offsets per second since the oldest of them."""
+        """Return the number of new offsets per second since the oldest unread record."""
         age = self.age(now)
         return self.size / age.total_seconds() if age else 0.0
 
@@ -109,19 +106,19 @@ def runway(
     retention: timedelta | None,
     low_before: tuple[datetime, int] | None,
 ) -> timedelta | None:
-    """How long until Kafka deletes what is unread, at the earliest that anything says.
+    """Return the earliest time until Kafka deletes unread records, by all available evidence.
 
-    Kafka deletes whole segments, when the newest record in them is too old: often later than this.
+    Kafka often deletes later, because it deletes whole segments, by their newest record.
 
     Args:
-        unread: The partition.
-        now: The present.
-        retention: The topic's retention time; None if it keeps records for ever or nobody tells.
-        low_before: An earlier moment and the low watermark then. What was deleted since tells how
-            fast the mark moves, also where a topic is limited by its size.
+        unread: Unread offsets of the partition.
+        now: Current time.
+        retention: The topic's retention time; None if unlimited or unknown.
+        low_before: An earlier time and the low watermark at that time. They give the rate of
+            deletion, also for a topic with a size limit.
 
     Returns:
-        None if nothing is unread, or nothing says that anything is ever deleted.
+        The time, at most ten years; None without unread offsets, or without evidence of deletion.
     """
     if not unread.size:
         return None
@@ -133,48 +130,48 @@ def runway(
         if unread.low > low and now > moment:
             seconds = (now - moment).total_seconds() / (unread.low - low)
             distance = unread.committed - unread.low
-            found.append(timedelta(seconds=min(distance * seconds, _LONG.total_seconds())))
+            found.append(timedelta(seconds=min(distance * seconds, _LONGEST.total_seconds())))
     return max(timedelta(0), min(found)) if found else None
 
 
 class Forecast(StrEnum):
-    """When a pipeline will have read all that there is."""
+    """When the lag of a pipeline will be gone."""
 
     CAUGHT_UP = "caught up"
-    """Now."""
+    """There is no lag."""
     HELD_BACK = "held back"
-    """All that can be read has landed; records wait behind a transaction that is open."""
+    """All readable records have landed; an open transaction holds back others."""
     NEXT_RUN = "with the next run"
-    """No limit keeps the next run from taking all of it."""
+    """The next run can land all unread offsets."""
     NEXT_BUT_ONE = "with the run after the next"
-    """The next run lands a plan that was left open, as it was made; the one after it the rest."""
+    """The next run lands an open plan, and the run after it the other unread offsets."""
     LATER = "later"
-    """At a moment that follows from the rates of now."""
+    """At a time that follows from the current rates."""
     NEVER = "never at this rate"
-    """Records arrive as fast as the pipeline takes them, or faster."""
+    """Records arrive at least as fast as the pipeline lands them."""
     UNKNOWN = "unknown"
-    """There have not been enough runs to tell, or something is in their way."""
+    """There are too few runs, or an error blocks them."""
 
 
 def forecast(
     lag: int | None,
     held_back: int,
     limit: int | None,
-    arriving: float,
+    arrival_rate: float,
     between_runs: float | None,
     now: datetime,
     left_open: int = 0,
 ) -> tuple[Forecast, datetime | None]:
-    """When a pipeline will have caught up, and the moment if it is `LATER`.
+    """Return when the lag will be gone, and the time for `Forecast.LATER`.
 
     Args:
-        lag: Unread offsets; None if the pipeline has not begun.
-        held_back: Offsets that nobody can read before a transaction has ended.
-        limit: Most offsets that a run takes; None for no limit.
-        arriving: New offsets per second.
-        between_runs: Seconds from one landing to the next; None if nobody knows.
-        now: The present.
-        left_open: Offsets of the plan that the next run takes over; 0 if there is none.
+        lag: Number of unread offsets; None if the pipeline has not begun.
+        held_back: Number of offsets behind an open transaction.
+        limit: Maximum number of offsets of a run; None for no limit.
+        arrival_rate: New offsets per second.
+        between_runs: Seconds between two landings; None if unknown.
+        now: Current time.
+        left_open: Number of offsets of the open plan that the next run takes over; 0 without one.
     """
     if lag is None:
         return Forecast.UNKNOWN, None
@@ -186,8 +183,8 @@ def forecast(
         return Forecast.NEXT_BUT_ONE if left_open else Forecast.NEXT_RUN, None
     if not between_runs:
         return Forecast.UNKNOWN, None
-    # A pipeline that keeps up takes less than it could; what a limit lets it take, it takes now.
-    gained = limit / between_runs - arriving
-    if gained * _LONG.total_seconds() <= lag:
+    # With this lag each run takes the limit, whatever earlier runs without lag took.
+    gained = limit / between_runs - arrival_rate
+    if gained * _LONGEST.total_seconds() <= lag:
         return Forecast.NEVER, None
     return Forecast.LATER, now + timedelta(seconds=lag / gained)

@@ -1,4 +1,4 @@
-"""What a broker says about a topic at one moment."""
+"""Watermarks and leader epochs of a topic, as a broker returns them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidemark.core.offsets import Span, SpanSet
 
 
 class IsolationLevel(StrEnum):
-    """Kafka's `isolation.level`: what a reader may see, and so where its log ends (S8)."""
+    """Kafka's `isolation.level`: the records that a reader sees, and the end of its log (S8)."""
 
     READ_COMMITTED = "read_committed"
-    """Up to the last stable offset, aborted transactions left out."""
+    """Records up to the last stable offset, without aborted transactions."""
     READ_UNCOMMITTED = "read_uncommitted"
-    """Up to the high watermark."""
+    """Records up to the high watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,8 @@ class Watermarks:
 
     Attributes:
         low: Low watermark (log start offset).
-        end: Last stable offset or high watermark, by the isolation level that was asked for.
-        leader_epoch: Which leader, counted by Kafka, the partition's log ends under; None if the
-            broker does not tell.
+        end: Last stable offset or high watermark, depending on the isolation level.
+        leader_epoch: Kafka's leader epoch of the partition; None if the broker does not return it.
     """
 
     low: int
@@ -35,17 +34,17 @@ class Watermarks:
     leader_epoch: int | None = None
 
     def readable(self, spans: SpanSet) -> SpanSet:
-        """Those of some offsets that the log has now."""
+        """Return the offsets of `spans` that the log contains now."""
         return spans.within(Span(self.low, self.end)) if self.low < self.end else SpanSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in the log of one partition, and the leader that it was known under.
+    """An offset in the log of one partition, with the leader epoch at which it was observed.
 
     Attributes:
-        offset: The next offset.
-        leader_epoch: Kafka's leader epoch; None if nobody knows it.
+        offset: Next offset to read.
+        leader_epoch: Kafka's leader epoch; None if unknown.
     """
 
     offset: int
@@ -56,7 +55,10 @@ K = TypeVar("K")
 
 
 def furthest_positions(placed: Iterable[tuple[K, Position]]) -> dict[K, Position]:
-    """The furthest of some positions at each place; of two with one offset the older leader's."""
+    """Return the position with the highest offset for each key.
+
+    Of two positions with the same offset, the one with the older leader epoch wins.
+    """
 
     def distance(item: tuple[K, Position]) -> tuple[int, bool, int]:
         epoch = item[1].leader_epoch
@@ -72,8 +74,8 @@ class TopicWatermarks:
     Attributes:
         cluster_id: Kafka's id of the cluster.
         topic: Topic name.
-        topic_id: Kafka's UUID of this incarnation of the topic, in its text form.
-        isolation_level: The level that `end` of each partition was read with.
+        topic_id: Kafka's UUID of this incarnation of the topic, as text.
+        isolation_level: Isolation level of each partition's `end`.
         partitions: Watermarks by partition number.
     """
 

@@ -20,15 +20,15 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
-    FENCED,
-    Commit,
+    FENCED_VERSION,
+    PlanCommit,
     Restore,
     RowOrigin,
     RowRange,
     TableSize,
     TableState,
-    check_held,
-    still_holds,
+    check_survives_restores,
+    survives_restores,
 )
 from tidemark.lake import row_queries
 from tidemark.lake.columns import BRONZE_SCHEMA, field_type
@@ -54,7 +54,7 @@ from tidemark.lake.unreadable_files import (
     remove_whole_files,
 )
 from tidemark.spec.decode import Part
-from tidemark.spec.fields import FieldType, additions, conflicts
+from tidemark.spec.fields import FieldType, added_fields, type_conflicts
 from tidemark.spec.upsert import TableChanges
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class DeltaDataTable:
             return None
         for version, metadata in _commits(table):
             if metadata.get("fingerprint") == plan.fingerprint:  # fence: commit-has-the-fingerprint
-                check_held(plan, version, tuple(_restores(table, version)))
+                check_survives_restores(plan, version, tuple(_restores(table, version)))
                 # Counted in the newest version: rows may have been deleted since.
                 # fence: rows-are-counted-in-newest-version
                 return Landing.of(plan, version, records_by_range(table, plan))
@@ -203,21 +203,21 @@ class DeltaDataTable:
         return table is not None and _has_transaction(table, plan)
 
     def still_landed_plans(
-        self, sequences: Collection[int], ever_landed: Callable[[], Collection[int]]
+        self, sequences: Collection[int], landed_sequences: Callable[[], Collection[int]]
     ) -> frozenset[int]:
         """Those of some plans whose commit the newest version is made of.
 
         Args:
             sequences: The plans.
-            ever_landed: Which have landed by the ledger's word. It is asked where the log has none:
-                it forgets commits after a month, and a plan need not have a row in the table.
+            landed_sequences: Plans that have landed according to the ledger. They decide where the
+                log has no commit: it forgets commits after a month, and a plan may have no rows.
         """
         table = open_if_exists(self._uri)
         if table is None or not sequences:
             return frozenset()
         restores = tuple(_restores(table, -1))
         told = {
-            metadata["sequence"]: still_holds(restores, version)
+            metadata["sequence"]: survives_restores(restores, version)
             for version, metadata in reversed(list(_commits(table)))
         }
         held = {sequence for sequence in sequences if told.get(sequence)}
@@ -227,7 +227,7 @@ class DeltaDataTable:
             held |= {of.sequence for of in row_queries.row_ranges(table, of_them)}
         forgotten = set(sequences) - held - told.keys()
         if forgotten:
-            held |= forgotten & set(ever_landed())  # fence: forgotten-plan-landed-per-ledger
+            held |= forgotten & set(landed_sequences())  # fence: forgotten-plan-landed-per-ledger
         return frozenset(held)
 
     def row_ranges(self) -> tuple[RowRange, ...]:
@@ -235,11 +235,11 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return () if table is None else row_queries.row_ranges(table)
 
-    def plan_commits(self, requested_by: str) -> tuple[Commit, ...]:
+    def plan_commits(self, requested_by: str) -> tuple[PlanCommit, ...]:
         """Plans' commits, newest first, as far back as the log tells of them."""
         table = open_if_exists(self._uri)
         return tuple(
-            Commit(version=version, plan=Plan.from_metadata(metadata, requested_by))
+            PlanCommit(version=version, plan=Plan.from_metadata(metadata, requested_by))
             for version, metadata in (() if table is None else _commits(table))
         )
 
@@ -326,7 +326,7 @@ class DeltaDataTable:
         present = _columns(table.schema())
         added: list[str] = []
         for name, kind in _columns(self._schema).items():
-            added += additions(present[name], kind, name) if name in present else [name]
+            added += added_fields(present[name], kind, name) if name in present else [name]
         return added
 
     def _add_fields(self, table: DeltaTable, added: list[str]) -> None:
@@ -373,7 +373,7 @@ class DeltaDataTable:
                     self._differ(f"it has no column {wanted.name}")
             elif self._grows:
                 there, needed = field_type(present[wanted.name]), field_type(wanted.type)
-                for difference in conflicts(
+                for difference in type_conflicts(
                     there, needed, wanted.name, has_unions=self._has_unions
                 ):
                     self._differ(difference)
@@ -512,15 +512,15 @@ class DeltaDataTable:
             TransactionConflict: Another commit of such a transaction was first; look again.
         """
         table = self._own(pipeline)
-        open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED]
+        open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED_VERSION]
         if not open_ids:
             return int(table.version())
         # fence: fence-is-a-transaction
-        transactions = [Transaction(app_id, FENCED) for app_id in open_ids]
+        transactions = [Transaction(app_id, FENCED_VERSION) for app_id in open_ids]
         try:
             _add(table, [], _properties(transactions, json.dumps({"fenced": open_ids})))
         except CommitFailedError as conflict:
-            raise TransactionConflict(pipeline=pipeline, sequence=FENCED) from conflict
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
         return int(DeltaTable(self._uri).version())
 
     def _create(self, pipeline: str) -> DeltaTable:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 
-from tidemark.core.errors import in_words
+from tidemark.core.errors import format_duration
 from tidemark.quality.check_results import BatchExpectation, CheckResult, Severity
 
 _LISTED = 5
@@ -87,7 +87,7 @@ class BuiltInCheck:
         if not self.limit and self.zero_sentence is not None:
             return self.zero_sentence
         is_time = self.in_seconds
-        limit = in_words(timedelta(seconds=self.limit)) if is_time else f"{self.limit:,g}"
+        limit = format_duration(timedelta(seconds=self.limit)) if is_time else f"{self.limit:,g}"
         return self.sentence.format(limit=limit)
 
     def result(self, figure: Figure) -> CheckResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.core.errors import TerminalError, TransientError, in_words
+from tidemark.core.errors import TerminalError, TransientError, format_duration
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _CATCH_UP = (
@@ -76,12 +76,12 @@ class RunwayTooShort(TerminalError):
     @property
     def runway_text(self) -> str:
         """The time until the deletion, for people."""
-        return in_words(self.runway)
+        return format_duration(self.runway)
 
     @property
     def least_text(self) -> str:
         """The limit, for people."""
-        return in_words(self.least)
+        return format_duration(self.least)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -104,7 +104,7 @@ class PipelineStalled(TerminalError):
     @property
     def longest_text(self) -> str:
         """The limit, for people."""
-        return in_words(self.longest)
+        return format_duration(self.longest)
 
     @property
     def last_landing(self) -> str:
@@ -114,7 +114,7 @@ class PipelineStalled(TerminalError):
     @property
     def record_age(self) -> str:
         """Age of the oldest unread record, if it is known."""
-        return "of unknown age" if self.waiting is None else f"{in_words(self.waiting)} old"
+        return "of unknown age" if self.waiting is None else f"{format_duration(self.waiting)} old"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -133,12 +133,12 @@ class LagTooLong(TerminalError):
     @property
     def waiting_text(self) -> str:
         """Age of the record, for people."""
-        return in_words(self.waiting)
+        return format_duration(self.waiting)
 
     @property
     def longest_text(self) -> str:
         """The limit, for people."""
-        return in_words(self.longest)
+        return format_duration(self.longest)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -179,7 +179,7 @@ class PlanStuck(TerminalError):
     @property
     def age_text(self) -> str:
         """Time since the plan was recorded, for people."""
-        return in_words(self.age)
+        return format_duration(self.age)
 
     @property
     def expected_landing(self) -> str:
@@ -187,7 +187,7 @@ class PlanStuck(TerminalError):
         first_runs = "landed by the first or second run"
         if self.longest is None:
             return first_runs
-        return f"{first_runs}, within {in_words(self.longest)} (alarms.stalled_minutes)"
+        return f"{first_runs}, within {format_duration(self.longest)} (alarms.stalled_minutes)"
 
     @property
     def landing_command(self) -> str:

@@ -20,7 +20,7 @@ class Trend:
     """A chart of one figure over plans.
 
     Attributes:
-        name: Label of the chart.
+        name: RowOrigin of the chart.
         points: Points of the SVG polyline.
         broken: Points of plans that broke the rule.
         lowest, highest, newest: Formatted values of the figure.

@@ -19,7 +19,7 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class UnusableYaml(yaml.YAMLError):
-    """A file that is not read.
+    """The file is not YAML, or exceeds a limit.
 
     Attributes:
         expected: The requirement on a file.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self, assert_never
 
-from tidemark.spec.fields import FieldType, Struct, plain
+from tidemark.spec.fields import FieldType, Struct, plain_type
 from tidemark.spec.upsert import UpsertSpec
 
 FRAME_MAGIC = b"\x00"
@@ -204,7 +204,7 @@ class DecodeSpec:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits over all settings that affect the decoded rows."""
         identity = {
-            part: [str(spec.format), plain(spec.schema) if spec.schema else None]
+            part: [str(spec.format), plain_type(spec.schema) if spec.schema else None]
             for part, spec in self.parts.items()
         }
         by_id = [self.registry, self.widens, self.refused_schemas] if self.framed_parts else []

@@ -9,7 +9,7 @@ from tidemark.core.errors import TerminalError
 
 @dataclass(kw_only=True, eq=False)
 class Problem:
-    """One thing wrong in a file or a form: where, what was expected, what was found."""
+    """One problem of a file or a form: its place, the expected value and the actual value."""
 
     file: str
     key: str
@@ -22,27 +22,31 @@ class Problem:
 
 @dataclass(kw_only=True, eq=False)
 class SpecError(TerminalError):
-    """Pipeline specs that cannot be used; carries every problem, not the first."""
+    """Pipeline specs are invalid. The error contains every problem of every file."""
 
     problems: tuple[Problem, ...]
 
-    problem = "{_problem}"
-    expected = "{_expected}"
-    actual = "the problems above"
-    fix = "Mend the files named above."
+    problem = "{count} problem(s) in pipeline specs:\n{lines}\n"
+    fix = "Edit these files as described in {pages}."
 
     @property
-    def _problem(self) -> str:
-        listed = "\n".join(f"  {problem}" for problem in self.problems)
-        return f"{len(self.problems)} problem(s) in pipeline specs:\n{listed}\n"
+    def count(self) -> int:
+        """Number of problems."""
+        return len(self.problems)
 
     @property
-    def _expected(self) -> str:
+    def lines(self) -> str:
+        """One line for each problem."""
+        return "\n".join(f"  {problem}" for problem in self.problems)
+
+    @property
+    def pages(self) -> str:
+        """Pages of the documentation that describe the keys."""
         pages = {
             "docs/typed.md" if problem.key.startswith("decode") else "docs/pipelines.md"
             for problem in self.problems
         }
-        return f"specs as in {' and '.join(sorted(pages))}"
+        return " and ".join(sorted(pages))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,30 +56,23 @@ class UnknownPipeline(TerminalError):
     pipeline: str
     known: tuple[str, ...]
 
-    problem = "No pipeline is named {pipeline!r}."
-    expected = "{_expected}"
-    actual = "{_actual}"
-    fix = "Use a listed name, or add a spec under include/pipelines."
+    problem = "No pipeline is named {pipeline!r}; {pipelines}."
+    fix = "Use a name of an existing pipeline, or add a spec to include/pipelines."
 
     @property
-    def _expected(self) -> str:
-        return f"one of {', '.join(self.known) or 'none: there are no specs'}"
-
-    @property
-    def _actual(self) -> str:
-        return repr(self.pipeline)
+    def pipelines(self) -> str:
+        """The names of all pipelines."""
+        return f"the specs define {', '.join(self.known)}" if self.known else "there are no specs"
 
 
 @dataclass(kw_only=True, eq=False)
 class NotDecoded(TerminalError):
-    """A typed table is asked for, and the pipeline's spec has none."""
+    """The spec of the pipeline has no typed table."""
 
     pipeline: str
 
     problem = "Pipeline {pipeline!r} has no typed table."
-    expected = "a section `decode` in its spec, which says what its keys and values are"
-    actual = "none"
-    fix = "Add it, as docs/typed.md describes it."
+    fix = "Add a section `decode` to its spec; docs/typed.md describes it."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -85,19 +82,18 @@ class NotUpserted(TerminalError):
     pipeline: str
 
     problem = "Pipeline {pipeline!r} has no upsert table."
-    expected = "a section `decode.upsert` in its spec"
-    actual = "none"
-    fix = "Add it, as docs/upsert.md describes it."
+    fix = "Add a section `decode.upsert` to its spec; docs/upsert.md describes it."
 
 
 @dataclass(kw_only=True, eq=False)
 class IsTyped(TerminalError):
-    """The pipeline of a typed table was to do what only the one that reads Kafka can."""
+    """A command that needs a pipeline that reads Kafka got the pipeline of a typed table."""
 
     pipeline: str
     origin: str
 
-    problem = "{pipeline!r} reads what {origin!r} has landed, and nothing of Kafka."
-    expected = "the pipeline {origin!r}; what lands there is decoded by the next run"
-    actual = "the pipeline of its typed table"
-    fix = "Ask {origin!r}; to decode, see `tidemark decode --help`."
+    problem = "Pipeline {pipeline!r} decodes the table of {origin!r}; it does not read Kafka."
+    fix = (
+        "Run the command for {origin!r}; its next run decodes the records. See `tidemark decode "
+        "--help`."
+    )

@@ -1,4 +1,4 @@
-"""Types of the fields of a decoded key or value, and what of one fits into another."""
+"""Types of decoded fields, and rules for their comparison and merging."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timestamp")
-"""Types that a spec names in one word; `decimal(p,s)` is the other one."""
+"""Types with a one-word name in a spec; the other scalar type is `decimal(p,s)`."""
 
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 FIELD_NAME = r"[^\s,;{}()=`]+"
 """Pattern for the name of a field in a Delta table."""
 UNION_MEMBER = "member_"
-"""What fields are called of which only one has a value: the rest is the name of its type."""
+"""Prefix of the fields of a union, of which one has a value; the type's name follows."""
 _WIDEST = 28
-"""Ten digits less than Delta's widest decimal: what a value has too many shows in these."""
+"""Maximum precision: ten digits less than Delta's, so that excess digits can be detected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """A number with so many digits, and so many of them behind the point."""
+    """A decimal number with `precision` digits, `scale` of them after the point."""
 
     precision: int
     scale: int
@@ -41,20 +41,20 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Fields by name, in their order."""
+    """Fields with their types, in order."""
 
     fields: tuple[tuple[str, FieldType], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """Values of one type by text."""
+    """A map from strings to values of one type."""
 
     value: FieldType
 
 
 FieldType: TypeAlias = str | Decimal | ListOf | MapOf | Struct
-"""A word, Delta's own name of a type, or one of the others."""
+"""A type: a string is the name of a scalar type in Delta."""
 
 
 class UnsupportedSchema(ValueError):
@@ -82,10 +82,10 @@ def path_prefix(place: str) -> Iterator[None]:
 
 
 def parse_type(raw: Any) -> FieldType:
-    """A type as a spec says it: a word, a mapping of fields, or a list with the element's type.
+    """Parse a type from a spec: a name, a mapping of fields, or a list with the element type.
 
     Raises:
-        ValueError: With what is expected instead.
+        ValueError: The value is no type. The message contains the expected values.
     """
     if isinstance(raw, dict):
         return _struct(raw)
@@ -121,7 +121,7 @@ def _struct(raw: dict[Any, Any]) -> Struct:
 
 
 def plain_type(kind: FieldType) -> Any:
-    """A type as plain values: as `parse_type` takes it, but for maps, which no spec has."""
+    """Return a type as plain values, in the form of `parse_type`; maps have a form of their own."""
     match kind:
         case Struct():
             return {name: plain_type(each) for name, each in kind.fields}
@@ -136,15 +136,15 @@ def plain_type(kind: FieldType) -> Any:
 def type_conflicts(
     present: FieldType, wanted: FieldType, path: str, *, has_unions: bool
 ) -> Iterator[str]:
-    """Where a column of one type cannot take values of another.
+    """Yield descriptions of the conflicts between a column and new values.
 
-    Fields that only one of them has are no conflict: they are null in the rows of the other.
+    A field that only one type has is no conflict: it is null in the other rows.
 
     Args:
-        present: The column's.
-        wanted: The values'.
-        path: What the column is called.
-        has_unions: Whether fields that begin with `UNION_MEMBER` make a union, as Avro's do.
+        present: Type of the column.
+        wanted: Type of the values.
+        path: Name of the column.
+        has_unions: Whether fields that begin with `UNION_MEMBER` form a union, as in Avro.
     """
     match present, wanted:
         case Struct(), Struct() if has_unions and _is_union(present) != _is_union(wanted):
@@ -176,7 +176,7 @@ def _is_union(kind: Struct) -> bool:
 
 
 def added_fields(present: FieldType, wanted: FieldType, path: str) -> Iterator[str]:
-    """Fields that a column does not have yet, by their paths."""
+    """Yield the paths of fields of `wanted` that the column lacks."""
     match present, wanted:
         case Struct(), Struct():
             there = dict(present.fields)
@@ -192,7 +192,7 @@ def added_fields(present: FieldType, wanted: FieldType, path: str) -> Iterator[s
 
 
 def merged_type(present: FieldType, wanted: FieldType) -> FieldType:
-    """A type with the fields of both, which have no `type_conflicts`."""
+    """Return a type with the fields of both types, which must have no `type_conflicts`."""
     match present, wanted:
         case Struct(), Struct():
             there, new = dict(present.fields), dict(wanted.fields)
@@ -200,7 +200,7 @@ def merged_type(present: FieldType, wanted: FieldType) -> FieldType:
                 name: merged_type(each, new[name]) if name in new else each
                 for name, each in there.items()
             }
-            # Those that are there keep their places.
+            # Existing fields keep their positions.
             return Struct(tuple({**both, **{n: new[n] for n in new if n not in both}}.items()))
         case ListOf(), ListOf():
             return ListOf(merged_type(present.element, wanted.element))
@@ -215,7 +215,7 @@ def _named(kind: FieldType) -> str:
 
 
 def widened_type(kind: FieldType) -> FieldType:
-    """A type whose numbers of four bytes have eight."""
+    """Return a type with `long` and `double` in place of `integer` and `float`."""
     match kind:
         case Struct():
             return Struct(tuple((name, widened_type(each)) for name, each in kind.fields))

@@ -1,4 +1,4 @@
-"""Where things live on disk, said once."""
+"""Paths of all files and tables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LOG_FOLDER = "spark.tidemark.logs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The folders of one checkout (`project`) and of one running state (`home`).
+    """Folders of a checkout (`project`) and of its running state (`home`).
 
     Attributes:
-        project: The checkout: dags/, jobs/, include/ are below it.
-        home: State that may be thrown away as a whole: broker data, lakehouse, Airflow.
-            `.tidemark` in the project by default; the demo and the tests have homes of their own.
-        lakehouse_root: Path or object-store URI that tables live below; `home`/lakehouse if None.
+        project: Root of the checkout, with dags/, jobs/ and include/.
+        home: Folder of the running state: broker data, lakehouse, Airflow. By default `.tidemark`
+            in the project; the demo and the tests have homes of their own.
+        lakehouse_root: Path or object-store URI of all tables; None for `home`/lakehouse.
     """
 
     project: Path
@@ -81,12 +81,12 @@ class Layout:
 
     @property
     def lakehouse(self) -> str:
-        """What every table is below."""
+        """Path or URI of all tables."""
         return self.lakehouse_root or str(self.home / "lakehouse")
 
     @property
     def own_folders(self) -> tuple[str, str]:
-        """The folders of the tables that pipelines share; no pipeline's table is in them."""
+        """Folders of Tidemark's own tables; a pipeline's table must be elsewhere."""
         return f"{self.lakehouse}/control", f"{self.lakehouse}/quality"
 
     @property
@@ -96,12 +96,12 @@ class Layout:
 
     @property
     def status_table(self) -> str:
-        """What the newest look at each pipeline has seen."""
+        """Delta table with the newest status of each pipeline."""
         return f"{self.lakehouse}/control/status"
 
     @property
     def schema_table(self) -> str:
-        """What schema registries have said of the ids that records begin with."""
+        """Delta table that caches schemas of registries by id."""
         return f"{self.lakehouse}/control/schemas"
 
     @property
@@ -125,7 +125,7 @@ class Layout:
         return self.quality_home / "data_docs" / "index.html"
 
     def data_table(self, target: str) -> str:
-        """Resolve a spec's `target`: kept if it is a URI or absolute, else below the lakehouse."""
+        """Return the location of a spec's `target`; relative paths are below the lakehouse."""
         if "://" in target or target.startswith("/"):
             return target
         return f"{self.lakehouse}/{target}"

@@ -1,4 +1,4 @@
-"""Pipeline specs from YAML files, parsed by Pydantic, where unknown keys are refused."""
+"""Reads pipeline specs from YAML files. Pydantic parses them and rejects unknown keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tidemark.spec.fields import Struct, parse_type
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef
-from tidemark.spec.targets import conflicts
+from tidemark.spec.targets import target_conflicts
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
 
 
@@ -46,7 +46,7 @@ class _StartAt(_Section):
     @field_validator("timestamp", mode="before")
     @classmethod
     def _is_moment(cls, value: Any) -> datetime:
-        """YAML has made a datetime or a date of an unquoted value, and left a quoted one alone."""
+        """Parse a timestamp. YAML parses an unquoted value to a datetime or a date itself."""
         moment = _parsed_moment(value) if isinstance(value, str) else value
         if not isinstance(moment, datetime) or moment.tzinfo is None:
             raise ValueError("a moment with its distance from UTC, such as 2026-03-01T00:00:00Z")
@@ -63,14 +63,14 @@ def _parsed_moment(text: str) -> datetime | None:
 _Start = Annotated[
     Annotated[Literal["earliest", "latest", "none"], Tag("_policy")]
     | Annotated[_StartAt, Tag("_moment")],
-    # Tells the two forms apart first, so that a mistake in one is not also one in the other.
+    # Selects the form first, so that a mistake in one form is not reported for the other too.
     Discriminator(lambda value: "_moment" if isinstance(value, dict) else "_policy"),
 ]
 
 
 _MOST_MINUTES = 100 * 366 * 24 * 60
 _Number = Annotated[int, Field(le=2**62)]
-"""As Kafka and Delta can store it."""
+"""A number that Kafka and Delta can store."""
 _Minutes = Annotated[int, Field(le=_MOST_MINUTES)]
 
 
@@ -94,7 +94,7 @@ class _Alarms(_Section):
     deadline_minutes: _Minutes | None = Field(default=None, ge=1)
 
     def to_rules(self, schedule: str) -> AlarmRules:
-        """The rules; two runs that do not come are too many, unless the file says otherwise."""
+        """Return the alarm rules. By default, two missed runs raise an alarm."""
         longest = _longest_wait(schedule)
         two_runs = None if longest is None else 2 * longest + timedelta(hours=1)
 
@@ -112,7 +112,7 @@ class _Alarms(_Section):
 
 
 def _minutes(number: int | None) -> timedelta | None:
-    """None for no rule, which 0 says as well."""
+    """Return a duration; None and 0 mean no limit."""
     return timedelta(minutes=number) if number else None
 
 
@@ -120,8 +120,8 @@ def _minutes(number: int | None) -> timedelta | None:
 def _longest_wait(schedule: str) -> timedelta | None:
     """Return the longest time between two runs; None for a schedule that does not repeat.
 
-    Looks at the runs around many moments, because nights, weekends and months are long waits among
-    short ones. That takes milliseconds, and every command loads every spec: hence the cache.
+    It compares the runs around many moments, because nights, weekends and months are long waits
+    among short ones. That takes milliseconds, and every command loads all specs: hence the cache.
     """
     if schedule == "@once":
         return None
@@ -218,7 +218,7 @@ class _Quality(_Section):
 
 
 class _Spec(_Section):
-    """The YAML file's form; docs/pipelines.md is its documentation."""
+    """Schema of the YAML file; docs/pipelines.md documents it."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     description: str = ""
@@ -301,11 +301,11 @@ _CRON_FIELDS = 5
 _SOME_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 _MOMENTS_LOOKED_AT = 140
 _BETWEEN_MOMENTS = timedelta(hours=6, minutes=11)
-"""Five weeks in all, at other minutes each time."""
+"""Five weeks in total, each time at a different minute."""
 
 
 _MOST_PROBLEMS = 20
-"""Of each kind, in one file."""
+"""Maximum number of reported problems of one kind in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +358,7 @@ def load_specs(folder: Path, layout: Layout) -> SpecFolder:
     problems += _repeated_names(found)
     problems += [
         _problem(target.file, target.key, expected, found_there)
-        for target, expected, found_there in conflicts(found, layout, os.path.realpath)
+        for target, expected, found_there in target_conflicts(found, layout, os.path.realpath)
     ]
     problems += _group_problems(found)
     by_stem: dict[str, list[Problem]] = {}
@@ -375,7 +375,7 @@ def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
     """Read one file: its spec, if it has one, and its problems, up to the limit for each kind."""
     try:
         raw, repeated = bounded_yaml.load(path)
-    except bounded_yaml.Refused as refused:
+    except bounded_yaml.UnusableYaml as refused:
         return None, [_problem(path, "(file)", refused.expected, refused.found)]
     problems = [
         _problem(path, key, "each key once", f"it again in line {line}")
@@ -409,13 +409,13 @@ def _cut(text: str, most: int) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as the file has it: YAML makes dates and times of some."""
+    """Return a value as in the file: YAML parses some texts to dates and times."""
     return value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
 
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
-"""As `repr`, for values of any size."""
+"""Like `repr`, with a limit on the length."""
 
 
 def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
@@ -474,7 +474,7 @@ def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> list[Problem
 
 
 def _repeated_names(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
-    """Two files may not describe one pipeline."""
+    """Return a problem for each name that an earlier file has."""
     first: dict[str, Path] = {}
     problems = []
     for path, spec in found.items():
@@ -486,7 +486,7 @@ def _repeated_names(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
 
 
 def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
-    """A group has one DAG and one Spark application: what belongs to these is said once."""
+    """Return problems of groups: a group has one DAG and one Spark application."""
     first: dict[str, tuple[Path, PipelineSpec]] = {}
     problems = []
     for path, spec in found.items():

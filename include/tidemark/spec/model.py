@@ -1,4 +1,4 @@
-"""A pipeline spec: what to read, where to put it, how often, with which policies."""
+"""A pipeline spec: topic, target table, schedule and policies."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
 
 
 class StartPolicy(StrEnum):
-    """Where a pipeline begins in partitions it has never read (S9, `auto.offset.reset`)."""
+    """First offset of a partition without a committed offset (S9, `auto.offset.reset`)."""
 
     EARLIEST = "earliest"
-    """At the low watermark of the first plan."""
+    """The low watermark of the first plan."""
     LATEST = "latest"
-    """At the end of the log of the first plan: only what comes after it."""
+    """The log end offset of the first plan: only later records are read."""
     TIMESTAMP = "timestamp"
-    """At the first record at or after `start_at`; at the end of the log if there is none."""
+    """The first record at or after `start_at`; without one, the log end offset."""
     NONE = "none"
-    """Nowhere: refuse to choose."""
+    """No offset: planning fails until an operator chooses one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class AlarmRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """One pipeline, as its YAML file says it; docs/pipelines.md explains every key.
+    """The spec of one pipeline, from its YAML file; docs/pipelines.md explains every key.
 
     Attributes:
         ref: The table. The name of the live one is unique, `[a-z][a-z0-9_]*`, and names the DAG.
@@ -68,22 +68,22 @@ class PipelineSpec:
             own.
         start: Where partitions without a committed offset begin.
         start_at: The moment for `StartPolicy.TIMESTAMP`, else None.
-        isolation_level: What the reader may see.
-        records_per_run: Most offsets that one plan takes over all partitions; None = no limit.
-        bytes_per_run: Fewer, if such records as are in the table would take more; None = no limit.
-        time_per_run: Fewer, if as much as in the newest runs would take longer; None = no limit.
-        catch_up: Whether a run that left something because of a limit starts the next one at once.
-        records_per_task: Most offsets that one Spark task reads; long ranges are split by it.
-        bytes_per_task: Fewer, if such records as are in the table would make a larger file.
-        records_per_chunk: Most offsets of one plan of a backfill, unless who asks says otherwise.
-        records_per_backfill: Most offsets of a backfill that nobody has to approve.
-        decode: How records become rows of a typed table; None = there is none.
+        isolation_level: Isolation level of the reader.
+        records_per_run: Maximum number of offsets of a plan over all partitions; None = no limit.
+        bytes_per_run: Maximum size of a plan, estimated from the table's rows; None = no limit.
+        time_per_run: Maximum duration of a run, estimated from the newest runs; None = no limit.
+        catch_up: Whether a run that reached a limit starts the next run at once.
+        records_per_task: Maximum number of offsets of a Spark task; longer ranges are split.
+        bytes_per_task: Maximum size of a task's file, estimated from the table's rows.
+        records_per_chunk: Default maximum number of offsets of one plan of a backfill.
+        records_per_backfill: Maximum number of offsets of a backfill without `--yes`.
+        decode: Spec of the typed table; None = no typed table.
         suite: Quality suite's file name in include/expectations without its ending; None = only
             the built-in checks.
-        alarms: When somebody is told that the pipeline does not keep up.
-        retries: How often the DAG repeats a task that failed for a reason that may pass.
+        alarms: Limits that raise alarms.
+        retries: Number of retries of a DAG task after a retryable error.
         tags: Tags of the DAG.
-        spark: Spark settings that win over Tidemark's own.
+        spark: Spark settings, which override Tidemark's own.
     """
 
     ref: PipelineRef

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from tidemark.core.offsets import SpanSet, united, without
+from tidemark.core.offsets import SpanSet, difference_by_partition, union_by_partition
 from tidemark.core.plan import Plan
 
 
@@ -180,9 +180,9 @@ def merge_scope(
         return MergeScope.KEYS
     new: dict[str, Mapping[int, SpanSet]] = {}
     for plan in changes.appended:
-        new[plan.topic_id] = united([new.get(plan.topic_id, {}), plan.spans()])
+        new[plan.topic_id] = union_by_partition([new.get(plan.topic_id, {}), plan.spans()])
     for topic_id, spans in new.items():
-        before = without(landed.get(topic_id, {}), spans)
+        before = difference_by_partition(landed.get(topic_id, {}), spans)
         newer = [
             each for each in incarnations[incarnations.index(topic_id) + 1 :] if landed.get(each)
         ]

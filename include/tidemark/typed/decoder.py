@@ -16,7 +16,13 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Planned, Started
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import SpanSet, shared, size_of, united, without
+from tidemark.core.offsets import (
+    SpanSet,
+    difference_by_partition,
+    intersection_by_partition,
+    size_of,
+    union_by_partition,
+)
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
 from tidemark.ingest.conflicts import retry_on_conflict
@@ -154,7 +160,9 @@ class DecodePlanner:
                 # The open plan has to land first. It may contain the requested offsets.
                 return first
         bronze, ledger = self._ledgers()
-        wanted = shared(shared(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id))
+        wanted = intersection_by_partition(
+            intersection_by_partition(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id)
+        )
         again = _Selection(PlanKind.BACKFILL, topic_id, wanted)
         return self._plan_first(bronze, ledger, [again], _MAX_REPLAYED)
 
@@ -222,7 +230,7 @@ class DecodePlanner:
                     reason=reason,
                 )
             )
-        lost = without(bronze.accepted, ledger.accepted)
+        lost = difference_by_partition(bronze.accepted_losses, ledger.accepted_losses)
         if lost:
             known = replace(ledger, starts={**ledger.starts, **starts})
             events.append(
@@ -305,15 +313,17 @@ class DecodePlanner:
         undo = Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
         whole = self.control.ledger(self.spec.name)
         for record in whole.plans.values():
-            holds = record.landing.spans() if record.landing else {}
-            if record.undoing or shared(holds, more.get(record.plan.topic_id, {})):
+            holds = record.held_now.spans() if record.held_now else {}
+            if record.undoing or intersection_by_partition(
+                holds, more.get(record.plan.topic_id, {})
+            ):
                 reason = f"{self.spec.origin} no longer has some of its offsets"
                 undo.undo(record.plan.sequence, _REQUESTER, reason)
         return True
 
     def _stale_offsets(self, bronze: Ledger, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
         """Return decoded offsets that have landed again since, by topic id and partition."""
-        kinds = {kind for _, kind in bronze.settled.newest}
+        kinds = {kind for _, kind in bronze.settled.chain_heads}
         kinds |= {record.plan.kind for record in bronze.plans.values()}
         is_undone = any(record.abandoned is not None for record in bronze.plans.values())
         if PlanKind.BACKFILL not in kinds and not is_undone and bronze.epoch == 0:
@@ -366,7 +376,9 @@ class DecodePlanner:
         """
         left = dict(wanted.spans)
         while True:
-            shares = planning.share({p: spans.size for p, spans in left.items() if spans}, most)
+            shares = planning.fair_shares(
+                {p: spans.size for p, spans in left.items() if spans}, most
+            )
             chosen = {p: left[p].first(count) for p, count in sorted(shares.items()) if count}
             resolved = self.schemas.resolve(wanted.topic_id, chosen)
             if not resolved.conflicts:
@@ -403,7 +415,7 @@ class DecodePlanner:
             isolation_level=self.spec.isolation_level,
             requested_by=str(source),
             ranges=tuple(
-                PlannedRange.bare(partition, span)
+                PlannedRange.without_watermarks(partition, span)
                 for partition, spans in chosen.items()
                 for span in spans
             ),
@@ -422,7 +434,7 @@ class DecodePlanner:
             return newest_table_version(bronze)
         # A rewind records landings of older epochs again.
         records = self.control.ledger(self.spec.origin).plans.values()
-        return max((r.landing.table_version for r in records if r.landing), default=-1)
+        return max((r.held_now.table_version for r in records if r.held_now), default=-1)
 
     def _cluster_of(self, bronze: Ledger, topic_id: str) -> str:
         """Return the cluster id of an incarnation."""
@@ -449,7 +461,7 @@ def topic_ids_of(ledger: Ledger) -> list[str]:
 def _landed_only_in(ledger: Ledger, other: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
     """Return offsets that landed in one ledger and not in the other, by topic id and partition."""
     found = {
-        topic_id: without(ledger.landed_of(topic_id), other.landed_of(topic_id))
+        topic_id: difference_by_partition(ledger.landed_of(topic_id), other.landed_of(topic_id))
         for topic_id in topic_ids_of(ledger)
     }
     return {topic_id: spans for topic_id, spans in found.items() if spans}
@@ -467,14 +479,14 @@ def stale_offsets(bronze: Ledger, typed: Ledger, topic_id: str) -> Mapping[int, 
         topic_id: Incarnation of the topic.
     """
     landings = [
-        (record.plan.epoch, record.landing.table_version, record.landing.spans())
+        (record.plan.epoch, record.held_now.table_version, record.held_now.spans())
         for record in bronze.plans.values()
-        if record.landing and record.plan.topic_id == topic_id
+        if record.held_now and record.plan.topic_id == topic_id
     ]
     decoded = [
-        (*_decoded_version(record.plan), record.landing.spans())
+        (*_decoded_version(record.plan), record.held_now.spans())
         for record in typed.plans.values()
-        if record.landing and record.plan.topic_id == topic_id
+        if record.held_now and record.plan.topic_id == topic_id
     ]
     by_epoch = _landed_later(
         [(e, spans) for e, _, spans in landings], [(e, spans) for e, _, spans in decoded]
@@ -482,7 +494,7 @@ def stale_offsets(bronze: Ledger, typed: Ledger, topic_id: str) -> Mapping[int, 
     by_version = _landed_later(
         [(v, spans) for _, v, spans in landings], [(v, spans) for _, v, spans in decoded]
     )
-    return united([by_epoch, by_version])
+    return union_by_partition([by_epoch, by_version])
 
 
 _Versioned: TypeAlias = Sequence[tuple[int, Mapping[int, SpanSet]]]
@@ -497,9 +509,9 @@ def _landed_later(landings: _Versioned, decoded: _Versioned) -> Mapping[int, Spa
     stale = []
     for seen, spans in sorted(decoded, key=lambda plan: plan[0], reverse=True):
         while waiting and waiting[-1][0] > seen:
-            since = united([since, waiting.pop()[1]])
-        stale.append(shared(spans, since))
-    return united(stale)
+            since = union_by_partition([since, waiting.pop()[1]])
+        stale.append(intersection_by_partition(spans, since))
+    return union_by_partition(stale)
 
 
 def _decoded_version(plan: Plan) -> tuple[int, int]:

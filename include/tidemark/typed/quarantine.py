@@ -17,10 +17,10 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
-from tidemark.core.offsets import Span, SpanSet, size_of, united
+from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import Commit, RowRange, TableSize, TableState, still_holds
+from tidemark.core.table_state import PlanCommit, RowRange, TableSize, TableState, survives_restores
 from tidemark.ingest.protocols import Clock
 from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
@@ -61,7 +61,7 @@ class DeltaQuarantine:
         uri: URI of the table.
         now: The clock for `closed_at`.
         typed: The typed table.
-        ever_landed: Returns the numbers of all typed plans that the ledger records as landed.
+        landed_sequences: Returns the numbers of all typed plans that the ledger records as landed.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class DeltaQuarantine:
         uri: str,
         now: Clock,
         typed: DeltaDataTable,
-        ever_landed: Callable[[], Collection[int]],
+        landed_sequences: Callable[[], Collection[int]],
     ) -> None:
         self._uri = uri
         self._now = now
         self._typed = typed
-        self._ever_landed = ever_landed
+        self._ever_landed = landed_sequences
         self.table = DeltaDataTable(uri, QUARANTINE_SCHEMA, grows=True)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
@@ -154,12 +154,12 @@ class DeltaQuarantine:
         discarded = {
             sequence
             for sequence, version in removal_versions[0].items()
-            if still_holds(restores, version)
+            if survives_restores(restores, version)
         }
         out = {
             commit.plan.sequence
             for commit in self.table.plan_commits(pipeline)
-            if not still_holds(restores, commit.version)
+            if not survives_restores(restores, commit.version)
         }
         missed = self._typed.still_landed_plans(
             out - discarded - removal_versions[1].keys(), self._ever_landed
@@ -383,9 +383,9 @@ class TypedTablePair:
         if not quarantined:
             return landing
         # A union and no sum: after an interrupted driver, an offset may be in both tables.
-        either = united([quarantined, self._typed.plan_spans(plan.sequence)])
+        either = union_by_partition([quarantined, self._typed.plan_spans(plan.sequence)])
         records = {
-            index: either.get(planned.partition, SpanSet()).overlap(planned.span)
+            index: either.get(planned.partition, SpanSet()).overlap_size(planned.span)
             for index, planned in enumerate(plan.ranges)
         }
         return Landing.of(plan, landing.table_version, records)
@@ -394,7 +394,7 @@ class TypedTablePair:
         """As `DataLog.gaps`: offsets without a row in either table."""
         sequence = plan.sequence
         return plan.offsets_outside(
-            united([self._quarantine.spans(sequence), self._typed.plan_spans(sequence)])
+            union_by_partition([self._quarantine.spans(sequence), self._typed.plan_spans(sequence)])
         )
 
     def row_count(self) -> int | None:
@@ -413,7 +413,7 @@ class TypedTablePair:
         """As `DataLog.row_ranges`, of both tables."""
         return (*self._typed.row_ranges(), *self._quarantine.row_ranges())
 
-    def plan_commits(self, requested_by: str) -> Sequence[Commit]:
+    def plan_commits(self, requested_by: str) -> Sequence[PlanCommit]:
         """As `DataLog.plan_commits`, of the typed table."""
         return self._typed.plan_commits(requested_by)
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tidemark.core.offsets import SpanSet, united
+from tidemark.core.offsets import SpanSet, union_by_partition
 from tidemark.lake.errors import EngineFailed
 from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
@@ -114,7 +114,9 @@ class SparkMerger:
         added = [plan.sequence for plan in (*changes.appended, *changes.replaced)]
         by_topic: dict[str, Mapping[int, SpanSet]] = {}
         for plan in changes.replaced:
-            by_topic[plan.topic_id] = united([by_topic.get(plan.topic_id, {}), plan.spans()])
+            by_topic[plan.topic_id] = union_by_partition(
+                [by_topic.get(plan.topic_id, {}), plan.spans()]
+            )
         is_removed = F.col("plan_sequence").isin(list(changes.removed))
         for topic_id, spans in by_topic.items():
             is_removed = is_removed | at_offsets(topic_id, spans)

@@ -14,12 +14,12 @@ from tidemark.spec.fields import (
     FieldType,
     ListOf,
     MapOf,
-    NoColumn,
     Struct,
-    additions,
-    conflicts,
-    merged,
-    widened,
+    UnsupportedSchema,
+    added_fields,
+    merged_type,
+    type_conflicts,
+    widened_type,
 )
 from tidemark.typed.formats.avro import as_spark_reads, column_of, is_raw, with_references
 
@@ -185,7 +185,7 @@ def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
 )
 def test_a_schema_without_a_column_raises_the_reason(schema: Any, problem: str) -> None:
     """Before any record is read."""
-    with pytest.raises(NoColumn, match=problem):
+    with pytest.raises(UnsupportedSchema, match=problem):
         column_of(json.dumps(schema))
 
 
@@ -286,12 +286,12 @@ _ROW = Struct((("a", "long"), ("legs", ListOf(_LEG)), ("m", MapOf(_LEG))))
 )
 def test_columns_of_two_schemas_are_merged(other: FieldType, added: list[str]) -> None:
     """Existing fields keep their order. The fields do not depend on the order of the schemas."""
-    assert list(conflicts(_ROW, other, "value", has_unions=True)) == []
-    assert list(additions(_ROW, other, "value")) == added
-    both = merged(_ROW, other)
+    assert list(type_conflicts(_ROW, other, "value", has_unions=True)) == []
+    assert list(added_fields(_ROW, other, "value")) == added
+    both = merged_type(_ROW, other)
     for each in (_ROW, other):
-        assert list(additions(both, each, "value")) == []
-    assert list(additions(merged(other, _ROW), both, "value")) == []
+        assert list(added_fields(both, each, "value")) == []
+    assert list(added_fields(merged_type(other, _ROW), both, "value")) == []
     assert isinstance(both, Struct)
     assert [name for name, _ in both.fields][:3] == ["a", "legs", "m"]
 
@@ -318,19 +318,21 @@ def test_columns_of_two_schemas_are_merged(other: FieldType, added: list[str]) -
 )
 def test_conflicts_have_the_path_and_both_types(other: FieldType, difference: str) -> None:
     """A conflict is between a column and a schema."""
-    (told,) = conflicts(_ROW, other, "value", has_unions=True)
+    (told,) = type_conflicts(_ROW, other, "value", has_unions=True)
     assert told.startswith(difference)
 
 
 def test_numbers_of_four_bytes_are_widened_at_any_depth() -> None:
     """Other types do not change."""
     narrow = Struct((("a", ListOf("integer")), ("m", MapOf("float")), ("d", "date")))
-    assert widened(narrow) == Struct((("a", ListOf("long")), ("m", MapOf("double")), ("d", "date")))
+    assert widened_type(narrow) == Struct(
+        (("a", ListOf("long")), ("m", MapOf("double")), ("d", "date"))
+    )
 
 
 def test_member_fields_are_plain_fields_in_formats_without_unions() -> None:
     """Protobuf and JSON Schema allow such names."""
     one = Struct((("member_name", "string"),))
     more = Struct((*one.fields, ("city", "string")))
-    assert list(conflicts(one, more, "value", has_unions=False)) == []
-    assert len(list(conflicts(one, more, "value", has_unions=True))) == 1
+    assert list(type_conflicts(one, more, "value", has_unions=False)) == []
+    assert len(list(type_conflicts(one, more, "value", has_unions=True))) == 1

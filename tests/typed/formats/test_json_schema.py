@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.spec.fields import NoColumn, plain
+from tidemark.spec.fields import UnsupportedSchema, plain_type
 from tidemark.typed.formats.json_schema import column_of
 
 _NO_NAMES = ("a b", "a,b", "a;b", "{a", "a}", "a(", ")", "a=b", "a`b", "", "a\tb", "a\nb")
@@ -108,7 +108,7 @@ def test_properties_become_fields(field: Any, kind: Any) -> None:
     text = schema(
         {"f": field, **others}, definitions=definitions, **{"$id": "http://x/y/schema.json"}
     )
-    assert plain(column_of(text)) == {"f": kind, "g": "long", "h": ["boolean"]}
+    assert plain_type(column_of(text)) == {"f": kind, "g": "long", "h": ["boolean"]}
 
 
 def test_draft_4_has_identifiers_named_id() -> None:
@@ -116,8 +116,10 @@ def test_draft_4_has_identifiers_named_id() -> None:
     definitions = {"leg": {"id": "#leg", "type": "integer"}}
     draft4 = {"$schema": "http://json-schema.org/draft-04/schema#", "id": "http://x/y.json"}
     text = schema({"id": {"$ref": "y.json#leg"}}, definitions=definitions, **draft4)
-    assert plain(column_of(text)) == {"id": "long"}
-    with pytest.raises(NoColumn, match=r"^a: .* refers to #leg, which it does not contain$"):
+    assert plain_type(column_of(text)) == {"id": "long"}
+    with pytest.raises(
+        UnsupportedSchema, match=r"^a: .* refers to #leg, which it does not contain$"
+    ):
         column_of(schema({"a": {"$ref": "#leg"}}, definitions=definitions, id="http://x/y.json"))
 
 
@@ -155,5 +157,5 @@ def test_draft_4_has_identifiers_named_id() -> None:
 )
 def test_a_schema_without_a_column_raises_the_reason(text: str, problem: str) -> None:
     """Before any record is read."""
-    with pytest.raises(NoColumn, match=problem):
+    with pytest.raises(UnsupportedSchema, match=problem):
         column_of(text)

@@ -1,6 +1,6 @@
 """Avro schemas: their references, their column types, and the form that Spark reads.
 
-Source: the Avro 1.12 specification. A schema without a type in Delta raises `NoColumn`.
+Source: the Avro 1.12 specification. A schema without a type in Delta raises `UnsupportedSchema`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tidemark.spec.fields import (
     FieldType,
     ListOf,
     MapOf,
-    NoColumn,
     Struct,
-    within,
+    UnsupportedSchema,
+    path_prefix,
 )
 
 _PRIMITIVES = {
@@ -105,8 +105,8 @@ def _inner(schema: Mapping[str, Any]) -> list[Any]:
 
 def _full_name(schema: Mapping[str, Any], space: str) -> str:
     name = str(schema.get("name", ""))
-    within = str(schema.get("namespace", space))
-    return name if "." in name or not within else f"{within}.{name}"
+    namespace = str(schema.get("namespace", space))
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]) -> Any:
@@ -157,12 +157,12 @@ def column_of(text: str) -> FieldType:
     ignored.
 
     Raises:
-        NoColumn: The schema has no type in Delta.
+        UnsupportedSchema: The schema has no type in Delta.
     """
     try:
         return _column(json.loads(text), "", {}, ())
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as wrong:
-        raise NoColumn("the schema is not valid Avro") from wrong
+        raise UnsupportedSchema("the schema is not valid Avro") from wrong
 
 
 def as_spark_reads(text: str) -> str:
@@ -245,7 +245,9 @@ def _logical(schema: Mapping[str, Any]) -> FieldType | None:
                 return None
             if 1 <= precision <= _WIDEST_DECIMAL:
                 return Decimal(precision, scale)
-            raise NoColumn(f"a decimal has {precision} digits, and Delta allows {_WIDEST_DECIMAL}")
+            raise UnsupportedSchema(
+                f"a decimal has {precision} digits, and Delta allows {_WIDEST_DECIMAL}"
+            )
         return None
     return _LOGICAL.get((str(kind), str(logical)))
 
@@ -268,10 +270,10 @@ def _column(
             known[_full_name(schema, space)] = logical
         return logical
     if kind == "array":
-        with within("[]"):
+        with path_prefix("[]"):
             return ListOf(_column(schema["items"], space, known, above))
     if kind == "map":
-        with within("{}"):
+        with path_prefix("{}"):
             return MapOf(_column(schema["values"], space, known, above))
     if kind not in _NAMED:
         return _column(kind, space, known, above)
@@ -289,14 +291,14 @@ def _by_name(
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
     if name == "null":
-        raise NoColumn("a field has no type but null")
+        raise UnsupportedSchema("a field has no type but null")
     full = name if "." in name or not space else f"{space}.{name}"
     for each in (full, name):
         if each in above:
-            raise NoColumn(f"{each} contains itself")
+            raise UnsupportedSchema(f"{each} contains itself")
         if each in known:
             return known[each]
-    raise NoColumn(f"the schema does not define {name}")
+    raise UnsupportedSchema(f"the schema does not define {name}")
 
 
 def _record(
@@ -306,13 +308,13 @@ def _record(
     fields = []
     for each in _fields_with_bytes(schema):
         field = str(each["name"])
-        with within(field):
+        with path_prefix(field):
             fields.append((field, _column(each["type"], space, known, inner)))
     if not fields:
-        raise NoColumn(f"{name} has no fields")
+        raise UnsupportedSchema(f"{name} has no fields")
     folded = [each.lower() for each, _ in fields]
     if twice := sorted({each for each in folded if folded.count(each) > 1}):
-        raise NoColumn(f"{name} has fields whose names differ only in case: {twice[0]}")
+        raise UnsupportedSchema(f"{name} has fields whose names differ only in case: {twice[0]}")
     return Struct(tuple(fields))
 
 
@@ -325,18 +327,20 @@ def _union(
         if _type_name(each) != "null"
     ]
     if not kinds:
-        raise NoColumn("a field has no type but null")
+        raise UnsupportedSchema("a field has no type but null")
     if len(kinds) == 1:
         return kinds[0][1]
     # Spark reads both types into one column.
     if wide := _WIDE.get(frozenset(name for name, _ in kinds)):
         if any(_logical_name(each) for each in members):
             both = _several(members, space)
-            raise NoColumn(f"a union of {both} makes one column, which does not show the type")
+            raise UnsupportedSchema(
+                f"a union of {both} makes one column, which does not show the type"
+            )
         return wide
     folded = [name.lower() for name, _ in kinds]
     if twice := [each for each in members if folded.count(_type_name(each).lower()) > 1]:
-        raise NoColumn(
+        raise UnsupportedSchema(
             f"a union of {_several(twice, space)} makes fields of one name, "
             f"{UNION_MEMBER}{_type_name(twice[0])}, or of names that differ in case alone"
         )

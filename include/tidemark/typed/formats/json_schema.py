@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from tidemark.spec.fields import FIELD_NAME, FieldType, ListOf, NoColumn, Struct, within
+from tidemark.spec.fields import (
+    FIELD_NAME,
+    FieldType,
+    ListOf,
+    Struct,
+    UnsupportedSchema,
+    path_prefix,
+)
 
 _SIMPLE_TYPES = {"boolean": "boolean", "integer": "long", "number": "double"}
 _FORMATS = {"date": "date", "date-time": "timestamp"}
@@ -30,15 +37,15 @@ def column_of(text: str) -> Struct:
     Leaves out properties whose names are not valid names of columns.
 
     Raises:
-        NoColumn: The schema has no column.
+        UnsupportedSchema: The schema has no column.
     """
     try:
         document = _Document(json.loads(text))
         made = _type([document.root], document, ())
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
-        raise NoColumn("the schema is not a valid JSON Schema") from wrong
+        raise UnsupportedSchema("the schema is not a valid JSON Schema") from wrong
     if not isinstance(made, Struct):
-        raise NoColumn("the schema does not describe objects with usable properties")
+        raise UnsupportedSchema("the schema does not describe objects with usable properties")
     return made
 
 
@@ -88,15 +95,17 @@ class _Document:
         base, fragment = urldefrag(reference)
         found = self._named.get(base)
         if found is None:
-            raise NoColumn(f"the schema refers to another document, {reference}")
+            raise UnsupportedSchema(f"the schema refers to another document, {reference}")
         if fragment and not fragment.startswith("/"):
-            raise NoColumn(f"the schema refers to {reference}, which it does not contain")
+            raise UnsupportedSchema(f"the schema refers to {reference}, which it does not contain")
         try:
             for step in unquote(fragment).split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
                 found = found[int(step) if isinstance(found, list) else step]
         except (LookupError, TypeError, ValueError):
-            raise NoColumn(f"the schema refers to {reference}, which it does not contain") from None
+            raise UnsupportedSchema(
+                f"the schema refers to {reference}, which it does not contain"
+            ) from None
         return found
 
 
@@ -123,7 +132,7 @@ def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> Fi
     (kind,) = kinds
     if kind == "array":
         items = [part["items"] for part in parts if isinstance(part.get("items"), dict)]
-        with within("[]"):
+        with path_prefix("[]"):
             return ListOf(_type(items, document, above))
     if kind == "string":
         formats = {part["format"] for part in parts if part.get("format") in _FORMATS}
@@ -146,10 +155,12 @@ def _struct(
 ) -> Struct:
     folded = Counter(name.lower() for name in properties)
     if twice := sorted(name for name, times in folded.items() if times > 1):
-        raise NoColumn(f"the schema has fields whose names differ only in case: {twice[0]}")
+        raise UnsupportedSchema(
+            f"the schema has fields whose names differ only in case: {twice[0]}"
+        )
     fields = []
     for name, schemas in properties.items():
-        with within(name):
+        with path_prefix(name):
             fields.append((name, _type(schemas, document, above)))
     return Struct(tuple(fields))
 
@@ -163,7 +174,7 @@ def _parts(
     yield schema, ()
     if reference := schema.get("$ref"):
         if reference in above:
-            raise NoColumn(f"{reference} contains itself")
+            raise UnsupportedSchema(f"{reference} contains itself")
         for part, seen in _parts(document.at(reference), document, (*above, reference)):
             yield part, (reference, *seen)
     for member in schema.get("allOf", ()):

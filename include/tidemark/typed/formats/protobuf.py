@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tidemark.spec.fields import Decimal, FieldType, ListOf, MapOf, NoColumn, Struct, within
+from tidemark.spec.fields import (
+    Decimal,
+    FieldType,
+    ListOf,
+    MapOf,
+    Struct,
+    UnsupportedSchema,
+    path_prefix,
+)
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto
@@ -133,7 +141,7 @@ def first_message(text: str) -> str:
     """Return the full name of a schema's first message.
 
     Raises:
-        NoColumn: The schema has no message, or did not compile.
+        UnsupportedSchema: The schema has no message, or did not compile.
     """
     try:
         schema = json.loads(text)["file"][-1]
@@ -141,9 +149,9 @@ def first_message(text: str) -> str:
         problem = "the Protobuf schema does not compile"
         if text.startswith(NOT_COMPILED):
             problem += f": {text.partition(chr(10))[0].removeprefix(NOT_COMPILED)}"
-        raise NoColumn(problem) from None
+        raise UnsupportedSchema(problem) from None
     if not schema.get("messageType"):
-        raise NoColumn("the schema has no message")
+        raise UnsupportedSchema("the schema has no message")
     name, package = schema["messageType"][0]["name"], schema.get("package")
     return f"{package}.{name}" if package else str(name)
 
@@ -152,18 +160,18 @@ def column_of(text: str) -> Struct:
     """The type of the column that the first message of a schema makes.
 
     Raises:
-        NoColumn: No column can be made of it.
+        UnsupportedSchema: No column can be made of it.
     """
     name = first_message(text)
     messages: dict[str, Mapping[str, Any]] = {}
     for file in json.loads(text)["file"]:
         messages.update(_named(file.get("messageType", ()), file.get("package", "")))
     if not messages[name].get("field"):
-        raise NoColumn(f"{name} has no fields")
+        raise UnsupportedSchema(f"{name} has no fields")
     try:
         return _Columns(messages).of(name)
     except RecursionError:
-        raise NoColumn(f"{name} nests messages too deep for a column") from None
+        raise UnsupportedSchema(f"{name} nests messages too deep for a column") from None
 
 
 def _named(messages: Any, within: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -191,24 +199,26 @@ class _Columns:
         """Return the type of the column for a message.
 
         Raises:
-            NoColumn: The message has no type in Delta.
+            UnsupportedSchema: The message has no type in Delta.
             RecursionError: Messages are nested too deep.
         """
         if name in self._within:
-            raise NoColumn(f"{name} contains itself")
+            raise UnsupportedSchema(f"{name} contains itself")
         if name not in self._made:
             self._within.append(name)
             fields = self._messages[name]["field"]
             folded = Counter(each["name"].lower() for each in fields)
             if twice := sorted(each for each, times in folded.items() if times > 1):
-                raise NoColumn(f"{name} has fields whose names differ only in case: {twice[0]}")
+                raise UnsupportedSchema(
+                    f"{name} has fields whose names differ only in case: {twice[0]}"
+                )
             made = []
             for each in fields:
-                with within(str(each["name"])):
+                with path_prefix(str(each["name"])):
                     made.append((str(each["name"]), self._field(each)))
             self._counts[name] = sum(self._count(each) for each in fields)
             if self._counts[name] > MAX_COLUMNS:
-                raise NoColumn(f"{name} has more than {MAX_COLUMNS:,} columns")
+                raise UnsupportedSchema(f"{name} has more than {MAX_COLUMNS:,} columns")
             self._within.pop()
             self._made[name] = Struct(tuple(made))
         return self._made[name]
@@ -220,7 +230,7 @@ class _Columns:
         held = self._held(field)
         is_message = held["type"] in _MESSAGES
         is_map, is_list = held is not field, field.get("label") == "LABEL_REPEATED"
-        with within("{}" if is_map else "[]" if is_list else ""):
+        with path_prefix("{}" if is_map else "[]" if is_list else ""):
             kind = self._message(_type_name(held)) if is_message else _SCALARS[held["type"]]
         if is_map:
             return MapOf(kind)
@@ -236,7 +246,7 @@ class _Columns:
         if name in _WELL_KNOWN_TYPES:
             return _WELL_KNOWN_TYPES[name]
         if name not in self._messages:
-            raise NoColumn(f"{name} is not a supported type")
+            raise UnsupportedSchema(f"{name} is not a supported type")
         # A struct column needs a field, so a message without fields becomes text.
         return self.of(name) if self._messages[name].get("field") else "string"
 

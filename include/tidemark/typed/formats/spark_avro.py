@@ -19,7 +19,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct, widened
+from tidemark.spec.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct, widened_type
 from tidemark.typed.formats.avro import Symbols, as_spark_reads, column_of, is_raw
 from tidemark.typed.spark_frames import Read, Steps
 
@@ -63,7 +63,7 @@ def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps
     ended = F.concat(written, F.lit(_END))
     kind = column_of(schema)
     if widens:
-        kind = widened(kind)
+        kind = widened_type(kind)
     made = yield {read: from_avro(ended, _ended(schema), _OPTIONS)}
     have = cast("StructType", made[read].dataType)["value"].dataType
     value = F.col(read)["value"]
@@ -93,7 +93,7 @@ def form(schema: str, *, widens: bool) -> Hashable:
     """
     kind = column_of(schema)
     if widens:
-        kind = widened(kind)
+        kind = widened_type(kind)
     read = json.dumps(json.loads(as_spark_reads(schema)), sort_keys=True)
     return is_raw(schema), read, _with_symbols(kind)
 
