@@ -296,7 +296,7 @@ def test_a_rule_that_fails_tells_no_value_to_any_log(pipeline: Pipeline, tidemar
     )
     failed = tidemark("decode", "events", "--json")
     assert failed.code == ExitCode.TRANSIENT
-    assert "[CAST_INVALID_INPUT]" in failed.json[0]["actual"]
+    assert "[CAST_INVALID_INPUT]" in failed.json[0]["problem"]
     log = failed.out + failed.err
     assert "SparkNumberFormatException [CAST_INVALID_INPUT]" in log
     assert "nobody" not in log

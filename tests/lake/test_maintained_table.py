@@ -298,9 +298,9 @@ class Removing(DeltaMaintainedTable):
 
     other: Callable[[], object]
 
-    def _in_newest(self) -> set[str]:
+    def _keys_of_newest_version(self) -> set[str]:
         self.other()
-        return super()._in_newest()
+        return super()._keys_of_newest_version()
 
 
 def test_files_that_leave_the_table_while_it_is_looked_at_stay(lake: FileLake) -> None:
@@ -383,7 +383,7 @@ def test_a_storage_that_refuses_is_told_by_name(lake: FileLake) -> None:
     lake.run(3)
 
     class Refusing(DeltaMaintainedTable):
-        def _in_newest(self) -> set[str]:
+        def _keys_of_newest_version(self) -> set[str]:
             raise PermissionError("not allowed")
 
     with pytest.raises(EngineFailed, match="not allowed"):

@@ -58,7 +58,7 @@ def test_the_temporary_file_has_no_name_while_it_contains_rows(folder: Path) -> 
 def test_a_temporary_file_that_cannot_be_written_is_named(folder: Path) -> None:
     """The table's storage is another place."""
     with (
-        pytest.raises(StorageRefused, match=f"writing temporary rows failed at {folder}"),
+        pytest.raises(StorageRefused, match=f"writing temporary rows at {folder}"),
         spooled_reader(batches(), SCHEMA),
     ):
         pass

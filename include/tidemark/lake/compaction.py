@@ -176,9 +176,9 @@ def _target_bytes(configuration: Mapping[str, str | None]) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise SetupError(
-            subject="the target size of a table's files cannot be read",
-            needed="delta.targetFileSize in bytes, or such as 100mb",
+            subject="The target size of a table's files cannot be parsed.",
+            needed="delta.targetFileSize in bytes, or with a unit such as 100mb",
             seen=repr(text),
-            advice="set the table property again",
+            advice="Set the table property again.",
         )
     return int(found[1]) << 10 * " kmgt".index(found[2] or " ")

@@ -67,7 +67,7 @@ COLUMNS = Schema(
 
 
 COMPACT_EVERY = 50
-"""Events of a pipeline after which its files, one for each event, become one."""
+"""Number of events of a pipeline between two compactions of its files."""
 
 
 _P = ParamSpec("_P")
@@ -102,31 +102,31 @@ class DeltaControlTable:
 
     @_reading
     def ledger(self, pipeline: str) -> Ledger:
-        """The pipeline's state now."""
+        """Return the pipeline's current state, with every plan."""
         table = open_if_exists(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
         rows = python_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
-        # A RESTORE takes rows away; what the log has seen of transactions stays.
+        # A RESTORE removes rows, but not the transactions of the log.
         newest = table.transaction_version(pipeline) or 0
         return Ledger.fold(pipeline, decode(pipeline, rows), newest)
 
     @_reading
     def summary(self, pipeline: str) -> Ledger:
-        """The pipeline's state now, settled plans added up."""
+        """Return the pipeline's current state, with the sum of settled plans."""
         table = open_if_exists(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
         version = (str(table.metadata().id), table.version())
         known = self._summaries.get(pipeline)
-        # A run looks a dozen times, and it is mostly the run that writes.
+        # A run reads the summary a dozen times, and is usually the only writer.
         if known is None or known[0] != version:
             known = self._summaries[pipeline] = (version, self._summed_up(table, pipeline))
         return known[1]
 
     def _summed_up(self, table: DeltaTable, pipeline: str) -> Ledger:
         if {field.name for field in table.schema().fields} != set(COLUMNS.names):
-            # Made before a column was added, which it gets with its next event.
+            # The table is older than a column; its next event adds the column.
             return self.ledger(pipeline)
         found = read_pipeline_rows(table, pipeline)
         newest = table.transaction_version(pipeline) or 0
@@ -140,13 +140,13 @@ class DeltaControlTable:
 
     @_reading
     def throughput(self, pipeline: str) -> Throughput:
-        """The newest scheduled plans that landed."""
+        """Return the durations and sizes of the newest landed live plans."""
         table = open_if_exists(self._uri)
         return Throughput() if table is None else read_throughput(table, pipeline)
 
     @_reading
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
-        """As `ControlReader.recorded_at`."""
+        """Return the first time at which an event of each plan was recorded."""
         table = open_if_exists(self._uri)
         if table is None:
             return {}
@@ -161,14 +161,14 @@ class DeltaControlTable:
 
     @_reading
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
-        """One plan and what became of it; None if the table has no such plan."""
+        """Return one plan with its events; None if the table has no such plan."""
         table = open_if_exists(self._uri)
         if table is None:
             return None
         wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
         rows = python_rows(table.scan(predicate=wanted).read_all())
         if any(row["event"] == EventKind.SUPERSEDED for row in rows):
-            # What it holds depends on what became of those that replaced rows of it.
+            # Its rows depend on the plans that replaced some of them.
             return self.ledger(pipeline).plans.get(sequence)
         return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
 
@@ -176,14 +176,14 @@ class DeltaControlTable:
     def backfills(
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
-        """What was asked to be landed, oldest first; by one requester if they are named."""
+        """Return the backfill requests, oldest first, optionally of one requester."""
         table = open_if_exists(self._uri)
         if table is None or "chunk" not in {field.name for field in table.schema().fields}:
             return ()
         wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}'"
         if requested_by is not None:
-            asker = requested_by.replace("'", "''")
-            wanted += f" AND requested_by = '{asker}'"
+            requester = requested_by.replace("'", "''")
+            wanted += f" AND requested_by = '{requester}'"
         history = decode(pipeline, python_rows(table.scan(predicate=wanted).read_all()))
         return backfill_requests(history)
 
@@ -191,8 +191,8 @@ class DeltaControlTable:
         """Record `events` as the one commit after `ledger`, all or nothing.
 
         Raises:
-            ControlConflict: Another writer recorded that event number first; nothing was written.
-            UnsafeStorage: The storage cannot detect another writer; nothing was written.
+            ControlConflict: Another process recorded this event number first; nothing was written.
+            UnsafeStorage: The storage can lose concurrent commits; nothing was written.
             StorageRefused, StorageUnavailable: The storage cannot be written.
         """
         number = ledger.event_number + 1
@@ -200,8 +200,8 @@ class DeltaControlTable:
         table = open_if_exists(self._uri) or self._create()
         # fence: control-storage-is-tried
         proofs = missing_storage_proofs(table, self._uri)
-        # delta-rs compares against its snapshot only: a snapshot that is newer than the ledger
-        # would let a second writer of the same number through.
+        # delta-rs compares with its snapshot only. A snapshot that is newer than the ledger would
+        # allow a second writer of the same number.
         # fence: control-snapshot-is-the-ledger
         if (table.transaction_version(ledger.pipeline) or 0) != ledger.event_number:
             raise conflict
@@ -211,7 +211,7 @@ class DeltaControlTable:
                 table,
                 arrow_table(rows, COLUMNS),
                 mode="append",
-                # Tables made before a column was added get it with their next event.
+                # Adds columns that an older table lacks.
                 schema_mode="merge",
                 commit_properties=CommitProperties(
                     # fence: control-commit-is-a-transaction
@@ -224,7 +224,7 @@ class DeltaControlTable:
             self._compact_own(ledger.pipeline)
 
     def _compact_own(self, pipeline: str) -> None:
-        """Compact what one pipeline has written; what it recorded stands whatever comes of it."""
+        """Compact one pipeline's files. A failure is only logged: the events are committed."""
         try:
             Compaction(self._uri).run({"pipeline": pipeline})
         except (TidemarkError, DeltaError, OSError, ValueError) as failed:
@@ -237,20 +237,20 @@ class DeltaControlTable:
                 schema=COLUMNS,
                 mode="ignore",
                 partition_by=["pipeline"],
-                description="Tidemark: what was planned and what became of it, by offset range",
+                description="Tidemark: planned offset ranges and their outcomes",
                 configuration={
                     **KEEP_OLD_COMMITS,
                     "delta.appendOnly": "true",
-                    # As the data table: a reader replays the commits since the newest checkpoint.
+                    # As in data tables: a reader replays the commits since the newest checkpoint.
                     "delta.checkpointInterval": "10",
                 },
-                # Tried again, a creation that lost its race becomes a later commit with another
-                # table id, which every append at that moment conflicts with.
+                # A retry after a lost race would commit a later version with another table id, and
+                # concurrent appends conflict with it.
                 commit_properties=CommitProperties(
                     max_commit_retries=0, app_transactions=[prove_conditional_writes(self._uri)]
                 ),
             )
         except CommitFailedError:
-            # Another process made the table between our look and our commit.
+            # Another process created the table since `open_if_exists`.
             log.debug("created by another process uri=%s", self._uri)
         return DeltaTable(self._uri)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.lake.compaction import Compaction
-from tidemark.lake.data_table import check_owner
 from tidemark.lake.duplicates import DuplicateSearch, numbered_batches, row_numbers, rows_within
 from tidemark.lake.errors import CompactionConflict
 from tidemark.lake.live_files import (
@@ -19,6 +18,7 @@ from tidemark.lake.live_files import (
     unsupported_files,
 )
 from tidemark.lake.rewriting import NewFile, Rewrite, read_batches, write_rows
+from tidemark.lake.table_checks import check_owner
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
 

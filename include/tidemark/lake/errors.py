@@ -12,29 +12,37 @@ from tidemark.core.errors import TerminalError, TransientError, comma_list
 
 @dataclass(kw_only=True, eq=False)
 class StorageRefused(TerminalError):
-    """The storage does not let this process read or write a table or a page."""
+    """The storage denies this process an operation on a table or a page.
+
+    Attributes:
+        location: The table, file or folder.
+        operation: The operation, in the form "reading the table".
+        reason: The cause, in one line.
+    """
 
     location: str
     operation: str
     reason: str
 
-    problem = "{operation} failed at {location}: {reason}."
-    expected = "storage that this process may read and write"
-    actual = "{reason}"
+    problem = "The storage refused {operation} at {location}: {reason}."
     fix = "Give this process access to the location, then run the command again."
 
 
 @dataclass(kw_only=True, eq=False)
 class StorageUnavailable(TransientError):
-    """The storage of a table or a page is full, or does not answer."""
+    """The storage of a table or a page is full or does not answer.
+
+    Attributes:
+        location: The table, file or folder.
+        operation: The operation, in the form "reading the table".
+        reason: The cause, in one line.
+    """
 
     location: str
     operation: str
     reason: str
 
-    problem = "{operation} failed at {location}: {reason}."
-    expected = "storage that answers and has free space"
-    actual = "{reason}"
+    problem = "The storage failed while {operation} at {location}: {reason}."
     fix = "Free space or make the storage reachable, then run the command again."
 
 
@@ -45,13 +53,11 @@ class DeltaLogDamaged(TerminalError):
     location: str
     reason: str
 
-    problem = "{location} has no complete Delta log: {reason}."
-    expected = "a folder with a complete _delta_log, or without data files"
-    actual = "{reason}"
+    problem = "The Delta log of {location} is missing or incomplete: {reason}."
     fix = (
-        "Restore the whole folder _delta_log; without a copy of it, move the table's folder away "
-        "and run the command again; if the folder never was a Delta table, use another location "
-        "for the table (docs/runbook.md, DeltaLogDamaged)."
+        "Restore the whole folder _delta_log. Without a copy of it, move the table's folder away "
+        "and run the command again. If the folder never was a Delta table, use another location "
+        "for the table. See docs/runbook.md, DeltaLogDamaged."
     )
 
 
@@ -87,7 +93,7 @@ _UNAVAILABLE = {
 
 
 def storage_error(number: int | None) -> type[StorageRefused] | type[StorageUnavailable] | None:
-    """The error class for an error number of the operating system; None for other numbers."""
+    """Return the error class for an error number of the operating system; None for others."""
     if number in _REFUSED:
         return StorageRefused
     return StorageUnavailable if number in _UNAVAILABLE else None
@@ -95,91 +101,103 @@ def storage_error(number: int | None) -> type[StorageRefused] | type[StorageUnav
 
 @dataclass(kw_only=True, eq=False)
 class ControlConflict(TransientError):
-    """Somebody else wrote this pipeline's control events first; plan again from theirs."""
+    """Another process updated the pipeline's control events first."""
 
     pipeline: str
     event_number: int
 
-    problem = "Another writer recorded an event of pipeline {pipeline!r} first."
-    expected = "to write event {event_number}"
-    actual = "that event taken"
-    fix = "Run the same command again: it starts from what the other writer recorded."
+    problem = (
+        "Another process updated the control table of {pipeline!r} first (event {event_number} "
+        "exists)."
+    )
+    fix = "Run the command again; it continues from the new state."
 
 
 @dataclass(kw_only=True, eq=False)
 class ForeignCommit(TerminalError):
-    """A commit in the data table that carries our transaction and not our plan."""
+    """The data table contains a commit with this plan's number and another plan's fingerprint."""
 
     pipeline: str
     sequence: int
     fingerprint: str
     other_fingerprint: str
 
-    problem = "The data table of {pipeline!r} has another plan {sequence}."
+    problem = "The data table of {pipeline!r} contains another plan with number {sequence}."
     expected = "fingerprint {fingerprint}"
     actual = "fingerprint {other_fingerprint}"
     fix = (
-        "The control table and the data table are not of one pipeline history: see "
-        "docs/runbook.md, ForeignCommit."
+        "The control table and the data table have different histories; see docs/runbook.md, "
+        "ForeignCommit."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class TransactionConflict(TransientError):
-    """Somebody else committed under a plan's transaction at the same moment."""
+    """Another process committed a plan's transaction concurrently."""
 
     pipeline: str
     sequence: int
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} moved while this wrote."
-    expected = "no other commit of its transaction"
-    actual = "one"
-    fix = "Run the same command again: it looks first."
+    problem = "Plan {sequence} of pipeline {pipeline!r} was committed concurrently."
+    fix = "Run the command again; it reads the table before it writes."
 
 
 @dataclass(kw_only=True, eq=False)
 class ForeignTable(TerminalError):
-    """A target that exists and is not a table Tidemark made."""
+    """The target exists and is not this pipeline's table.
+
+    Attributes:
+        target: The table.
+        difference: What is wrong with it, in the form "it has no column offset".
+    """
 
     target: str
     difference: str
 
-    problem = "The target {target} is not a Tidemark table."
-    expected = "no table yet, or one with the bronze columns"
-    actual = "{difference}"
+    problem = "The target {target} is not this pipeline's table: {difference}."
     fix = (
-        "Give the pipeline another target; if it was this pipeline's table, bring back what is "
-        "missing of it."
+        "Give the pipeline another target. If the target was this pipeline's table, restore its "
+        "missing files."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class TableAltered(TerminalError):
-    """A pipeline's own table has a schema or rules that a landing cannot keep."""
+    """Another program gave the pipeline's table a rule that a landing does not check.
+
+    Attributes:
+        target: The table.
+        difference: What is wrong with it, in the form "it has the constraint 'c'".
+    """
 
     target: str
     difference: str
 
-    problem = "The pipeline's table {target} was altered so that nothing can land in it."
-    expected = "the columns of its kind, without constraints and other rules for their values"
-    actual = "{difference}"
-    fix = "Take that back, with ALTER TABLE; the rows can stay as they are."
+    problem = "Plans cannot land in table {target}: {difference}."
+    fix = "Revert the change with ALTER TABLE; the rows can stay."
 
 
 @dataclass(kw_only=True, eq=False)
 class ColumnsDiffer(TableAltered):
-    """A pipeline's own table has not the columns that are to land in it."""
+    """The pipeline's table lacks columns of the rows that land in it, or has other types."""
 
-    expected = "the columns of its kind, with their types"
     fix = (
-        "Take the change of the table back, with ALTER TABLE; or, of a typed table, that of the "
-        "schema in the spec, or begin another table (docs/typed.md, Another schema)."
+        "Revert the change of the table with ALTER TABLE. For a typed table, revert the change of "
+        "the schema in the spec, or begin another table (docs/typed.md, Another schema)."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class UnreadableFile(TerminalError):
-    """A file of a data table is missing, damaged, or contains text that is not UTF-8."""
+    """A file of a data table is missing, damaged, or contains text that is not UTF-8.
+
+    Attributes:
+        table: The table.
+        file: Path in the table.
+        first_plan: Lowest plan number of its rows; None if unknown.
+        last_plan: Highest plan number of its rows; None if unknown.
+        reason: The cause, in one line.
+    """
 
     table: str
     file: str
@@ -187,51 +205,48 @@ class UnreadableFile(TerminalError):
     last_plan: int | None
     reason: str
 
-    problem = "File {file!r} of table {table} cannot be read."
-    expected = "a Parquet file whose text is UTF-8"
-    actual = "{reason}"
-    fix = "{_fix}"
+    problem = "File {file!r} of table {table} cannot be read: {reason}."
+    fix = "{repair}"
 
     @property
-    def _fix(self) -> str:
+    def repair(self) -> str:
+        """The undo of the file's only plan, or a RESTORE if the file has rows of several plans."""
         if self.first_plan is not None and self.first_plan == self.last_plan:
             return (
-                f"the file contains rows of plan {self.first_plan} alone: "
+                f"The file contains rows of plan {self.first_plan} only. "
                 f"`tidemark undo PIPELINE --plan {self.first_plan} --reason TEXT` removes the file "
-                "without reading it, and the next run lands the plan's offsets again"
+                "without reading it, and the next run lands the plan's offsets again."
             )
         return (
-            "the file contains rows of several plans: RESTORE the table to the version before the "
-            "compaction that wrote the file, then run `tidemark rewind PIPELINE --reason TEXT`"
+            "The file contains rows of several plans. RESTORE the table to the version before the "
+            "compaction that wrote the file, then run `tidemark rewind PIPELINE --reason TEXT`."
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class EngineFailed(TransientError):
-    """Spark or delta-rs failed, for a reason that is not a property of the data.
+    """Spark or delta-rs failed, for a reason other than the data.
 
     Attributes:
-        operation: What was done, in the form "landing plan 3".
+        operation: The operation, in the form "landing plan 3".
         reason: The cause, in one line.
-        log: The file with the Java stack; empty if there is none.
+        log: The file with the Java stack trace; empty without one.
     """
 
     operation: str
     reason: str
     log: str = ""
 
-    problem = "{operation} failed: {reason}."
-    expected = "it to finish"
-    actual = "{reason}"
-    fix = "{_fix}"
+    problem = "The engine failed while {operation}: {reason}."
+    fix = "Run the same plan or command again, which is safe{log_hint}."
 
     @property
-    def _fix(self) -> str:
-        stack = f"; the stack is in {self.log}" if self.log else ""
-        return f"run the same plan or command again, which is safe{stack}"
+    def log_hint(self) -> str:
+        """A pointer to the file with the stack trace; empty without one."""
+        return f"; the stack trace is in {self.log}" if self.log else ""
 
     def as_record(self) -> dict[str, Any]:
-        """The record of every error, with the file that contains the stack."""
+        """The record of every error, with the file that contains the stack trace."""
         return {**super().as_record(), "log": self.log or None}
 
 
@@ -250,12 +265,10 @@ class LandingOvertaken(TransientError):
     reason: str
 
     problem = (
-        "Plan {sequence} of pipeline {pipeline!r} did not land: another process committed to the "
-        "table first, such as a replacement or an undo."
+        "Plan {sequence} of pipeline {pipeline!r} did not land: another process, such as a "
+        "replacement or an undo, committed to the table first ({reason})."
     )
-    expected = "no conflicting commit between reading the table and committing the plan"
-    actual = "{reason}"
-    fix = "Run the same plan again, which reads its offsets again and lands each record once."
+    fix = "Run the same plan again; it reads its offsets again and lands each record once."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -265,22 +278,22 @@ class ControlFileMissing(TerminalError):
     table: str
     files: tuple[str, ...]
 
-    problem = "{_problem}"
-    expected = "every file that its newest version refers to"
-    actual = "{_actual}"
+    problem = "{count} file(s) of the control table {table} are missing: {first_files}."
     fix = (
-        "Restore the files from a backup or the storage's object versions; or drop them with "
-        "`tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` then "
-        "names; see docs/runbook.md, ControlFileMissing."
+        "Restore the files from a backup or the storage's object versions. Otherwise remove them "
+        "from the log with `tidemark control repair --apply`, and rebuild each pipeline that "
+        "`tidemark status` then names; see docs/runbook.md, ControlFileMissing."
     )
 
     @property
-    def _problem(self) -> str:
-        return f"the control table {self.table} has lost {len(self.files)} of its files"
+    def count(self) -> int:
+        """Number of missing files."""
+        return len(self.files)
 
     @property
-    def _actual(self) -> str:
-        return f"no file {', '.join(self.files[:3])}{', ...' if len(self.files) > 3 else ''}"
+    def first_files(self) -> str:
+        """At most three of the files."""
+        return comma_list(self.files[:3]) + (", ..." if len(self.files) > 3 else "")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -291,19 +304,26 @@ class ControlFileDamaged(TerminalError):
     file: str
     reason: str
 
-    problem = "File {file!r} of the control table {table} is damaged."
-    expected = "a Parquet file whose text is UTF-8"
-    actual = "{reason}"
+    problem = "File {file!r} of the control table {table} is damaged: {reason}."
     fix = (
-        "Restore the file from a backup or the storage's object versions; or move it away, run "
-        "`tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` then "
-        "names; see docs/runbook.md, ControlFileDamaged."
+        "Restore the file from a backup or the storage's object versions. Otherwise move it away, "
+        "run `tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` "
+        "then names; see docs/runbook.md, ControlFileDamaged."
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class DuplicatesDiffer(TerminalError):
-    """Rows of a data table have the same topic id, partition, offset and plan, and differ."""
+    """Rows of a data table have the same topic id, partition, offset and plan, and differ.
+
+    Attributes:
+        pipeline: Pipeline name.
+        topic_id: Incarnation of the topic.
+        partition: Partition number.
+        offset: The offset of both rows.
+        sequence: The plan of both rows.
+        columns: Columns in which the rows differ.
+    """
 
     pipeline: str
     topic_id: str
@@ -313,59 +333,67 @@ class DuplicatesDiffer(TerminalError):
     columns: tuple[str, ...]
 
     problem = (
-        "Rows of {pipeline!r} share topic id {topic_id}, partition {partition}, offset {offset} "
-        "and plan {sequence}, and differ."
+        "Rows of {pipeline!r} have the same topic id {topic_id}, partition {partition}, offset "
+        "{offset} and plan {sequence}, but differ in {columns}. Nothing was changed."
     )
-    expected = "rows that are equal in all columns"
-    actual = "{_actual}"
     fix = (
-        "Nothing was changed; `tidemark undo {pipeline} --plan {sequence} --reason TEXT` removes "
-        "the rows of the plan, and the next run reads them again; see docs/runbook.md, "
-        "DuplicatesDiffer."
+        "`tidemark undo {pipeline} --plan {sequence} --reason TEXT` removes the rows of the plan, "
+        "and the next run reads them again; see docs/runbook.md, DuplicatesDiffer."
     )
-
-    @property
-    def _actual(self) -> str:
-        return f"differences in {', '.join(self.columns)}"
 
 
 @dataclass(kw_only=True, eq=False)
 class RowsWouldBeLost(TerminalError):
-    """A plan was to replace rows, some of which Kafka cannot give any more."""
+    """A plan would replace rows whose records Kafka no longer shows.
+
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: The plan.
+        lost: Partition, start and end of each range of rows without a record.
+    """
 
     pipeline: str
     sequence: int
     lost: tuple[tuple[int, int, int], ...]
 
     problem = (
-        "Plan {sequence} of pipeline {pipeline!r} would replace rows by nothing; the table is as "
-        "it was."
+        "Plan {sequence} of pipeline {pipeline!r} would delete {count:,} row(s) whose records "
+        "Kafka no longer shows, at {ranges}. Nothing was changed."
     )
-    expected = "a record in Kafka for every row that is replaced"
-    actual = "{_actual}"
     fix = (
-        "Give the plan up with `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, and "
-        "ask anew for the other offsets; with --resume the chunk would end here again."
+        "Abandon the plan with `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, then "
+        "request a backfill of the other offsets; --resume would fail again."
     )
 
     @property
-    def _actual(self) -> str:
-        return (
-            f"none for {sum(end - start for _, start, end in self.lost):,} row(s), at "
-            f"{comma_list(f'{p}:{start}-{end}' for p, start, end in self.lost)}: compacted or "
-            "deleted since, aborted, or from elsewhere"
-        )
+    def count(self) -> int:
+        """Number of rows that would be lost."""
+        return sum(end - start for _, start, end in self.lost)
+
+    @property
+    def ranges(self) -> str:
+        """Ranges of these rows, in the form `partition:start-end`."""
+        return comma_list(f"{partition}:{start}-{end}" for partition, start, end in self.lost)
 
 
 @dataclass(kw_only=True, eq=False)
 class ClockDiffers(TerminalError):
-    """This machine's clock differs from the storage's, so the age of files is unknown."""
+    """This machine's clock differs from the storage's, so the age of files is unknown.
+
+    Attributes:
+        subject: The table or folder.
+        local: The time by this machine's clock.
+        storage: The time by the storage's clock, taken from a file that was just written.
+    """
 
     subject: str
     local: datetime
     storage: datetime
 
-    problem = "{_problem}"
+    problem = (
+        "This machine's clock is {seconds:,.0f} seconds {side} the clock of the storage. No file "
+        "of {subject} was removed."
+    )
     expected = "about {storage:%Y-%m-%d %H:%M:%S}Z, the time of a file just written"
     actual = "{local:%Y-%m-%d %H:%M:%S}Z on this machine"
     fix = (
@@ -374,13 +402,14 @@ class ClockDiffers(TerminalError):
     )
 
     @property
-    def _problem(self) -> str:
-        seconds = abs((self.local - self.storage).total_seconds())
-        side = "ahead of" if self.local > self.storage else "behind"
-        return (
-            f"this machine's clock is {seconds:,.0f} seconds {side} the clock of the storage; "
-            f"no file of {self.subject} was removed"
-        )
+    def seconds(self) -> float:
+        """Absolute difference of the two clocks, seconds."""
+        return abs((self.local - self.storage).total_seconds())
+
+    @property
+    def side(self) -> str:
+        """The direction of the difference."""
+        return "ahead of" if self.local > self.storage else "behind"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -390,7 +419,5 @@ class CompactionConflict(TransientError):
     table: str
     reason: str
 
-    problem = "Files of {table} were not replaced, because another commit was first."
-    expected = "no other commit that removes these files during the rewrite"
-    actual = "{reason}"
-    fix = "Nothing was changed; run the command again."
+    problem = "Files of {table} were not replaced because of a concurrent commit: {reason}."
+    fix = "Run the command again; nothing was changed."

@@ -1,7 +1,7 @@
-"""Settled plans added up by delta-rs' own engine: `core.settled.settle` in SQL.
+"""Sums of settled plans by delta-rs' engine: the SQL form of `core.ledger_summary.settle`.
 
-A control table grows with every run. Reading each row of 10,000 plans as Python values takes
-seconds; these queries take some hundredths of one. For few rows Python takes a quarter of that.
+A control table grows with every run. Reading the rows of 10,000 plans as Python values takes
+seconds; these queries take some hundredths of a second. For few rows Python is four times faster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidemark.lake.control_repair import DUPLICATE_EVENTS_SQL
 from tidemark.lake.table_io import python_rows
 
 MAX_ROWS_IN_PYTHON = 200
-"""Largest number of events and rows that Python adds up; for larger pipelines SQL adds up."""
+"""Largest number of events and rows that Python sums up; SQL sums up larger pipelines."""
 
 
 def _listed(kinds: tuple[str, ...]) -> str:
@@ -38,7 +38,7 @@ def _listed(kinds: tuple[str, ...]) -> str:
 
 
 def _once(event: str) -> str:
-    """One event of a kind, of however many rows; to count different ones takes longer."""
+    """Return the SQL condition for exactly one event of a kind; `count(DISTINCT ...)` is slower."""
     number = f"CASE WHEN event = '{event}' THEN event_number END"
     return f"min({number}) = max({number})"
 
@@ -47,7 +47,7 @@ _ALL = """
 SELECT * FROM t WHERE pipeline = '{pipeline}'
 """
 
-# The files are read twice: here, and for the rows that are wanted whole.
+# The files are read twice: here, and for the rows that are returned whole.
 _OWN = """
 CREATE TABLE own AS
 SELECT event, event_number, plan_sequence, plan_kind, epoch, requested_by, topic_id, partition,
@@ -66,7 +66,7 @@ SELECT plan_sequence, newest FROM over WHERE plan_sequence NOT IN (
     AND superseded_by NOT IN (SELECT plan_sequence FROM over))
 """
 
-# What a settled plan holds: its landing, or what the newest plan that replaced some of it left.
+# The ranges of a settled plan: its landing, or what the newest replacing plan left of it.
 _HELD = f"""
 CREATE TABLE held AS
 SELECT topic_id, partition, start_offset, end_offset, records FROM own
@@ -82,7 +82,7 @@ event <> '{EventKind.BACKFILL_REQUESTED}' AND (event NOT IN ({_listed(SETTLED_PL
   OR plan_sequence NOT IN (SELECT plan_sequence FROM settled))
 """
 
-# Which these are is known from what is in memory: few, and found in the files by their numbers.
+# The few other events; their numbers, from memory, prune the files.
 _OTHERS = f"""
 SELECT DISTINCT event_number FROM own WHERE {_IS_OTHER}
 """
@@ -95,7 +95,7 @@ _EVENTS = """
 SELECT max(event_number) AS newest, count(DISTINCT event_number) AS present FROM own
 """
 
-# No two ranges overlap: where they fill all between the first and the last, they are one.
+# No two ranges overlap. If they fill the space from the first to the last, they are one range.
 _FILLED = """
 CREATE TABLE filled AS
 SELECT topic_id, partition, min(start_offset) AS start_offset, max(end_offset) AS end_offset
@@ -103,7 +103,7 @@ FROM held WHERE partition IS NOT NULL GROUP BY topic_id, partition
 HAVING sum(end_offset - start_offset) = max(end_offset) - min(start_offset)
 """
 
-# Elsewhere ranges that touch are one island.
+# In other partitions, adjacent ranges form one island.
 _LANDED = """
 SELECT * FROM filled
 UNION ALL
@@ -146,13 +146,13 @@ GROUP BY requested_by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRows:
-    """What the control table holds of a pipeline.
+    """The rows of a pipeline in the control table, with sums of settled plans.
 
     Attributes:
-        others: Rows that are to be read one by one.
-        settled: The rest, added up.
-        newest: Highest event number that is there; 0 if there is none.
-        present: How many events there are.
+        others: Rows of all plans that are not settled.
+        settled: Sums of the settled plans.
+        newest: Highest event number in the table; 0 without events.
+        present: Number of events in the table.
     """
 
     others: list[Row]
@@ -162,10 +162,10 @@ class PipelineRows:
 
 
 def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
-    """A pipeline's rows that a ledger needs.
+    """Read the rows that the ledger of a pipeline needs.
 
     Raises:
-        ControlDoubled: The table has a row of an event more than once.
+        ControlDoubled: The table contains a row of an event more than once.
     """
     engine = QueryBuilder().register("t", table)
 
@@ -178,7 +178,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     if (table.transaction_version(pipeline) or 0) <= MAX_ROWS_IN_PYTHON:
         whole = read(_ALL)
         if whole.num_rows <= MAX_ROWS_IN_PYTHON:
-            return _added_up(pipeline, python_rows(whole))
+            return _summed_in_python(pipeline, python_rows(whole))
     rows(_OWN)
     if doubled := rows(DUPLICATE_EVENTS_SQL.format(source="own")):
         numbers = tuple(each["event_number"] for each in doubled)
@@ -214,7 +214,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     )
 
 
-def _added_up(pipeline: str, rows: list[Row]) -> PipelineRows:
+def _summed_in_python(pipeline: str, rows: list[Row]) -> PipelineRows:
     check_no_duplicates(pipeline, rows)
     others, settled = split_settled(rows)
     numbers = {row["event_number"] for row in rows}
@@ -232,7 +232,7 @@ def _spans(rows: list[dict[str, Any]]) -> Mapping[Place, SpanSet]:
 
 
 def _runs(numbers: Iterable[int]) -> str:
-    """The SQL condition that an event has one of these numbers; neighbours are told together."""
+    """Return the SQL condition for some event numbers; consecutive numbers form one range."""
     runs = SpanSet.of(Span(number, number + 1) for number in numbers)
     between = (f"event_number BETWEEN {run.start} AND {run.end - 1}" for run in runs)
     return " OR ".join(between) or "false"

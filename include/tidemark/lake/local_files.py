@@ -1,4 +1,4 @@
-"""Small files that processes of this machine share: replaced whole, held by one at a time."""
+"""Small files that processes of this machine share: atomic replacement, and locks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def translate_os_errors(location: Path, operation: str) -> Iterator[None]:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Write a file, and its folder, so that a reader sees the old one or the new one."""
+    """Replace a file atomically; creates its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_name(f".{file.name}.{os.getpid()}")
     new.write_text(text, encoding="utf-8")
@@ -44,7 +44,7 @@ def replace_text(file: Path, text: str) -> None:
 
 
 def read_json(file: Path) -> Any:
-    """What a JSON file holds; None if it is not there."""
+    """Return the content of a JSON file; None if the file does not exist."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -53,13 +53,13 @@ def read_json(file: Path) -> Any:
 
 @contextmanager
 def locked(file: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold a lock while the block runs; wait for whoever has it.
+    """Hold an exclusive lock while the block runs; wait until it is free.
 
-    The operating system lets go of the lock when its holder dies, however it dies.
+    The operating system releases the lock when its process ends, even after SIGKILL.
 
     Args:
-        file: What stands for the lock; made, with its folder, and left.
-        waiting: Called if somebody else has it.
+        file: The lock file; created with its folder, never removed.
+        waiting: Called if another process holds the lock.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as held:

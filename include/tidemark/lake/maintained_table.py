@@ -1,4 +1,4 @@
-"""Maintenance of one Delta table: few files, and none that nobody needs."""
+"""Compaction of one Delta table, and removal of its unreferenced files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from deltalake import DeltaTable
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.lake.compaction import Compaction
-from tidemark.lake.data_table import check_owner
 from tidemark.lake.live_files import table_filesystem
+from tidemark.lake.table_checks import check_owner
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
 from tidemark.lake.unreferenced_files import (
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 16
-"""Requests to the storage: on an object store each waits."""
+_CONCURRENT_REQUESTS = 16
+"""Concurrent requests; a request to an object store takes tens of milliseconds."""
 _COMMIT = re.compile(r"_delta_log/\d{20}\.json")
 _AMOUNT = r"(\d+)\s+(millisecond|second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?{_AMOUNT}(?:\s+{_AMOUNT})*")
@@ -62,11 +62,11 @@ class DeltaMaintainedTable:
         self._pipeline = pipeline
 
     def current_files(self) -> TableFiles | None:
-        """The newest version's files; None if there is no table.
+        """Return the files of the newest version; None if there is no table.
 
         Raises:
-            ForeignTable: It is not the pipeline's.
-            SetupError: Nobody knows how long it keeps removed files.
+            ForeignTable: The table belongs to another pipeline.
+            SetupError: The table's retention cannot be parsed.
         """
         table = open_if_exists(self._uri)
         if table is None:
@@ -94,7 +94,7 @@ class DeltaMaintainedTable:
         with translate_read_errors(self._uri, "compacting the table"):
             replaced = self._compaction().run()
             if replaced:
-                # Readers need not go through all that was added and removed.
+                # Readers need not replay the added and removed files.
                 DeltaTable(self._uri).create_checkpoint()
         return replaced
 
@@ -102,9 +102,14 @@ class DeltaMaintainedTable:
         return Compaction(self._uri)
 
     def remove_unreferenced(
-        self, now: datetime, keep: timedelta, is_finished: IsPlanFinished, *, dry_run: bool = False
+        self,
+        now: datetime,
+        retention: timedelta,
+        is_finished: IsPlanFinished,
+        *,
+        dry_run: bool = False,
     ) -> Sequence[StoredFile]:
-        """Remove files that are older than `keep` and that no version since then refers to.
+        """Remove files older than `retention` that no version within `retention` refers to.
 
         Also removes files older than an hour that another process wrote to test the storage or to
         read its clock, and did not remove.
@@ -117,8 +122,8 @@ class DeltaMaintainedTable:
 
         Args:
             now: The time by this machine's clock.
-            keep: Versions that were the newest so long ago, or later, can be read.
-            is_finished: Plans whose files no driver can commit any more; read before this call.
+            retention: Versions that were the newest within this time remain readable.
+            is_finished: Plans whose files no process can commit any more; read before this call.
             dry_run: Remove nothing, and use this machine's clock.
 
         Returns:
@@ -126,25 +131,25 @@ class DeltaMaintainedTable:
 
         Raises:
             ClockDiffers: The storage's clock differs; nothing was removed.
-            EngineFailed: Some may be gone; do it again.
+            EngineFailed: Some files may be removed; run it again.
         """
         with translate_read_errors(self._uri, "removing files"):
             if not dry_run:
                 now = checked_storage_time(self._uri, now, self._storage_time())
-            # Before the listing: it has the commits that removed any of these meanwhile.
-            newest = self._in_newest()
+            # Before the listing, which then contains the commits that remove any of these files.
+            newest = self._keys_of_newest_version()
             files = table_filesystem(self._uri)
-            since_ms = int((now - keep).timestamp() * 1000)
+            since_ms = int((now - retention).timestamp() * 1000)
             listed = list(_listed(files))
             # fence: files-of-retained-versions-stay
-            needed = newest | _named_since(files, listed, since_ms)
+            referenced = newest | _keys_since(files, listed, since_ms)
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
             found = [
-                *unreferenced_files(stored, needed, since_ms, is_finished),
+                *unreferenced_files(stored, referenced, since_ms, is_finished),
                 *leftover_probes(stored, now),
             ]
             if not dry_run:
-                with ThreadPoolExecutor(_AT_ONCE) as threads:
+                with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as threads:
                     list(threads.map(partial(_remove, files), found))
                 self._remove_folders(found)
                 DeltaTable(self._uri).cleanup_metadata()
@@ -165,8 +170,8 @@ class DeltaMaintainedTable:
             files.delete_file(path)
         return datetime.fromtimestamp(written / 1_000_000_000, UTC)
 
-    def _in_newest(self) -> set[str]:
-        return _names(DeltaTable(self._uri).file_uris())
+    def _keys_of_newest_version(self) -> set[str]:
+        return _keys(DeltaTable(self._uri).file_uris())
 
     def _remove_folders(self, found: Sequence[StoredFile]) -> None:
         """Remove empty folders of attempts and of storage tests; an object store has none."""
@@ -196,34 +201,35 @@ def _stored(info: FileInfo) -> StoredFile:
     return StoredFile(path=info.path, size=info.size or 0, modified_ms=info.mtime_ns // 1_000_000)
 
 
-def _named_since(files: FileSystem, listed: Sequence[StoredFile], since_ms: int) -> set[str]:
-    """Files that some commit since a moment has added or removed.
+def _keys_since(files: FileSystem, listed: Sequence[StoredFile], since_ms: int) -> set[str]:
+    """Return the keys of files that commits since a time have added or removed.
 
-    What a version at that moment or later refers to, and the newest does not, was removed since.
+    If a version since then refers to a file and the newest version does not, a commit since then
+    has removed the file.
     """
     commits = [
         file.path
         for file in listed
         if _COMMIT.fullmatch(file.path) and file.modified_ms >= since_ms
     ]
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return {name for names in threads.map(partial(_named_in, files), commits) for name in names}
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as threads:
+        return {name for names in threads.map(partial(_keys_in, files), commits) for name in names}
 
 
-def _named_in(files: FileSystem, commit: str) -> set[str]:
+def _keys_in(files: FileSystem, commit: str) -> set[str]:
     try:
         with files.open_input_stream(commit) as source:
             text = source.read().decode()
     except FileNotFoundError:
-        # Cleaned up with the log since it was listed: no version before it can be read.
+        # Removed with old commits since the listing: no version before it can be read.
         return set()
     actions = (json.loads(line) for line in text.splitlines() if line.strip())
     paths = (action[kind]["path"] for action in actions for kind in _FILES if kind in action)
-    return _names(paths)
+    return _keys(paths)
 
 
-def _names(paths: Iterable[str]) -> set[str]:
-    """What files are known by, whether their paths are encoded or not: rather one too many."""
+def _keys(paths: Iterable[str]) -> set[str]:
+    """Return the keys of paths, both as they are and percent-decoded."""
     return {file_key(each) for path in paths for each in (path, unquote(path))}
 
 
@@ -231,25 +237,25 @@ _FILES = ("add", "remove")
 
 
 def _remove(files: FileSystem, file: StoredFile) -> None:
-    # Somebody else may have been first.
+    # Another process may have removed it.
     with suppress(FileNotFoundError):
         files.delete_file(file.path)
         log.info("removed file=%s bytes=%d", file.path, file.size)
 
 
 def _interval(text: str) -> timedelta:
-    """A table property such as `interval 7 days`.
+    """Parse a table property such as `interval 7 days`.
 
     Raises:
-        SetupError: It says something else, which may be longer than any guess.
+        SetupError: The text has another form; the retention may then be longer than any default.
     """
-    told = text.strip().lower()
-    if not _INTERVAL.fullmatch(told):
+    interval = text.strip().lower()
+    if not _INTERVAL.fullmatch(interval):
         raise SetupError(
-            subject="how long a table keeps removed files cannot be read",
+            subject="The retention of a table's removed files cannot be parsed.",
             needed="delta.deletedFileRetentionDuration such as `interval 7 days`",
             seen=repr(text),
-            advice="set the table property anew",
+            advice="Set the table property again.",
         )
-    amounts = re.findall(_AMOUNT, told)
+    amounts = re.findall(_AMOUNT, interval)
     return sum((timedelta(**{f"{unit}s": int(n)}) for n, unit in amounts), timedelta())

@@ -1,4 +1,4 @@
-"""How much of a plan is in its data table: from file statistics, or by counting its rows."""
+"""Number of records of a plan in its data table, from file statistics or by a query."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tidemark.lake.table_io import query_rows
 
 
 def records_by_range(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
-    """Records by index of the planned range, in the version of the table that is loaded.
+    """Count a plan's records in the loaded version, by index of the planned range.
 
-    A task reads one partition and writes one file, so each file of a fresh commit belongs to one
-    range and its statistics are exact. Where files are of another make, such as compacted ones, the
-    plan's rows are counted.
+    A task reads one partition and writes one file. So each file of a new commit belongs to one
+    range, and its statistics are exact. For other files, such as compacted ones, a query counts
+    the plan's rows.
     """
     by_files = _counted_by_files(table, plan)
     return _counted_by_rows(table, plan) if by_files is None else by_files
 
 
 def _counted_by_files(table: DeltaTable, plan: Plan) -> Mapping[int, int] | None:
-    """Records by index of the range; None if the files' statistics do not tell."""
+    """Count by statistics; None if the statistics of the files do not suffice."""
     if "deletionVectors" in (table.protocol().reader_features or ()):
-        # Rows that a vector marks as deleted are in the statistics.
+        # Statistics include the rows that a deletion vector removes.
         return None
     files = table.get_add_actions(flatten=True)
     if files.num_rows == 0:
@@ -41,7 +41,7 @@ def _counted_by_files(table: DeltaTable, plan: Plan) -> Mapping[int, int] | None
         if not low_plan <= plan.sequence <= high_plan:
             continue
         if None in statistics:
-            # Of several partitions, for one.
+            # For example a file with rows of several partitions.
             return None
         if low_plan != high_plan or low_partition != high_partition:
             return None

@@ -1,4 +1,4 @@
-"""Landing in place of rows that are there: one commit takes them out and puts the new ones in."""
+"""Replacement of rows: one commit removes a plan's old rows and adds its new rows."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ Store: TypeAlias = "tuple[FileSystem, str]"
 """A file system, and the table's folder in it."""
 
 
-_AT_ONCE = 4_096
-"""Rows in memory, several times over: a value may take megabytes."""
+_BATCH_ROWS = 4_096
+"""Rows in memory, in several copies: a value may have megabytes."""
 
 
 def replace_rows(
     table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
 ) -> None:
-    """Commit a plan's rows in place of those of the same incarnation at its offsets.
+    """Commit a plan's rows in place of the rows of its incarnation at its offsets.
 
-    delta-rs cannot add files that lie there and take rows out in one commit, so it writes the rows
-    again; the files of the sink stay nobody's, and maintenance removes them.
+    delta-rs cannot add existing files and remove rows in one commit, so it writes the rows again.
+    No version refers to the files of the sink; maintenance removes them.
 
     Args:
-        table: As it is loaded; a commit since that touches these rows is a conflict.
+        table: The loaded table; a later commit that changes these rows causes a conflict.
         plan: The plan.
-        files: Its rows.
-        properties: Of the commit.
+        files: The sink's files with the plan's rows.
+        properties: Properties of the commit.
     """
     import pyarrow as pa
 
-    # Not by delta-rs' own file system, which cannot be used while delta-rs writes.
+    # The file system of delta-rs cannot be used while delta-rs writes.
     store = folder_of(table.table_uri)
-    # The table's own: somebody may have added columns, which are null here as in a landing.
+    # The columns of the table: another program may have added some, which are null here.
     schema = pa.schema(table.schema().to_arrow())
     with spooled_reader(table_batches(store, files, schema), schema) as rows:
         write_deltalake(
@@ -101,7 +101,7 @@ def spooled_reader(
 
 
 def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
-    """Refuse a replacement that would take a row out and put none in its place.
+    """Refuse a replacement that removes a row without a new row at its offset.
 
     Raises:
         RowsWouldBeLost
@@ -118,7 +118,7 @@ def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile])
 
 
 def spans_in_files(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:
-    """Offsets that have a row in some files, by partition."""
+    """Return the offsets with a row in some files, by partition."""
     return spans_by_partition(placed for file in files for placed in _spans_of(store, file))
 
 
@@ -130,7 +130,7 @@ def _spans_of(store: Store, file: DataFile) -> Iterator[tuple[int, Span]]:
     import numpy as np
     import pyarrow.parquet as pq
 
-    with _opened(store, file) as source:
+    with _open(store, file) as source:
         places = pq.read_table(source, columns=["partition", "offset"])
     partitions, offsets = places["partition"].to_numpy(), places["offset"].to_numpy()
     for partition in np.unique(partitions):
@@ -142,13 +142,13 @@ def _spans_of(store: Store, file: DataFile) -> Iterator[tuple[int, Span]]:
 def table_batches(
     store: Store, files: Iterable[DataFile], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of files in a table's columns; one that a file does not have is null."""
+    """Iterate over rows of files with a table's columns; columns that a file lacks are null."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     for file in files:
-        with _opened(store, file) as source:
-            for batch in pq.ParquetFile(source).iter_batches(_AT_ONCE):
+        with _open(store, file) as source:
+            for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
                 columns = [
                     batch[field.name].cast(field.type)
                     if field.name in batch.schema.names
@@ -158,6 +158,6 @@ def table_batches(
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _opened(store: Store, file: DataFile) -> pa.NativeFile:
+def _open(store: Store, file: DataFile) -> pa.NativeFile:
     files, folder = store
     return files.open_input_file(f"{folder}/{file.path}")

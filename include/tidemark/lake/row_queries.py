@@ -1,4 +1,4 @@
-"""What a bronze table holds: spans of a plan, rows by plan, the rows themselves."""
+"""Queries on the rows of a data table: offsets, counts by origin, and records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part
 
 
 def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
-    """Offsets that have a row of one plan, by partition."""
+    """Return the offsets with a row of one plan, by partition."""
     return spans_where(table, f"plan_sequence = {sequence}")
 
 
 def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
-    """Offsets that have a row which meets a condition in SQL, by partition."""
+    """Return the offsets with a row that meets an SQL condition, by partition."""
     islands = query_rows(
         table,
         f"""
@@ -40,7 +40,7 @@ def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
 
 
 def offsets_condition(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
-    """The SQL condition that rows of one incarnation at some offsets meet, and no others."""
+    """Return the SQL condition for rows of one incarnation at some offsets."""
     places = [
         f'(partition = {partition} AND "offset" >= {span.start} AND "offset" < {span.end})'
         for partition, some in sorted(spans.items())
@@ -51,7 +51,7 @@ def offsets_condition(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
 
 
 def _any_of(conditions: Sequence[str]) -> str:
-    """Conditions in pairs of pairs: thousands of them in a row are too deep for a parser."""
+    """Join conditions as a balanced tree: a chain of thousands is too deep for the parser."""
     if len(conditions) <= 2:
         return " OR ".join(conditions) or "false"
     middle = len(conditions) // 2
@@ -61,9 +61,9 @@ def _any_of(conditions: Sequence[str]) -> str:
 def schema_ids(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], part: Part
 ) -> Mapping[tuple[int, int], int]:
-    """Ids of schemas that keys or values begin with, by partition, with their first offsets.
+    """Return the first offset of each schema id in keys or values, by partition and schema id.
 
-    A record with its schema id in a header is left out.
+    Ignores records with their schema id in a header.
     """
     there = f"{offsets_condition(topic_id, spans)} AND {part} IS NOT NULL"
     by_header = f"""
@@ -85,7 +85,7 @@ def schema_ids(
         """,
     )
     if any(row["begins"][:FRAME_BYTES] != row["highest"][:FRAME_BYTES] for row in found):
-        # Not all begin with the same: then each has to be spelled out, which takes longer.
+        # A partition has several first bytes: group by them, which takes longer.
         found = query_rows(
             table,
             f"""
@@ -105,35 +105,32 @@ def schema_ids(
 def spans_with_rows(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
-    """Of some offsets of an incarnation those that have a row, by partition."""
+    """Return those of some offsets of an incarnation that have a row, by partition."""
     return spans_where(table, offsets_condition(topic_id, spans))
 
 
 def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
-    """How many files may hold rows of an incarnation at some offsets, by their statistics."""
+    """Count the files that may contain rows of an incarnation at some offsets, by statistics."""
     return len(table.file_uris(file_pruning_predicate=offsets_condition(topic_id, spans)))
 
 
-_TELLING_BYTES = 64 * 2**10
-"""Of smaller files the schema and the statistics take more than the rows."""
+_MIN_MEASURED_BYTES = 64 * 2**10
+"""In smaller files, schema and statistics take more bytes than the rows."""
 
 
 def table_size(table: DeltaTable) -> TableSize:
-    """Rows and bytes of the table's files, as far as they tell what a row takes."""
+    """Return rows and bytes of the files that are large enough to measure the size of a row."""
     files = table.get_add_actions(flatten=True)
     if "num_records" not in files.column_names:
         return TableSize(records=0, bytes=0)
-    told = zip(
-        files.column("num_records").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
-    )
-    counted = [
-        (records, table_size)
-        for records, table_size in told
-        if records and table_size >= _TELLING_BYTES
+    records, sizes = (files.column(name).to_pylist() for name in ("num_records", "size_bytes"))
+    measured = [
+        (count, size)
+        for count, size in zip(records, sizes, strict=True)
+        if count and size >= _MIN_MEASURED_BYTES
     ]
     return TableSize(
-        records=sum(records for records, _ in counted),
-        bytes=sum(table_size for _, table_size in counted),
+        records=sum(count for count, _ in measured), bytes=sum(size for _, size in measured)
     )
 
 
@@ -163,18 +160,21 @@ def _deleted(table: DeltaTable) -> int:
 
 
 def row_ranges(table: DeltaTable, condition: str = "true") -> tuple[RowRange, ...]:
-    """Rows of the table, counted by plan, incarnation and partition, in runs of one plan."""
+    """Return the ranges of rows, by plan, incarnation and partition.
 
-    def counted(island: str) -> tuple[RowRange, ...]:
-        sql = _HOLDINGS.format(island=island, condition=condition)
+    A range ends where a row of another plan follows.
+    """
+
+    def ranges(island: str) -> tuple[RowRange, ...]:
+        sql = _ROW_RANGES.format(island=island, condition=condition)
         return tuple(RowRange(**row) for row in query_rows(table, sql))
 
-    whole = counted("0")
-    # Only if need be is it worth to sort the table.
-    return counted(_ISLAND) if _interleaved(whole) else whole
+    whole = ranges("0")
+    # Sort the table only if plans interleave.
+    return ranges(_ISLAND) if _interleaved(whole) else whole
 
 
-_HOLDINGS = """
+_ROW_RANGES = """
     SELECT plan_sequence AS sequence, topic_id, partition,
            min("offset") AS first, max("offset") AS last, count(*) AS rows
     FROM (
@@ -189,11 +189,11 @@ _ISLAND = """
     row_number() OVER (PARTITION BY topic_id, partition ORDER BY "offset", plan_sequence)
     - row_number() OVER (PARTITION BY topic_id, partition, plan_sequence ORDER BY "offset")
 """
-"""The same for rows of one plan until a row of another one lies between them."""
+"""A number that is equal for rows of one plan without rows of another plan between them."""
 
 
 def _interleaved(whole: Sequence[RowRange]) -> bool:
-    """Whether rows of one plan lie between rows of another."""
+    """Return True if rows of one plan lie between rows of another."""
     by_place = sorted(whole, key=lambda held: (held.topic_id, held.partition, held.first))
     return any(
         (before.topic_id, before.partition) == (after.topic_id, after.partition)
@@ -229,7 +229,7 @@ _WINDOWS = 4
 def last_rows(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], most: int
 ) -> Mapping[int, Sequence[LogRecord]]:
-    """The rows with the highest offsets of some spans, by partition, the highest first.
+    """Return the rows with the highest offsets of some spans, by partition, highest first.
 
     Searches a window at the end of the spans, and a wider window if it has no row. Statistics
     exclude all other files and row groups from the query. Rows before the widest window are not
@@ -269,7 +269,7 @@ def last_rows(
 def rows_of(
     table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
 ) -> Iterator[tuple[int, LogRecord]]:
-    """Rows of one incarnation's partition in a span, with their plans, in offset order."""
+    """Iterate over plan and record of the rows in a span of a partition, in offset order."""
     found = query_rows(
         table,
         f"""

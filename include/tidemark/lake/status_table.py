@@ -1,4 +1,4 @@
-"""The status table: one row for each pipeline, of the newest look at it."""
+"""The status table: one row for each pipeline, from its newest status check."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
             arrow_table(rows, COLUMNS),
             mode="overwrite",
             predicate=None if of_all else f"pipeline IN ({names})",
-            # A table that was made before a column was added gets it.
+            # Adds columns that an older table lacks.
             schema_mode="merge",
         )
     except CommitFailedError as refused:

@@ -1,4 +1,4 @@
-"""Where a table's files are and what they tell of themselves, for adapters that look into them."""
+"""The file system of a table, and the footers of its Parquet files."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyarrow.parquet import FileMetaData, Statistics
 
-_READ_AT_ONCE = 16
-"""Footers: on an object store each is two requests that wait."""
+_CONCURRENT_READS = 16
+"""Concurrent reads of footers; on an object store a footer takes two requests."""
 
 
 def folder_of(uri: str) -> tuple[FileSystem, str]:
-    """The file system of a table, and the table's folder in it.
+    """Return the file system of a table, and the table's folder in it.
 
     Raises:
-        OSError, ValueError: PyArrow does not know, or cannot use, such a URI.
+        OSError, ValueError: PyArrow does not support the URI.
     """
     from pyarrow.fs import FileSystem
 
-    # Hadoop's name for it.
+    # `s3a` is Hadoop's scheme for S3.
     files, folder = FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
     return files, folder
 
@@ -39,18 +39,18 @@ def table_folder(uri: str) -> tuple[FileSystem, str]:
         return folder_of(uri)
     except (OSError, ValueError) as unknown:
         raise SetupError(
-            subject="the table's storage cannot be used from Python",
+            subject="PyArrow does not support the storage of the table.",
             needed="a path, or a URI that PyArrow and delta-rs both know",
             seen=f"{uri}: {unknown}",
-            advice="see docs/clusters.md, Storage",
+            advice="See docs/clusters.md, Storage.",
         ) from unknown
 
 
 def footers_of(files: FileSystem, paths: Sequence[str]) -> list[FileMetaData]:
-    """What Parquet files tell of themselves, in their order; no row is read.
+    """Read the footers of Parquet files, in their order, without rows.
 
     Raises:
-        OSError, ValueError: One cannot be opened, or is no such file.
+        OSError, ValueError: A file cannot be opened, or is no Parquet file.
     """
     import pyarrow.parquet as pq
 
@@ -58,16 +58,18 @@ def footers_of(files: FileSystem, paths: Sequence[str]) -> list[FileMetaData]:
         with files.open_input_file(path) as source:
             return pq.read_metadata(source)
 
-    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
+    with ThreadPoolExecutor(_CONCURRENT_READS) as threads:
         return list(threads.map(footer_of, paths))
 
 
 def column_statistics(footer: FileMetaData, path: str) -> list[Statistics | None]:
-    """Statistics of a column by row group, None where there are none; empty without the column.
+    """Return the statistics of a column by row group; empty without the column.
+
+    A row group without statistics gives None.
 
     Args:
-        footer: The file's.
-        path: The column, a dot before each field inside another.
+        footer: The footer of a file.
+        path: The column, with a dot before each nested field.
     """
     numbers = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
     if path not in numbers:

@@ -1,4 +1,4 @@
-"""Rows in and out of delta-rs as plain Python values.
+"""Opens and queries Delta tables; converts between Arrow tables and Python values.
 
 Arrow's small Rust binding, which delta-rs brings, does it in a tenth of a second. pyarrow takes
 almost a second, because it imports pandas to convert a list, and its datasets abort processes at
@@ -28,7 +28,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def open_if_exists(uri: str) -> DeltaTable | None:
-    """A table; None if it does not exist.
+    """Open a table; None if it does not exist.
 
     Raises:
         StorageRefused, StorageUnavailable: Its folder cannot be read.
@@ -57,7 +57,7 @@ def open_if_exists(uri: str) -> DeltaTable | None:
 
 
 def _data_files(uri: str) -> Iterator[str]:
-    """Parquet files below a folder, without hidden files and files of other tables below it."""
+    """Iterate over Parquet files below a folder, without hidden files and other tables."""
     for path in _objects_in(uri) if "://" in uri else _files_in(uri):
         is_hidden = any(part.startswith((".", "_")) for part in path.split("/"))
         if path.endswith(".parquet") and not is_hidden:
@@ -85,7 +85,7 @@ def _objects_in(uri: str) -> Iterator[str]:
 
 
 def python_rows(table: Any) -> list[dict[str, Any]]:
-    """Values by column name; `table` is what delta-rs returns."""
+    """Return the rows of an Arrow table as dictionaries."""
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
@@ -93,7 +93,7 @@ def python_rows(table: Any) -> list[dict[str, Any]]:
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
-    """A table with the columns of `schema`; a value that a row does not have is null."""
+    """Return an Arrow table with the columns of `schema`; missing values are null."""
     arrays = [
         _array([row.get(name) for row in rows], schema.field(name).type) for name in schema.names
     ]
@@ -101,19 +101,19 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
 
 
 def query_rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
-    """Rows of a query over `t`, by delta-rs' own engine."""
+    """Run an SQL query on a table, which is named `t`. Returns the rows as dictionaries."""
     return python_rows(query_table(table, sql))
 
 
 def query_table(table: DeltaTable, sql: str) -> Any:
-    """The same as an Arrow table.
+    """Run an SQL query on a table, which is named `t`. Returns an Arrow table.
 
     Raises:
         UnreadableFile: A file of the table cannot be read.
     """
     try:
         return QueryBuilder().register("t", table).execute(sql).read_all()
-    except Exception as failed:  # delta-rs raises nothing narrower here
+    except Exception as failed:  # delta-rs raises a plain Exception here
         from tidemark.lake.unreadable_files import raise_if_unreadable
 
         raise_if_unreadable(table, failed)
@@ -121,7 +121,7 @@ def query_table(table: DeltaTable, sql: str) -> Any:
 
 
 def utc_datetime(micros: int | None) -> datetime | None:
-    """Microseconds since 1970 as a moment; None if Python cannot express it."""
+    """Return the time of microseconds since 1970; None outside the years 1 to 9999."""
     if micros is None:
         return None
     try:

@@ -8,14 +8,11 @@ from typing import Any
 from deltalake import DeltaTable, Field, Schema
 
 from tidemark.lake.columns import BRONZE_SCHEMA, delta_type, field_type, nullable_column
-from tidemark.lake.data_table import (
-    DeltaDataTable,
-    changes_no_rows,
-    check_owner,
-    commits_with_metadata,
-)
+from tidemark.lake.commit_log import changes_no_rows, commits_with_metadata
+from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ColumnsDiffer
+from tidemark.lake.table_checks import check_owner
 from tidemark.lake.table_io import open_if_exists
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, Struct, merged_type

@@ -1,0 +1,52 @@
+"""Removal of a plan's files from a data table, without reading them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from deltalake import DeltaTable
+
+from tidemark.lake.checked_commits import Change, commit_checked
+from tidemark.lake.live_files import LiveFile, live_files, unsupported_files
+
+
+def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
+    """Return the files with rows of one plan only, and files that may also have other rows.
+
+    Decides by the statistics. Compaction writes files of the second kind.
+    """
+    whole, mixed = [], []
+    for file in live_files(table):
+        least, most = (file.bounds[name].get("plan_sequence") for name in ("min", "max"))
+        if least == most == sequence and file.records is not None:
+            whole.append(file)
+        elif least is None or most is None or least <= sequence <= most:
+            mixed.append(file)
+    return whole, mixed
+
+
+def has_other_files_with_plan(table: DeltaTable, sequence: int) -> bool:
+    """Whether rows of a plan may be in files that `remove_whole` does not remove."""
+    return bool(unsupported_files(table, live_files(table)) or files_with_plan(table, sequence)[1])
+
+
+def remove_whole_files(uri: str, sequence: int, metadata: str) -> int:
+    """Remove the files with rows of one plan only, in one commit, without reading them.
+
+    Returns:
+        The number of their rows.
+
+    Raises:
+        CommitFailedError: Another commit was first at every try.
+    """
+
+    def removal(table: DeltaTable) -> Change:
+        whole, _ = files_with_plan(table, sequence)
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        return Change(
+            actions=[file.removal(now_ms, data_change=True) for file in whole],
+            metadata=metadata,
+            count=sum(file.records or 0 for file in whole),
+        )
+
+    return commit_checked(uri, removal)

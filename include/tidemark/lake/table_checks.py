@@ -1,0 +1,110 @@
+"""Checks that a table belongs to a pipeline and that plans can land in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deltalake import DeltaTable, Schema
+
+from tidemark.lake.columns import field_type
+from tidemark.lake.errors import ColumnsDiffer, ForeignTable, TableAltered
+from tidemark.spec.fields import FieldType, added_fields, type_conflicts
+
+OWNER = "tidemark.pipeline"
+"""The table property with the name of the pipeline."""
+
+_SUPPORTED_FEATURES = {
+    *("appendOnly", "invariants", "checkConstraints"),
+    *("changeDataFeed", "deletionVectors", "v2Checkpoint"),
+}
+"""Table features that allow a commit of new files."""
+_NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
+"""Column metadata of Delta that does not restrict the column's values."""
+
+
+def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
+    """Refuse a table of another pipeline.
+
+    Raises:
+        ForeignTable
+    """
+    owner = table.metadata().configuration.get(OWNER)
+    if owner != pipeline:
+        difference = f"the table property {OWNER} is {owner!r}, not {pipeline!r}"
+        raise ForeignTable(target=uri, difference=difference)
+
+
+def check_columns(table: DeltaTable, uri: str, schema: Schema) -> None:
+    """Check that a table has all columns of a schema, with their types.
+
+    Raises:
+        ColumnsDiffer
+    """
+    present = {field.name: field.type for field in table.schema().fields}
+    for wanted in schema.fields:
+        if wanted.name not in present:
+            raise ColumnsDiffer(target=uri, difference=f"it has no column {wanted.name}")
+        if _without_nullability(present[wanted.name]) != _without_nullability(wanted.type):
+            difference = f"its column {wanted.name} is {present[wanted.name]}"
+            raise ColumnsDiffer(target=uri, difference=difference)
+
+
+def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions: bool) -> None:
+    """Check that adding fields is enough to give a table the columns of a schema.
+
+    Args:
+        table: The table.
+        uri: Its location.
+        schema: The columns.
+        has_unions: Whether some of the columns are unions, as `type_conflicts` takes it.
+
+    Raises:
+        ColumnsDiffer
+    """
+    present = field_types(table.schema())
+    for name, needed in field_types(schema).items():
+        if name in present:
+            for difference in type_conflicts(present[name], needed, name, has_unions=has_unions):
+                raise ColumnsDiffer(target=uri, difference=difference)
+
+
+def missing_fields(table: DeltaTable, schema: Schema) -> list[str]:
+    """Return the names of columns and nested fields of a schema that a table lacks."""
+    present = field_types(table.schema())
+    missing: list[str] = []
+    for name, kind in field_types(schema).items():
+        missing += added_fields(present[name], kind, name) if name in present else [name]
+    return missing
+
+
+def check_rules(table: DeltaTable, uri: str) -> None:
+    """Refuse a table with rules for its writers that a commit of new files does not check.
+
+    Raises:
+        TableAltered
+    """
+    for name in table.metadata().configuration:
+        if name.startswith("delta.constraints."):
+            constraint = name.removeprefix("delta.constraints.")
+            raise TableAltered(target=uri, difference=f"it has the constraint {constraint!r}")
+    for field in table.schema().fields:
+        rules = {name for name in field.metadata if name.startswith("delta.")}
+        if not field.nullable or rules - _NO_RULES:
+            raise TableAltered(target=uri, difference=f"its column {field.name} has a rule")
+    if unknown := set(table.protocol().writer_features or ()) - _SUPPORTED_FEATURES:
+        difference = f"it has the table feature {', '.join(sorted(unknown))}"
+        raise TableAltered(target=uri, difference=difference)
+
+
+def field_types(schema: Schema) -> Mapping[str, FieldType]:
+    """Return the field types of a schema by column."""
+    return {field.name: field_type(field.type) for field in schema.fields}
+
+
+def _without_nullability(kind: Any) -> str:
+    """Return a type as text; Spark and delta-rs differ on nulls in nested fields."""
+    text = kind.to_json() if hasattr(kind, "to_json") else str(kind)
+    return text.replace('"containsNull":false', '"containsNull":true').replace(
+        '"nullable":false', '"nullable":true'
+    )
