@@ -166,7 +166,7 @@ def test_i1_a_landing_just_before_a_compactions_commit_delays_it(
     assert len(DeltaTable(lake.uri).file_uris()) == 2
 
 
-def test_a_compaction_that_others_always_overtake_is_put_off(
+def test_a_compaction_is_deferred_after_repeated_concurrent_commits(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of tries is bounded; nothing changes, and the next maintenance compacts."""
@@ -183,7 +183,7 @@ def test_a_compaction_that_others_always_overtake_is_put_off(
     assert lake.verified() == [(12, 12)]
 
 
-def test_an_undo_that_others_always_overtake_can_be_repeated(
+def test_an_undo_that_concurrent_commits_prevented_can_be_repeated(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its error is retryable, and no row has left the table."""

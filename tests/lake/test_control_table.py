@@ -201,7 +201,7 @@ def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None
     assert table.recorded_at("others", EventKind.PLANNED) == {}
 
 
-def test_unproven_gaps_are_told_apart(table: ControlTable) -> None:
+def test_unproven_gaps_are_recorded_separately(table: ControlTable) -> None:
     """What only the engine vouches for stays visible as such."""
     plan = make_plan((0, 0, 5))
     append(table, "events", started({0: 0}), Planned(plan=plan))
@@ -244,7 +244,7 @@ def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
     assert table.ledger("events").event_number == 7
 
 
-def test_a_summary_is_read_again_once_somebody_has_written(
+def test_a_cached_summary_is_read_again_after_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever it was, also to a table that was made anew; and not before."""
@@ -289,7 +289,7 @@ def test_a_pipelines_files_are_compacted_as_they_come(tmp_path: Path, soon: int)
     assert (ledger.event_number, ledger.missing_events) == (soon + 2, 0)
 
 
-def test_an_event_stands_whose_compaction_was_in_the_way(
+def test_an_event_is_recorded_even_if_its_compaction_fails(
     tmp_path: Path, soon: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process compacts at the same moment."""

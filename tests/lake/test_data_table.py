@@ -81,7 +81,7 @@ def test_a_plan_is_found_by_its_fingerprint(tmp_path: Path) -> None:
     assert log.find_landing(make_plan((0, 15, 20), sequence=4)) is None
 
 
-def test_chains_and_epochs_are_told_apart(tmp_path: Path) -> None:
+def test_a_plan_of_another_chain_or_epoch_is_not_found(tmp_path: Path) -> None:
     """A backfill, or the same number after a rewind, is another transaction."""
     live = make_plan((0, 0, 5))
     commit(tmp_path, live, [(0, 0)])

@@ -50,7 +50,7 @@ def leave(lake: FileLake, folder: str, *names: str) -> set[str]:
 # -- compaction ----------------------------------------------------------------------------------
 
 
-def test_small_files_become_few_and_every_plan_is_found_as_before(lake: FileLake) -> None:
+def test_compaction_merges_small_files_and_keeps_every_landing(lake: FileLake) -> None:
     """I5: counts, commits and rows of each plan; what is few already is left alone."""
     plans = [lake.run(3, number % 2) for number in range(4)]
     before, rows = [lake.table.find_landing(plan) for plan in plans], lake.rows()
@@ -84,7 +84,7 @@ def test_i1_a_maintained_table_is_verified_undone_and_landed_again(lake: FileLak
     assert lake.committed()[0] == 10
 
 
-def test_compacted_rows_take_what_landed_rows_take(lake: FileLake) -> None:
+def test_compacted_files_have_the_same_encoding_as_landed_files(lake: FileLake) -> None:
     """Plans are bounded by what records take in the table's files; the log tells as much."""
     lake.run(3)
     lake.run(3)
@@ -130,7 +130,7 @@ def overtaken(lake: FileLake, other: Callable[[], object]) -> OvertakenTable:
     return maintained
 
 
-def test_a_landing_meanwhile_stays_as_it_is(lake: FileLake) -> None:
+def test_a_compaction_keeps_the_files_of_a_concurrent_landing(lake: FileLake) -> None:
     """No conflict: the compaction keeps what it did not read."""
     lake.run(3)
     lake.run(3)
@@ -142,7 +142,7 @@ def test_a_landing_meanwhile_stays_as_it_is(lake: FileLake) -> None:
     assert len(DeltaTable(lake.uri).file_uris()) == 2
 
 
-def test_rows_that_are_removed_meanwhile_stay_removed(lake: FileLake) -> None:
+def test_a_compaction_does_not_restore_concurrently_removed_rows(lake: FileLake) -> None:
     """The compaction is tried again, a bounded number of times, and then left to the next one."""
     plans = [lake.run(3) for _ in range(5)]
     left = iter(plans)
@@ -161,7 +161,7 @@ def test_rows_that_are_removed_meanwhile_stay_removed(lake: FileLake) -> None:
     assert lake.rows() == [(0, 15), (0, 16)]
 
 
-def test_a_landing_that_meets_a_compaction_lands(lake: FileLake) -> None:
+def test_files_written_before_a_compaction_land_after_it(lake: FileLake) -> None:
     """Files that were written before it are committed after it."""
     lake.run(3)
     lake.run(3)
@@ -176,7 +176,7 @@ def test_a_landing_that_meets_a_compaction_lands(lake: FileLake) -> None:
 # -- what goes -----------------------------------------------------------------------------------
 
 
-def test_files_of_versions_that_are_old_go(lake: FileLake) -> None:
+def test_files_of_versions_older_than_the_retention_are_removed(lake: FileLake) -> None:
     """Also those that a checkpoint has dropped, which VACUUM forgets; the rows stay."""
     for _ in range(3):
         lake.run(3)
@@ -194,7 +194,7 @@ def test_files_of_versions_that_are_old_go(lake: FileLake) -> None:
     assert lake.verified() == [(9, 9)]
 
 
-def test_a_dry_run_tells_what_would_go_and_writes_nothing(lake: FileLake) -> None:
+def test_a_dry_run_returns_the_files_to_remove_and_removes_none(lake: FileLake) -> None:
     """The same files go without it."""
     lake.run(3)
     lake.run(3)
@@ -209,7 +209,7 @@ def test_a_dry_run_tells_what_would_go_and_writes_nothing(lake: FileLake) -> Non
     assert set(told.removed) < set(gone)
 
 
-def test_what_a_killed_driver_left_goes_once_its_plan_is_over(lake: FileLake) -> None:
+def test_files_of_a_killed_process_are_removed_once_its_plan_is_finished(lake: FileLake) -> None:
     """Whole files, what a task had in hand, checksums, and the folders."""
     plan = lake.plan(3)
     left = plan_folder(plan.sequence, uuid4())
@@ -263,7 +263,7 @@ def test_files_of_an_open_plan_stay_however_old_and_land_exactly(lake: FileLake)
     assert lake.verified() == [(5, 5)]
 
 
-def test_files_of_a_plan_that_is_made_meanwhile_stay(lake: FileLake) -> None:
+def test_files_of_a_plan_newer_than_the_ledger_stay(lake: FileLake) -> None:
     """What the ledger did not know when it was read is not over; what lands since is not lost."""
     lake.run(2)
     maintenance = lake.maintenance(LATER)
@@ -358,7 +358,7 @@ def test_a_retention_that_readers_do_not_know_of_is_refused(
         assert maintenance.maintain(timedelta(hours=asked)).retention == timedelta(hours=kept)
 
 
-def test_a_retention_that_nobody_can_read_is_refused(lake: FileLake) -> None:
+def test_an_unparsable_table_retention_is_refused(lake: FileLake) -> None:
     """It may be longer than any guess; another engine wrote it."""
     lake.run(3)
     log = lake.uri / "_delta_log"
@@ -378,7 +378,7 @@ def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake)
         lake.maintenance(table=DeltaMaintainedTable(str(lake.uri), "other")).maintain(WEEK)
 
 
-def test_a_storage_that_refuses_is_told_by_name(lake: FileLake) -> None:
+def test_a_failed_removal_raises_engine_failed(lake: FileLake) -> None:
     """An error that a retry may cure, with what was refused."""
     lake.run(3)
 
@@ -444,7 +444,7 @@ def test_the_age_of_files_is_measured_by_the_storages_clock(lake: FileLake) -> N
     assert [each.path for each in lake.maintenance(now=now).maintain(WEEK).removed] == [file.name]
 
 
-def test_files_that_killed_processes_left_of_a_test_go_after_an_hour(lake: FileLake) -> None:
+def test_leftover_probes_are_removed_after_an_hour(lake: FileLake) -> None:
     """The file for reading the clock, and the folder for testing conditional writes."""
     lake.run(3)
     for age_s in (3_500, 3_700):

@@ -196,7 +196,7 @@ def stocked(request: pytest.FixtureRequest, tmp_path: Path) -> Stocked:
     return InMemory() if request.param == "memory" else OnDelta(tmp_path / "table")
 
 
-def test_what_rows_take_is_told_by_files_that_are_mostly_rows(tmp_path: Path) -> None:
+def test_the_size_of_a_row_is_measured_on_large_files_only(tmp_path: Path) -> None:
     """A file of three rows is schema and statistics; what more rows would take is not in it."""
     stocked = OnDelta(tmp_path / "table")
     assert stocked.table.size() == TableSize(records=0, bytes=0)
@@ -208,8 +208,10 @@ def test_what_rows_take_is_told_by_files_that_are_mostly_rows(tmp_path: Path) ->
     assert told == TableSize(records=39_997, bytes=largest)
 
 
-def test_an_empty_table_holds_nothing(stocked: Stocked) -> None:
-    """Whether it is there or not; asking does not make it."""
+def test_reading_an_absent_or_empty_table_returns_nothing(
+    stocked: Stocked,
+) -> None:
+    """A read does not create the table."""
     for made in (False, True):
         if made:
             stocked.table.prepare("events")
@@ -219,7 +221,7 @@ def test_an_empty_table_holds_nothing(stocked: Stocked) -> None:
         assert stocked.table.find_landing(make_plan((0, 0, 9))) is None
 
 
-def test_i5_a_commit_counts_for_the_rows_that_are_left_of_it(stocked: Stocked) -> None:
+def test_i5_rows_deleted_after_a_commit_are_not_counted_as_left_of_it(stocked: Stocked) -> None:
     """Deleted since: they must not be recorded as landed, and the gap shows them."""
     plan, other = make_plan((0, 0, 4)), make_plan((0, 4, 6), sequence=2)
     version = stocked.land(plan, places(0, 0, 1, 2, 3))
@@ -252,7 +254,7 @@ def test_a_plan_of_gaps_alone_is_all_gap(stocked: Stocked) -> None:
     assert stocked.table.current_landing(plan).records == 0
 
 
-def test_holdings_are_counted_by_plan_incarnation_and_partition(stocked: Stocked) -> None:
+def test_row_ranges_are_counted_by_plan_incarnation_and_partition(stocked: Stocked) -> None:
     """With the first and the last offset of each; a double counts twice."""
     stocked.land(make_plan((0, 0, 9), (1, 0, 9)), places(0, 1, 3, 8) + places(1, 5))
     stocked.land(
@@ -265,7 +267,7 @@ def test_holdings_are_counted_by_plan_incarnation_and_partition(stocked: Stocked
     )
 
 
-def test_holdings_end_where_rows_of_another_plan_lie_between(stocked: Stocked) -> None:
+def test_a_row_range_ends_before_rows_of_another_plan(stocked: Stocked) -> None:
     """A backfill around what had landed before: each run of rows of one plan is told apart."""
     stocked.land(make_plan((0, 4, 6)), places(0, 4, 5))
     stocked.land(make_plan((0, 1, 4), (0, 6, 9), sequence=2), places(0, 1, 3, 6, 8))
@@ -280,7 +282,7 @@ def test_holdings_end_where_rows_of_another_plan_lie_between(stocked: Stocked) -
     ]
 
 
-def test_what_is_held_is_told_by_range(stocked: Stocked) -> None:
+def test_current_landing_counts_rows_by_planned_range(stocked: Stocked) -> None:
     """Whoever committed it, in the newest version; more rows than offsets are refused."""
     plan = make_plan((0, 0, 4), (0, 6, 8), (1, 0, 5))
     version = stocked.land(plan, places(0, 0, 1, 7) + places(1, 2))
@@ -290,7 +292,7 @@ def test_what_is_held_is_told_by_range(stocked: Stocked) -> None:
         stocked.table.current_landing(plan)
 
 
-def test_plans_that_landed_are_told_with_who_asks_now(stocked: Stocked) -> None:
+def test_plan_commits_carry_the_given_requester(stocked: Stocked) -> None:
     """Both chains; the commit does not say who asked then."""
     live = make_plan((0, 0, 4))
     backfill = make_plan((1, 2, 4), sequence=2, kind=PlanKind.BACKFILL, epoch=3)
@@ -302,7 +304,7 @@ def test_plans_that_landed_are_told_with_who_asks_now(stocked: Stocked) -> None:
     }
 
 
-def test_of_two_plans_of_one_number_the_newer_is_told(stocked: Stocked) -> None:
+def test_plan_commits_with_one_number_resolve_to_the_newer_plan(stocked: Stocked) -> None:
     """The older one was restored away, in an epoch before."""
     stocked.land(make_plan((0, 0, 4)), [])
     newer = make_plan((0, 0, 2), epoch=1)
@@ -310,7 +312,7 @@ def test_of_two_plans_of_one_number_the_newer_is_told(stocked: Stocked) -> None:
     assert newest_plans(stocked.table.plan_commits("test:1")) == {1: newer}
 
 
-def test_rows_are_told_in_offset_order_with_their_plans(stocked: Stocked) -> None:
+def test_rows_of_returns_plan_and_record_in_offset_order(stocked: Stocked) -> None:
     """Of one incarnation, one partition and one span, and nothing else; doubles are both told."""
     stocked.land(make_plan((0, 0, 9), (1, 0, 9)), places(0, 8, 2, 4) + places(1, 3))
     stocked.land(make_plan((0, 0, 9), sequence=2), places(0, 4, 3))
@@ -338,7 +340,7 @@ def test_i4_a_fenced_chain_stays_fenced(stocked: Stocked) -> None:
     assert len(list(stocked.table.rows_of("id-1", 0, Span(0, 9)))) == 2
 
 
-def test_i7_a_table_of_somebody_else_is_not_fenced(tmp_path: Path) -> None:
+def test_i7_fencing_refuses_a_table_of_another_pipeline(tmp_path: Path) -> None:
     """Nothing is written to it."""
     OnDelta(tmp_path).land(make_plan((0, 0, 1), pipeline="other"), places(0, 0))
     version = DeltaTable(tmp_path).version()
@@ -347,7 +349,7 @@ def test_i7_a_table_of_somebody_else_is_not_fenced(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).version() == version
 
 
-def test_values_that_no_reader_of_kafka_writes_are_told_too(tmp_path: Path) -> None:
+def test_rows_of_returns_rows_with_altered_timestamps(tmp_path: Path) -> None:
     """Somebody set a time or its type to null or nonsense: a row to compare, and no crash."""
     stocked = OnDelta(tmp_path)
     stocked.land(make_plan((0, 0, 3)), places(0, 0, 1, 2))

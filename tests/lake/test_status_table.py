@@ -39,7 +39,7 @@ def test_every_value_of_a_status_has_a_column_and_the_page_explains_it() -> None
     assert [name for name in COLUMNS.names if f"`{name}`" not in section] == []
 
 
-def test_a_look_replaces_the_one_before_and_leaves_others_alone(tmp_path: Path) -> None:
+def test_writing_status_replaces_only_the_rows_of_the_checked_pipelines(tmp_path: Path) -> None:
     """One row for each pipeline, whoever looked at which."""
     write_status(str(tmp_path), [row("a", lag=1), row("b", lag=2)])
     write_status(str(tmp_path), [row("b", lag=3), row("c", lag=4)])

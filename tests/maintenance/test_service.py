@@ -71,7 +71,7 @@ def maintenance(table: RecordingTable) -> Maintenance:
     return Maintenance(name="t", table=table, finished_plans=over, now=lambda: NOW)
 
 
-def test_plans_are_asked_for_before_files_are_looked_for() -> None:
+def test_finished_plans_are_read_before_files_are_listed() -> None:
     """A plan that lands in between is an open one; the retention counts from now."""
     table = RecordingTable()
     done = maintenance(table).maintain(WEEK)
@@ -93,7 +93,7 @@ def test_plans_are_asked_for_before_files_are_looked_for() -> None:
         (MAX_COMPACTIONS + 9, MAX_COMPACTIONS, MaintenanceOutcome.COMPACTION_DEFERRED),
     ],
 )
-def test_a_compaction_that_meets_others_is_tried_some_times(
+def test_a_conflicting_compaction_is_retried_a_bounded_number_of_times(
     conflicts: int, tried: int, outcome: MaintenanceOutcome
 ) -> None:
     """Then it is left to the next maintenance; what nobody needs goes all the same."""
@@ -109,7 +109,7 @@ def test_a_dry_run_compacts_nothing() -> None:
     assert table.steps == ["current_files", "plans", "dry run"]
 
 
-def test_the_outcome_as_plain_values() -> None:
+def test_the_maintenance_result_as_plain_values() -> None:
     """For `--json` and for Airflow."""
     assert maintenance(RecordingTable()).maintain(WEEK).as_record() == {
         "table": "t",
@@ -125,7 +125,7 @@ def test_the_outcome_as_plain_values() -> None:
     }
 
 
-def test_which_plans_are_over() -> None:
+def test_landed_and_abandoned_plans_are_finished() -> None:
     """Landed or given up, and known; not open, not being undone, not to come."""
     pipeline = MemoryPipeline()
     for number in range(2):
@@ -146,7 +146,7 @@ def _refuse(plan: object) -> tuple[int, int]:
     raise EngineFailed(operation="removing", reason=str(plan))
 
 
-def test_a_control_table_that_is_gone_is_told() -> None:
+def test_finished_plans_refuses_a_missing_control_table() -> None:
     """I7: nobody knows which plans are over."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)

@@ -16,7 +16,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.throughput import Throughput
+from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
 from tidemark.lake.control_repair import translate_control_damage
@@ -25,7 +25,6 @@ from tidemark.lake.errors import ControlConflict
 from tidemark.lake.ledger_summary import read_pipeline_rows
 from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, python_rows, query_rows
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
-from tidemark.lake.throughput import read_throughput
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +141,7 @@ class DeltaControlTable:
     def throughput(self, pipeline: str) -> Throughput:
         """Return the durations and sizes of the newest landed live plans."""
         table = open_if_exists(self._uri)
-        return Throughput() if table is None else read_throughput(table, pipeline)
+        return Throughput() if table is None else _read_throughput(table, pipeline)
 
     @_reading
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
@@ -254,3 +253,42 @@ class DeltaControlTable:
             # Another process created the table since `open_if_exists`.
             log.debug("created by another process uri=%s", self._uri)
         return DeltaTable(self._uri)
+
+
+_RUNS = """
+SELECT plan_sequence,
+  min(CASE WHEN event = 'planned' THEN recorded_at END) AS planned_at,
+  max(CASE WHEN event = 'landed' THEN recorded_at END) AS landed_at,
+  sum(CASE WHEN event = 'landed' THEN end_offset - start_offset END) AS offsets
+FROM t WHERE pipeline = '{pipeline}' AND plan_kind = 'live' AND event IN ('planned', 'landed')
+  AND plan_sequence NOT IN (
+    SELECT plan_sequence FROM t
+    WHERE pipeline = '{pipeline}' AND event IN ('undo_started', 'undone'))
+GROUP BY plan_sequence
+HAVING count(CASE WHEN event = 'planned' THEN 1 END) > 0
+  AND count(CASE WHEN event = 'landed' THEN 1 END) > 0
+ORDER BY plan_sequence DESC LIMIT {most}
+"""
+
+_LOWS = """
+SELECT partition, min(low_watermark) AS low FROM t
+WHERE pipeline = '{pipeline}' AND event = 'planned' AND plan_sequence = {sequence}
+GROUP BY partition
+"""
+
+
+def _read_throughput(table: DeltaTable, pipeline: str) -> Throughput:
+    """Read the newest landed live plans of a pipeline, without undone plans."""
+    runs = [
+        Run(
+            sequence=row["plan_sequence"],
+            planned_at=row["planned_at"],
+            landed_at=row["landed_at"],
+            offsets=row["offsets"] or 0,
+        )
+        for row in reversed(query_rows(table, _RUNS.format(pipeline=pipeline, most=RUNS)))
+    ]
+    if not runs:
+        return Throughput()
+    lows = query_rows(table, _LOWS.format(pipeline=pipeline, sequence=runs[0].sequence))
+    return Throughput(runs=runs, lows={row["partition"]: row["low"] for row in lows})
