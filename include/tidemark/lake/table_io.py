@@ -38,10 +38,8 @@ def open_if_exists(uri: str) -> DeltaTable | None:
         return DeltaTable(uri)
     except TableNotFoundError as missing:
         # delta-rs raises this also without access, and if a file is the parent of a folder.
-        if os_error_number(missing) not in {
-            None,
-            errno.ENOENT,
-        }:  # fence: no-access-is-no-empty-table
+        number = os_error_number(missing)
+        if number not in {None, errno.ENOENT}:  # fence: no-access-is-no-empty-table
             raise tidemark_error(missing, uri, "reading the table") from missing
         file = next(_data_files(uri), None)
         if file is None:  # fence: data-files-without-a-log-are-no-empty-table
