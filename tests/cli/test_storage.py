@@ -134,7 +134,8 @@ def test_a_report_without_its_check_results_names_the_cause(
     place = _occupied(lake, table)
     shown, record = offline("report", "events"), offline("report", "events", "--json")
     first = _first_line(shown)
-    assert first == f"StorageRefused: using the table failed at {place}: Not a directory."
+    problem = f"The storage refused using the table at {place}: Not a directory."
+    assert first == f"StorageRefused: {problem}"
     assert shown.code == record.code == ExitCode.REFUSED
     assert record.json["error"] == "StorageRefused"
 
@@ -159,7 +160,7 @@ def test_a_report_page_that_cannot_be_written_names_the_cause(
         offline("report", "events", "--output", str(page)),
         offline("report", "events", "--output", str(tmp_path)),
     ):
-        assert shown.err.startswith("StorageRefused: writing the page failed at ")
+        assert shown.err.startswith("StorageRefused: The storage refused writing the page at ")
         assert shown.code == ExitCode.REFUSED
     assert lake.rows()
 

@@ -299,7 +299,7 @@ def test_a_spark_failure_is_an_engine_failed_error(lake: Lake) -> None:
     pipeline = lake.of("nowhere")
     pipeline.table.prepare("events")
     (Path(pipeline.uri) / "_delta_log" / f"{1:020}.json").write_text("not JSON")
-    with pytest.raises(EngineFailed, match="landing plan 1 of pipeline 'events' failed") as caught:
+    with pytest.raises(EngineFailed, match="while landing plan 1 of pipeline 'events'") as caught:
         pipeline.land(make_plan((0, 0, 5), topic="nowhere"))
     assert "\n" not in caught.value.reason
     assert 0 < len(caught.value.reason) <= 500
@@ -316,7 +316,7 @@ def test_files_that_cannot_be_written_are_an_error_of_the_storage(
     with read_only(Path(pipeline.uri)), pytest.raises(StorageRefused) as caught:
         pipeline.sink.write(plan, 1000)
     assert caught.value.rendered("problem").startswith(
-        f"landing plan 1 of pipeline 'events' failed at {pipeline.uri}"
+        f"The storage refused landing plan 1 of pipeline 'events' at {pipeline.uri}"
     )
     assert caught.value.reason == "Read-only file system"
     assert pipeline.ingest.execute(plan.sequence).landing.records == 2
