@@ -486,7 +486,7 @@ class DeltaDataTable:
         return rows, table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """Raise transactions to `FENCED_VERSION`, so that no plan of these chains can land any more.
+        """Raise transactions to `FENCED_VERSION`, so that no plan of these chains can land.
 
         Returns:
             The version of the table from which that holds.
