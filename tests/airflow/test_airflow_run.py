@@ -368,11 +368,11 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         assert told("A run of away has not ended in time")
         alarm = told("clicks: RunwayTooShort: ")
         assert alarm.startswith("tidemark_status.alarm of ")
-        assert "See `tidemark status clicks` for the partitions" in alarm
-        assert "Land more now with `tidemark ingest clicks`" in alarm
+        assert "`tidemark status clicks`" in alarm
+        assert "`tidemark ingest clicks`" in alarm
         failure = told("tidemark_lost.plan of ")
-        assert " has failed: NoStartOffset: " in failure
-        assert "another reader has come to: `tidemark start --help`." in failure
+        assert " failed: NoStartOffset: " in failure
+        assert "`tidemark start" in failure
 
 
 def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:

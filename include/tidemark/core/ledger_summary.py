@@ -104,9 +104,8 @@ def _settled_sequences(rows: Sequence[Row]) -> set[int]:
         sequence
         for sequence, events in events_of.items()
         if len(events[EventKind.PLANNED]) == len(events[EventKind.LANDED]) == 1
-        and not any(
-            events[kind] for kind in CORRECTING_EVENTS
-        )  # fence: corrected-plan-is-read-in-full
+        # fence: corrected-plan-is-read-in-full
+        and not any(events[kind] for kind in CORRECTING_EVENTS)
     }
     # fence: doubtful-replacement-is-read-in-full
     return {sequence for sequence in settled if superseders[sequence] <= settled}

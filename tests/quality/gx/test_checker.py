@@ -273,7 +273,7 @@ def test_a_missing_record_is_found(check: Check) -> None:
     check.land(rows(range(9)))
     report = check(planned(0, 10))
     off = of(report, "ranges_off")
-    assert (off.passed, off.observed) == (False, "1 (partition 0 [0, 10): 9 records, 10 landed)")
+    assert (off.passed, off.observed) == (False, "1 (partition 0 [0, 10): 9 records, 10 recorded)")
     assert "partition 0 [0, 10): 9 records, 10 landed" in page(report, "built_in")
 
 
@@ -282,7 +282,7 @@ def test_ranges_of_one_partition_are_told_apart(check: Check) -> None:
     check.land(rows([0, 1, 2, 10, 11]))
     report = check(planned(0, 4, records=2), planned(10, 14, records=3))
     assert of(report, "ranges_off").observed == (
-        "2 (partition 0 [0, 4): 3 records, 2 landed; partition 0 [10, 14): 2 records, 3 landed)"
+        "2 (partition 0 [0, 4): 3 records, 2 recorded; partition 0 [10, 14): 2 records, 3 recorded)"
     )
 
 
@@ -395,7 +395,7 @@ def test_a_suite_can_make_skew_critical(check: Check) -> None:
     suite = check.suite([], checks={"top_key_percent": {"limit": 50, "severity": "critical"}})
     (skewed,) = check(planned(0, 10), suite=suite).failed_critical()
     assert skewed.observed == "90 (key 'foo')"
-    assert skewed.expectation.startswith("the most frequent key is on at most 50 %")
+    assert skewed.expectation.startswith("At most 50% of records with the most frequent key")
 
 
 def test_a_lost_spark_session_is_no_failure_to_write_pages(tmp_path: Path) -> None:
