@@ -163,8 +163,13 @@ def execute(app: App, job: Job[Ref], plans: Sequence[Ref]) -> tuple[list[steps.R
 
 
 def _record(ref: PlanRef | MergeRef, result: steps.Result) -> steps.Result:
+    return {**identity(ref), **result}
+
+
+def identity(ref: PlanRef | MergeRef) -> steps.Result:
+    """Return the values that identify a plan or a merge in results."""
     number = {"plan": ref.sequence} if isinstance(ref, PlanRef) else {}
-    return {"pipeline": ref.pipeline, **number, **result}
+    return {"pipeline": ref.pipeline, **number}
 
 
 def tables_of(refs: Iterable[PlanRef | MergeRef]) -> list[str]:

@@ -51,7 +51,7 @@ def refused(lake: HomeTypedLake, ran: CommandResult) -> dict[str, Any]:
     assert not lake.typed_uri.exists()
     (told,) = ran.json
     assert "'trades'" in told["problem"]
-    assert "nothing was planned" in told["fix"]
+    assert "Nothing was planned" in told["fix"]
     return dict(told)
 
 
@@ -64,7 +64,8 @@ def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
         as_json, plain = offline("decode", "events", "--json"), offline("decode", "events")
     assert as_json.code == plain.code == ExitCode.REFUSED
     told = refused(lake, as_json)
-    assert (told["error"], told["actual"]) == ("RegistryRefused", "HTTP 401")
+    assert told["error"] == "RegistryRefused"
+    assert "HTTP 401" in told["problem"]
     assert "credentials of the connection" in told["fix"]
     assert "connection 'trades'" in plain.out + plain.err
     for ran in (as_json, plain):
@@ -86,8 +87,9 @@ def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
             silent.accept()
     assert ran.code == ExitCode.TRANSIENT
     told = refused(lake, ran)
-    assert (told["error"], told["actual"]) == ("RegistryUnavailable", "ReadTimeout")
-    assert "run the same command again" in told["fix"]
+    assert told["error"] == "RegistryUnavailable"
+    assert "ReadTimeout" in told["problem"]
+    assert "run the command again" in told["fix"]
 
 
 def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(

@@ -24,7 +24,7 @@ from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
 from tidemark.quality.publication_service import landing_of
-from tidemark.run import Ref, applications, run
+from tidemark.run import Ref, applications, identity, run
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server
 
 
@@ -163,7 +163,7 @@ class Parts:
         why = done.failure.as_record() if done.failure else outcome
         if done.failure:
             step(done.failure.rendered("problem"))
-        died = [{"pipeline": plan.pipeline, **why} for plan in plans]
+        died = [{**identity(plan), **why} for plan in plans]
         for record in died if done.results is None else done.results:
             self.records[record["pipeline"]] = record
 
