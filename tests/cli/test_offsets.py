@@ -108,7 +108,7 @@ def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminCli
     assert [each["deleted_unread"] for each in told["partitions"]] == [1, 0]
     assert home.starts() == {}
     assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NothingLanded"
-    for outcome in ("begun", "nothing to do"):
+    for outcome in ("recorded", "nothing to do"):
         code, told = home.run(*ask)
         assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, outcome, {0: 2, 1: 5})
     assert home.starts() == {0: 2, 1: 5}
@@ -139,7 +139,7 @@ def test_from_given_offsets_in_words(home: Home) -> None:
     assert "dry run: nothing was written" in ran.stdout
     assert home.starts() == {}
     ran = tidemark(*ask, home=home.path, environ=home.environ)
-    assert ran.stdout.splitlines()[-1] == "begun"
+    assert ran.stdout.splitlines()[-1] == "recorded"
     assert home.starts() == {0: 4, 1: 5}
     ran = tidemark(
         "export-offsets",
@@ -162,7 +162,7 @@ def test_from_a_checkpoint(home: Home) -> None:
             text = f"v1\n{{}}\n{places}" if name == "offsets" else "v1\n{}"
             (folder / name / str(batch)).write_text(text, encoding="utf-8")
     code, told = home.run("start", "events", "--from-checkpoint", str(folder))
-    assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "begun", {0: 1, 1: 1})
+    assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "recorded", {0: 1, 1: 1})
     assert told["reason"] == f"started at the Structured Streaming checkpoint {folder}, batch 0"
     (note,) = told["notes"]
     assert note.startswith("batch 1 was begun")
@@ -265,7 +265,7 @@ def test_another_readers_records_and_those_that_land_are_all_there_are(
     for partition in (0, 1):
         produce_values(bootstrap, name, 2, partition=partition)
     begun = command("start", "events", *beginning, "--json")
-    assert (begun.code, begun.json["outcome"]) == (ExitCode.OK, "begun"), begun.err
+    assert (begun.code, begun.json["outcome"]) == (ExitCode.OK, "recorded"), begun.err
     for partition in (0, 2):
         produce_values(bootstrap, name, 2, partition=partition)
     lake.run("first")

@@ -117,7 +117,7 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
     assert (blocked.code, blocked.json["error"]) == (ExitCode.QUALITY_FAILED, "QualityFailed")
     assert published() == sorted(good | later)
     (kept,) = tidemark("publication", "list", "events", "--json").json
-    assert (kept["plan"], kept["standing"], kept["reason"]) == (2, "blocked", _PRICE_RULE)
+    assert (kept["plan"], kept["status"], kept["reason"]) == (2, "blocked", _PRICE_RULE)
 
     # Three aborted records, and a marker in each partition.
     told = tidemark("report", "events", "--json").json
