@@ -327,4 +327,4 @@ class App:
         return FailPoint(text)
 
     def _armed(self, name: str, part: _Part, /) -> _Part:
-        return self._fail_point.armed(name, part) if self._fail_point else part
+        return self._fail_point.wrap(name, part) if self._fail_point else part

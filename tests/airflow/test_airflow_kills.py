@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.airflow.test_airflow_run import DAG, SPEC, finished, running, scheduled_run, whole_rows
 from tests.conftest import PROJECT
+from tests.support.airflow_requests import clear_tasks
 from tests.support.connect_page import ConnectPage
 from tests.support.crashes import wait_until
 from tests.support.proxy import proxied_broker
@@ -76,7 +77,7 @@ def test_a_task_killed_while_a_server_reads_ends_its_session_and_commits_nothing
         gate = kafka.proxy.hold()
         second = api.trigger(DAG)
         hold(second)
-        api.clear(DAG, second, ["ingest"], downstream=True)
+        clear_tasks(api, DAG, second, ["ingest"], downstream=True)
         kafka.proxy.clear()
         assert set(finished(api, second).tasks.values()) == {"success"}
         wait_until(lambda: page.sessions() == 0, 60, 0.5)

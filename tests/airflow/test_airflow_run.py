@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
+from tests.support.airflow_requests import asset_events, clear_tasks
 from tests.support.crashes import command_line, wait_until
 from tests.support.kafka_judge import read_all
 from tests.support.parts import Parts
@@ -116,12 +117,12 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
     states = {"plan": "success", "ingest": "skipped", "quality": "skipped", "publish": "skipped"}
     assert second.tasks == states
 
-    api.clear(DAG, first.run_id, ["ingest"], downstream=False)
+    clear_tasks(api, DAG, first.run_id, ["ingest"], downstream=False)
     assert set(finished(api, first.run_id).tasks.values()) == {"success"}
     assert DeltaTable(uri).version() == version
     assert rows(uri) == sorted(landed)
 
-    (event,) = api.asset_events(DAG)
+    (event,) = asset_events(api, DAG)
     record = app.control.ledger("clicks").plans[1]
     assert record.held_now is not None
     assert event.uri == "x-tidemark://bronze/clicks"
@@ -169,7 +170,7 @@ def test_backfills_by_form_and_by_date(
     app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
     uri = app.layout.data_table("bronze/dated")
     assert rows(uri) == [(0, offset) for offset in range(16)]
-    assert [event.extra["records"] for event in api.asset_events(FORM)] == [8, 8]
+    assert [event.extra["records"] for event in asset_events(api, FORM)] == [8, 8]
     again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
     shown = finished(api, api.trigger(FORM, conf={**again, "dry_run": True}), FORM)
     assert set(shown.tasks.values()) == {"success", "skipped"}
@@ -178,7 +179,7 @@ def test_backfills_by_form_and_by_date(
     replaced = finished(api, api.trigger(FORM, conf=again), FORM)
     assert set(replaced.tasks.values()) == {"success"}
     assert rows(uri) == [(0, offset) for offset in range(16)]
-    assert [event.extra["replaces"] for event in api.asset_events(FORM)][-1] is True
+    assert [event.extra["replaces"] for event in asset_events(api, FORM)][-1] is True
 
     version = DeltaTable(uri).version()
     into = {"pipeline": "dated", "retained": True, "into": "twin"}
@@ -189,7 +190,7 @@ def test_backfills_by_form_and_by_date(
     assert topic_id is not None
     verdict = judge(whole_rows(twin), broker.bootstrap, name, topic_id)
     assert (verdict.exact, verdict.records) == (True, 32), verdict
-    event = api.asset_events(FORM)[-1]
+    event = asset_events(api, FORM)[-1]
     assert event.uri == "x-tidemark://bronze/dated@twin"
     assert (event.extra["table"], event.extra["records"]) == (twin, 32)
     assert DeltaTable(uri).version() == version
@@ -294,7 +295,7 @@ def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
     for name in ("ebb", "flood"):
         landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
         assert rows(app.layout.data_table(f"bronze/{name}")) == sorted(landed)
-    events = {event.uri: event.extra for event in api.asset_events(GROUP_DAG)}
+    events = {event.uri: event.extra for event in asset_events(api, GROUP_DAG)}
     assert {uri: (extra["plan"], extra["records"]) for uri, extra in events.items()} == {
         "x-tidemark://bronze/ebb": (1, 30),
         "x-tidemark://bronze/flood": (1, 30),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -84,11 +83,6 @@ def test_a_connection_that_is_not_accepted_in_time_is_tried_again() -> None:
     """The queue of connections of a busy server may be full."""
     sent: list[str] = []
 
-    class Recorder(urllib.request.BaseHandler):
-        def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
-            sent.append(request.get_method())
-            return request
-
     with ExitStack() as sockets, socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         address = server.getsockname()
         is_full = False
@@ -99,7 +93,7 @@ def test_a_connection_that_is_not_accepted_in_time_is_tried_again() -> None:
                 is_full = True
         api = AirflowApi(f"http://127.0.0.1:{address[1]}", "admin", "x", timeout_s=0.2)
         api._token = "t"
-        api._opener.add_handler(Recorder())
+        api._client.event_hooks = {"request": [lambda request: sent.append(request.method)]}
         with pytest.raises(AirflowUnavailable, match="timed out"):
             api.dags()
     assert sent == ["GET"] * 3

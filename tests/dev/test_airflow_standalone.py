@@ -90,7 +90,7 @@ def test_an_airflow_that_is_not_healthy_in_time_is_stopped_with_its_tasks(
     """No process is left, whatever process group it is in."""
     fake_airflow.write_text(LIVES_WITH_A_TASK)
     airflow = AirflowStandalone(layout, os.environ)
-    with pytest.raises(AirflowUnavailable, match="to start"):
+    with pytest.raises(AirflowUnavailable, match="did not start"):
         airflow.start(timeout_s=0.5)
     status = airflow.status()
     assert status.running is False

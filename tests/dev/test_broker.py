@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.support.cluster import kill_node
 from tests.support.kafka_judge import read_all
 from tidemark.core.errors import SetupError
 from tidemark.dev import broker_state as states
@@ -179,7 +180,7 @@ def test_kafkas_own_complaint_is_shown(config: BrokerConfig) -> None:
     embedded = Broker(replace(config, properties={"log.cleaner.dedupe.buffer.size": "1"}))
     with pytest.raises(SetupError, match=r"log\.cleaner\.dedupe.buffer\.size") as caught:
         embedded.start()
-    assert "node 1 of the embedded broker stopped while formatting" in caught.value.rendered(
+    assert "Node 1 of the embedded broker ended while formatting" in caught.value.rendered(
         "problem"
     )
     assert len(caught.value.rendered("actual").splitlines()) == 1
@@ -281,7 +282,7 @@ def test_s17_three_nodes_survive_the_death_of_one(config: BrokerConfig) -> None:
         topics = AdminClient(client).list_topics("orders", timeout=10).topics
         replicas = {len(p.replicas) for p in topics["orders"].partitions.values()}
         assert replicas == {3}
-        killed = embedded.kill_node(1)
+        killed = kill_node(embedded, 1)
         assert not killed.running
         assert killed.pids == status.pids[1:]
         assert _pids_of(config.home) == sorted(killed.pids)
@@ -291,7 +292,7 @@ def test_s17_three_nodes_survive_the_death_of_one(config: BrokerConfig) -> None:
         assert again.pids[1:] == status.pids[1:]
         assert _known_brokers(again) == 3
         for node in (1, 2):
-            embedded.kill_node(node)
+            kill_node(embedded, node)
         one_back = embedded.start_node(2)
         assert not one_back.running
         assert one_back.pids[1:] == status.pids[2:]

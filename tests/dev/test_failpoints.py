@@ -116,7 +116,7 @@ def test_a_step_that_is_not_reached_kills_nobody(tmp_path: Path, fail_at: str | 
 def test_a_step_that_fails_does_so_as_ever(tmp_path: Path) -> None:
     """`after` is after it has come back; an error goes on to whoever handles it."""
     point = FailPoint("control.append:after:1")
-    control = point.armed("control", DeltaControlTable(str(tmp_path / "control")))
+    control = point.wrap("control", DeltaControlTable(str(tmp_path / "control")))
     ledger = control.ledger("events")
     adopted = Adopted(sequence=1, requested_by="test")
     with pytest.raises(TypeError):

@@ -53,7 +53,7 @@ def test_a_detached_process_is_nobodys_child_and_its_output_is_in_the_log(
     wait_until(lambda: "no input" in processes.read_log(log))
     assert processes.last_lines(log) == f"hello from {tmp_path}\nno input"
     assert os.getsid(started.pid) == started.session != os.getsid(0)
-    assert processes.start_time(started.pid) == started.started != ""
+    assert processes.runs_in_session(started.pid, started.session)
     with pytest.raises(ChildProcessError):
         os.waitpid(started.pid, os.WNOHANG)
 
@@ -83,6 +83,7 @@ def test_a_session_whose_leader_lives_is_another_one() -> None:
     ) as stranger:
         assert os.getsid(stranger.pid) == stranger.pid
         assert processes.session_members(stranger.pid) == ()
+        assert not processes.runs_in_session(stranger.pid, stranger.pid)
         stranger.communicate(b"\n")
 
 
@@ -97,17 +98,19 @@ def test_what_ignores_sigterm_gets_sigkill(script: Script, tmp_path: Path) -> No
 
 
 def test_a_zombie_is_dead() -> None:
-    """A process that only waits to be reaped neither runs nor has a start time."""
+    """A process whose parent has not read its exit code does not run."""
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "mark"], stdin=subprocess.PIPE
     ) as child:
         # Between fork and exec the arguments are this process's own.
         wait_until(lambda: processes.runs_with(child.pid, "mark"))
-        assert processes.start_time(child.pid)
+        session = os.getsid(child.pid)
+        assert processes._is_running(child.pid)
         child.kill()
-        # A process on its way out first loses its arguments; a while later it is a zombie.
-        wait_until(lambda: processes.start_time(child.pid) == "")
+        # An ending process first loses its arguments, and becomes a zombie later.
+        wait_until(lambda: not processes._is_running(child.pid))
         assert not processes.runs_with(child.pid, "mark")
+        assert not processes.runs_in_session(child.pid, session)
         assert child.returncode is None
 
 

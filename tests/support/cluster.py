@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import time
 import uuid
@@ -24,8 +26,10 @@ from confluent_kafka.admin import (
 
 from tests.support.kafka_judge import log_ranges
 from tests.support.proxy import ProxiedBroker, Proxy
-from tidemark.dev.broker import Broker, BrokerConfig, Listener
-from tidemark.dev.broker_settings import HOST, data_folder
+from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener
+from tidemark.dev.broker_settings import HOST, data_folder, properties_file
+from tidemark.dev.broker_state import load
+from tidemark.spark.processes import runs_with
 from tidemark.spark.sockets import is_free
 
 NODES = (1, 2, 3)
@@ -48,6 +52,20 @@ def wait_until(what: str, held: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {_DEADLINE_S:.0f} s: {what}")
         time.sleep(_POLL_S)
+
+
+def kill_node(broker: Broker, node: int) -> BrokerStatus:
+    """Kill the process of one node, and return the broker's status when it has ended."""
+    home = broker.status().home
+    state = load(home)
+    assert state is not None
+    (pid,) = (each.pid for each in state.nodes if each.node == node)
+    assert pid is not None
+    argument = str(properties_file(home, node))
+    assert runs_with(pid, argument)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(f"node {node} ends", lambda: not runs_with(pid, argument))
+    return broker.status()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +111,7 @@ class Cluster:
 
     def kill(self, node: int) -> None:
         """End a node at once; its connections are gone with it."""
-        self.broker.kill_node(node)
+        kill_node(self.broker, node)
         self.proxies[node].cut()
 
     def mend(self) -> None:

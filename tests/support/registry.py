@@ -190,8 +190,8 @@ class RegistryServer:
         """End the registry's process and return when it has ended."""
         state = read_json(self._file)
         if state is not None:
-            living = partial(processes.session_members, state["session"])
-            processes.stop("the schema registry", living, timeout_s=60)
+            running = partial(processes.session_members, state["session"])
+            processes.stop("The schema registry", running, timeout_s=60)
             self._file.unlink()
 
     def _spawn(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class RegistryServer:
 
     def _answers(self, registry: Registry) -> bool:
         state = read_json(self._file)
-        if not processes.is_running(state["pid"], state["started"]):
+        if not processes.runs_in_session(state["pid"], state["session"]):
             log = self._home / "registry.log"
             raise RuntimeError(f"the registry has ended: {processes.last_lines(log)}")
         try:

@@ -1,4 +1,4 @@
-"""What `airflow standalone` is told, each setting with its reason."""
+"""Settings of `airflow standalone`, each with its reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from tidemark.spec.layout import Layout
 
 HOST = "127.0.0.1"
-"""Nothing of `make up` is reachable from another machine, where Airflow lets us choose."""
+"""Address of all of Airflow's servers whose address can be set; only this machine reaches it."""
 
 _LOCAL_SPARK = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
 
@@ -21,17 +21,17 @@ _FIXED: Mapping[str, str] = {
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__API__HOST": HOST,
     "AIRFLOW__API__WORKERS": "1",
-    # Nothing phones home.
+    # Airflow and Great Expectations send no usage data.
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     "GX_ANALYTICS_ENABLED": "False",
-    # A changed DAG file or spec shows within seconds; parsing them takes a third of a second each.
+    # A changed DAG file or spec takes effect within seconds. Parsing takes 0.3 s for each file.
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
     "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-    # Its log is read by people and by `last_lines`: no colours, no delay.
+    # People and `last_lines` read the log, so it has no colours and no delay.
     "NO_COLOR": "1",
     "PYTHONUNBUFFERED": "1",
-    # The parts of Airflow talk to each other here, whatever proxy the environment has.
+    # The parts of Airflow connect to each other directly, even if the environment has a proxy.
     "NO_PROXY": f"{HOST},localhost",
     "no_proxy": f"{HOST},localhost",
 }
@@ -42,7 +42,7 @@ class AirflowPorts:
     """Ports that Airflow listens on.
 
     Attributes:
-        api: Pages and REST API.
+        api: Web UI and REST API.
         worker_log: The scheduler's log server.
         trigger_log: The triggerer's log server.
     """
@@ -53,29 +53,29 @@ class AirflowPorts:
 
 
 def url(port: int) -> str:
-    """Address of the pages and the REST API."""
+    """Return the address of the web UI and the REST API."""
     return f"http://{HOST}:{port}"
 
 
 def password_file(home: Path) -> Path:
-    """Where Airflow's simple auth manager keeps the password of `admin`."""
+    """Return the file in which Airflow's simple auth manager stores the password of `admin`."""
     return home / "simple_auth_manager_passwords.json.generated"
 
 
 def environment(
     layout: Layout, environ: Mapping[str, str], ports: AirflowPorts, parallelism: int
 ) -> dict[str, str]:
-    """The environment of `airflow standalone`.
+    """Return the environment of `airflow standalone`.
 
     Args:
-        layout: Airflow's home, the DAG folder, and where Tidemark keeps its state.
-        environ: What to build on; its AIRFLOW_CONN_ variables are kept.
-        ports: Where to listen.
-        parallelism: Most tasks at once over all DAGs; each may hold a Spark driver.
+        layout: Folders of Airflow, of the DAGs and of Tidemark's state.
+        environ: Base environment; its AIRFLOW_CONN_ variables take precedence.
+        ports: Ports to listen on.
+        parallelism: Largest number of concurrent tasks; each task may run a Spark driver.
     """
     home = layout.airflow
-    here = str(Path(sys.executable).parent)
-    chosen = {
+    programs = str(Path(sys.executable).parent)
+    settings = {
         **_FIXED,
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(layout.project / "dags"),
@@ -90,9 +90,9 @@ def environment(
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(ports.trigger_log),
         "TIDEMARK_PROJECT": str(layout.project),
         "TIDEMARK_HOME": str(layout.home),
-        # Standalone starts its parts by the name `airflow`, and they start `spark-submit`.
-        "PATH": os.pathsep.join([here, environ.get("PATH", os.defpath)]),
+        # Standalone starts its parts by the name `airflow`, and tasks start `spark-submit`.
+        "PATH": os.pathsep.join([programs, environ.get("PATH", os.defpath)]),
     }
     if layout.lakehouse_root:
-        chosen["TIDEMARK_LAKEHOUSE"] = layout.lakehouse_root
-    return {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(_LOCAL_SPARK), **environ, **chosen}
+        settings["TIDEMARK_LAKEHOUSE"] = layout.lakehouse_root
+    return {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(_LOCAL_SPARK), **environ, **settings}

@@ -1,7 +1,7 @@
-"""`airflow standalone` for `make up` and the demo: started, watched, stopped.
+"""Starts, watches and stops `airflow standalone`, for `make up` and the demo.
 
-One session of the operating system holds all of its processes. Airflow gives each task a process
-group of its own, so the session is what finds Spark drivers as well.
+One session of the operating system contains all of its processes. Airflow starts each task in a
+new process group, so only the session leads to the Spark drivers.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from tidemark.spec.layout import Layout
 _log = logging.getLogger(__name__)
 
 USERNAME = "admin"
-"""The one user that `airflow standalone` has."""
+"""The only user of `airflow standalone`."""
 
 _POLL_S = 0.2
-_NEEDED = ("metadatabase", "scheduler", "dag_processor")
+_REQUIRED_COMPONENTS = ("metadatabase", "scheduler", "dag_processor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowStatus:
-    """What is known about an Airflow without asking it.
+    """Status of an Airflow, from the recorded state and the process table.
 
     Attributes:
-        running: Whether its main process lives.
-        url: Address of its pages; empty before the first start.
-        username: Login.
-        password: Its password; empty before the first start.
+        running: Whether the main process runs.
+        url: Address of the web UI; empty before the first start.
+        username: User name.
+        password: Password of the user; empty before the first start.
         home: AIRFLOW_HOME.
-        log: What its processes print.
-        processes: Processes that live, Spark drivers of running tasks among them.
+        log: File with the output of all processes.
+        processes: Ids of the running processes, including Spark drivers of tasks.
     """
 
     running: bool
@@ -57,7 +57,7 @@ class AirflowStatus:
     processes: tuple[int, ...]
 
     def as_record(self) -> dict[str, Any]:
-        """The status as plain values, for `--json`; without the password."""
+        """Return the status as plain values for `--json`, without the password."""
         return {
             "running": self.running,
             "url": self.url,
@@ -70,11 +70,10 @@ class AirflowStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What the next process that asks must know."""
+    """The recorded state of an Airflow, for the next process of this home."""
 
     session: int
     pid: int
-    started: str
     ports: AirflowPorts
 
 
@@ -82,11 +81,11 @@ class AirflowStandalone:
     """The Airflow of one home folder.
 
     Args:
-        layout: Airflow's home and the DAG folder.
+        layout: Folders of Airflow and of the DAGs.
         environ: Base environment, with AIRFLOW_CONN_ variables for Kafka and Spark. Without
             AIRFLOW_CONN_SPARK_DEFAULT, Airflow gets a connection to a local Spark.
-        port: Of pages and API; 0 takes the last one again if it is free, else any.
-        parallelism: Most tasks at once.
+        port: Port of web UI and API; 0 selects the last port if it is free, else any free port.
+        parallelism: Largest number of concurrent tasks.
     """
 
     def __init__(
@@ -106,10 +105,10 @@ class AirflowStandalone:
         self._log_file = layout.airflow / "standalone.log"
 
     def status(self) -> AirflowStatus:
-        """Look at the recorded processes; asks nothing of Airflow and changes nothing."""
+        """Return the status of the recorded processes, without a request to Airflow."""
         state = self._load()
         return AirflowStatus(
-            running=state is not None and _is_alive(state),
+            running=state is not None and _is_running(state),
             url=url(state.ports.api) if state else "",
             username=USERNAME,
             password=self._password(),
@@ -119,29 +118,29 @@ class AirflowStandalone:
         )
 
     def api(self) -> AirflowApi:
-        """A client of the REST API."""
+        """Return a client of the REST API."""
         status = self.status()
         return AirflowApi(status.url, status.username, status.password)
 
     def start(self, *, timeout_s: float = 240.0, progress: Progress | None = None) -> AirflowStatus:
-        """Start Airflow and return when it is healthy. One that runs already is left as it is.
+        """Start Airflow unless it runs, and return when it is healthy.
 
         Args:
-            timeout_s: Longest wait.
-            progress: Told of each part that has become healthy.
+            timeout_s: Longest wait, in seconds.
+            progress: Called with a line for each component that has become healthy.
 
         Raises:
-            SetupError: A port is taken, or Airflow ended with an error of its own.
-            AirflowUnavailable: It is not healthy in time; what this call started is stopped again.
+            SetupError: A port is in use, or Airflow ended during its start.
+            AirflowUnavailable: Airflow is not healthy in time; this call stops it again.
         """
         state = self._load()
-        if state is not None and _is_alive(state):
+        if state is not None and _is_running(state):
             self._wait_until_healthy(state, timeout_s, progress)
             return self.status()
         self.stop()
-        state = self._spawn(self._chosen_ports(state))
+        state = self._spawn(self._choose_ports(state))
         if progress:
-            progress(f"airflow starts, its log is {self._log_file}")
+            progress(f"starting airflow; its log is {self._log_file}")
         try:
             self._wait_until_healthy(state, timeout_s, progress)
         except BaseException:
@@ -150,7 +149,7 @@ class AirflowStandalone:
         return self.status()
 
     def stop(self, *, timeout_s: float = 20.0) -> AirflowStatus:
-        """End Airflow and every process it started, and return when none is left.
+        """End Airflow and all its descendants, and return when all of them have ended.
 
         Args:
             timeout_s: Seconds from the first signal to SIGKILL.
@@ -164,10 +163,10 @@ class AirflowStandalone:
 
     # -- start -----------------------------------------------------------------------------------
 
-    def _chosen_ports(self, last: _State | None) -> AirflowPorts:
+    def _choose_ports(self, last: _State | None) -> AirflowPorts:
         spare, worker_log, trigger_log = sockets.free_ports(HOST, 3)
         api = sockets.choose_port(HOST, self._port, last.ports.api if last else None, spare)
-        sockets.require_free(HOST, [api], "Airflow's pages")
+        sockets.require_free(HOST, [api], "Airflow's web UI")
         return AirflowPorts(api=api, worker_log=worker_log, trigger_log=trigger_log)
 
     def _spawn(self, ports: AirflowPorts) -> _State:
@@ -179,9 +178,7 @@ class AirflowStandalone:
             env=environment(self._layout, self.environ, ports, self._parallelism),
             cwd=self._home,
         )
-        state = _State(
-            session=process.session, pid=process.pid, started=process.started, ports=ports
-        )
+        state = _State(session=process.session, pid=process.pid, ports=ports)
         local_files.replace_text(self._file, json.dumps(asdict(state), indent=2) + "\n")
         _log.info("airflow started pid=%d url=%s home=%s", state.pid, url(ports.api), self._home)
         return state
@@ -190,23 +187,24 @@ class AirflowStandalone:
         self, state: _State, timeout_s: float, progress: Progress | None
     ) -> None:
         api = AirflowApi(url(state.ports.api), USERNAME, self._password(), timeout_s=5)
-        begun = time.monotonic()
+        start = time.monotonic()
         healthy: set[str] = set()
-        while not healthy.issuperset(_NEEDED):
-            if not _is_alive(state):
+        while not healthy.issuperset(_REQUIRED_COMPONENTS):
+            if not _is_running(state):
                 raise SetupError(
-                    subject="Airflow ended while it started",
-                    needed=f"`airflow standalone` to keep running; its log is {self._log_file}",
+                    subject="Airflow ended during its start.",
+                    needed=f"an Airflow that keeps running; its log is {self._log_file}",
                     seen=processes.last_lines(self._log_file),
-                    advice="mend what the log names; `make clean` removes Airflow's home",
+                    advice="Fix the cause that the log shows. `make clean` removes Airflow's home.",
                 )
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - start
             if seconds > timeout_s:
                 raise AirflowUnavailable(
-                    operation="to start",
-                    reason=f"healthy after {timeout_s:.0f} s: {', '.join(healthy) or 'nothing'}",
+                    operation="start",
+                    reason=f"after {timeout_s:.0f} s only these components are healthy: "
+                    f"{', '.join(sorted(healthy)) or 'none'}",
                 )
-            for part in sorted(_healthy(api) - healthy):
+            for part in sorted(_healthy_components(api) - healthy):
                 healthy.add(part)
                 if progress:
                     progress(f"airflow {part.replace('_', ' ')} healthy after {seconds:.0f} s")
@@ -215,7 +213,7 @@ class AirflowStandalone:
     # -- files -----------------------------------------------------------------------------------
 
     def _ensure_password(self) -> None:
-        """Choose the password before Airflow does, which would print it into its log."""
+        """Choose the password, because Airflow would print a password of its own into its log."""
         path = password_file(self._home)
         if path.exists():
             return
@@ -231,18 +229,19 @@ class AirflowStandalone:
         raw = local_files.read_json(self._file)
         if raw is None:
             return None
-        return _State(**{**raw, "ports": AirflowPorts(**raw["ports"])})
+        ports = AirflowPorts(**raw["ports"])
+        return _State(session=raw["session"], pid=raw["pid"], ports=ports)
 
 
-def _healthy(api: AirflowApi) -> set[str]:
+def _healthy_components(api: AirflowApi) -> set[str]:
     try:
         return {part for part, status in api.health().items() if status == "healthy"}
     except AirflowUnavailable:
         return set()
 
 
-def _is_alive(state: _State) -> bool:
-    return processes.is_running(state.pid, state.started)
+def _is_running(state: _State) -> bool:
+    return processes.runs_in_session(state.pid, state.session)
 
 
 def _members(state: _State | None) -> tuple[int, ...]:

@@ -1,17 +1,16 @@
-"""The embedded broker: a real Apache Kafka in KRaft mode, on this machine, without Docker.
+"""The embedded broker: Apache Kafka in KRaft mode, as processes of this machine, without Docker.
 
-One node for the demo and most tests, three where leaders and replicas matter. The processes are
-detached: one command starts them, another stops them, and what is needed in between is in a file.
+The demo and most tests use one node; tests of leaders and replicas use three. The processes are
+detached: one command starts them, and another finds them by a state file and stops them.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
-import os
 import random
+import re
 import shutil
-import signal
 import subprocess
 import time
 import uuid
@@ -28,7 +27,6 @@ from tidemark.dev import broker_settings as settings
 from tidemark.dev import broker_state as states
 from tidemark.dev.broker_settings import HOST, BrokerConfig, Listener, NodePorts
 from tidemark.dev.broker_state import BrokerState, BrokerStatus, NodeState
-from tidemark.dev.complaints import complaint
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.spark import processes, sockets
 
@@ -36,15 +34,19 @@ __all__ = ["Broker", "BrokerConfig", "BrokerStatus", "Listener"]
 
 _log = logging.getLogger(__name__)
 
-_QUIET = range(20_000, 32_000)
-"""Ports below those of outgoing connections: from 32768 on Linux, 49152 elsewhere."""
+_STABLE_PORTS = range(20_000, 32_000)
+"""Ports below the range of outgoing connections, which begins at 32768 (Linux) or 49152."""
+
+_ERROR_LINE = re.compile(r" (ERROR|FATAL) |^Exception in |^Error|^Terminating")
+_STACK_FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
+_ERROR_LINES = 3
 
 
 class Broker:
-    """Starts, stops and finds the embedded broker of one folder.
+    """The embedded broker of one folder.
 
     Args:
-        config: Settings for a start. To stop or to ask, only `home` and `stop_timeout_s` count.
+        config: Configuration of a start. Other methods use only `home` and `stop_timeout_s`.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -52,7 +54,7 @@ class Broker:
         self._home = self._config.home
 
     def status(self) -> BrokerStatus:
-        """Look at the recorded processes; asks nothing of Kafka and changes nothing."""
+        """Return the status of the recorded processes, without a request to Kafka."""
         state = states.load(self._home)
         if state is None:
             return BrokerStatus(
@@ -64,10 +66,10 @@ class Broker:
                 home=self._home,
                 logs=(),
             )
-        alive = self._alive(state.nodes)
+        pids = self._running_pids(state.nodes)
         return BrokerStatus(
-            running=len(alive) == len(state.nodes),
-            pids=alive,
+            running=len(pids) == len(state.nodes),
+            pids=pids,
             bootstrap=next(iter(state.bootstrap.values())),
             listeners=state.bootstrap,
             cluster_id=state.cluster_id,
@@ -76,48 +78,36 @@ class Broker:
         )
 
     def start(self) -> BrokerStatus:
-        """Start what does not run and return when every node answers.
+        """Start the nodes that do not run, and return when all nodes answer.
 
-        Started again, a running broker is left as it is. A broker with a dead node gets that node
-        back. If anything goes wrong, what this call started is stopped again.
+        If the start fails, this call stops the nodes that it has started.
 
         Raises:
-            SetupError: Java or the jars are missing, a port is taken, the disk is full, the folder
-                belongs to a cluster of another size, or Kafka stopped with an error of its own.
-            KafkaUnavailable: The nodes live and did not answer in time.
+            SetupError: Java or the jars are missing, a port is in use, the disk is full, the folder
+                has a cluster of another size, or Kafka ended with an error.
+            KafkaUnavailable: The nodes run and did not answer in time.
         """
         return self._start(self._config.node_ids)
 
     def start_node(self, node: int) -> BrokerStatus:
-        """Start one node, as `start` does; others that are dead stay so.
+        """Start one node, and leave the other nodes as they are.
 
         Raises:
-            SetupError, KafkaUnavailable: As `start`.
+            SetupError, KafkaUnavailable: As `start` raises them.
         """
         return self._start((node,))
 
     def _start(self, wanted: Collection[int]) -> BrokerStatus:
         self._home.mkdir(parents=True, exist_ok=True)
         with states.exclusive(self._home):
-            state = self._prepared(states.load(self._home))
-            missing = [n for n in state.nodes if n.node in wanted and not self._is_alive(n)]
+            state = self._prepare(states.load(self._home))
+            missing = [n for n in state.nodes if n.node in wanted and not self._is_running(n)]
             if missing:
                 self._start_nodes(state, missing)
             return self.status()
 
-    def kill_node(self, node: int) -> BrokerStatus:
-        """End one node at once, as a crash does (SIGKILL), and return when its process is gone."""
-        with states.exclusive(self._home):
-            state = states.load(self._home)
-            meant = [n for n in state.nodes if n.node == node] if state else []
-            for pid in self._alive(meant):
-                os.kill(pid, signal.SIGKILL)
-            self._stop_nodes(meant)
-            _log.info("broker node killed home=%s node=%d", self._home, node)
-            return self.status()
-
     def stop(self) -> BrokerStatus:
-        """Stop every node and return when no process is left. Data stays."""
+        """Stop all nodes and return when their processes have ended; the data stays."""
         if not self._home.exists():
             return self.status()
         with states.exclusive(self._home):
@@ -127,22 +117,22 @@ class Broker:
                 _log.info("broker stopped home=%s", self._home)
             return self.status()
 
-    # -- before the start ------------------------------------------------------------------------
+    # -- preparation -----------------------------------------------------------------------------
 
-    def _prepared(self, state: BrokerState | None) -> BrokerState:
-        """The state to start from: ports chosen, none of them written yet."""
+    def _prepare(self, state: BrokerState | None) -> BrokerState:
+        """Return the state to start from, with the ports of all nodes; writes nothing."""
         config = self._config
         known = {} if state is None else {node.node: node for node in state.nodes}
         if state is not None and len(known) != config.nodes:
             raise SetupError(
-                subject=f"the broker folder {self._home} holds a cluster of another size",
+                subject=f"The broker folder {self._home} has a cluster of another size.",
                 needed=f"{config.nodes} node(s)",
                 seen=f"{len(known)} node(s)",
-                advice="start it with its own number of nodes, or delete the folder",
+                advice="Start the broker with its previous number of nodes, or delete the folder.",
             )
-        if state is not None and any(self._is_alive(node) for node in state.nodes):
+        if state is not None and any(self._is_running(node) for node in state.nodes):
             return state
-        ports = self._chosen_ports({n: node.ports for n, node in known.items()})
+        ports = self._choose_ports({n: node.ports for n, node in known.items()})
         return BrokerState(
             cluster_id=_new_cluster_id() if state is None else state.cluster_id,
             bootstrap={
@@ -155,9 +145,9 @@ class Broker:
             nodes=tuple(NodeState(node=n, ports=ports[n]) for n in config.node_ids),
         )
 
-    def _chosen_ports(self, before: Mapping[int, NodePorts]) -> dict[int, NodePorts]:
+    def _choose_ports(self, before: Mapping[int, NodePorts]) -> dict[int, NodePorts]:
         config = self._config
-        spare = _quiet_ports()
+        spare = _free_stable_ports()
 
         def chosen(wanted: int, last: int | None) -> int:
             return sockets.choose_port(HOST, wanted, last, next(spare))
@@ -178,22 +168,22 @@ class Broker:
         return {node: ports(node) for node in config.node_ids}
 
     def _check_machine(self) -> str:
-        """The java program, once this machine is known to have what a start needs."""
+        """Check that this machine has what a start needs, and return the java program."""
         config = self._config
         if not any(config.jars.glob("kafka_*.jar")):
             raise SetupError(
-                subject="the jars of the embedded broker are missing",
+                subject="The jars of the embedded broker are missing.",
                 needed=f"kafka_*.jar in {config.jars}",
                 seen="none",
-                advice="fetch the JVM parts with `make setup`",
+                advice="Run `make setup`, which downloads them.",
             )
         java = shutil.which(config.java)
         if java is None:
             raise SetupError(
-                subject="Java is missing",
+                subject="Java is missing.",
                 needed=f"Java 17 or later as {config.java!r}",
                 seen="no such program",
-                advice="install a Java 17 runtime and put it on the PATH",
+                advice="Install a Java 17 runtime on the PATH.",
             )
         free = shutil.disk_usage(self._home).free
         if free < config.min_free_bytes:
@@ -208,16 +198,16 @@ class Broker:
         sockets.require_free(HOST, ports, "the embedded broker")
         self._write_settings(state, missing)
         self._format(java, state.cluster_id, missing)
-        begun = time.monotonic()
+        start = time.monotonic()
         started: set[int] = set()
-        expected = {n.node for n in missing} | {n.node for n in state.nodes if self._is_alive(n)}
+        expected = {n.node for n in missing} | {n.node for n in state.nodes if self._is_running(n)}
         try:
             for node in missing:
                 state = state.with_process(node.node, self._spawn(java, node.node))
                 started.add(node.node)
                 states.save(self._home, state)
             nodes = [node for node in state.nodes if node.node in expected]
-            self._wait_until_healthy(nodes, begun + self._config.start_timeout_s)
+            self._wait_until_healthy(nodes, start + self._config.start_timeout_s)
         except BaseException:
             self._stop_nodes(node for node in state.nodes if node.node in started)
             raise
@@ -225,7 +215,7 @@ class Broker:
             "broker started home=%s nodes=%s seconds=%.1f",
             self._home,
             sorted(started),
-            time.monotonic() - begun,
+            time.monotonic() - start,
         )
 
     def _write_settings(self, state: BrokerState, missing: list[NodeState]) -> None:
@@ -238,13 +228,13 @@ class Broker:
             file.write_text(settings.render_properties(properties), encoding="utf-8")
 
     def _format(self, java: str, cluster_id: str, missing: list[NodeState]) -> None:
-        """Write the cluster id into data folders that are new; Kafka does not start without."""
+        """Write the cluster id into new data folders; Kafka does not start without it."""
 
         def format_one(node: int) -> None:
             folder = settings.data_folder(self._home, node)
             if (folder / "meta.properties").exists():
                 return
-            options = ["format", "--cluster-id", cluster_id, "--config", self._proof(node)]
+            options = ["format", "--cluster-id", cluster_id, "--config", self._argument(node)]
             done = subprocess.run(
                 [java, *settings.java_options(self._config), "kafka.tools.StorageTool", *options],
                 capture_output=True,
@@ -252,27 +242,27 @@ class Broker:
                 check=False,
             )
             if done.returncode != 0:
-                told = complaint(done.stdout + done.stderr)
-                raise self._failure(node, "while formatting its data folder", told)
+                lines = _error_lines(done.stdout + done.stderr)
+                raise self._failure(node, "while formatting its data folder", lines)
 
         with ThreadPoolExecutor(max_workers=len(missing)) as pool:
             list(pool.map(format_one, [node.node for node in missing]))
 
     def _spawn(self, java: str, node: int) -> int:
-        command = [java, *settings.java_options(self._config), "kafka.Kafka", self._proof(node)]
+        command = [java, *settings.java_options(self._config), "kafka.Kafka", self._argument(node)]
         return processes.spawn_detached(command, settings.log_file(self._home, node)).pid
 
     # -- health ----------------------------------------------------------------------------------
 
     def _wait_until_healthy(self, nodes: Collection[NodeState], deadline: float) -> None:
-        """Return when each node lives, listens, and is in the cluster's own list of brokers."""
+        """Wait until each node runs, listens, and is in the cluster's list of brokers."""
         first = self._config.listeners[0].name
         ports = [node.ports.listeners[first] for node in nodes]
         addresses = ",".join(f"{HOST}:{port}" for port in ports)
         wanted = {node.node for node in nodes}
         seen = 0
         while time.monotonic() < deadline:
-            self._require_alive(nodes)
+            self._require_running(nodes)
             if all(sockets.is_listening(HOST, port) for port in ports):
                 listed = _listed_nodes({"bootstrap.servers": addresses, **self._config.client})
                 seen = len(wanted & listed)
@@ -280,81 +270,91 @@ class Broker:
                     return
             time.sleep(processes.POLL_S)
         raise KafkaUnavailable(
-            operation=f"at {addresses} within {self._config.start_timeout_s:.0f} s of its start",
-            reason=f"{seen} of {len(wanted)} node(s) answered; logs are below {self._home}",
+            operation=f"the start of the embedded broker at {addresses}",
+            reason=f"after {self._config.start_timeout_s:.0f} s {seen} of {len(wanted)} node(s) "
+            f"answer; their logs are below {self._home}",
         )
 
-    def _require_alive(self, nodes: Collection[NodeState]) -> None:
+    def _require_running(self, nodes: Collection[NodeState]) -> None:
         for node in nodes:
-            if not self._is_alive(node):
+            if not self._is_running(node):
                 log = settings.log_file(self._home, node.node)
-                told = complaint(processes.read_log(log))
-                raise self._failure(node.node, f"at its start, see {log}", told)
+                lines = _error_lines(processes.read_log(log))
+                raise self._failure(node.node, f"at its start, see {log}", lines)
 
-    def _failure(self, node: int, moment: str, told: str) -> SetupError:
-        if "No space left on device" in told:
+    def _failure(self, node: int, moment: str, lines: str) -> SetupError:
+        if "No space left on device" in lines:
             return _disk_full(self._home, "no space left on device", self._config.min_free_bytes)
         return SetupError(
-            subject=f"node {node} of the embedded broker stopped {moment}",
-            needed="a Kafka process that stays up",
-            seen=told.rstrip("."),
-            advice="mend what Kafka complains about, then start it again",
+            subject=f"Node {node} of the embedded broker ended {moment}.",
+            needed="a Kafka process that keeps running",
+            seen=lines.rstrip("."),
+            advice="Fix the cause that Kafka reports, then start the broker again.",
         )
 
     # -- processes -------------------------------------------------------------------------------
 
-    def _proof(self, node: int) -> str:
+    def _argument(self, node: int) -> str:
+        """Return the command-line argument that identifies the process of a node."""
         return str(settings.properties_file(self._home, node))
 
-    def _alive(self, nodes: Iterable[NodeState]) -> tuple[int, ...]:
-        """Process ids of those nodes that live."""
+    def _running_pids(self, nodes: Iterable[NodeState]) -> tuple[int, ...]:
+        """Return the process ids of those nodes that run."""
         return tuple(
             node.pid
             for node in nodes
-            if node.pid is not None and processes.runs_with(node.pid, self._proof(node.node))
+            if node.pid is not None and processes.runs_with(node.pid, self._argument(node.node))
         )
 
-    def _is_alive(self, node: NodeState) -> bool:
-        return bool(self._alive([node]))
+    def _is_running(self, node: NodeState) -> bool:
+        return bool(self._running_pids([node]))
 
     def _stop_nodes(self, nodes: Iterable[NodeState]) -> None:
-        meant = tuple(nodes)
+        stopping = tuple(nodes)
         processes.stop(
-            "the embedded broker",
-            lambda: self._alive(meant),
+            "The embedded broker",
+            lambda: self._running_pids(stopping),
             timeout_s=self._config.stop_timeout_s,
         )
 
 
 def _listed_nodes(client: Mapping[str, str]) -> set[int]:
-    """Ids of the brokers that the cluster says it has; none if it does not say."""
+    """Return the ids of the cluster's brokers; empty if the cluster does not answer."""
     admin = AdminClient({"log_level": 0, **client})
     try:
         return set(admin.list_topics(timeout=5).brokers)
     except KafkaException as error:
-        _log.debug("broker does not answer yet error=%s", error)
+        _log.debug("broker does not answer error=%s", error)
         return set()
 
 
-def _quiet_ports() -> Iterator[int]:
-    """Free ports that no system gives to outgoing connections, all different.
+def _free_stable_ports() -> Iterator[int]:
+    """Yield different free ports that no system gives to outgoing connections.
 
-    Any connection might hold another port just when a node that was killed wants it back: even one
-    of a node that tries to reach the dead one, over and over.
+    An outgoing connection could hold any other port when a killed node starts again, even a
+    connection of a node that tries to reach the killed node.
     """
-    ports = random.sample(_QUIET, len(_QUIET))
+    ports = random.sample(_STABLE_PORTS, len(_STABLE_PORTS))
     return (port for port in ports if sockets.is_free(HOST, port))
 
 
 def _new_cluster_id() -> str:
-    """A cluster id in Kafka's own form: 16 random bytes in URL-safe base64."""
+    """Return a cluster id in Kafka's form: 16 random bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 
 def _disk_full(home: Path, seen: str, needed: int) -> SetupError:
     return SetupError(
-        subject=f"the disk of {home} is full",
+        subject=f"The disk of {home} is full.",
         needed=f"at least {needed} bytes free",
         seen=seen,
-        advice="free some space, or put the broker's folder on another disk",
+        advice="Free some space, or move the broker's folder to another disk.",
     )
+
+
+def _error_lines(text: str) -> str:
+    """Return the lines of Kafka's output that explain its end: the first error, else the end."""
+    lines = [line for line in text.splitlines() if line.strip() and not _STACK_FRAME.match(line)]
+    errors = (number for number, line in enumerate(lines) if _ERROR_LINE.search(line))
+    first = next(errors, max(0, len(lines) - _ERROR_LINES))
+    return "; ".join(lines[first : first + _ERROR_LINES]) or "no output"

@@ -1,4 +1,4 @@
-"""What the embedded broker is told: its settings, as values and as a server.properties file."""
+"""Settings of the embedded broker, as values and as a server.properties file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ _CONTROLLER = "CONTROLLER"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address that every node offers.
+    """One listener of every node.
 
     Attributes:
-        name: Kafka's name of the listener, upper case.
+        name: Name of the listener, in upper case.
         protocol: PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL.
-        port: The first node's port; node n gets `port + n - 1`. 0 takes a free port for each node
-            and keeps it over restarts while it stays free.
-        advertised_host: The host that clients are told to come back to.
-        advertised_port: The port that clients of the first node are told to come back to, where
-            something in between listens for them; node n tells `advertised_port + n - 1`. 0 tells
-            the port that the node listens on.
-        advertised_ports: The same for single nodes, by node; wins over `advertised_port`.
+        port: Port of the first node; node n has `port + n - 1`. 0 selects a free port for each
+            node, which a restart selects again if it is free.
+        advertised_host: Host that the nodes advertise to clients.
+        advertised_port: Port that the first node advertises, if a proxy listens there; node n
+            advertises `advertised_port + n - 1`. 0 advertises the port that the node listens on.
+        advertised_ports: Advertised ports of single nodes, by node; override `advertised_port`.
     """
 
     name: str
@@ -36,27 +35,27 @@ class Listener:
     advertised_ports: Mapping[int, int] = field(default_factory=dict)
 
     def advertised(self, node: int, port: int) -> str:
-        """What clients of a node that listens on `port` are told, as `host:port`."""
-        told = self.advertised_port + node - 1 if self.advertised_port else port
-        return f"{self.advertised_host}:{self.advertised_ports.get(node, told)}"
+        """Return the address that a node with this port advertises, as `host:port`."""
+        default = self.advertised_port + node - 1 if self.advertised_port else port
+        return f"{self.advertised_host}:{self.advertised_ports.get(node, default)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """How to run Apache Kafka in KRaft mode as processes of this machine.
+    """Configuration of an embedded broker.
 
     Attributes:
-        home: Folder of everything the broker writes: data, logs, settings, process ids.
+        home: Folder for all files of the broker: data, logs, settings, process ids.
         jars: Folder with the jars of `kafka_2.13` and `kafka-tools`.
         nodes: Number of nodes, each a broker and a controller.
-        listeners: The first one also carries the traffic between brokers and the health check.
-        properties: Broker properties, laid over the defaults and winning over them.
-        client: librdkafka settings that the health check needs when the first listener is secured.
-        heap_mb: Java heap of each node, MiB.
-        java: The java program, a name on the PATH or a path.
-        min_free_bytes: Refuse to start with less than this free on the disk of `home`.
-        start_timeout_s: How long all nodes together may take until they answer.
-        stop_timeout_s: How long they may take to stop before they are killed.
+        listeners: The first listener also serves the traffic between brokers and the health check.
+        properties: Broker properties, which override the defaults.
+        client: librdkafka settings of the health check, if the first listener requires some.
+        heap_mb: Java heap of each node, in MiB.
+        java: The java program: a name on the PATH, or a path.
+        min_free_bytes: Free space that a start requires on the disk of `home`, in bytes.
+        start_timeout_s: Longest time until all nodes answer, in seconds.
+        stop_timeout_s: Seconds between SIGTERM and SIGKILL.
     """
 
     home: Path
@@ -77,7 +76,7 @@ class BrokerConfig:
         if not self.listeners:
             raise ValueError("a broker needs at least one listener")
         if _CONTROLLER in {listener.name for listener in self.listeners}:
-            raise ValueError(f"the listener name {_CONTROLLER} is the controllers' own")
+            raise ValueError(f"the listener name {_CONTROLLER} is reserved")
 
     @property
     def node_ids(self) -> range:
@@ -87,7 +86,7 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePorts:
-    """The ports of one node: the controller's, and one by listener name."""
+    """Ports of one node: the controller's port, and the ports of the listeners by name."""
 
     controller: int
     listeners: Mapping[str, int]
@@ -98,32 +97,32 @@ class NodePorts:
 
 
 def node_folder(home: Path, node: int) -> Path:
-    """Where one node keeps its settings, its log file and its data."""
+    """Return the folder with the settings, the log file and the data of one node."""
     return home / f"node-{node}"
 
 
 def properties_file(home: Path, node: int) -> Path:
-    """The node's settings; the path is also what identifies its process."""
+    """Return the node's settings file; its path also identifies the node's process."""
     return node_folder(home, node) / "server.properties"
 
 
 def data_folder(home: Path, node: int) -> Path:
-    """The node's log directory, in Kafka's sense of log."""
+    """Return the folder of the node's partition logs."""
     return node_folder(home, node) / "data"
 
 
 def log_file(home: Path, node: int) -> Path:
-    """What the node prints, since its last start; the start before is kept as `.1`."""
+    """Return the file with the node's output since its last start; `.1` has the start before."""
     return node_folder(home, node) / "kafka.log"
 
 
 def broker_properties(
     config: BrokerConfig, node: int, ports: Mapping[int, NodePorts]
 ) -> dict[str, str]:
-    """Every property of one node.
+    """Return the properties of one node.
 
-    Names and defaults are those of the broker configuration of Apache Kafka 4.1. What differs from
-    Kafka's defaults is small (one machine, short logs) or strict (no topic by accident).
+    Source: the broker configuration of Apache Kafka 4.1. The values that differ from Kafka's
+    defaults suit one machine with short logs, or prevent the creation of topics by accident.
     """
     mine = ports[node]
     copies = str(min(config.nodes, 3))
@@ -164,17 +163,18 @@ def broker_properties(
         "share.coordinator.state.topic.min.isr": quorum,
         "share.coordinator.state.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # 128 MiB of the heap by default: far more than the logs of one machine need.
+        # The default takes 128 MiB of the heap, far more than the logs of one machine need.
         "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
-        # A node on its own says goodbye, or its next start waits until the old session ends (9 s).
-        # Of several that stop together, the last would say it to nobody, until a timeout.
+        # Without a controlled shutdown, the next start of a single node waits until the old session
+        # ends (9 s). If several nodes stop together, the last one would wait for a controller
+        # until a timeout.
         "controlled.shutdown.enable": "true" if config.nodes == 1 else "false",
     }
     return {**defaults, **config.properties}
 
 
 def render_properties(properties: Mapping[str, str]) -> str:
-    """The text of a Java properties file."""
+    """Return the text of a Java properties file."""
     lines = (f"{name}={_escaped(value)}" for name, value in properties.items())
     return "\n".join(lines) + "\n"
 
@@ -184,14 +184,14 @@ def _escaped(value: str) -> str:
 
 
 def java_options(config: BrokerConfig) -> tuple[str, ...]:
-    """Options of a JVM that starts fast and stays small."""
+    """Return options for a JVM with a fast start and little memory."""
     return (
         f"-Xmx{config.heap_mb}m",
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",
-        # SLF4J's simple binding prints to standard error, which goes to the node's log file.
+        # SLF4J's simple binding prints to standard error, which is the node's log file.
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
         "-cp",

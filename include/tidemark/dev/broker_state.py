@@ -1,4 +1,4 @@
-"""What one run of the embedded broker leaves for the next process that asks: a small JSON file."""
+"""Recorded state of the embedded broker, which later processes read: a small JSON file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.lake.local_files import locked, read_json, replace_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """One node: its ports, and its process if it was started."""
+    """Ports and process id of one node; no process id before its first start."""
 
     node: int
     ports: NodePorts
@@ -24,12 +24,12 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """What `broker.json` holds.
+    """The content of `broker.json`.
 
     Attributes:
-        cluster_id: Kafka's id of the cluster, kept over restarts.
-        bootstrap: Addresses by listener name, the main listener first.
-        nodes: Every node that was ever started here.
+        cluster_id: Kafka's cluster id; restarts keep it.
+        bootstrap: Bootstrap addresses by listener name; the first listener comes first.
+        nodes: All nodes of the cluster.
     """
 
     cluster_id: str
@@ -37,13 +37,13 @@ class BrokerState:
     nodes: tuple[NodeState, ...]
 
     def with_process(self, node: int, pid: int) -> BrokerState:
-        """The same state, with one node's process known."""
+        """Return a copy of the state with the process id of one node."""
         nodes = (replace(n, pid=pid) if n.node == node else n for n in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
 
 def load(home: Path) -> BrokerState | None:
-    """The state of the last start, or None before the first."""
+    """Return the state of the last start; None before the first."""
     raw = read_json(_file(home))
     if raw is None:
         return None
@@ -55,7 +55,7 @@ def load(home: Path) -> BrokerState | None:
 
 
 def save(home: Path, state: BrokerState) -> None:
-    """Replace the state in one step."""
+    """Replace the recorded state atomically."""
     raw = {
         "cluster_id": state.cluster_id,
         "bootstrap": state.bootstrap,
@@ -74,13 +74,13 @@ def save(home: Path, state: BrokerState) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatus:
-    """What is known about an embedded broker without asking it.
+    """Status of an embedded broker, from the recorded state and the process table.
 
     Attributes:
-        running: Whether every node's process lives.
-        pids: Process ids of the nodes that live.
-        bootstrap: Address list of the main listener; empty before the first start.
-        listeners: Address lists by listener name.
+        running: Whether the processes of all nodes run.
+        pids: Process ids of the running nodes.
+        bootstrap: Bootstrap addresses of the first listener; empty before the first start.
+        listeners: Bootstrap addresses by listener name.
         cluster_id: Kafka's cluster id; empty before the first start.
         home: Folder of data, logs and settings.
         logs: Log file of each node.
@@ -95,7 +95,7 @@ class BrokerStatus:
     logs: tuple[Path, ...]
 
     def as_record(self) -> dict[str, Any]:
-        """The status as plain values, for `--json`."""
+        """Return the status as plain values for `--json`."""
         return {
             "running": self.running,
             "pids": list(self.pids),
@@ -108,7 +108,7 @@ class BrokerStatus:
 
 
 def exclusive(home: Path) -> AbstractContextManager[None]:
-    """Let one process at a time start or stop the broker of this folder."""
+    """Return a lock for starting and stopping the broker of this folder."""
     return locked(home / "broker.lock")
 
 

@@ -9,25 +9,31 @@ from tidemark.core.errors import TerminalError, TransientError
 
 @dataclass(kw_only=True, eq=False)
 class AirflowUnavailable(TransientError):
-    """Airflow gave no answer, or was not done in time."""
+    """Airflow did not answer, or did not finish in time.
+
+    Attributes:
+        operation: The operation, as a verb phrase such as "start" or "schedule tidemark_prices".
+        reason: What the client observed.
+    """
 
     operation: str
     reason: str
 
-    problem = "Airflow did not manage {operation}."
-    expected = "an answer in time"
-    actual = "{reason}"
+    problem = "Airflow did not {operation}: {reason}."
     fix = "Look at the log of `airflow standalone` in Airflow's home, then try again."
 
 
 @dataclass(kw_only=True, eq=False)
 class AirflowRefused(TerminalError):
-    """Airflow's API answered no."""
+    """Airflow's API refused a request, or a DAG file has an import error.
+
+    Attributes:
+        operation: The operation, as a verb phrase such as "answer GET /api/v2/dags".
+        reason: The answer of the API.
+    """
 
     operation: str
     reason: str
 
-    problem = "Airflow refused {operation}."
-    expected = "a request that its API accepts"
-    actual = "{reason}"
-    fix = "Correct the request; a DAG that is not there may have an import error."
+    problem = "Airflow refused to {operation}: {reason}."
+    fix = "Correct the request. A missing DAG may have an import error."

@@ -1,13 +1,13 @@
-"""Fail points: a process that kills itself at a step of its own choosing, for tests of crashes.
+"""Fail points: the process kills itself at a selected step, for tests of crashes.
 
-Off unless the environment says otherwise, and nothing that runs in production sets it:
+Only an environment variable enables them, and nothing in production sets it:
 
     TIDEMARK_FAIL_AT=control.append:after:1 tidemark plan prices
 
 The value is `<step>:<before|after>:<n>`. A step is a method of a port (`STEPS` lists them), because
-all that planning, landing, confirming and recording do to the world goes through one. At the n-th
-call of that step in the process, before it or after it has come back, the process says so on
-standard error and sends itself SIGKILL: nothing is flushed, released or told.
+planning, landing, checking and recording change the outside world only through ports. Before the
+n-th call of the step, or after its return, the process writes a line to standard error and sends
+itself SIGKILL. So it flushes no buffer and releases no lock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidemark.upsert.service import Merger, TypedLog, UpsertTable
 log = logging.getLogger(__name__)
 
 VARIABLE = "TIDEMARK_FAIL_AT"
-"""The environment variable that arms a fail point."""
+"""The environment variable that enables a fail point."""
 
 PORTS: Mapping[str, tuple[type, ...]] = {
     "bronze": (BronzeLog, FramedLog),
@@ -65,7 +65,7 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "upsert_table": (UpsertTable,),
     "publication": (PublicationTable,),
 }
-"""The name of each adapter in the names of steps, and the ports that it implements."""
+"""The ports of each adapter, by the adapter's name in the names of steps."""
 
 STEPS: tuple[str, ...] = tuple(
     f"{port}.{method}"
@@ -73,19 +73,19 @@ STEPS: tuple[str, ...] = tuple(
     for method in sorted({name for protocol in protocols for name in dir(protocol)})
     if not method.startswith("_")
 )
-"""Every step that can be named."""
+"""All steps."""
 
 _Adapter = TypeVar("_Adapter")
 
 
 class FailPoint:
-    """One armed fail point, which counts the calls of its step.
+    """One enabled fail point, which counts the calls of its step.
 
     Args:
-        text: `<step>:<before|after>:<n>`, as in `VARIABLE`.
+        text: The fail point, in the form `<step>:<before|after>:<n>`.
 
     Raises:
-        SetupError: There is no such fail point; the known ones are listed.
+        SetupError: The fail point does not exist; the error lists the steps.
     """
 
     def __init__(self, text: str) -> None:
@@ -93,51 +93,51 @@ class FailPoint:
         known = step in STEPS and moment in ("before", "after") and text.count(":") == 2
         if not known or not number.isdecimal() or int(number) < 1:
             raise SetupError(
-                subject=f"{VARIABLE} names no fail point",
+                subject=f"{VARIABLE} is not a fail point.",
                 needed=f"<step>:<before|after>:<n> with n from 1 and a step of {', '.join(STEPS)}",
                 seen=repr(text),
-                advice=f"unset {VARIABLE}: it is for tests of crashes",
+                advice=f"Unset {VARIABLE}, which is for tests of crashes.",
             )
         self.text = text
         self._step = step
         self._before = moment == "before"
-        self._left = int(number)
-        self._counting = threading.Lock()
-        log.warning("this process will kill itself at %s", text)
+        self._calls_left = int(number)
+        self._lock = threading.Lock()
+        log.warning("fail point enabled text=%s", text)
 
-    def armed(self, port: str, adapter: _Adapter) -> _Adapter:
-        """The adapter, with the step wrapped if it is one of its methods."""
+    def wrap(self, port: str, adapter: _Adapter) -> _Adapter:
+        """Return the adapter; if the step is one of its methods, with that method wrapped."""
         owner, _, method = self._step.partition(".")
         if owner != port:
             return adapter
-        return cast(_Adapter, _Armed(adapter, method, self))
+        return cast(_Adapter, _WrappedAdapter(adapter, method, self))
 
     def call(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call the step, and die before or after if this is the call that was meant."""
-        with self._counting:
-            self._left -= 1
-            is_meant = self._left == 0
-        if is_meant and self._before:
-            self._die()
+        """Call the step; kill the process before or after the selected call."""
+        with self._lock:
+            self._calls_left -= 1
+            is_selected = self._calls_left == 0
+        if is_selected and self._before:
+            self._kill_process()
         result = step(*arguments, **named)
-        if is_meant:
+        if is_selected:
             if isinstance(result, Iterator):
-                return self._drained(result)
-            self._die()
+                return self._killed_at_end(result)
+            self._kill_process()
         return result
 
-    def _drained(self, items: Iterator[Any]) -> Iterator[Any]:
-        """What comes bit by bit has come back when the last bit has."""
+    def _killed_at_end(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield the items, then kill the process: an iterator has returned at its end."""
         yield from items
-        self._die()
+        self._kill_process()
 
-    def _die(self) -> None:
+    def _kill_process(self) -> None:
         os.write(2, f"{kill_message(self.text)}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Armed:
-    """An adapter with one method that may be the last thing the process does."""
+class _WrappedAdapter:
+    """An adapter with one method that calls the fail point."""
 
     def __init__(self, adapter: object, method: str, point: FailPoint) -> None:
         self._adapter = adapter
@@ -150,5 +150,5 @@ class _Armed:
 
 
 def kill_message(text: str) -> str:
-    """The line that a process leaves on standard error when it dies at a fail point."""
+    """Return the line on standard error of a process that ends at a fail point."""
     return f"tidemark: killed at fail point {text}"

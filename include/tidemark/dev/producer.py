@@ -1,6 +1,6 @@
-"""Writes sample records to Kafka, the way a careful producer does (S19).
+"""Produces sample records, with the settings of a reliable producer (S19).
 
-The only code in Tidemark that writes to Kafka. No pipeline uses it.
+This module is the only code of Tidemark that writes records to Kafka; no pipeline uses it.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
-"""How long one request, or the delivery of one record, may take with all its retries, seconds."""
+"""Longest duration of one request, or of one record's delivery with its retries, in seconds."""
 
-_REPORT_EVERY = 1_000
-_NO_BROKER = {
+_RECORDS_PER_REPORT = 1_000
+_NO_BROKER_CODES = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
     KafkaError._MSG_TIMED_OUT,
 }
-# Not marked retriable in answers to admin requests, and over in a moment: a broker learns that it
-# leads a new topic's partition a little later than it lists the topic.
-_LEADER_SOON = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+# Temporary, although admin answers do not mark them as retriable: a broker lists a new topic a
+# moment before it leads the topic's partitions.
+_NO_LEADER_CODES = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 Progress = Callable[[int, int], None]
-"""Told how many records of how many are acknowledged."""
+"""Called with the number of acknowledged records and the number of all records."""
 
 
 def producer_settings(client: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
-    """Librdkafka settings of the producer; what matters is said, not left to defaults.
+    """Return the librdkafka settings of the producer; important ones are explicit.
 
     Source: the configuration page of librdkafka 2.16.
 
     Args:
-        client: Settings of the connection; `bootstrap.servers` and what security needs.
-        timeout_s: How long a record may wait for its acknowledgement.
+        client: Settings of the connection: `bootstrap.servers` and security.
+        timeout_s: Longest wait for the acknowledgement of a record, in seconds.
     """
     return {
         **client,
-        # Every in-sync replica has the record before it counts as written, and a retry neither
-        # doubles nor reorders it.
+        # All in-sync replicas have a record before it counts as written, and a retry neither
+        # duplicates nor reorders records.
         "acks": "all",
         "enable.idempotence": "true",
         "delivery.timeout.ms": str(int(timeout_s * 1000)),
-        # Keys go where a Java producer puts them (S16); records without a key to one partition,
-        # so that the same seed fills the same partitions.
+        # A key has the same partition as with a Java producer (S16). Records without a key go to
+        # one partition, so that the same seed fills the same partitions.
         "partitioner": "murmur2",
         "linger.ms": "20",
-        # librdkafka prints what it is about to retry; what it gives up on reaches us as an error.
+        # librdkafka logs each retry; final failures reach this module as errors.
         "log_level": "0",
     }
 
@@ -74,36 +74,36 @@ def produce(
     progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[int, int]:
-    """Append sample records to their topic, which is made if it is missing.
+    """Append sample records to their topic; create the topic if it does not exist.
 
-    The first record's index is the number of offsets the topic has had so far, so one call after
-    the other repeats no id, and the same calls on a new topic write the same records.
+    The index of the first record is the number of offsets that the topic has had. So successive
+    calls repeat no id, and the same calls on a new topic write the same records.
 
     Args:
         client: librdkafka settings of the connection.
         sample: A name in `SAMPLES`.
-        records: How many; the sample's own default if None.
-        seed: Chooses among the sample's possible records.
-        base_ms: Timestamp of the first record; if None, such that the last one is now.
-        topic: Another topic than the sample's own.
-        progress: Told the acknowledged count from time to time, and at the end.
-        timeout_s: How long to wait for one answer.
+        records: Number of records; None for the sample's default.
+        seed: Selects the random values of the records.
+        base_ms: Timestamp of the first record, in ms; None makes the last record end now.
+        topic: Name of the topic; None for the sample's own.
+        progress: Called every 1,000 acknowledged records, and at the end.
+        timeout_s: Longest wait for one answer, in seconds.
 
     Returns:
-        Acknowledged records by partition; partitions that got none are not in it.
+        Number of acknowledged records by partition; without partitions that got none.
 
     Raises:
-        KeyError: No such sample.
+        KeyError: The sample does not exist.
         KafkaUnavailable: No broker answered in time; some records may have been written.
-        KafkaRefused: A broker said no.
+        KafkaRefused: A broker refused the request.
     """
     chosen = SAMPLES[sample]
     count = chosen.default_records if records is None else records
     name = topic or chosen.name
     first_ms = int(time.time() * 1000) - count * STEP_MS if base_ms is None else base_ms
     admin = AdminClient({**client, "log_level": "0"})
-    made = ensure_topic(admin, name, chosen.partitions, timeout_s=timeout_s)
-    start = 0 if made else _offsets_so_far(admin, name, timeout_s)
+    is_new = ensure_topic(admin, name, chosen.partitions, timeout_s=timeout_s)
+    start = 0 if is_new else _sum_of_end_offsets(admin, name, timeout_s)
     batch = chosen.records(seed=seed, start=start, count=count, base_ms=first_ms)
     producer = Producer(producer_settings(client, timeout_s=timeout_s))
     written = _Delivery(name, count, progress).send(producer, batch, timeout_s)
@@ -112,7 +112,7 @@ def produce(
 
 
 def ensure_sample_topics(client: Mapping[str, str]) -> None:
-    """Make the topic of every sample, so that pipelines over them find nothing instead of failing.
+    """Create the topics of all samples, so that their pipelines find empty topics.
 
     Raises:
         KafkaUnavailable, KafkaRefused
@@ -125,10 +125,10 @@ def ensure_sample_topics(client: Mapping[str, str]) -> None:
 def ensure_topic(
     admin: AdminClient, topic: str, partitions: int, *, timeout_s: float = TIMEOUT_S
 ) -> bool:
-    """Make a topic with the broker's default replication unless it exists.
+    """Create a topic with the broker's default replication, unless it exists.
 
     Returns:
-        Whether it was made now.
+        Whether this call created the topic.
     """
     request = admin.create_topics(
         [NewTopic(topic, num_partitions=partitions)], request_timeout=timeout_s
@@ -138,24 +138,24 @@ def ensure_topic(
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise _named(error.args[0], f"the creation of topic {topic!r}") from error
+        raise _named_error(error.args[0], f"the creation of topic {topic!r}") from error
     return True
 
 
-def _offsets_so_far(admin: AdminClient, topic: str, timeout_s: float) -> int:
-    """The sum of the end offsets: grows with each record, and never shrinks by retention."""
+def _sum_of_end_offsets(admin: AdminClient, topic: str, timeout_s: float) -> int:
+    """Return the sum of the log end offsets, which grows with each record despite retention."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return _sum_of_ends(admin, topic, timeout_s)
+            return _read_end_offsets(admin, topic, timeout_s)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
-            if reason.code() not in _LEADER_SOON or time.monotonic() > deadline:
-                raise _named(reason, f"the end offsets of {topic!r}") from error
+            if reason.code() not in _NO_LEADER_CODES or time.monotonic() > deadline:
+                raise _named_error(reason, f"list_offsets of {topic!r}") from error
         time.sleep(0.05)
 
 
-def _sum_of_ends(admin: AdminClient, topic: str, timeout_s: float) -> int:
+def _read_end_offsets(admin: AdminClient, topic: str, timeout_s: float) -> int:
     described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     if described.error is not None:
         raise KafkaException(described.error)
@@ -165,7 +165,7 @@ def _sum_of_ends(admin: AdminClient, topic: str, timeout_s: float) -> int:
 
 
 class _Delivery:
-    """Counts what the brokers acknowledge; one use."""
+    """Sends one batch of records and counts the acknowledgements."""
 
     def __init__(self, topic: str, total: int, progress: Progress | None) -> None:
         self._topic = topic
@@ -183,10 +183,10 @@ class _Delivery:
                 break
         left = producer.flush(timeout_s)
         if self._failure is not None:
-            raise _named(self._failure, f"a record for topic {self._topic!r}")
+            raise _named_error(self._failure, f"producing to topic {self._topic!r}")
         if left:
             raise KafkaUnavailable(
-                operation=f"a record for topic {self._topic!r}",
+                operation=f"producing to topic {self._topic!r}",
                 reason=f"{left} record(s) without an acknowledgement after {timeout_s:.0f} s",
             )
         self._report()
@@ -204,7 +204,7 @@ class _Delivery:
                     on_delivery=self._delivered,
                 )
             except BufferError:
-                # The local queue is full: make room by serving acknowledgements.
+                # The local queue is full; acknowledgements free space in it.
                 producer.poll(0.1)
             else:
                 return
@@ -217,7 +217,7 @@ class _Delivery:
         if partition is not None:
             self._written[partition] += 1
         self._acknowledged += 1
-        if self._acknowledged % _REPORT_EVERY == 0:
+        if self._acknowledged % _RECORDS_PER_REPORT == 0:
             self._report()
 
     def _report(self) -> None:
@@ -225,9 +225,9 @@ class _Delivery:
             self._progress(self._acknowledged, self._total)
 
 
-def _named(error: KafkaError, operation: str) -> TidemarkError:
-    """Kafka's error as one of ours, by whether the same call can succeed later."""
-    if error.retriable() or error.code() in _NO_BROKER | _LEADER_SOON:
+def _named_error(error: KafkaError, operation: str) -> TidemarkError:
+    """Return a transient error if the same call can succeed later, else a terminal error."""
+    if error.retriable() or error.code() in _NO_BROKER_CODES | _NO_LEADER_CODES:
         return KafkaUnavailable(operation=operation, reason=error.str())
     return KafkaRefused(
         operation=operation,

@@ -1,7 +1,7 @@
-"""Sample records: the first Kafka example everybody knows, and a small trading platform.
+"""Sample records: Kafka's usual first example, and a small trading platform.
 
-Every record is a function of sample, seed and index, so two people see the same records, and a
-second batch that starts at the next index repeats no id. Only timestamps follow the time passed in.
+A record is a function of sample, seed and index. So each run has the same records, and a second
+batch that starts at the next index repeats no id. Timestamps start at the given time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 STEP_MS = 10
-"""Time between two successive sample records, milliseconds."""
+"""Time between two successive sample records, in milliseconds."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,13 +24,13 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One record to produce. None is not empty: a null key, a tombstone, a header with no value.
+    """One record to produce.
 
     Attributes:
-        key: The key, or None for a record without.
-        value: The value, or None for a tombstone.
-        headers: Header names and values in order.
-        timestamp_ms: Create time, milliseconds since 1970-01-01 UTC.
+        key: The key; None for a null key.
+        value: The value; None for a tombstone.
+        headers: Names and values in order; None for a null value.
+        timestamp_ms: Create time, in milliseconds since 1970-01-01 UTC.
     """
 
     key: bytes | None
@@ -41,14 +41,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTopic:
-    """A topic and what is in it.
+    """A topic and its sample records.
 
     Attributes:
-        name: What `tidemark sample produce` calls it; also the topic's name.
-        partitions: How many partitions the topic is made with.
-        default_records: How many records are produced if nobody says.
-        summary: One line for people.
-        make: Random source, index and timestamp (ms) to a record.
+        name: Name of the sample in `tidemark sample produce`, and of the topic.
+        partitions: Number of partitions of a new topic.
+        default_records: Default number of records.
+        summary: Description, in one line.
+        make: Returns the record for a random source, an index and a timestamp (ms).
     """
 
     name: str
@@ -61,16 +61,16 @@ class SampleTopic:
         """Yield the records with indexes `[start, start + count)`.
 
         Args:
-            seed: Another seed gives other prices, sides, quantities; never other ids.
+            seed: Selects prices, sides and quantities; ids do not depend on it.
             start: Index of the first record.
-            count: How many.
-            base_ms: Timestamp of the first; each next one is `STEP_MS` later.
+            count: Number of records.
+            base_ms: Timestamp of the first record; each later record is `STEP_MS` later.
         """
         if start < 0 or count < 0:
             raise ValueError(f"start and count must not be negative: {start}, {count}")
         for nth in range(count):
             index = start + nth
-            # Seeded by text: the same on every machine and in every process.
+            # A text as seed gives the same values on every machine and in every process.
             source = Random(f"{self.name}/{seed}/{index}")
             yield self.make(source, index, base_ms + nth * STEP_MS)
 
@@ -84,7 +84,7 @@ FIRST_FIVE = (
     (b"foo", b"third message"),
     (b"bar", b"second message"),
 )
-"""The five keyed records of the first example; further records go round again."""
+"""The five keyed records of the first example; further records repeat them."""
 
 
 def _first_example(_: Random, index: int, timestamp_ms: int) -> Sample:
@@ -113,13 +113,13 @@ _OTHERS = (
     _Stock(ticker="HALYARD", price=58.0, currency="EUR"),
 )
 FAVOURITE_SHARE = 0.75
-"""Share of the prices that are of one ticker, and so of one partition (S16)."""
+"""Share of prices and orders with the same ticker; its prices are in one partition (S16)."""
 
 NULL_KEY_EVERY = 20
-"""One record in so many has no key, in prices and in orders."""
+"""Distance between records without a key, in prices and in orders."""
 
 TOMBSTONE_EVERY = 40
-"""One record in so many is a tombstone, in prices and in orders."""
+"""Distance between tombstones, in prices and in orders."""
 
 _NULL_KEY_AT = 7
 _TOMBSTONE_AT = 12
@@ -163,12 +163,12 @@ def _stock(source: Random) -> _Stock:
 def _record(
     index: int, key: str, value: Mapping[str, Any], headers: Headers, timestamp_ms: int
 ) -> Sample:
-    """A record with its key or without, with its value or as a tombstone of its key."""
-    keyless = index % NULL_KEY_EVERY == _NULL_KEY_AT
-    deleted = index % TOMBSTONE_EVERY == _TOMBSTONE_AT
+    """Return a record; some indexes have no key, and some have no value."""
+    has_no_key = index % NULL_KEY_EVERY == _NULL_KEY_AT
+    is_tombstone = index % TOMBSTONE_EVERY == _TOMBSTONE_AT
     return Sample(
-        key=None if keyless else key.encode(),
-        value=None if deleted else json.dumps(value, separators=(",", ":")).encode(),
+        key=None if has_no_key else key.encode(),
+        value=None if is_tombstone else json.dumps(value, separators=(",", ":")).encode(),
         headers=headers,
         timestamp_ms=timestamp_ms,
     )
@@ -207,4 +207,4 @@ SAMPLES: Mapping[str, SampleTopic] = MappingProxyType(
         )
     }
 )
-"""Every sample by name."""
+"""All samples by name."""

@@ -1,4 +1,4 @@
-"""Processes that outlive the one that starts them: started, told apart, stopped."""
+"""Detached processes: start, find, stop, and read their logs."""
 
 from __future__ import annotations
 
@@ -11,32 +11,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tidemark.core.errors import SetupError
 
 POLL_S = 0.05
-"""Pause between two looks at a process or a port, seconds."""
+"""Pause between two checks of a process or a port, in seconds."""
 
-_PROC = Path("/proc")
-# `$$` is the shell's process id, which names the session.
+# `$$` is the process id of the shell and the id of its session.
 _DETACH = 'exec 3>"$1"; shift; "$@" </dev/null >&3 2>&3 3>&- & echo $$ $!'
-
-
-# -- start ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachedProcess:
-    """A process that was started and let go.
+    """A process that outlives the process that started it.
 
     Attributes:
-        pid: Its process id.
-        session: The session of the operating system that holds it and all that it starts.
-        started: Its `start_time`; "" if it ended at once.
+        pid: Process id.
+        session: Id of the operating system's session with the process and all its descendants.
     """
 
     pid: int
     session: int
-    started: str
 
 
 def spawn_detached(
@@ -46,16 +42,16 @@ def spawn_detached(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> DetachedProcess:
-    """Start a process that outlives this one, in a session of its own.
+    """Start a process that outlives this one, in a new session.
 
-    A shell stands between and leaves at once, so the process belongs to init: nobody has to wait
-    for it, and every process of this user can stop it in the same way.
+    A shell starts the process and exits, so the process becomes a child of init. This process need
+    not wait for it, and every process of this user can stop it in the same way.
 
     Args:
         command: Program and arguments.
-        log: File for what it prints; the last one is kept beside it.
-        env: Its environment; this process's own by default.
-        cwd: Its working folder; this process's own by default.
+        log: File for the output; the file of the previous start is renamed to `.1`.
+        env: Environment; None for the environment of this process.
+        cwd: Working folder; None for the working folder of this process.
     """
     if log.exists():
         log.replace(log.with_name(f"{log.name}.1"))
@@ -69,57 +65,34 @@ def spawn_detached(
         start_new_session=True,
     )
     session, pid = map(int, shell.stdout.split())
-    return DetachedProcess(pid=pid, session=session, started=start_time(pid))
-
-
-# -- telling apart -------------------------------------------------------------------------------
+    return DetachedProcess(pid=pid, session=session)
 
 
 def runs_with(pid: int, argument: str) -> bool:
-    """Whether `pid` lives and was started with `argument`; never true of a reused process id."""
-    return argument in _arguments(pid)
+    """Return whether the process runs and was started with this argument.
+
+    The argument distinguishes the process from a later one with the same id.
+    """
+    with suppress(psutil.Error):
+        return argument in psutil.Process(pid).cmdline()
+    return False
 
 
-def start_time(pid: int) -> str:
-    """When a process started, which tells it from a later one of the same id; "" if it is dead."""
-    if (_PROC / "self").exists():
-        with suppress(OSError):
-            # The name in parentheses may hold spaces; state is the first field after it, the
-            # start time in clock ticks the twentieth (proc_pid_stat(5)).
-            fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-            return "" if fields[0] in {"Z", "X"} else fields[19]
-        return ""
-    state, _, started = _ps("-o", "stat=,lstart=", "-p", str(pid)).strip().partition(" ")
-    return "" if state.startswith("Z") else started.strip()
+def runs_in_session(pid: int, session: int) -> bool:
+    """Return whether the process runs and belongs to the session of a detached process.
 
-
-def is_running(pid: int, started: str) -> bool:
-    """Return whether the process with this start time still runs; False for an empty start time."""
-    return bool(started) and start_time(pid) == started
+    The session distinguishes the process from a later one with the same id. The leader of the
+    session was the shell, which has exited; a running leader has started a later session with the
+    same id.
+    """
+    return _session(pid) == session and _is_running(pid) and not _is_running(session)
 
 
 def session_members(session: int) -> tuple[int, ...]:
-    """Living processes of the session of a detached process.
-
-    Its leader was the shell, which is gone; a living leader leads a later session of the same id.
-    """
-    if start_time(session):
+    """Return the ids of the running processes in the session of a detached process."""
+    if _is_running(session):
         return ()
-    return tuple(pid for pid in _pids() if _session(pid) == session and start_time(pid))
-
-
-def _arguments(pid: int) -> Sequence[str]:
-    if (_PROC / "self").exists():
-        with suppress(OSError):
-            return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        return ()
-    return _ps("-ww", "-o", "command=", "-p", str(pid)).split()
-
-
-def _pids() -> Sequence[int]:
-    if (_PROC / "self").exists():
-        return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    return [int(line) for line in _ps("-A", "-o", "pid=").split()]
+    return tuple(pid for pid in psutil.pids() if _session(pid) == session and _is_running(pid))
 
 
 def _session(pid: int) -> int | None:
@@ -128,56 +101,53 @@ def _session(pid: int) -> int | None:
     return None
 
 
-def _ps(*arguments: str) -> str:
-    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout
+def _is_running(pid: int) -> bool:
+    """Return whether the process exists and is not a zombie."""
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    return False
 
 
-# -- stop ----------------------------------------------------------------------------------------
-
-
-def stop(name: str, living: Callable[[], Sequence[int]], *, timeout_s: float) -> None:
-    """End processes: SIGTERM, a deadline, SIGKILL; return when all are gone.
+def stop(name: str, running: Callable[[], Sequence[int]], *, timeout_s: float) -> None:
+    """End processes by SIGTERM, and by SIGKILL after a timeout; return when all have ended.
 
     Args:
-        name: What they are, for the error.
-        living: Looks which of them live; they are signalled in this order.
+        name: Name of the processes, at the start of the error's first sentence.
+        running: Returns the ids of those that still run; they get signals in this order.
         timeout_s: Seconds between the two signals.
 
     Raises:
         SetupError: A process survives SIGKILL.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in living():
+        for pid in running():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        if _gone(living, time.monotonic() + timeout_s):
+        if _all_end(running, time.monotonic() + timeout_s):
             return
     raise SetupError(
-        subject=f"{name} does not stop",
+        subject=f"{name} does not stop.",
         needed="no process after SIGTERM and SIGKILL",
-        seen=f"process(es) {', '.join(map(str, living()))}",
-        advice="look at them with ps: a process in state D waits for the disk",
+        seen=f"process(es) {', '.join(map(str, running()))}",
+        advice="Look at them with ps: a process in state D waits for the disk.",
     )
 
 
-def _gone(living: Callable[[], Sequence[int]], deadline: float) -> bool:
-    while living():
+def _all_end(running: Callable[[], Sequence[int]], deadline: float) -> bool:
+    while running():
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)
     return True
 
 
-# -- logs ----------------------------------------------------------------------------------------
-
-
 def read_log(log: Path) -> str:
-    """What the process of this log has printed; nothing if there is no log."""
+    """Return the output of a detached process; empty if the log does not exist."""
     if not log.exists():
         return ""
     return log.read_text(encoding="utf-8", errors="replace")
 
 
 def last_lines(log: Path, *, lines: int = 12) -> str:
-    """The end of what the process of this log has printed."""
+    """Return the end of the output of a detached process."""
     return "\n".join(read_log(log).splitlines()[-lines:]) or "an empty log"

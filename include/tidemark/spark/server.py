@@ -99,14 +99,12 @@ class _State:
     Attributes:
         pid: The server's process id.
         session: The session of the operating system with the server and its Python workers.
-        started: Start time of the process (`processes.start_time`).
         port: The server's port.
         code: Digest of the server's parts; empty until the checks have passed.
     """
 
     pid: int
     session: int
-    started: str
     port: int
     code: str = ""
 
@@ -138,7 +136,7 @@ class SparkServer:
         """Return the status of the recorded process, without a call to the server."""
         state = self._load()
         return ServerStatus(
-            running=state is not None and _is_alive(state),
+            running=state is not None and _is_running(state),
             pid=state.pid if state else None,
             address=f"sc://{HOST}:{state.port}" if state else "",
             log=self._log_file,
@@ -151,7 +149,7 @@ class SparkServer:
             EngineUnsuitable: Another version of this package started the server.
         """
         state = self._load()
-        if state is None or not state.code or not _is_alive(state):
+        if state is None or not state.code or not _is_running(state):
             return None
         if state.code != self._code():
             raise EngineUnsuitable(
@@ -201,7 +199,7 @@ class SparkServer:
             locked(self._home / "server.lock"),
         ):
             state = self._load()
-            if state is not None and state.code == self._code() and _is_alive(state):
+            if state is not None and state.code == self._code() and _is_running(state):
                 return self.status()
             self.stop()
             state = self._spawn()
@@ -221,8 +219,8 @@ class SparkServer:
             SetupError: A process survives SIGKILL.
         """
         state = self._load()
-        living = (lambda: processes.session_members(state.session)) if state else (lambda: ())
-        processes.stop("The Spark Connect server", living, timeout_s=timeout_s)
+        running = (lambda: processes.session_members(state.session)) if state else (lambda: ())
+        processes.stop("The Spark Connect server", running, timeout_s=timeout_s)
         # Another server may use the port by now, and with it the folder.
         if state and sockets.wait_until_free(_ADDRESS, state.port):
             shutil.rmtree(self._scratch(state.port), ignore_errors=True)
@@ -252,7 +250,7 @@ class SparkServer:
         port = sockets.choose_port(_ADDRESS, self._port, last.port if last else None, spare)
         command, environ = self._prepare(port)
         process = processes.spawn_detached(command, self._output, env=environ, cwd=self._home)
-        state = _State(pid=process.pid, session=process.session, started=process.started, port=port)
+        state = _State(pid=process.pid, session=process.session, port=port)
         self._save(state)
         _log.info("spark connect server started pid=%d port=%d", state.pid, port)
         return state
@@ -317,7 +315,7 @@ class SparkServer:
     def _wait_until_it_listens(self, state: _State, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not sockets.is_listening(_ADDRESS, state.port):
-            if not _is_alive(state):
+            if not _is_running(state):
                 raise SetupError(
                     subject="The Spark Connect server ended during its start.",
                     needed=f"a server that keeps running; its output is in {self._output}",
@@ -364,5 +362,5 @@ def _property(key: str, value: str) -> str:
     return f"{key} {escaped}\n"
 
 
-def _is_alive(state: _State) -> bool:
-    return processes.is_running(state.pid, state.started)
+def _is_running(state: _State) -> bool:
+    return processes.runs_in_session(state.pid, state.session)
