@@ -1,4 +1,4 @@
-"""The client of Airflow's REST API, against a server that answers late, or a part of an answer."""
+"""The client of Airflow's REST API, against servers with late or truncated answers."""
 
 from __future__ import annotations
 
@@ -56,31 +56,31 @@ def server_that_leaves_requests_open(count: int) -> Iterator[tuple[AirflowApi, l
         server.server_close()
 
 
-def test_a_read_without_an_answer_in_time_is_sent_again() -> None:
+def test_a_get_that_times_out_is_repeated() -> None:
     """A busy server may miss one request and answer the next."""
     with server_that_leaves_requests_open(2) as (api, requests):
         assert api.dags() == {"tidemark_prices": False}
         assert len(requests) == 3
 
 
-def test_a_server_that_never_answers_is_unavailable() -> None:
-    """The client gives up after three requests."""
+def test_a_server_that_never_answers_raises_unavailable_after_three_requests() -> None:
+    """Each request has its own timeout."""
     with server_that_leaves_requests_open(9) as (api, requests):
         with pytest.raises(AirflowUnavailable, match="timed out"):
             api.dags()
         assert len(requests) == 3
 
 
-def test_a_request_that_changes_something_is_sent_once() -> None:
-    """The server may have executed a request that it did not answer."""
+def test_a_post_that_times_out_is_not_repeated() -> None:
+    """The server may have executed the request without answering."""
     with server_that_leaves_requests_open(9) as (api, requests):
         with pytest.raises(AirflowUnavailable, match="timed out"):
             api.trigger("tidemark_prices")
         assert requests == ["POST /api/v2/dags/tidemark_prices/dagRuns"]
 
 
-def test_a_connection_that_is_not_accepted_in_time_is_tried_again() -> None:
-    """The queue of connections of a busy server may be full."""
+def test_a_connection_that_times_out_is_repeated() -> None:
+    """The connection queue of a busy server may be full."""
     sent: list[str] = []
 
     with ExitStack() as sockets, socket.create_server(("127.0.0.1", 0), backlog=0) as server:
@@ -110,8 +110,8 @@ def test_a_connection_that_is_not_accepted_in_time_is_tried_again() -> None:
         b"",
     ],
 )
-def test_an_answer_that_is_cut_off_or_no_json_is_named(answer: bytes) -> None:
-    """The server was stopped while it answered, or another program listens on the port."""
+def test_a_truncated_or_non_json_answer_raises_unavailable(answer: bytes) -> None:
+    """The server was stopped during its answer, or another program listens on the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""Starting and stopping Airflow, with small processes in the place of `airflow`."""
+"""Starting and stopping Airflow, with a small program in the place of `airflow`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DIES = "#!/bin/sh\necho 'sqlite3.DatabaseError: not a database'\nexit 1\n"
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """This checkout, with a home of the test's own."""
+    """This checkout, with a separate home."""
     return Layout(project=PROJECT, home=tmp_path / "home")
 
 
 @pytest.fixture
 def fake_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that is found where this Python's own `airflow` would be."""
+    """A program in the place of this Python's `airflow`."""
     program = tmp_path / "bin" / "airflow"
     program.parent.mkdir()
     program.touch()
@@ -43,7 +43,7 @@ def fake_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_environment_keeps_connections_and_adds_a_local_spark(layout: Layout) -> None:
-    """What the caller defines is not overwritten."""
+    """A connection of the caller takes precedence."""
     made = environment(layout, {"AIRFLOW_CONN_KAFKA_DEFAULT": "k", "PATH": "/bin"}, PORTS, 2)
     assert made["AIRFLOW_CONN_KAFKA_DEFAULT"] == "k"
     assert json.loads(made["AIRFLOW_CONN_SPARK_DEFAULT"])["host"] == "local[2]"
@@ -53,16 +53,16 @@ def test_the_environment_keeps_connections_and_adds_a_local_spark(layout: Layout
     assert kept["AIRFLOW_CONN_SPARK_DEFAULT"] == "s"
 
 
-def test_tables_go_where_the_layout_says(tmp_path: Path) -> None:
-    """A lakehouse elsewhere is handed on to the DAGs."""
+def test_a_remote_lakehouse_is_passed_to_the_dags(tmp_path: Path) -> None:
+    """The environment contains its root."""
     layout = Layout(project=PROJECT, home=tmp_path, lakehouse_root="s3://lake")
     assert environment(layout, {}, PORTS, 2)["TIDEMARK_LAKEHOUSE"] == "s3://lake"
 
 
-def test_a_taken_port_is_refused_before_anything_starts(
+def test_a_port_in_use_is_refused_before_airflow_starts(
     layout: Layout, fake_airflow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One clear line that names the port."""
+    """The error contains the port."""
     monkeypatch.setattr("tidemark.spark.sockets._RELEASE_S", 0.2)
     fake_airflow.write_text(LIVES_WITH_A_TASK)
     with socket.socket() as taken:
@@ -75,10 +75,10 @@ def test_a_taken_port_is_refused_before_anything_starts(
     assert airflow.status().processes == ()
 
 
-def test_an_airflow_that_ends_at_once_is_named_with_its_last_words(
+def test_the_error_for_an_airflow_that_ends_at_once_has_its_last_output(
     layout: Layout, fake_airflow: Path
 ) -> None:
-    """Not a time-out."""
+    """The start must not wait for the timeout."""
     fake_airflow.write_text(DIES)
     with pytest.raises(SetupError, match="not a database"):
         AirflowStandalone(layout, os.environ).start()
@@ -87,7 +87,7 @@ def test_an_airflow_that_ends_at_once_is_named_with_its_last_words(
 def test_an_airflow_that_is_not_healthy_in_time_is_stopped_with_its_tasks(
     layout: Layout, fake_airflow: Path
 ) -> None:
-    """No process is left, whatever process group it is in."""
+    """Tasks have their own process groups."""
     fake_airflow.write_text(LIVES_WITH_A_TASK)
     airflow = AirflowStandalone(layout, os.environ)
     with pytest.raises(AirflowUnavailable, match="did not start"):
@@ -97,10 +97,10 @@ def test_an_airflow_that_is_not_healthy_in_time_is_stopped_with_its_tasks(
     assert status.processes == ()
 
 
-def test_tasks_are_stopped_even_if_airflow_itself_was_killed(
+def test_stop_ends_tasks_after_airflow_itself_was_killed(
     layout: Layout, fake_airflow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session is what finds them."""
+    """The session identifies them."""
     fake_airflow.write_text(LIVES_WITH_A_TASK)
     airflow = AirflowStandalone(layout, os.environ)
     monkeypatch.setattr(airflow, "_wait_until_healthy", lambda *_: None)
@@ -114,15 +114,15 @@ def test_tasks_are_stopped_even_if_airflow_itself_was_killed(
     assert stopped.processes == ()
 
 
-def test_stopping_what_never_started_is_no_error(layout: Layout) -> None:
-    """`make down` may be called at any time."""
+def test_stop_before_the_first_start_does_nothing(layout: Layout) -> None:
+    """`make down` may run at any time."""
     status = AirflowStandalone(layout, os.environ).stop()
     assert status.running is False
     assert status.url == ""
 
 
-def test_the_password_is_ours_alone(layout: Layout, fake_airflow: Path) -> None:
-    """Made before Airflow would make one and print it; kept over restarts; not in records."""
+def test_the_password_is_private_and_survives_restarts(layout: Layout, fake_airflow: Path) -> None:
+    """Airflow would print a password of its own; records do not contain it."""
     fake_airflow.write_text(DIES)
     airflow = AirflowStandalone(layout, os.environ)
     with pytest.raises(SetupError):
@@ -136,8 +136,10 @@ def test_the_password_is_ours_alone(layout: Layout, fake_airflow: Path) -> None:
     assert first not in json.dumps(airflow.status().as_record())
 
 
-def test_nobody_answering_is_transient(layout: Layout, fake_airflow: Path) -> None:
-    """The API's client says so by the type."""
+def test_an_api_that_does_not_answer_is_a_transient_error(
+    layout: Layout, fake_airflow: Path
+) -> None:
+    """A later request may succeed."""
     fake_airflow.write_text(DIES)
     airflow = AirflowStandalone(layout, os.environ)
     with pytest.raises(SetupError):

@@ -1,4 +1,4 @@
-"""The embedded broker: real Kafka processes, from the first start to the last signal."""
+"""The embedded broker, with real Kafka processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 
 _QUICK_TO_NOTICE = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-"""How soon the controller gives a killed broker up, and lets it come back."""
+"""Short timeouts after which the controller fences a killed broker, and accepts it again."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def config(layout: Layout, tmp_path: Path) -> BrokerConfig:
 
 @pytest.fixture
 def own(config: BrokerConfig) -> Iterator[Broker]:
-    """A broker of this test's own, not started, and stopped at the end whatever happens."""
+    """A separate broker, not started; stopped at the end of the test."""
     embedded = Broker(config)
     yield embedded
     embedded.stop()
@@ -76,8 +76,8 @@ def _known_brokers(status: BrokerStatus) -> int:
 
 
 @pytest.mark.broker
-def test_started_broker_answers(broker: BrokerStatus, admin: AdminClient) -> None:
-    """A start returns when Kafka answers, with the cluster id that Kafka gives itself."""
+def test_start_returns_when_the_broker_answers(broker: BrokerStatus, admin: AdminClient) -> None:
+    """The status has Kafka's own cluster id."""
     cluster = admin.describe_cluster().result(timeout=10)
     assert broker.running
     assert [node.id for node in cluster.nodes] == [1]
@@ -86,23 +86,27 @@ def test_started_broker_answers(broker: BrokerStatus, admin: AdminClient) -> Non
 
 
 @pytest.mark.broker
-def test_started_again_a_broker_is_left_alone(broker: BrokerStatus, layout: Layout) -> None:
-    """The second start returns the first one's process and address."""
+def test_starting_a_running_broker_changes_nothing(broker: BrokerStatus, layout: Layout) -> None:
+    """The second start returns the same process and address."""
     again = Broker(BrokerConfig(home=layout.broker, jars=layout.kafka_jars)).start()
     assert again == broker
     assert _pids_of(broker.home) == list(broker.pids)
 
 
 @pytest.mark.broker
-def test_no_topic_is_made_by_accident(broker: BrokerStatus, admin: AdminClient) -> None:
-    """Asking for a topic that is not there does not make it."""
+def test_a_metadata_request_does_not_create_a_topic(
+    broker: BrokerStatus, admin: AdminClient
+) -> None:
+    """The broker has auto.create.topics.enable=false."""
     admin.list_topics("misspelt", timeout=10)
     assert "misspelt" not in admin.list_topics(timeout=10).topics
 
 
 @pytest.mark.broker
-def test_one_process_starts_and_another_stops(own: Broker, config: BrokerConfig) -> None:
-    """The starter may exit; whoever comes next finds the broker and leaves no process behind."""
+def test_one_process_starts_the_broker_and_another_stops_it(
+    own: Broker, config: BrokerConfig
+) -> None:
+    """The starting process may exit before."""
     script = (
         "import sys; from pathlib import Path;"
         "from tidemark.dev.broker import Broker, BrokerConfig;"
@@ -120,8 +124,8 @@ def test_one_process_starts_and_another_stops(own: Broker, config: BrokerConfig)
 
 
 @pytest.mark.broker
-def test_restart_keeps_records_address_and_cluster(own: Broker) -> None:
-    """Stop and start: same data, same cluster id, and the free port of the first start again."""
+def test_restart_keeps_records_address_and_cluster_id(own: Broker) -> None:
+    """The port of the first start is chosen again if it is free."""
     first = own.start()
     produce({"bootstrap.servers": first.bootstrap}, "streams-intro")
     before = read_all(first.bootstrap, "streams-intro")
@@ -134,8 +138,10 @@ def test_restart_keeps_records_address_and_cluster(own: Broker) -> None:
 
 
 @pytest.mark.broker
-def test_killed_broker_is_seen_and_comes_back(config: BrokerConfig) -> None:
-    """A broker that was killed is not running, and its records are there after a new start."""
+def test_a_killed_broker_is_reported_and_starts_again_with_its_records(
+    config: BrokerConfig,
+) -> None:
+    """The status comes from the process table."""
     embedded = Broker(replace(config, properties=_QUICK_TO_NOTICE))
     try:
         status = embedded.start()
@@ -160,8 +166,10 @@ def _wait_until_gone(pid: int, proof: Path) -> None:
 # -- what is in the way --------------------------------------------------------------------------
 
 
-def test_busy_port_is_named(config: BrokerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that somebody has is refused by its number, before any process is started."""
+def test_a_port_in_use_is_refused_before_the_broker_starts(
+    config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error contains the port."""
     monkeypatch.setattr("tidemark.spark.sockets._RELEASE_S", 0.2)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -175,8 +183,8 @@ def test_busy_port_is_named(config: BrokerConfig, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.broker
-def test_kafkas_own_complaint_is_shown(config: BrokerConfig) -> None:
-    """When Kafka itself gives up, the error carries what it said, and no process is left."""
+def test_the_error_contains_kafkas_own_error_line(config: BrokerConfig) -> None:
+    """No process remains after the failed start."""
     embedded = Broker(replace(config, properties={"log.cleaner.dedupe.buffer.size": "1"}))
     with pytest.raises(SetupError, match=r"log\.cleaner\.dedupe.buffer\.size") as caught:
         embedded.start()
@@ -189,8 +197,8 @@ def test_kafkas_own_complaint_is_shown(config: BrokerConfig) -> None:
 
 
 @pytest.mark.broker
-def test_port_taken_in_the_last_moment_is_shown(config: BrokerConfig) -> None:
-    """A port that was free when it was looked at, and is not when Kafka wants it, is in the log."""
+def test_a_port_taken_during_the_start_is_reported_from_kafkas_log(config: BrokerConfig) -> None:
+    """The port was free at the check before the start."""
     (controller,) = free_ports("127.0.0.1", 1)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -208,34 +216,36 @@ def test_port_taken_in_the_last_moment_is_shown(config: BrokerConfig) -> None:
     assert _pids_of(config.home) == []
 
 
-def test_missing_java_is_named(config: BrokerConfig) -> None:
-    """Without Java there is one clear line."""
+def test_a_missing_java_is_reported(config: BrokerConfig) -> None:
+    """The error is raised before any process starts."""
     with pytest.raises(SetupError, match="Java is missing"):
         Broker(replace(config, java="no-such-java")).start()
 
 
-def test_missing_jars_are_named(config: BrokerConfig, tmp_path: Path) -> None:
-    """Without the JVM parts the error says which command fetches them."""
+def test_missing_jars_are_reported_with_the_command_that_downloads_them(
+    config: BrokerConfig, tmp_path: Path
+) -> None:
+    """The jars come from `make setup`."""
     with pytest.raises(SetupError, match=r"jars .* are missing.*make setup"):
         Broker(replace(config, jars=tmp_path)).start()
 
 
-def test_full_disk_is_named(config: BrokerConfig) -> None:
-    """Too little free space is found before Kafka finds it, and the folder is named."""
+def test_too_little_free_space_is_refused_before_the_start(config: BrokerConfig) -> None:
+    """The error contains the folder."""
     with pytest.raises(SetupError, match="is full") as caught:
         Broker(replace(config, min_free_bytes=2**62)).start()
     assert str(config.home) in str(caught.value)
 
 
-def test_cluster_of_another_size_is_refused(config: BrokerConfig) -> None:
-    """A folder of one node is not started as three: the data would be of another cluster."""
+def test_a_folder_with_a_cluster_of_another_size_is_refused(config: BrokerConfig) -> None:
+    """A node's data belongs to one cluster."""
     _record(config.home, pid=None)
     with pytest.raises(SetupError, match="another size"):
         Broker(replace(config, nodes=3)).start()
 
 
-def test_reused_process_id_is_not_ours(config: BrokerConfig) -> None:
-    """A recorded id that now names another process is neither called running nor signalled."""
+def test_a_reused_process_id_is_neither_running_nor_signalled(config: BrokerConfig) -> None:
+    """The settings file among the arguments identifies the process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         _record(config.home, pid=stranger.pid)
         assert not Broker(config).status().running
@@ -245,8 +255,8 @@ def test_reused_process_id_is_not_ours(config: BrokerConfig) -> None:
         assert stranger.returncode == 0
 
 
-def test_status_before_the_first_start_says_so(config: BrokerConfig) -> None:
-    """Asking and stopping where nothing ever ran is no error and makes no folder."""
+def test_status_and_stop_before_the_first_start_create_no_folder(config: BrokerConfig) -> None:
+    """Both may run at any time."""
     status = Broker(config).stop()
     assert (status.running, status.pids, status.bootstrap) == (False, (), "")
     assert not config.home.exists()
@@ -264,8 +274,8 @@ def _record(home: Path, *, pid: int | None) -> None:
 
 
 @pytest.mark.broker
-def test_s17_three_nodes_survive_the_death_of_one(config: BrokerConfig) -> None:
-    """S17: three nodes come up; with one killed the others serve all; each comes back alone."""
+def test_s17_three_nodes_survive_the_kill_of_one(config: BrokerConfig) -> None:
+    """S17: the other nodes serve all records, and each node starts again alone."""
     embedded = Broker(replace(config, nodes=3, properties=_QUICK_TO_NOTICE))
     try:
         status = embedded.start()

@@ -1,4 +1,4 @@
-"""What the embedded broker is told, without starting it."""
+"""Settings of the embedded broker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from tidemark.dev.broker_settings import BrokerConfig, Listener, NodePorts, broker_properties
 
 
-def test_clients_can_be_sent_to_something_in_between() -> None:
-    """A listener that advertises another port still listens on its own; each node has its pair."""
+def test_a_listener_advertises_the_port_of_a_proxy() -> None:
+    """The node still listens on its own port."""
     config = BrokerConfig(
         home=Path("broker"),
         jars=Path("jars"),
@@ -35,8 +35,8 @@ def test_clients_can_be_sent_to_something_in_between() -> None:
         )
 
 
-def test_clients_of_single_nodes_can_be_sent_elsewhere() -> None:
-    """A node without a port of its own tells the listener's, or the one that it listens on."""
+def test_single_nodes_advertise_their_own_ports() -> None:
+    """Other nodes advertise the listener's port, or the port that they listen on."""
     listener = Listener(name="BETWEEN", advertised_ports={2: 7302})
     assert [listener.advertised(node, 9200 + node) for node in (1, 2)] == [
         "127.0.0.1:9201",

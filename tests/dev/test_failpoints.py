@@ -1,4 +1,4 @@
-"""Fail points: a process dies where it was told to, and nothing happens to one that was not."""
+"""Fail points kill the process at the selected step, and only there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print("survived")
 
 
 def app(home: Path, **environ: str) -> App:
-    """An app with one pipeline, whose broker nobody asks for anything."""
+    """Return an app with one pipeline, whose broker gets no request."""
     (home / "events.yaml").write_text(SPEC)
     return App(
         environ={
@@ -57,7 +57,7 @@ def app(home: Path, **environ: str) -> App:
 
 
 def append_twice(home: Path, fail_at: str | None) -> subprocess.CompletedProcess[str]:
-    """A process that appends two events to the control table of a home."""
+    """Run a process that appends two events to the control table of a home."""
     armed = {} if fail_at is None else {VARIABLE: fail_at}
     return subprocess.run(
         [sys.executable, "-c", APPEND_TWICE],
@@ -68,8 +68,8 @@ def append_twice(home: Path, fail_at: str | None) -> subprocess.CompletedProcess
     )
 
 
-def test_without_the_variable_adapters_are_what_they_are(tmp_path: Path) -> None:
-    """Production: the adapters themselves, no wrapper that could do anything."""
+def test_without_the_variable_adapters_are_not_wrapped(tmp_path: Path) -> None:
+    """Production runs without wrappers."""
     plain = app(tmp_path)
     events = plain.pipeline("events")
     assert type(plain.control) is DeltaControlTable
@@ -78,7 +78,7 @@ def test_without_the_variable_adapters_are_what_they_are(tmp_path: Path) -> None
 
 
 def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:
-    """And its other methods are its own."""
+    """Its other methods stay unchanged."""
     armed = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
     assert type(armed.control) is not DeltaControlTable
     assert armed.control.ledger("events").event_number == 0
@@ -95,10 +95,10 @@ def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:
         ("control.ledger:after:2", 1),
     ],
 )
-def test_the_process_dies_by_sigkill_at_the_call_that_was_meant(
+def test_the_process_ends_by_sigkill_at_the_selected_call(
     tmp_path: Path, fail_at: str, events: int
 ) -> None:
-    """Before or after the n-th call, and it has said which on its way out."""
+    """It first writes the fail point to standard error."""
     ended = append_twice(tmp_path, fail_at)
     assert ended.returncode == -signal.SIGKILL
     assert kill_message(fail_at) in ended.stderr
@@ -107,14 +107,16 @@ def test_the_process_dies_by_sigkill_at_the_call_that_was_meant(
 
 
 @pytest.mark.parametrize("fail_at", [None, "control.append:after:3", "table.append:before:1"])
-def test_a_step_that_is_not_reached_kills_nobody(tmp_path: Path, fail_at: str | None) -> None:
-    """Nor does another step."""
+def test_a_step_that_is_not_reached_does_not_kill_the_process(
+    tmp_path: Path, fail_at: str | None
+) -> None:
+    """Other steps run as usual."""
     ended = append_twice(tmp_path, fail_at)
     assert (ended.returncode, ended.stdout.strip()) == (0, "survived")
 
 
-def test_a_step_that_fails_does_so_as_ever(tmp_path: Path) -> None:
-    """`after` is after it has come back; an error goes on to whoever handles it."""
+def test_an_error_of_the_step_is_raised_to_the_caller(tmp_path: Path) -> None:
+    """`after` means after the return of the step."""
     point = FailPoint("control.append:after:1")
     control = point.wrap("control", DeltaControlTable(str(tmp_path / "control")))
     ledger = control.ledger("events")
@@ -139,7 +141,7 @@ def test_a_step_that_fails_does_so_as_ever(tmp_path: Path) -> None:
     ],
 )
 def test_an_unknown_fail_point_is_refused(tmp_path: Path, text: str) -> None:
-    """The error lists the known ones; a test that mistypes one must not pass by it."""
+    """A test with a misspelt fail point must not pass."""
     with pytest.raises(SetupError) as refused:
         _ = app(tmp_path, TIDEMARK_FAIL_AT=text).control
     assert repr(text) in str(refused.value)
@@ -148,7 +150,7 @@ def test_an_unknown_fail_point_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_every_port_has_fail_points() -> None:
-    """A port that comes later is not forgotten: each Protocol is one of PORTS, or part of one."""
+    """Each Protocol is one of PORTS, or part of one."""
     protocols = {
         value
         for module in pkgutil.walk_packages(tidemark.__path__, "tidemark.")
@@ -162,8 +164,8 @@ def test_every_port_has_fail_points() -> None:
     assert {"control.append", "control.ledger", "table.append", "table.find_landing"} <= set(STEPS)
 
 
-def test_the_call_that_was_meant_dies_whatever_other_threads_call() -> None:
-    """Plans of one job share a fail point: the first call ends while the second one runs."""
+def test_the_selected_call_kills_the_process_despite_other_threads() -> None:
+    """Plans of one job share a fail point."""
     code = """
 import threading
 from tidemark.dev.failpoints import FailPoint

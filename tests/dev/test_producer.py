@@ -1,4 +1,4 @@
-"""The sample producer against a real broker, judged by librdkafka and by Kafka's own log dump."""
+"""The sample producer on a real broker, checked by librdkafka and by Kafka's log dump."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _java_partition(key: bytes, partitions: int) -> int:
     return (state & 0x7FFFFFFF) % partitions
 
 
-def test_s19_settings_ask_for_all_acknowledgements_and_no_doubles() -> None:
-    """S19: acks=all and an idempotent producer, whatever the connection says of them."""
+def test_s19_producer_settings_are_acks_all_and_idempotent() -> None:
+    """S19: settings of the connection cannot override them."""
     settings = producer_settings({"bootstrap.servers": "kafka:9092", "acks": "1"})
     assert settings["acks"] == "all"
     assert settings["enable.idempotence"] == "true"
@@ -76,10 +76,10 @@ def test_s19_log_shows_an_idempotent_producer(
 
 
 @pytest.mark.broker
-def test_s22_first_example_is_read_again_from_the_beginning(
+def test_s22_first_example_can_be_read_repeatedly(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """S22: five keyed records in three partitions, each key's in order, read twice alike."""
+    """S22: five keyed records in three partitions; each key's records keep their order."""
     name = topic(partitions=3)
     counts = produce(_client(broker), "streams-intro", topic=name)
     records = read_all(broker.bootstrap, name)
@@ -95,10 +95,10 @@ def test_s22_first_example_is_read_again_from_the_beginning(
 
 
 @pytest.mark.broker
-def test_s23_prices_arrive_as_generated_where_java_would_put_them(
+def test_s23_prices_arrive_unchanged_in_the_partitions_of_a_java_producer(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """S23 and S16: nothing lost or changed on the way, keyed records by murmur2, skew kept."""
+    """S23 and S16: no record is lost, and keys are partitioned by murmur2."""
     name = topic(partitions=6, config=FOREVER)
     counts = produce(_client(broker), "prices", records=2_000, base_ms=BASE_MS, topic=name)
     records = read_all(broker.bootstrap, name)
@@ -125,10 +125,10 @@ def test_s23_order_of_a_ticker_is_kept(broker: BrokerStatus, topic: TopicFactory
 
 
 @pytest.mark.broker
-def test_second_batch_goes_on_where_the_first_ended(
+def test_a_second_batch_continues_the_ids_of_the_first(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Two calls alike write different orders: ids go on, none is repeated, none is left out."""
+    """No id is repeated or omitted."""
     name = topic(partitions=3)
     for _ in range(2):
         produce(_client(broker), "orders", records=100, topic=name)
@@ -139,10 +139,10 @@ def test_second_batch_goes_on_where_the_first_ended(
 
 
 @pytest.mark.broker
-def test_missing_topic_is_made_with_the_samples_partitions(
+def test_a_missing_topic_is_created_with_the_samples_partitions(
     broker: BrokerStatus, admin: AdminClient
 ) -> None:
-    """The first call makes the topic; a later one finds it and leaves it as it is."""
+    """Later calls do not change the topic."""
     name = f"made-by-produce-{uuid.uuid4().hex[:8]}"
     assert sum(produce(_client(broker), "orders", records=10, topic=name).values()) == 10
     assert sorted(log_ranges(broker.bootstrap, name)) == [0, 1, 2]
@@ -151,8 +151,8 @@ def test_missing_topic_is_made_with_the_samples_partitions(
 
 
 @pytest.mark.broker
-def test_last_record_is_produced_now(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """Without a base time no timestamp lies in the future, where brokers refuse it."""
+def test_the_default_timestamps_end_now(broker: BrokerStatus, topic: TopicFactory) -> None:
+    """Brokers may refuse timestamps in the future."""
     name = topic()
     produce(_client(broker), "orders", records=50, topic=name)
     times = [record.timestamp_ms for record in read_all(broker.bootstrap, name)]
@@ -173,8 +173,8 @@ def test_progress_ends_with_the_total(broker: BrokerStatus, topic: TopicFactory)
     assert told == [(1_000, 2_500), (2_000, 2_500), (2_500, 2_500)]
 
 
-def test_unreachable_broker_is_named_as_such() -> None:
-    """I7: no broker means a transient error within the time given, not a hang."""
+def test_an_unreachable_broker_raises_kafka_unavailable() -> None:
+    """I7: the error is transient and comes within the timeout."""
     (port,) = free_ports("127.0.0.1", 1)
     client = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": "0"}
     with pytest.raises(KafkaUnavailable) as caught:
@@ -182,7 +182,7 @@ def test_unreachable_broker_is_named_as_such() -> None:
     assert caught.value.exit_code.retryable
 
 
-def test_unknown_sample_is_refused_before_anything_is_sent() -> None:
-    """A misspelt name reaches no broker."""
+def test_an_unknown_sample_is_refused_before_any_request() -> None:
+    """The call needs no broker."""
     with pytest.raises(KeyError, match="price"):
         produce({"bootstrap.servers": "127.0.0.1:1"}, "price")

@@ -1,4 +1,4 @@
-"""Sample records are the same for everybody, and hold the cases that a reader must survive."""
+"""Sample records are reproducible and contain null keys, tombstones and skew."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def _records(name: str, *, start: int = 0, count: int = 1_000, seed: int = 1) ->
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_same_request_yields_the_same_records(name: str) -> None:
-    """Seed, start and base time decide every byte."""
+    """Seed, start and base time determine every byte."""
     assert _records(name) == _records(name)
 
 
 @pytest.mark.parametrize("name", ["prices", "orders"])
 def test_another_seed_yields_other_records(name: str) -> None:
-    """A seed is no decoration."""
+    """The seed selects the random values."""
     assert _records(name, seed=1) != _records(name, seed=2)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_two_batches_are_one_batch_cut_in_two(name: str) -> None:
-    """The index alone, not the batch it came in, decides keys and values apart from times."""
+def test_two_successive_batches_equal_one_batch(name: str) -> None:
+    """Keys and values depend on the index and not on the batch."""
     whole = _records(name, count=100)
     halves = [
         *_records(name, count=50),
@@ -40,8 +40,8 @@ def test_two_batches_are_one_batch_cut_in_two(name: str) -> None:
     assert halves == whole
 
 
-def test_known_record_stays_what_it_is() -> None:
-    """The bytes are pinned, so that a change of Python or of this code cannot pass unseen."""
+def test_the_bytes_of_a_known_record_do_not_change() -> None:
+    """A change of Python or of this code would change them."""
     assert _records("prices", count=1) == [
         Sample(
             key=b"FJORD",
@@ -70,8 +70,8 @@ def test_s22_streams_intro_is_the_first_example() -> None:
     assert {record.headers for record in records} == {()}
 
 
-def test_s22_further_records_go_round_again() -> None:
-    """S22: more than five records repeat the five in their order."""
+def test_s22_further_records_repeat_the_first_five() -> None:
+    """S22: the order is the same."""
     twelve = [(record.key, record.value) for record in _records("streams-intro", count=12)]
     assert twelve == (twelve[:5] * 3)[:12]
 
@@ -98,7 +98,7 @@ def test_s23_null_keys_and_tombstones_are_among_forty_records(name: str) -> None
     assert all(record.key is not None for record in tombstones)
 
 
-def test_s23_a_price_says_ticker_price_currency_and_time() -> None:
+def test_s23_a_price_has_ticker_price_currency_and_time() -> None:
     """S23: JSON values; the key is the ticker, the event time is the record's timestamp."""
     for record in _records("prices"):
         if record.value is None:
@@ -142,8 +142,8 @@ def test_timestamps_follow_the_base_time() -> None:
     assert times == [BASE_MS, BASE_MS + STEP_MS, BASE_MS + 2 * STEP_MS]
 
 
-def test_negative_requests_are_refused() -> None:
-    """A start before the beginning, or a count below nothing, is a mistake of the caller."""
+def test_a_negative_start_or_count_is_refused() -> None:
+    """Such a request is a mistake of the caller."""
     with pytest.raises(ValueError, match="negative"):
         _records("prices", start=-1)
     with pytest.raises(ValueError, match="negative"):

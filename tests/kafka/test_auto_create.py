@@ -1,4 +1,4 @@
-"""No client creates a topic, also on a broker that creates topics on request (S15)."""
+"""No client creates a topic, even on a broker that creates topics on request (S15)."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def topics(config: dict[str, str]) -> set[str]:
         ),
     ],
 )
-def test_s15_asking_for_a_missing_topic_does_not_create_it(
+def test_s15_a_request_for_a_missing_topic_does_not_create_it(
     config: dict[str, str], ask: Callable[[dict[str, str]], object]
 ) -> None:
-    """Each request of librdkafka that names a topic."""
+    """Covers each request of librdkafka that contains a topic name."""
     with suppress(TopicMissing, KafkaUnavailable):
         ask(config)
     assert MISSING not in topics(config)

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: one behaviour over memory and Kafka, and what only Kafka must do."""
+"""Committed offsets of consumer groups, in memory and on Kafka."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tidemark.spark.sockets import free_ports
 
 @pytest.fixture
 def group() -> str:
-    """A name that no other test has."""
+    """A group name of this test only."""
     return f"group-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 def groups(request: pytest.FixtureRequest) -> GroupOffsets:
-    """The groups of each make of cluster."""
+    """The groups in memory and of the embedded broker."""
     if request.param == "memory":
         return MemoryGroups()
     status: BrokerStatus = request.getfixturevalue("broker")
@@ -52,7 +52,7 @@ def real(broker: BrokerStatus) -> KafkaGroupOffsets:
 
 
 def consumer(bootstrap: str, group: str, **settings: str) -> Consumer:
-    """A consumer such as anybody has."""
+    """A normal consumer of the group."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -82,17 +82,17 @@ def member(bootstrap: str, group: str, topic: str, protocol: str) -> Iterator[Co
 # -- one behaviour -------------------------------------------------------------------------------
 
 
-def test_a_group_that_nobody_knows_has_nothing(
+def test_an_unknown_group_has_no_committed_offsets(
     groups: GroupOffsets, topics: tuple[str, str], group: str
 ) -> None:
-    """It is no error: whoever asks says what that means."""
+    """The caller decides whether this is an error."""
     assert groups.committed(group, topics[0], [0, 1]) == {}
 
 
-def test_offsets_are_those_of_one_topic(
+def test_committed_offsets_are_returned_for_one_topic_only(
     groups: GroupOffsets, topics: tuple[str, str], group: str
 ) -> None:
-    """Partitions without a commit are left out; zero is a commit."""
+    """Partitions without a commit are omitted; zero is a commit."""
     groups.commit(group, topics[0], {1: 0})
     groups.commit(group, topics[1], {0: 3, 1: 4})
     assert not groups.has_members(group)
@@ -101,10 +101,10 @@ def test_offsets_are_those_of_one_topic(
     assert groups.committed(f"{group}-other", topics[0], [0, 1]) == {}
 
 
-def test_offsets_are_replaced_also_by_lower_ones(
+def test_commit_replaces_offsets_even_by_lower_ones(
     groups: GroupOffsets, topics: tuple[str, str], group: str
 ) -> None:
-    """What is not named stays; doing it again changes nothing."""
+    """Other partitions keep their offsets, and a repeated commit changes nothing."""
     groups.commit(group, topics[0], {0: 5, 1: 7})
     for _ in range(2):
         groups.commit(group, topics[0], {0: 2})
@@ -115,10 +115,10 @@ def test_offsets_are_replaced_also_by_lower_ones(
 
 
 @pytest.mark.broker
-def test_what_a_consumer_committed_is_read_while_it_runs_and_after(
+def test_offsets_of_a_consumer_are_read_while_it_runs_and_after_its_end(
     real: KafkaGroupOffsets, broker: BrokerStatus, topic: TopicFactory, group: str
 ) -> None:
-    """Its own words, not ours; looking makes no group."""
+    """Reading them creates no group."""
     name = topic(partitions=2)
     produce_values(broker.bootstrap, name, 5)
     real.committed(f"{group}-nosuch", name, [0, 1])
@@ -130,10 +130,10 @@ def test_what_a_consumer_committed_is_read_while_it_runs_and_after(
 
 
 @pytest.mark.broker
-def test_a_consumer_goes_on_at_exported_offsets(
+def test_a_consumer_continues_at_exported_offsets(
     real: KafkaGroupOffsets, broker: BrokerStatus, topic: TopicFactory, group: str
 ) -> None:
-    """They are committed offsets like any others, for every tool that knows groups."""
+    """Exported offsets are normal committed offsets for every tool."""
     name = topic()
     produce_values(broker.bootstrap, name, 5)
     real.commit(group, name, {0: 3})
@@ -149,10 +149,10 @@ def test_a_consumer_goes_on_at_exported_offsets(
 
 @pytest.mark.broker
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_with_members_is_left_alone(
+def test_commit_to_a_group_with_members_is_refused(
     real: KafkaGroupOffsets, broker: BrokerStatus, topic: TopicFactory, group: str, protocol: str
 ) -> None:
-    """The broker refuses, under the old and the new protocol (KIP-848)."""
+    """The broker refuses under the old and the new group protocol (KIP-848)."""
     name = topic(partitions=2)
     with member(broker.bootstrap, group, name, protocol) as running:
         running.commit(offsets=[TopicPartition(name, 0, 0)], asynchronous=False)
@@ -164,10 +164,10 @@ def test_a_group_with_members_is_left_alone(
 
 
 @pytest.mark.broker
-def test_s8_offsets_of_an_open_transaction_are_waited_for(
+def test_s8_offsets_of_an_open_transaction_are_read_after_its_end(
     broker: BrokerStatus, topic: TopicFactory, group: str
 ) -> None:
-    """They may be taken back with it; once it has ended they are there."""
+    """The transaction can still abort them."""
     name = topic()
     produce_values(broker.bootstrap, name, 5)
     impatient = KafkaGroupOffsets({"bootstrap.servers": broker.bootstrap}, timeout_seconds=3)
@@ -193,14 +193,16 @@ def test_s8_offsets_of_an_open_transaction_are_waited_for(
 
 
 @pytest.mark.broker
-def test_a_missing_topic_is_named_by_the_commit(real: KafkaGroupOffsets, group: str) -> None:
-    """And a partition that the topic does not have."""
+def test_commit_to_a_missing_topic_raises_topic_missing(
+    real: KafkaGroupOffsets, group: str
+) -> None:
+    """A partition that the topic does not have raises the same error."""
     with pytest.raises(TopicMissing, match="no-such-topic"):
         real.commit(group, "no-such-topic", {0: 1})
 
 
-def test_a_cluster_that_does_not_answer_is_transient() -> None:
-    """Within the time that a request may take, for both directions."""
+def test_a_cluster_that_does_not_answer_is_a_transient_error() -> None:
+    """Every request ends within its timeout."""
     (dead,) = free_ports("127.0.0.1", 1)
     away = KafkaGroupOffsets({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
     begun = time.monotonic()
@@ -211,8 +213,8 @@ def test_a_cluster_that_does_not_answer_is_transient() -> None:
     assert time.monotonic() - begun < 30
 
 
-def test_settings_that_the_client_refuses_are_named() -> None:
-    """As of the watermarks' client."""
+def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
+    """The error contains no value of the connection."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.ca.pem": "x"}
     with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem"):
         KafkaGroupOffsets(settings).committed("old", "events", [0, 1])

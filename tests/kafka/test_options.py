@@ -1,4 +1,4 @@
-"""One connection for two clients: what is taken, translated, dropped and refused."""
+"""Options of both clients for one connection: accepted, translated, dropped and refused keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOGIN = {
 
 
 def java(extra: dict[str, Any]) -> dict[str, str]:
-    """A connection in the Java client's names, without Tidemark's own settings."""
+    """Return a connection in the Java client's names, without `READER_DEFAULTS`."""
     options = spark_options(client_config("lake", extra))
     assert all(key.startswith("kafka.") for key in options)
     named = {key.removeprefix("kafka."): value for key, value in options.items()}
@@ -32,7 +32,7 @@ def java(extra: dict[str, Any]) -> dict[str, str]:
 
 
 def refusal(extra: dict[str, Any]) -> InvalidConnection:
-    """Why a connection cannot be used."""
+    """Return the error for an invalid connection."""
     with pytest.raises(InvalidConnection) as caught:
         client_config("lake", extra)
     return caught.value
@@ -88,15 +88,15 @@ def refusal(extra: dict[str, Any]) -> InvalidConnection:
         ),
     ],
 )
-def test_s25_settings_are_translated_for_the_java_client(
+def test_s25_settings_are_translated_to_names_of_the_java_client(
     given: dict[str, Any], wanted: dict[str, str]
 ) -> None:
-    """Librdkafka's names in, the Java client's names out."""
+    """The connection uses librdkafka's names."""
     assert java({**SERVERS, **given}) == {**SERVERS, **wanted}
 
 
-def test_the_plural_name_of_the_mechanism_is_understood() -> None:
-    """Librdkafka has two names for it; PLAIN has a login module of its own."""
+def test_both_names_of_the_sasl_mechanism_are_accepted() -> None:
+    """Librdkafka has two names for it; PLAIN has its own login module."""
     extra = {**SERVERS, **LOGIN, "sasl.mechanisms": "PLAIN"}
     del extra["sasl.mechanism"]
     options = java(extra)
@@ -124,8 +124,8 @@ def test_passwords_are_quoted_for_the_login_module(password: str, written: str) 
     assert options["sasl.jaas.config"].endswith(f'username="reader" password={written};')
 
 
-def test_pem_files_are_read_where_the_driver_runs(tmp_path: Path) -> None:
-    """Executors get the text, and need no files."""
+def test_pem_files_are_read_in_the_driver(tmp_path: Path) -> None:
+    """Executors get the text and need no files."""
     files = {}
     for name in ("ca", "certificate", "key"):
         files[name] = tmp_path / f"{name}.pem"
@@ -144,15 +144,15 @@ def test_pem_files_are_read_where_the_driver_runs(tmp_path: Path) -> None:
     assert options["ssl.keystore.key"] == "the key"
 
 
-def test_s15_the_reader_is_told_how_much_to_poll() -> None:
-    """No default of the client decides it; the isolation level is not here, it is the plan's."""
+def test_s15_poll_limits_of_the_java_consumer_are_explicit() -> None:
+    """The isolation level is missing, because it belongs to the plan."""
     options = spark_options(client_config("lake", SERVERS))
     for name, value in READER_DEFAULTS.items():
         assert options[f"kafka.{name}"] == value
     assert "kafka.isolation.level" not in options
 
 
-def test_numbers_and_booleans_in_the_extra_are_text_to_java() -> None:
+def test_numbers_and_booleans_become_text_for_java() -> None:
     """JSON has more types than Kafka's settings."""
     assert java({**SERVERS, "client.id": 7})["client.id"] == "7"
 
@@ -161,14 +161,14 @@ def test_numbers_and_booleans_in_the_extra_are_text_to_java() -> None:
 
 
 def test_s1_settings_of_groups_are_dropped() -> None:
-    """Others share the connection; a free consumer has no group and commits nothing."""
+    """Other users share the connection; Tidemark's consumer has no group and commits nothing."""
     shared = {"group.id": "theirs", "auto.offset.reset": "latest", "enable.auto.commit": True}
     assert client_config("lake", {**SERVERS, **shared}) == SERVERS
     assert java({**SERVERS, **shared}) == SERVERS
 
 
-def test_the_connection_is_not_changed() -> None:
-    """Dropping keys works on a copy."""
+def test_the_given_connection_is_not_modified() -> None:
+    """Keys are dropped from a copy."""
     extra = {**SERVERS, "group.id": "theirs"}
     client_config("lake", extra)
     assert extra == {**SERVERS, "group.id": "theirs"}
@@ -178,15 +178,15 @@ def test_the_connection_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("servers", [{}, {"bootstrap.servers": ""}, {"bootstrap.servers": "  "}])
-def test_a_connection_needs_brokers(servers: dict[str, str]) -> None:
-    """The message shows the form."""
+def test_a_connection_without_brokers_is_invalid(servers: dict[str, str]) -> None:
+    """The error shows the required form."""
     error = refusal(servers)
     assert error.connection == "lake"
     assert "host:port,host:port" in error.rendered("expected")
 
 
-def test_unknown_keys_are_refused_and_the_known_ones_listed() -> None:
-    """What cannot be translated would hold for one client only."""
+def test_unknown_keys_are_refused_and_the_error_lists_the_known_keys() -> None:
+    """A key without a translation would apply to one client only."""
     error = refusal({**SERVERS, "ssl.cipher.suites": "x", "acks": "1"})
     assert error.seen == "unknown key(s) acks, ssl.cipher.suites"
     assert "sasl.username" in error.rule
@@ -225,10 +225,10 @@ LEAK = "do-not-tell"
         ({"ssl.key.pem": LEAK}, "ssl.key, no ssl.certificate"),
     ],
 )
-def test_impossible_connections_are_refused_without_telling_a_value(
+def test_invalid_connections_are_refused_and_the_error_contains_no_value(
     extra: dict[str, Any], problem: str
 ) -> None:
-    """Some values are secrets, and a value may stand under the wrong key: errors name keys only."""
+    """Some values are secrets, and a value may have the wrong key."""
     error = refusal({**SERVERS, **extra})
     assert error.seen == problem
     assert LEAK not in str(error)
@@ -241,8 +241,8 @@ def test_impossible_connections_are_refused_without_telling_a_value(
 PAGE = PROJECT / "docs" / "connections.md"
 
 
-def test_the_page_lists_every_key_that_is_taken() -> None:
-    """The page and the check agree, dropped keys included."""
+def test_connections_page_lists_every_accepted_key() -> None:
+    """The list includes the keys that are dropped."""
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition("| key | for |")[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `([\w.]+)` \|", table, flags=re.MULTILINE)
@@ -250,8 +250,8 @@ def test_the_page_lists_every_key_that_is_taken() -> None:
     assert sorted(listed) == sorted(taken)
 
 
-def test_the_examples_of_the_page_are_usable() -> None:
-    """Every JSON document of docs/connections.md is a connection that is taken."""
+def test_every_example_of_the_connections_page_is_valid() -> None:
+    """Each JSON document of docs/connections.md passes the check."""
     page = PAGE.read_text(encoding="utf-8")
     documents = re.findall(r"```json\n(.*?)```|='(\{.*?\})'\n```", page, flags=re.DOTALL)
     extras = [json.loads("".join(document))["extra"] for document in documents]

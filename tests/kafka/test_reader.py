@@ -1,4 +1,4 @@
-"""The second reader on a real broker: exactly the visible records of spans, and no group."""
+"""The second reader on a real broker: it returns exactly the visible records of spans."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reader(broker: BrokerStatus) -> KafkaLogReader:
 
 
 def spans(*bounds: tuple[int, int]) -> SpanSet:
-    """Spans by their bounds."""
+    """Return spans with these bounds."""
     return SpanSet.of(Span(*each) for each in bounds)
 
 
@@ -62,13 +62,13 @@ def offsets(
     *bounds: tuple[int, int],
     level: IsolationLevel = COMMITTED,
 ) -> list[int]:
-    """Offsets of partition 0 that the reader shows of some spans, in its order."""
+    """Return the offsets of partition 0 that the reader yields for these spans, in its order."""
     return [record.offset for record in reader.read(topic, level, {0: spans(*bounds)})]
 
 
 @contextmanager
 def takes_at_most(seconds: float) -> Iterator[None]:
-    """The block must end in time."""
+    """Check that the block ends in time."""
     begun = time.monotonic()
     yield
     assert time.monotonic() - begun < seconds
@@ -77,10 +77,10 @@ def takes_at_most(seconds: float) -> Iterator[None]:
 # -- what is read --------------------------------------------------------------------------------
 
 
-def test_a_record_is_told_whole(
+def test_every_part_of_a_record_is_read(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """S4: null is not empty, headers repeat and may be null, 64 KiB are nothing special."""
+    """S4: null differs from empty, header names repeat, header values may be null."""
     name = topic(config={"retention.ms": "-1"})
     headers = (("a", b"1"), ("a", None), ("é", b""))
     produce_records(
@@ -107,10 +107,10 @@ def test_a_record_is_told_whole(
     ]
 
 
-def test_any_time_of_a_producer_is_kept(
+def test_every_producer_timestamp_is_kept(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Before 1970, none at all (-1), and centuries ahead."""
+    """Covers times before 1970, no time (-1), and times centuries ahead."""
     name = topic(config={"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"})
     times = [-86_400_001, -1, 4_102_444_800_001, 32_503_680_000_000]
     produce_records(broker.bootstrap, name, [Record(timestamp_ms=ms) for ms in times])
@@ -135,10 +135,10 @@ def test_a_record_with_a_header_name_that_is_not_utf8_is_read_without_its_header
     ]
 
 
-def test_the_brokers_timestamps_are_told_as_such(
+def test_log_append_time_has_its_own_timestamp_type(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """LogAppendTime: the moment is the broker's, and so says the type."""
+    """The broker sets the timestamp under LogAppendTime."""
     name = topic(config={"message.timestamp.type": "LogAppendTime"})
     produce_values(broker.bootstrap, name, 1)
     (seen,) = reader.read(name, COMMITTED, {0: spans((0, 1))})
@@ -147,10 +147,10 @@ def test_the_brokers_timestamps_are_told_as_such(
     assert seen.timestamp_ms == judged.timestamp_ms
 
 
-def test_spans_near_and_far_are_read_exactly(
+def test_near_and_distant_spans_are_read_exactly(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Over short gaps the reader reads on, over long ones it seeks; the last offset is the last."""
+    """The reader reads over short gaps and seeks over long ones."""
     name = topic()
     for _ in range(3):
         produce_values(broker.bootstrap, name, 30_000)
@@ -160,10 +160,10 @@ def test_spans_near_and_far_are_read_exactly(
         assert offsets(reader, name, *bounds) == wanted
 
 
-def test_many_partitions_each_in_its_order(
+def test_each_of_many_partitions_is_read_in_offset_order(
     broker: BrokerStatus, admin: AdminClient, topic: TopicFactory
 ) -> None:
-    """More than one client reads at once; partitions that are not asked for are not read."""
+    """Several clients read at the same time; other partitions are not read."""
     name = topic(partitions=205)
     filled = (0, 3, 199, 200, 204)
     for partition in filled:
@@ -176,10 +176,10 @@ def test_many_partitions_each_in_its_order(
     assert found == {partition: [1, 3, 4] for partition in filled}
 
 
-def test_the_first_record_of_each_partition_is_told_once(
+def test_first_records_yields_one_record_for_each_partition(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """From where it is asked for; a partition with nothing visible there tells none."""
+    """A partition without a visible record in its span yields none."""
     name = topic(partitions=205)
     for partition in (0, 3, 204):
         produce_values(broker.bootstrap, name, 2_000, partition=partition)
@@ -194,16 +194,16 @@ def test_the_first_record_of_each_partition_is_told_once(
     ]
 
 
-def test_nothing_asked_nothing_read(reader: KafkaLogReader) -> None:
-    """Not even a connection is made."""
+def test_reading_no_spans_makes_no_connection(reader: KafkaLogReader) -> None:
+    """An empty request needs no broker."""
     assert list(reader.read("nowhere", COMMITTED, {})) == []
     assert list(reader.read("nowhere", COMMITTED, {0: SpanSet()})) == []
 
 
-def test_a_reading_may_be_given_up_in_the_middle(
+def test_closing_the_iterator_early_closes_the_client(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Whoever has seen enough closes the iterator, and the client is gone."""
+    """A caller may stop after any record."""
     name = topic()
     produce_values(broker.bootstrap, name, 5_000)
     reading = reader.read(name, COMMITTED, {0: spans((0, 5_000))})
@@ -240,10 +240,10 @@ def test_s6_markers_and_aborted_records_are_gaps(
         assert offsets(reader, name, (3, 4), (7, 8), (12, 13), level=UNCOMMITTED) == []
 
 
-def test_s8_an_open_transaction_is_seen_only_uncommitted(
+def test_s8_records_of_an_open_transaction_are_visible_only_to_read_uncommitted(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The readable log ends before it, and reading to there ends."""
+    """For read_committed the log ends before the transaction."""
     name = topic()
     produce_values(broker.bootstrap, name, 2)
     with open_transaction(broker.bootstrap, name, [Record()] * 2):
@@ -265,10 +265,8 @@ def test_s6_compacted_offsets_are_gaps(
 
 
 @pytest.mark.faults
-def test_a_long_silence_of_aborted_records_is_no_dead_broker(
-    layout: Layout, tmp_path: Path
-) -> None:
-    """Nothing is visible for longer than the reader is patient, and yet its fetches go on."""
+def test_fetching_many_aborted_records_is_not_a_timeout(layout: Layout, tmp_path: Path) -> None:
+    """No record is visible for longer than the timeout, but the fetches progress."""
     with proxied_broker(tmp_path, layout.kafka_jars) as proxied:
         admin = AdminClient({"bootstrap.servers": proxied.direct})
         name = make_topic(admin, proxied.direct, "aborted")
@@ -285,14 +283,14 @@ def test_a_long_silence_of_aborted_records_is_no_dead_broker(
 
 
 @pytest.mark.parametrize("wanted", [((2, 8),), ((2, 3), (8, 9)), ((4, 6),)])
-def test_s7_deleted_offsets_are_named(
+def test_s7_deleted_offsets_raise_offsets_deleted(
     reader: KafkaLogReader,
     broker: BrokerStatus,
     admin: AdminClient,
     topic: TopicFactory,
     wanted: tuple[tuple[int, int], ...],
 ) -> None:
-    """No other offset is read instead; the same command later starts from new watermarks."""
+    """The client must not continue at another offset."""
     name = topic()
     produce_values(broker.bootstrap, name, 10)
     delete_records(admin, name, 5)
@@ -304,21 +302,23 @@ def test_s7_deleted_offsets_are_named(
     assert offsets(reader, name, (5, 6), (9, 10)) == [5, 9]
 
 
-def test_a_missing_topic_is_named(reader: KafkaLogReader, admin: AdminClient) -> None:
-    """And is not made by asking for it."""
+def test_a_missing_topic_raises_topic_missing(reader: KafkaLogReader, admin: AdminClient) -> None:
+    """The request does not create the topic."""
     with takes_at_most(20), pytest.raises(TopicMissing):
         offsets(reader, "no-such-topic", (0, 1))
     assert "no-such-topic" not in admin.list_topics(timeout=10).topics
 
 
-def test_a_missing_partition_is_named(reader: KafkaLogReader, topic: TopicFactory) -> None:
-    """A topic that was made again with fewer partitions while it was looked at."""
+def test_a_missing_partition_raises_topic_missing(
+    reader: KafkaLogReader, topic: TopicFactory
+) -> None:
+    """The topic may have been recreated with fewer partitions."""
     with takes_at_most(20), pytest.raises(TopicMissing):
         list(reader.read(topic(), COMMITTED, {7: spans((0, 1))}))
 
 
-def test_a_dead_broker_is_unavailable_in_time() -> None:
-    """Nobody listens there: the wait is as long as the reader is patient, the reason is told."""
+def test_a_dead_broker_raises_kafka_unavailable_after_the_timeout() -> None:
+    """The error contains the reason."""
     (port,) = free_ports("127.0.0.1", 1)
     reader = KafkaLogReader({"bootstrap.servers": f"127.0.0.1:{port}"}, progress_timeout_s=2)
     with takes_at_most(8), pytest.raises(KafkaUnavailable) as caught:
@@ -342,8 +342,8 @@ def test_an_end_that_does_not_come_is_unavailable_in_time(
         offsets(reader, name, (0, 5))
 
 
-def test_settings_that_librdkafka_does_not_take_are_refused() -> None:
-    """A connection that cannot work is no broker that does not answer."""
+def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
+    """A retry with the same settings cannot succeed."""
     reader = KafkaLogReader({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "nonsense"})
     with pytest.raises(KafkaRefused) as caught:
         offsets(reader, "events", (0, 1))
@@ -353,10 +353,10 @@ def test_settings_that_librdkafka_does_not_take_are_refused() -> None:
 # -- what is left behind -------------------------------------------------------------------------
 
 
-def test_s1_no_group_is_left_behind(
+def test_s1_reading_creates_no_consumer_group(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """I6: nor while it reads."""
+    """I6: no group exists even during the read."""
     name = topic()
     produce_values(broker.bootstrap, name, 2_000)
     before = group_names(broker.bootstrap)
@@ -367,13 +367,13 @@ def test_s1_no_group_is_left_behind(
     assert group_names(broker.bootstrap) == before
 
 
-def test_reading_says_nothing_on_the_terminal(
+def test_reading_prints_nothing_to_the_terminal(
     reader: KafkaLogReader,
     broker: BrokerStatus,
     topic: TopicFactory,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The library has a mouth of its own; what matters is in errors."""
+    """Librdkafka logs to standard error by default."""
     name = topic()
     produce_values(broker.bootstrap, name, 3)
     capfd.readouterr()

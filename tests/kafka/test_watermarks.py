@@ -1,4 +1,4 @@
-"""Watermarks and identities from a real broker, in requests whose number does not grow."""
+"""Watermarks and topic ids of a real broker."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def reader(broker: BrokerStatus) -> KafkaWatermarkReader:
     return KafkaWatermarkReader({"bootstrap.servers": broker.bootstrap})
 
 
-def test_marks_of_every_partition(
+def test_watermarks_of_all_partitions_and_the_ids_are_returned(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Empty partitions, filled ones, and the identity of topic and cluster."""
+    """Covers empty and filled partitions, the topic id and the cluster id."""
     name = topic(partitions=3)
     produce_values(broker.bootstrap, name, 5, partition=1)
     watermarks = reader.topic_watermarks(name, COMMITTED)
@@ -52,10 +52,10 @@ def test_marks_of_every_partition(
     }
 
 
-def test_s5_topic_ids_are_spelled_as_kafka_spells_them(
+def test_s5_topic_ids_are_spelled_as_in_kafkas_own_files(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """As in the broker's own files: librdkafka's alphabet differs in two characters of 64."""
+    """Librdkafka's alphabet differs in two of 64 characters."""
     for _ in range(6):
         name = topic()
         # Written before the first record is, and by itself only some time after the topic is made.
@@ -65,10 +65,10 @@ def test_s5_topic_ids_are_spelled_as_kafka_spells_them(
         assert reader.topic_watermarks(name, COMMITTED).topic_id == spelled.split(":")[1].strip()
 
 
-def test_s7_the_low_water_mark_follows_deletion(
+def test_s7_the_low_watermark_follows_deletion(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
-    """Deleting records moves the start of the log, not its end."""
+    """Deleting records moves the start of the log and not its end."""
     name = topic()
     produce_values(broker.bootstrap, name, 5)
     for answer in admin.delete_records([TopicPartition(name, 0, 3)]).values():
@@ -78,10 +78,10 @@ def test_s7_the_low_water_mark_follows_deletion(
     }
 
 
-def test_s8_the_end_depends_on_the_isolation_level(
+def test_s8_the_log_end_depends_on_the_isolation_level(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """An open transaction holds the last stable offset back; its end lets it go."""
+    """An open transaction holds back the last stable offset (LSO)."""
     name = topic()
     produce_values(broker.bootstrap, name, 2)
     with open_transaction(broker.bootstrap, name, [Record(), Record()]) as producer:
@@ -99,10 +99,10 @@ def test_s8_the_end_depends_on_the_isolation_level(
     }
 
 
-def test_s6_markers_and_aborted_records_are_part_of_the_log(
+def test_s6_end_offsets_count_markers_and_aborted_records(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Ends count offsets, not records."""
+    """An end offset counts offsets, not records."""
     name = topic()
     produce_aborted(broker.bootstrap, name, [Record()])
     assert reader.topic_watermarks(name, COMMITTED).partitions == {
@@ -110,20 +110,20 @@ def test_s6_markers_and_aborted_records_are_part_of_the_log(
     }
 
 
-def test_s5_a_topic_made_again_has_another_id(
+def test_s5_a_recreated_topic_has_another_id(
     reader: KafkaWatermarkReader, topic: TopicFactory, admin: AdminClient
 ) -> None:
-    """Same name, same partitions, and another topic."""
+    """Name and partitions stay the same."""
     first, second = topic(partitions=2), topic(partitions=2)
     ids = [reader.topic_watermarks(name, COMMITTED).topic_id for name in (first, second)]
     assert len(set(ids)) == 2
     assert reader.topic_watermarks(first, COMMITTED).topic_id == ids[0]
 
 
-def test_s9_offsets_at_a_moment(
+def test_s9_offsets_at_a_moment_are_exact_to_the_millisecond(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The first record stamped at or after it, exact to the millisecond; the end where none is."""
+    """A partition without a later record has its log end offset."""
     name = topic(partitions=2, config={"retention.ms": "-1"})
     base = 1_767_225_600_000
     stamped = [Record(timestamp_ms=base + ms) for ms in (0, 1, 2, 5)]
@@ -145,10 +145,10 @@ def test_s9_offsets_at_a_moment(
     assert reader.offsets_at(name, [1], moment) == {1: 0}
 
 
-def test_s9_a_moment_before_kafkas_time_is_the_beginning(
+def test_s9_a_moment_before_1970_is_the_start_of_the_log(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Negative timestamps mean other things to Kafka: -1 is the end of the log."""
+    """Negative timestamps have special meanings: -1 is the end of the log."""
     name = topic()
     produce_values(broker.bootstrap, name, 3)
     before = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
@@ -165,34 +165,34 @@ def test_s9_a_moment_before_kafkas_time_is_the_beginning(
         ({"retention.ms": "3600000", "cleanup.policy": "compact,delete"}, timedelta(hours=1)),
     ],
 )
-def test_s7_the_retention_time_is_what_the_topic_says(
+def test_s7_the_retention_time_is_the_topics_setting(
     reader: KafkaWatermarkReader,
     topic: TopicFactory,
     config: dict[str, str],
     expected: timedelta | None,
 ) -> None:
-    """None where nothing is deleted because of its age."""
+    """None for a topic that deletes nothing because of its age."""
     assert reader.retention_time(topic(config=config)) == expected
 
 
-def test_the_retention_of_a_missing_topic_is_an_error(reader: KafkaWatermarkReader) -> None:
-    """Not one that is kept for ever."""
+def test_the_retention_of_a_missing_topic_raises_topic_missing(
+    reader: KafkaWatermarkReader,
+) -> None:
+    """The result None would mean unlimited retention."""
     with pytest.raises(TopicMissing):
         reader.retention_time("no-such-topic")
 
 
-def test_a_missing_topic_is_named(reader: KafkaWatermarkReader) -> None:
-    """By marks and by moments."""
+def test_a_missing_topic_raises_topic_missing(reader: KafkaWatermarkReader) -> None:
+    """The request does not create the topic."""
     with pytest.raises(TopicMissing, match="no-such-topic"):
         reader.topic_watermarks("no-such-topic", COMMITTED)
     with pytest.raises(TopicMissing, match="no-such-topic"):
         reader.offsets_at("no-such-topic", [0], datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def test_s18_a_dead_entry_of_the_bootstrap_list_is_no_matter(
-    broker: BrokerStatus, topic: TopicFactory
-) -> None:
-    """As the first of the list, too."""
+def test_s18_a_dead_bootstrap_server_is_skipped(broker: BrokerStatus, topic: TopicFactory) -> None:
+    """The dead server may be the first of the list."""
     name = topic()
     (dead,) = free_ports("127.0.0.1", 1)
     reader = KafkaWatermarkReader({"bootstrap.servers": f"127.0.0.1:{dead},{broker.bootstrap}"})
@@ -201,8 +201,8 @@ def test_s18_a_dead_entry_of_the_bootstrap_list_is_no_matter(
     }
 
 
-def test_a_cluster_that_does_not_answer_is_transient() -> None:
-    """The error says what was asked, and comes within the time that a request may take."""
+def test_a_cluster_that_does_not_answer_is_a_transient_error() -> None:
+    """Every request ends within its timeout."""
     (dead,) = free_ports("127.0.0.1", 1)
     reader = KafkaWatermarkReader({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
     begun = time.monotonic()
@@ -211,18 +211,18 @@ def test_a_cluster_that_does_not_answer_is_transient() -> None:
     assert time.monotonic() - begun < 20
 
 
-def test_settings_that_the_client_refuses_are_named() -> None:
-    """The certificate's text, which may be a key by mistake, is not told."""
+def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
+    """The error contains no value of the connection."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"}
     with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem") as caught:
         KafkaWatermarkReader({**settings, "ssl.ca.pem": "do-not-tell"})
     assert "do-not-tell" not in str(caught.value)
 
 
-def test_s24_planning_does_not_ask_for_each_partition(
+def test_s24_the_number_of_requests_does_not_grow_with_the_partitions(
     reader: KafkaWatermarkReader, topic: TopicFactory
 ) -> None:
-    """A thousand partitions take a few times as long as one, not hundreds of times."""
+    """A thousand partitions take a few times as long as one."""
     small, large = topic(partitions=1), topic(partitions=1_000)
 
     def best_of_three(name: str) -> float:

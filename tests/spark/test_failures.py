@@ -34,7 +34,7 @@ def failure_of(
     options: Mapping[str, str] | None = None,
     may_have_values: bool = False,
 ) -> TidemarkError:
-    """The named error for what Spark raises."""
+    """Return the named error for the exception of an action."""
     with pytest.raises((PySparkException, Py4JError, OSError, ValueError)) as caught:
         computation()
     return spark_error(
@@ -54,7 +54,7 @@ def write_rows(spark: SparkSession, folder: Path, rows: int = 5) -> Callable[[],
 
 @contextmanager
 def spark_log(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """The text that the session's JVM logs in this block, in the layout of its own log."""
+    """Capture the log of the session's JVM in this block, in the layout of its log."""
     java = spark.sparkContext._jvm
     log4j = java.org.apache.logging.log4j
     root = log4j.LogManager.getRootLogger()
@@ -90,7 +90,7 @@ def test_a_full_disk_is_storage_that_is_unavailable(spark: SparkSession, tmp_pat
         ("nr_inodes=2", StorageUnavailable, "No space left on device"),
     ],
 )
-def test_a_folder_that_cannot_be_made_has_the_reason_of_the_operating_system(
+def test_the_error_for_a_folder_that_cannot_be_created_has_the_reason(
     spark: SparkSession, tmp_path: Path, options: str, kind: type[TidemarkError], reason: str
 ) -> None:
     """Hadoop reports "Mkdirs failed" for every reason."""
@@ -104,17 +104,17 @@ def test_a_folder_that_cannot_be_made_has_the_reason_of_the_operating_system(
     assert error.reason == reason
 
 
-def test_a_file_in_the_place_of_the_folder_is_storage_that_refuses(
+def test_a_file_in_the_place_of_the_folder_raises_storage_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Of any user, root too."""
+    """The error is the same for every user, including root."""
     (tmp_path / "events").write_text("a file")
     error = failure_of(spark, write_rows(spark, tmp_path / "events" / "plan"))
     assert isinstance(error, StorageRefused)
     assert (error.location, error.reason) == (f"{tmp_path}/events", "Not a directory")
 
 
-def test_an_error_of_a_file_that_the_driver_writes_is_of_the_storage(
+def test_a_failed_write_of_the_driver_raises_a_storage_error(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """PyArrow writes rows that Spark would alter."""
@@ -136,7 +136,7 @@ def test_a_missing_data_source_is_a_setup_error(spark: SparkSession) -> None:
 
 
 def test_a_missing_class_is_a_setup_error(spark: SparkSession) -> None:
-    """Of an older jar, for example."""
+    """An older jar may lack the class."""
     assert spark._jvm is not None
     missing = spark._jvm.java.lang.Class
     error = failure_of(spark, lambda: missing.forName("org.example.Missing"))
@@ -147,10 +147,10 @@ def test_a_missing_class_is_a_setup_error(spark: SparkSession) -> None:
 # -- everything else -----------------------------------------------------------------------------
 
 
-def test_the_cause_is_one_line_and_the_stack_is_in_the_file_that_the_error_names(
+def test_the_error_has_one_line_of_cause_and_the_path_of_the_stack(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The innermost exception is the cause."""
+    """The cause is the innermost exception."""
     broken = tmp_path / "broken.parquet"
     broken.write_text("no")
     error = failure_of(spark, lambda: spark.read.schema("id long").parquet(str(broken)).collect())
@@ -182,10 +182,10 @@ def test_the_cause_is_one_line_and_the_stack_is_in_the_file_that_the_error_names
         (f"raise_error(concat('java: {VALUE}', id))", "[USER_RAISED_EXCEPTION]"),
     ],
 )
-def test_the_value_of_a_record_is_neither_in_the_error_nor_in_the_file(
+def test_neither_the_error_nor_the_stack_file_contains_a_record_value(
     spark: SparkSession, sql: str, reason: str
 ) -> None:
-    """Spark's messages have it."""
+    """Spark's messages contain such values."""
     rows = spark.range(3).selectExpr(f"{sql} AS x")
     error = failure_of(spark, rows.collect, may_have_values=True)
     assert isinstance(error, EngineFailed)
@@ -214,12 +214,12 @@ LOGGED = {
     "a." * 50_000 + "Exception": "a.a.",
     "a.BException: " + "\n" * 100_000 + "{value}": "a.BException",
 }
-"""Messages of Spark's log, and a part that the layout prints."""
+"""Messages of Spark's log, and a part that the layout keeps."""
 
 
 @pytest.mark.parametrize("message", LOGGED, ids=range(len(LOGGED)))
-def test_a_message_of_the_log_ends_before_a_value(spark: SparkSession, message: str) -> None:
-    """Also if the value looks like a stack; and soon, however long it is."""
+def test_a_log_message_ends_before_a_record_value(spark: SparkSession, message: str) -> None:
+    """A long value, or one that looks like a stack, makes no difference."""
     log4j = spark.sparkContext._jvm.org.apache.logging.log4j
     with spark_log(spark) as text:
         log4j.LogManager.getLogger("test").error(message.replace("{value}", VALUE))
@@ -229,8 +229,8 @@ def test_a_message_of_the_log_ends_before_a_value(spark: SparkSession, message: 
         assert text().count("\n") == text().strip().count("\n") + 1
 
 
-def test_a_secret_option_is_neither_in_the_error_nor_in_the_file(spark: SparkSession) -> None:
-    """Kafka's message has the value of an option that it cannot use."""
+def test_neither_the_error_nor_the_stack_file_contains_a_secret_option(spark: SparkSession) -> None:
+    """Kafka's message contains the value of an invalid option."""
     options = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
         "kafka.sasl.jaas.config": f'org.example.Module required password="{CANARY}";',

@@ -1,4 +1,4 @@
-"""What footers tell of the files that Spark writes, and what a commit of them adds to a table."""
+"""Descriptions of Spark's files from their footers, and the commits of these files."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def rows(table: Path) -> list[dict[str, Any]]:
 # -- the file ------------------------------------------------------------------------------------
 
 
-def test_files_are_told_by_partition_and_offset(table: Path) -> None:
-    """However their names sort: what a compaction joins then holds offsets that lie together."""
+def test_files_are_ordered_by_partition_and_offset(table: Path) -> None:
+    """A compaction then joins files with adjacent offsets."""
     tasks = [[record(offset)] for offset in (4, 0, 5, 1, 3, 2)]
     tasks.append([record(0, partition=1)])
     plan = make_plan((0, 0, 6), (1, 0, 1))
@@ -100,8 +100,8 @@ def test_files_are_told_by_partition_and_offset(table: Path) -> None:
     assert [(file.partition, file.first) for file in files] == [*((0, n) for n in range(6)), (1, 0)]
 
 
-def test_a_file_tells_what_it_holds(table: Path) -> None:
-    """Offsets, timestamps, size: what the commit says of it without opening it again."""
+def test_a_file_has_its_offsets_timestamps_and_size(table: Path) -> None:
+    """The commit records them without opening the file again."""
     (file,) = write(
         table, make_plan((0, 0, 9)), [record(2), record(4), record(7, timestamp=-1_000)]
     )
@@ -110,38 +110,38 @@ def test_a_file_tells_what_it_holds(table: Path) -> None:
     assert (table / file.path).stat().st_size == file.size
 
 
-def test_a_file_without_rows_is_left_out(table: Path) -> None:
-    """Spark writes one if all tasks find nothing; a range of gaps is a commit without files."""
+def test_a_file_without_rows_is_omitted(table: Path) -> None:
+    """Spark writes one if no task finds a record."""
     assert write(table, make_plan((0, 0, 9)), []) == []
 
 
-def test_files_with_the_same_offsets_are_refused(table: Path) -> None:
-    """Whatever Spark did: a task that counts twice does not get into the table."""
+def test_files_with_overlapping_offsets_are_refused(table: Path) -> None:
+    """The output of a task that Spark counted twice must not reach the table."""
     with pytest.raises(ValueError, match="have overlapping offsets"):
         write(table, make_plan((0, 0, 9)), [record(0), record(4)], [record(4), record(5)])
     assert len(write(table, make_plan((0, 0, 9)), [record(0)], [record(0, partition=1)])) == 2
 
 
-def test_a_file_of_two_partitions_is_refused(table: Path) -> None:
-    """Its statistics would place it in one range, and readers would skip the other's rows."""
+def test_a_file_with_two_partitions_is_refused(table: Path) -> None:
+    """Readers would skip the rows of the second partition."""
     with pytest.raises(ValueError, match="has rows of several partitions"):
         write(table, make_plan((0, 0, 9)), [record(0), record(1, partition=1)])
 
 
-def test_timestamps_that_some_rows_lack_are_not_told(table: Path) -> None:
-    """A reader that prunes by them would lose those rows."""
+def test_timestamps_that_some_rows_lack_are_not_recorded(table: Path) -> None:
+    """A reader that prunes by them would skip those rows."""
     (file,) = write(table, make_plan((0, 0, 9)), [record(0), record(1, timestamp=None)])
     assert (file.earliest_ms, file.latest_ms) == (None, None)
 
 
-def test_a_file_tells_its_extremes_in_whatever_order_rows_come(table: Path) -> None:
-    """Readers prune by them."""
+def test_minimum_and_maximum_do_not_depend_on_the_order_of_rows(table: Path) -> None:
+    """Readers prune files by them."""
     (file,) = write(table, make_plan((0, 0, 9)), [record(7), record(2), record(4)])
     assert (file.first, file.last, file.latest_ms) == (2, 7, 7_000)
 
 
-def test_footers_are_read_side_by_side(table: Path) -> None:
-    """On an object store a landing of hundreds of files would wait for each in turn."""
+def test_footers_are_read_concurrently(table: Path) -> None:
+    """On an object store, hundreds of sequential reads would take long."""
     together = threading.Barrier(2, timeout=60)
 
     class Remote:
@@ -162,8 +162,8 @@ def test_footers_are_read_side_by_side(table: Path) -> None:
 
 
 @pytest.mark.parametrize("uri", ["nothing://bucket/table", "s3://bucket/a table"])
-def test_a_uri_that_pyarrow_does_not_know_is_refused(uri: str) -> None:
-    """In the driver, before anything is read."""
+def test_a_uri_that_pyarrow_does_not_support_is_refused(uri: str) -> None:
+    """The driver raises the error before it reads anything."""
     sink = SparkSink(
         session=None,  # It does not get that far.
         uri=uri,
@@ -171,15 +171,15 @@ def test_a_uri_that_pyarrow_does_not_know_is_refused(uri: str) -> None:
         log_reader=MemoryKafka(),
         now=lambda: NOW,
     )
-    with pytest.raises(SetupError, match="cannot be used from Python"):
+    with pytest.raises(SetupError, match="PyArrow does not support the storage"):
         sink.write(make_plan((0, 0, 5)), 1)
 
 
 # -- the commit ----------------------------------------------------------------------------------
 
 
-def test_i4_a_commit_that_is_repeated_adds_nothing(table: Path) -> None:
-    """S14: the transaction is there; not even an empty commit is made."""
+def test_i4_a_repeated_commit_adds_nothing(table: Path) -> None:
+    """S14: the transaction exists, so there is not even an empty commit."""
     plan = make_plan((0, 0, 5))
     files = write(table, plan, [record(0), record(1)])
     version = append(table, plan, files)
@@ -188,8 +188,8 @@ def test_i4_a_commit_that_is_repeated_adds_nothing(table: Path) -> None:
     assert len(rows(table)) == 2
 
 
-def test_i4_of_two_that_commit_one_plan_one_is_refused(table: Path) -> None:
-    """Both have looked before either commits."""
+def test_i4_one_of_two_concurrent_commits_of_a_plan_is_refused(table: Path) -> None:
+    """Both processes have read the table before either commits."""
     plan = make_plan((0, 0, 5))
     together = threading.Barrier(2, timeout=60)
 
@@ -212,8 +212,8 @@ def test_i4_of_two_that_commit_one_plan_one_is_refused(table: Path) -> None:
     assert len(rows(table)) == 1
 
 
-def test_i4_a_plan_that_was_given_up_cannot_commit(table: Path) -> None:
-    """Its transaction was raised by the fence."""
+def test_i4_an_abandoned_plan_cannot_commit(table: Path) -> None:
+    """The fence has raised its transaction."""
     plan = make_plan((0, 0, 5))
     files = write(table, plan, [record(0)])
     DeltaDataTable(str(table)).fence(plan)
@@ -222,8 +222,8 @@ def test_i4_a_plan_that_was_given_up_cannot_commit(table: Path) -> None:
     assert DeltaDataTable(str(table)).find_landing(plan) is None
 
 
-def test_i5_what_landed_is_counted_from_the_commits_statistics(table: Path) -> None:
-    """Files of several ranges, each placed by what the commit tells of it."""
+def test_i5_landed_rows_are_counted_from_the_statistics_of_commits(table: Path) -> None:
+    """Covers files of several ranges."""
     plan = make_plan((0, 0, 4), (0, 10, 14), (1, 0, 4))
     files = write(table, plan, [record(0), record(3)], [], [record(11)], [record(2, partition=1)])
     version = append(table, plan, files)
@@ -234,7 +234,7 @@ def test_i5_what_landed_is_counted_from_the_commits_statistics(table: Path) -> N
 
 
 def test_a_commit_without_files_lands_a_range_of_gaps(table: Path) -> None:
-    """The transaction and the plan's metadata are there."""
+    """The commit has the transaction and the plan's metadata."""
     plan = make_plan((0, 0, 4))
     append(table, plan, [])
     landing = DeltaDataTable(str(table)).find_landing(plan)
@@ -243,8 +243,8 @@ def test_a_commit_without_files_lands_a_range_of_gaps(table: Path) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-(2**62), 2**62], ids=["before", "after"])
-def test_timestamps_that_no_calendar_has_land(table: Path, timestamp: int) -> None:
-    """Kafka takes any number from a producer; the commit leaves such statistics out."""
+def test_records_with_impossible_timestamps_land(table: Path, timestamp: int) -> None:
+    """Kafka accepts every number from a producer; the commit omits such statistics."""
     plan = make_plan((0, 0, 4))
     append(table, plan, write(table, plan, [record(0, timestamp=timestamp), record(1)]))
     (told,) = (
@@ -269,15 +269,15 @@ def ruled(uri: Path, *actions: dict[str, Any], version: int) -> None:
     (uri / "_delta_log" / f"{version:020}.json").write_text(text)
 
 
-def test_a_table_with_rules_that_nobody_would_keep_is_refused(table: Path) -> None:
-    """A commit of files passes constraints by: before anything is read, and by name."""
+def test_a_table_with_constraints_is_refused(table: Path) -> None:
+    """A commit of files bypasses constraints."""
     DeltaTable(table).alter.add_constraint({"keyed": "key IS NOT NULL"})
     with pytest.raises(TableAltered, match="the constraint 'keyed'"):
         DeltaDataTable(str(table)).prepare("events")
 
 
-def test_a_table_with_a_feature_that_delta_rs_does_not_have_is_refused(table: Path) -> None:
-    """It would be refused at the commit, after all was read, again and again."""
+def test_a_table_with_a_feature_that_delta_rs_lacks_is_refused(table: Path) -> None:
+    """Otherwise each commit would fail after the whole read."""
     features = ["appendOnly", "invariants", "rowTracking", "domainMetadata"]
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
     ruled(table, {"protocol": protocol}, version=1)
@@ -285,8 +285,8 @@ def test_a_table_with_a_feature_that_delta_rs_does_not_have_is_refused(table: Pa
         DeltaDataTable(str(table)).prepare("events")
 
 
-def test_a_table_that_changed_meanwhile_is_no_conflict(table: Path) -> None:
-    """A property was set between the look and the commit: nothing landed, and a retry lands it."""
+def test_a_changed_table_property_is_retried_without_a_conflict(table: Path) -> None:
+    """The first commit lands nothing, and the retry lands the plan."""
     plan = make_plan((0, 0, 5))
     files = write(table, plan, [record(0)])
 

@@ -19,7 +19,7 @@ Script = Callable[[str], DetachedProcess]
 
 
 def wait_until(held: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Look again and again until it holds."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + timeout_s
     while not held():
         assert time.monotonic() < deadline
@@ -44,10 +44,10 @@ def script(tmp_path: Path) -> Iterator[Script]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_detached_process_is_nobodys_child_and_its_output_is_in_the_log(
+def test_a_detached_process_is_no_child_and_writes_its_output_to_the_log(
     script: Script, tmp_path: Path
 ) -> None:
-    """It has the environment and the folder that it was given, and no terminal."""
+    """It has the given environment and folder, and no terminal."""
     log = tmp_path / "log"
     started = script('echo "$WORD from $PWD"; read line || echo no input >&2; exec sleep 600')
     wait_until(lambda: "no input" in processes.read_log(log))
@@ -58,8 +58,8 @@ def test_a_detached_process_is_nobodys_child_and_its_output_is_in_the_log(
         os.waitpid(started.pid, os.WNOHANG)
 
 
-def test_the_last_log_is_kept_beside_the_new_one(script: Script, tmp_path: Path) -> None:
-    """A restart does not wipe out why it was needed."""
+def test_a_restart_keeps_the_previous_log(script: Script, tmp_path: Path) -> None:
+    """The log may contain the reason for the restart."""
     log = tmp_path / "log"
     script("echo first")
     wait_until(lambda: processes.read_log(log) == "first\n")
@@ -68,16 +68,16 @@ def test_the_last_log_is_kept_beside_the_new_one(script: Script, tmp_path: Path)
     assert processes.read_log(tmp_path / "log.1") == "first\n"
 
 
-def test_a_session_has_members_as_long_as_one_lives(script: Script) -> None:
-    """Process groups of their own do not hide them."""
+def test_session_members_include_other_process_groups(script: Script) -> None:
+    """Stopping them ends all."""
     session = script("set -m; sleep 600 & sleep 600 & wait").session
     wait_until(lambda: len(processes.session_members(session)) == 3)
     processes.stop("the script", lambda: processes.session_members(session), timeout_s=10)
     assert processes.session_members(session) == ()
 
 
-def test_a_session_whose_leader_lives_is_another_one() -> None:
-    """The leader of a detached process's session was the shell, which is gone: an id used again."""
+def test_a_session_with_a_running_leader_has_no_members() -> None:
+    """The session of a detached process has no leader, so this one reuses its id."""
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
     ) as stranger:
@@ -87,8 +87,8 @@ def test_a_session_whose_leader_lives_is_another_one() -> None:
         stranger.communicate(b"\n")
 
 
-def test_what_ignores_sigterm_gets_sigkill(script: Script, tmp_path: Path) -> None:
-    """After the time that it was given."""
+def test_a_process_that_ignores_sigterm_gets_sigkill(script: Script, tmp_path: Path) -> None:
+    """SIGKILL follows after the timeout."""
     session = script("trap '' TERM; echo ready; while :; do sleep 0.1; done").session
     wait_until(lambda: "ready" in processes.read_log(tmp_path / "log"))
     begun = time.monotonic()
@@ -97,8 +97,8 @@ def test_what_ignores_sigterm_gets_sigkill(script: Script, tmp_path: Path) -> No
     assert processes.session_members(session) == ()
 
 
-def test_a_zombie_is_dead() -> None:
-    """A process whose parent has not read its exit code does not run."""
+def test_a_zombie_does_not_run() -> None:
+    """A zombie waits for its parent to read its exit code."""
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "mark"], stdin=subprocess.PIPE
     ) as child:
@@ -114,6 +114,6 @@ def test_a_zombie_is_dead() -> None:
         assert child.returncode is None
 
 
-def test_a_log_without_words_says_so(tmp_path: Path) -> None:
-    """An error never ends in nothing."""
+def test_a_missing_log_is_reported_as_empty(tmp_path: Path) -> None:
+    """An error never ends in an empty text."""
     assert processes.last_lines(tmp_path / "none") == "an empty log"

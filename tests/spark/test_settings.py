@@ -1,4 +1,4 @@
-"""Settings of jobs: what the size of a run decides, and what JVM, client and Spark make of them."""
+"""Settings of jobs: their dependence on the size of a run, and their acceptance by all parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT_ONLY = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
 
 
 def jvm_options(layout: Layout, records: int | None) -> list[str]:
-    """What the driver's JVM gets for a job of this size."""
+    """Return the Java options of the driver for a job of this size."""
     return submit_settings(layout, {}, records)[JVM_OPTIONS].split()
 
 
@@ -41,8 +41,8 @@ def test_a_short_run_gets_the_quick_compiler_and_the_small_collector(
     assert SHORT_ONLY & set(jvm_options(layout, records)) == (SHORT_ONLY if short else set())
 
 
-def test_the_size_decides_nothing_but_the_jvm(layout: Layout) -> None:
-    """What lands is the same, and so is the class archive."""
+def test_the_size_of_a_run_changes_only_jvm_options(layout: Layout) -> None:
+    """The landed rows and the class archive are the same."""
     short, long = submit_settings(layout, {}, 1), submit_settings(layout, {}, None)
     extra = set(short.pop(JVM_OPTIONS).split()) ^ set(long.pop(JVM_OPTIONS).split())
     assert extra == SHORT_ONLY
@@ -50,8 +50,8 @@ def test_the_size_decides_nothing_but_the_jvm(layout: Layout) -> None:
     assert f"-XX:SharedArchiveFile={layout.class_archive}" in jvm_options(layout, None)
 
 
-def test_a_pipelines_own_settings_win(layout: Layout) -> None:
-    """Over the fixed ones and over what the size would choose."""
+def test_settings_of_the_spec_override_all_others(layout: Layout) -> None:
+    """They also override options that depend on the size of a run."""
     own = {JVM_OPTIONS: "-XX:+UseZGC", "spark.driver.memory": "6g", "spark.mine": "yes"}
     found = submit_settings(layout, own, 1)
     # All but Avro's limits, which are about what records may do to a JVM.
@@ -61,16 +61,16 @@ def test_a_pipelines_own_settings_win(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("records", [1, None])
-def test_the_jvm_takes_its_options(layout: Layout, records: int | None) -> None:
-    """A JVM refuses to start with an option that it does not know."""
+def test_the_jvm_accepts_its_options(layout: Layout, records: int | None) -> None:
+    """A JVM refuses to start with an unknown option."""
     command = ["java", *jvm_options(layout, records), "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.spark
-def test_the_java_client_knows_the_readers_defaults(spark: SparkSession) -> None:
-    """It takes an unknown name without a word, so names are checked; and it checks values."""
+def test_the_java_client_accepts_the_readers_defaults(spark: SparkSession) -> None:
+    """The client ignores unknown names, so the test compares names and values."""
     config = spark._jvm.org.apache.kafka.clients.consumer.ConsumerConfig
     assert set(READER_DEFAULTS) <= set(config.configNames())
     properties = spark._jvm.java.util.Properties()

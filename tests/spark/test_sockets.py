@@ -1,4 +1,4 @@
-"""Ports: what is free, what is taken, and which one is chosen."""
+"""Free ports, ports in use, and the choice of a port."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ HOST = "127.0.0.1"
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
+    """A port with a listener."""
     with socket.socket() as holder:
         holder.bind((HOST, 0))
         holder.listen()
         yield holder.getsockname()[1]
 
 
-def test_a_port_that_somebody_has_is_not_free(taken: int) -> None:
-    """It accepts connections instead."""
+def test_a_port_with_a_listener_is_not_free(taken: int) -> None:
+    """It accepts connections."""
     (free,) = sockets.free_ports(HOST, 1)
     assert (sockets.is_free(HOST, taken), sockets.is_listening(HOST, taken)) == (False, True)
     assert (sockets.is_free(HOST, free), sockets.is_listening(HOST, free)) == (True, False)
 
 
-def test_free_ports_are_all_different() -> None:
-    """Each is held until the last is known."""
+def test_free_ports_are_different() -> None:
+    """All of them are bound until the last is known."""
     assert len(set(sockets.free_ports(HOST, 50))) == 50
 
 
-def test_a_taken_port_is_refused_with_its_purpose(
+def test_a_port_in_use_is_refused_with_its_purpose(
     taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names the port and who wanted it, once nobody has given it back for a while."""
+    """The error contains the port and the name of the server."""
     monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
     with pytest.raises(SetupError, match=f"Port {taken} is in use.*for the judge"):
         sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
@@ -56,10 +56,10 @@ def test_the_last_port_is_chosen_again_after_its_killed_process_releases_it() ->
         giving_back.join()
 
 
-def test_the_port_asked_for_wins_then_the_last_then_a_spare(
+def test_the_chosen_port_is_the_wanted_then_the_last_then_a_spare(
     taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A taken port that was asked for is for `require_free` to refuse."""
+    """`require_free` refuses a wanted port in use."""
     monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
     last, spare = sockets.free_ports(HOST, 2)
     assert sockets.choose_port(HOST, taken, last, spare) == taken

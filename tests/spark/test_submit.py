@@ -1,4 +1,4 @@
-"""What a job said, taken from what spark-submit printed."""
+"""Results and errors of jobs, from the output of spark-submit."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def run_program(
     ],
     ids=["whole", "cut short", "none"],
 )
-def test_a_result_line_is_no_output_and_half_of_one_is_no_result(
+def test_a_result_line_is_not_printed_and_a_truncated_one_is_no_result(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     printed: str,
     results: list[dict[str, Any]] | None,
 ) -> None:
-    """A driver that is killed while it prints ends with its exit code, not with our traceback."""
+    """A driver may be killed during its output."""
     script = f"echo first\necho '{printed}'\nexit 65"
     run, said = run_program(script, tmp_path, monkeypatch)
     assert run == JobRun(exit_code=ExitCode.REFUSED, results=results)
@@ -70,10 +70,10 @@ def test_a_result_line_is_no_output_and_half_of_one_is_no_result(
         ("exit 255", "he Spark process ended with exit code 255"),
     ],
 )
-def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error(
+def test_an_exit_code_of_no_job_is_a_transient_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, what: str
 ) -> None:
-    """A JVM passes on the code of a killed Python as 128 and the signal; 3 is out of memory."""
+    """A JVM adds 128 to the signal of a killed Python; 3 means out of memory."""
     run, _ = run_program(end, tmp_path, monkeypatch)
     assert run.failure is not None
     assert what in run.failure.rendered("problem")
@@ -94,10 +94,10 @@ def test_a_process_that_ends_with_a_foreign_exit_code_is_a_named_transient_error
         ("echo 'Too small maximum heap'; exit 1", "Too small maximum heap"),
     ],
 )
-def test_a_job_that_cannot_be_started_is_a_set_up_error(
+def test_a_job_that_cannot_start_is_a_setup_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, what: str
 ) -> None:
-    """A retry does not help."""
+    """A retry cannot succeed."""
     run, _ = run_program(f"echo last words; {end}", tmp_path, monkeypatch)
     assert isinstance(run.failure, SetupError)
     assert f"Spark cannot start: {what}" in run.failure.rendered("problem")
@@ -116,16 +116,16 @@ def test_a_job_that_cannot_be_started_is_a_set_up_error(
         (1, "a record says When running with master key 4711"),
     ],
 )
-def test_a_lack_that_may_pass_is_retried(
+def test_a_temporary_lack_of_a_resource_is_transient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, printed: str
 ) -> None:
-    """As are lines that only contain words of a set-up error."""
+    """Lines that only contain words of a setup error are transient, too."""
     run, _ = run_program(f'echo "{printed}"; exit {code}', tmp_path, monkeypatch)
     assert run.exit_code.retryable
     assert not isinstance(run.failure, SetupError)
 
 
-def test_an_unknown_end_with_exit_code_1_shows_the_last_line(
+def test_the_error_for_exit_code_1_contains_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job may have crashed before its result; a retry is safe."""
