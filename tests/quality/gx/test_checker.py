@@ -274,7 +274,7 @@ def test_a_missing_record_is_found(check: Check) -> None:
     report = check(planned(0, 10))
     off = of(report, "ranges_off")
     assert (off.passed, off.observed) == (False, "1 (partition 0 [0, 10): 9 records, 10 recorded)")
-    assert "partition 0 [0, 10): 9 records, 10 landed" in page(report, "built_in")
+    assert "partition 0 [0, 10): 9 records, 10 recorded" in page(report, "built_in")
 
 
 def test_ranges_of_one_partition_are_told_apart(check: Check) -> None:
