@@ -121,7 +121,7 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
 
     # Three aborted records, and a marker in each partition.
     told = tidemark("report", "events", "--json").json
-    assert told["standings"] == {"published": [1, 3], "blocked": [2]}
+    assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2]}
     certificate = told["certificate"]
     assert (certificate["complete"], certificate["unproven_gaps"]) == (True, 0)
     assert (certificate["records"], certificate["gaps"]) == (36, 5)
