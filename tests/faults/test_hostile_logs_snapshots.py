@@ -26,6 +26,7 @@ from tidemark.dev.broker import Broker, BrokerConfig
 from tidemark.dev.broker_settings import data_folder
 from tidemark.ingest.errors import LogTruncated
 from tidemark.spec.layout import Layout
+from tidemark.spec.ref import PipelineRef
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.faults]
 
@@ -113,7 +114,7 @@ def test_i3_a_broker_put_back_from_a_snapshot_skips_no_record(
     def lake(name: str) -> Lake:
         make_topic(admin, own.bootstrap, name)
         produce_values(own.bootstrap, name, 30)
-        return base.of(name, name=name, target=f"bronze/{name}")
+        return base.of(name, ref=PipelineRef(name), target=f"bronze/{name}")
 
     skipped, equal, gap, between, quiet = map(lake, ("skipped", "equal", "gap", "between", "quiet"))
     produce_committed(own.bootstrap, "quiet", values(b"committed", 3))

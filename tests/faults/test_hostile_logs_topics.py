@@ -18,6 +18,7 @@ from tidemark.core.errors import TopicRecreated
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import TopicMissing
 from tidemark.spec.model import StartPolicy
+from tidemark.spec.ref import PipelineRef
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -104,7 +105,7 @@ def test_i7_a_deleted_topic_is_missing_when_planning_and_when_landing(
         pipeline.ingest.execute(plan.sequence)
     assert pipeline.version() is None
     with pytest.raises(TopicMissing):
-        lake.of(pipeline.spec.topic, name="other").planner.plan("test")
+        lake.of(pipeline.spec.topic, ref=PipelineRef("other")).planner.plan("test")
 
 
 # -- partitions ----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from tidemark.lake.errors import (
     TableAltered,
 )
 from tidemark.spec.model import StartPolicy
+from tidemark.spec.ref import PipelineRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,7 +263,7 @@ def test_i7_a_foreign_table_is_not_changed(
         uri.mkdir(parents=True)
         (uri / "notes.txt").write_text("do not lose me")
     elif kind == "pipeline":
-        pipeline.of(pipeline.spec.topic, name="other").run("other")
+        pipeline.of(pipeline.spec.topic, ref=PipelineRef("other")).run("other")
     else:
         owned = "TBLPROPERTIES ('tidemark.pipeline' = 'events')"
         session.sql(f"CREATE TABLE delta.`{uri}` (offset STRING, `key` BINARY) USING delta {owned}")
