@@ -37,7 +37,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("filled", "seen"),
     [
-        ({}, "Actual: none"),
+        ({}, "got none"),
         ({"offsets": "0:0-3,\n1:5-5"}, "'1:5-5'"),
         ({"offsets": "0:0-3", "plan": 7}, "offset ranges and a plan's ranges"),
         ({"from": "2026-03-01T00:00:00Z"}, "both ends of a time window"),
