@@ -74,10 +74,8 @@ def test_a_failure_is_printed_without_a_stack_which_is_in_the_file_that_the_erro
     produce_values(broker.bootstrap, site.topic, 3)
     record, printed = ingest(site)
     assert (record["error"], record["retryable"]) == ("EngineFailed", True)
-    assert (
-        "landing plan 1 of pipeline 'events' failed: "
-        'NumberFormatException: For input string: "***"'
-    ) in record["problem"]
+    assert "while landing plan 1 of pipeline 'events': " in record["problem"]
+    assert 'NumberFormatException: For input string: "***"' in record["problem"]
     assert not [line for line in printed if re.match(r"\s*at [\w.$/]+\(", line)]
     stack = Path(record["log"])
     assert stack.parent == site.app.layout.logs
