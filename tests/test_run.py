@@ -165,9 +165,7 @@ def test_an_exception_of_spark_that_no_adapter_names_is_a_named_error(
     assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.TRANSIENT
     (record,) = results_of(capsys.readouterr().out)
     assert record["error"] == "EngineFailed"
-    assert ("executing prices=7 failed: SparkNumberFormatException [CAST_INVALID_INPUT]") in record[
-        "problem"
-    ]
+    assert "executing prices=7: SparkNumberFormatException" in record["problem"]
     assert "secret" not in f"{record} {Path(record['log']).read_text()}"
     assert Path(record["log"]).parent == tmp_path / "logs"
 
