@@ -143,6 +143,24 @@ def test_a_connection_is_looked_up_when_it_is_needed_only() -> None:
     assert app().spec("prices").connection == "kafka_default"
 
 
+@pytest.mark.parametrize(
+    ("ref", "table"),
+    [
+        *(("events@july", table) for table in ("decoder", "quarantine", "typed", "upserts")),
+        *(("events@upsert", table) for table in ("decoder", "quarantine", "typed")),
+    ],
+)
+def test_copies_and_upsert_tables_have_no_typed_table(tmp_path: Path, ref: str, table: str) -> None:
+    """The typed table of the live pipeline does not take its place."""
+    (tmp_path / "events.yaml").write_text(
+        "name: events\ntopic: t\nschedule: '@daily'\n"
+        "decode: {value: {format: string}, upsert: {}}\n"
+    )
+    pipeline = app(TIDEMARK_PIPELINES=str(tmp_path)).pipeline(ref)
+    with pytest.raises(InvalidSelection, match=ref):
+        getattr(pipeline, table)
+
+
 # -- spark settings ------------------------------------------------------------------------------
 
 

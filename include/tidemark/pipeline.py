@@ -16,11 +16,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidemark.connections import Connections
+from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import SizeEstimate
@@ -132,27 +133,26 @@ class Pipeline:
         """The text of `ref`."""
         return self.spec.name
 
-    def of_kind(self, kind: PipelineKind) -> Pipeline:
-        """Return the typed table or the upsert table of the same pipeline.
-
-        Raises:
-            NotDecoded, NotUpserted: The spec defines no such table.
-        """
-        spec = (
-            self.live.upsert_pipeline()
-            if kind is PipelineKind.UPSERT
-            else self.live.typed_pipeline()
-        )
-        return Pipeline(spec, self.live, self.environment)
-
     @property
     def typed(self) -> Pipeline:
-        """The typed table of the same pipeline.
+        """The typed table of the pipeline.
 
         Raises:
-            NotDecoded: The spec defines none.
+            InvalidSelection: This is a copy or an upsert table.
+            NotDecoded: The spec defines no typed table.
         """
-        return self.of_kind(PipelineKind.TYPED)
+        self._check_kind(PipelineKind.LIVE, PipelineKind.TYPED)
+        return self._typed
+
+    @property
+    def _typed(self) -> Pipeline:
+        return Pipeline(self.live.typed_pipeline(), self.live, self.environment)
+
+    def _check_kind(self, *kinds: PipelineKind) -> None:
+        if self.ref.kind not in kinds:
+            raise InvalidSelection(
+                rule=f"a reference to {' or '.join(kinds)} tables", seen=repr(self.name)
+            )
 
     # -- planning and execution --------------------------------------------------------------------
 
@@ -250,6 +250,7 @@ class Pipeline:
         """Plans what is decoded into the typed table. Needs neither a JVM nor Kafka.
 
         Raises:
+            InvalidSelection: This is a copy or an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         from tidemark.lake.data_table import DeltaDataTable
@@ -283,18 +284,20 @@ class Pipeline:
         """Plans merges into the upsert table. Needs no JVM.
 
         Raises:
+            InvalidSelection: This is a copy.
             NotDecoded, NotUpserted: The spec defines no upsert table.
         """
         from tidemark.upsert.service import Upserts
         from tidemark.upsert.table import DeltaUpsertTable
 
+        self._check_kind(PipelineKind.LIVE, PipelineKind.TYPED, PipelineKind.UPSERT)
         upsert = self.live.upsert()
         table = DeltaUpsertTable(self._uri(upsert.target), upsert.envelope)
         return Upserts(
             spec=self.live.typed_pipeline(),
             upsert=upsert,
             control=self.control,
-            typed=self._armed("typed", self.typed._typed_tables()),
+            typed=self._armed("typed", self._typed._typed_tables()),
             table=self._armed("upsert_table", table),
         )
 
@@ -598,11 +601,12 @@ class Pipeline:
         """The data table, without Spark."""
         return self._typed_tables() if self.spec.is_typed else self._bronze()
 
-    @cached_property
+    @property
     def quarantine(self) -> DeltaQuarantine:
         """The quarantine of the typed table, without Spark.
 
         Raises:
+            InvalidSelection: This is a copy or an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         from tidemark.typed.quarantine import DeltaQuarantine
