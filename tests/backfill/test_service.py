@@ -11,6 +11,7 @@ import pytest
 from tests.support.memory import MemoryKafka, MemoryTable
 from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.backfill.errors import (
+    BackfillAhead,
     BackfillTooLarge,
     BackfillUnfinished,
     UnknownBackfill,
@@ -292,7 +293,7 @@ def test_an_interrupted_chunk_continues_with_its_plan() -> None:
     pipeline = begun()
     ask(pipeline, select(retained=True), 4)
     opened = pipeline.backfills.plan_chunk("ops", 1).plan
-    with pytest.raises(BackfillOpen):
+    with pytest.raises(BackfillAhead):
         pipeline.backfills.plan_chunk("ops", 2)
     with pytest.raises(BackfillOpen):
         preview(pipeline, select(offsets=["0:0-1"]))
@@ -392,7 +393,7 @@ def test_a_time_window_can_be_one_plan() -> None:
     plan = pipeline.backfills.plan_whole(first, "one").plan
     assert plan is not None
     assert plan.size == 15
-    with pytest.raises(BackfillOpen):
+    with pytest.raises(BackfillAhead):
         pipeline.backfills.plan_whole(first, "two")
     assert pipeline.backfills.plan_whole(first, "one").plan == plan
     pipeline.ingest.execute(plan.sequence)

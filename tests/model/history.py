@@ -51,7 +51,7 @@ _FORESEEN = frozenset(
             "RowsChanged",
             "RowsWouldBeLost",
         ),
-        *("LostRange", "OffsetsDeleted", "PlanStillOpen"),
+        *("LostRange", "OffsetsDeleted", "PlanStillOpen", "BackfillAhead"),
         *("TopicRecreated", "EndBehindCommitted", "PartitionsShrunk"),
         *("TableRestored", "LedgerBehindTable", "NothingToDo", "RebuildRequired"),
         *("ControlTruncated", "RepairUnfinished", "RowsInDoubt"),

@@ -14,10 +14,10 @@ from tests.support.plans import MemoryPipeline, make_spec
 from tests.support.services import NOW
 from tests.support.typed_lake import DECODE, TypedLake
 from tests.typed.test_decoder import Dies
+from tidemark.backfill.errors import BackfillAhead
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills
 from tidemark.core.offsets import Span
-from tidemark.ingest.errors import BackfillOpen
 from tidemark.lake.errors import EngineFailed
 from tidemark.report.errors import PlanStuck, QuarantineTooLarge
 from tidemark.report.status import PipelineStatus, pipeline_status
@@ -106,7 +106,7 @@ def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
     for number in (1, 2, 3):
         plan = backfills().plan_chunk("ops", number).plan
         assert plan is not None
-        with pytest.raises(BackfillOpen):
+        with pytest.raises(BackfillAhead):
             backfills().plan_chunk("ops", number + 1)
         now += 0.9 * HOUR
         assert stuck() == []

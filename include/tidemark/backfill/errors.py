@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError
+from tidemark.core.errors import TerminalError, TransientError
+from tidemark.ingest.errors import BackfillOpen
+
+
+@dataclass(kw_only=True, eq=False)
+class BackfillAhead(TransientError):
+    """A requested backfill waits until the open backfill plan of the pipeline has landed."""
+
+    pipeline: str
+    sequence: int
+    requested_by: str
+
+    problem = BackfillOpen.problem
+    fix = (
+        "Retry after it has landed. `airflow backfill create --max-active-runs 1` makes runs by "
+        "dates wait for each other."
+    )
 
 
 @dataclass(kw_only=True, eq=False)

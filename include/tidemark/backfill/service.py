@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_never
 
-from tidemark.backfill.errors import BackfillTooLarge, BackfillUnfinished, UnknownBackfill
+from tidemark.backfill.errors import (
+    BackfillAhead,
+    BackfillTooLarge,
+    BackfillUnfinished,
+    UnknownBackfill,
+)
 from tidemark.backfill.selection import (
     OffsetRanges,
     PlanRanges,
@@ -29,6 +34,7 @@ from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.errors import BackfillOpen
 from tidemark.ingest.planner import (
     Planner,
     PlannerState,
@@ -310,7 +316,7 @@ class Backfills:
             UnknownBackfill: There is no such request or chunk.
             OtherIncarnation: The topic was recreated since.
             InvalidRange: Kafka has deleted offsets of the chunk since.
-            BackfillOpen: The plan of another backfill or chunk is open.
+            BackfillAhead: The plan of another backfill or chunk is open.
         """
         request, chunk = self._chunk(requested_by, number)
         wanted = RequestedOffsets(
@@ -319,13 +325,13 @@ class Backfills:
             readable_only=request.readable_only,
             replaces=request.replaces,
         )
-        return self._planner.backfill(wanted, chunk_requester(requested_by, number))
+        return self._plan(wanted, chunk_requester(requested_by, number))
 
     def plan_whole(self, selection: Selection, requested_by: str) -> PlanResult:
         """Plan the missing offsets of a selection without chunks, or return its existing plan.
 
         Raises:
-            BackfillOpen: Another backfill plan of this pipeline is open.
+            BackfillAhead: Another backfill plan of this pipeline is open.
             UnknownPartition and so on: See `preview`.
         """
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
@@ -338,7 +344,18 @@ class Backfills:
             # A time window selects no fixed offsets, so deleted offsets need no error.
             readable_only=isinstance(selection, TimeWindow),
         )
-        return self._planner.backfill(wanted, requested_by)
+        return self._plan(wanted, requested_by)
+
+    def _plan(self, wanted: RequestedOffsets, requested_by: str) -> PlanResult:
+        """Plan requested offsets. An open plan of another request has to land first."""
+        try:
+            return self._planner.backfill(wanted, requested_by)
+        except BackfillOpen as opened:
+            raise BackfillAhead(
+                pipeline=opened.pipeline,
+                sequence=opened.sequence,
+                requested_by=opened.requested_by,
+            ) from opened
 
     def progress(self, requested_by: str) -> list[ChunkState]:
         """Return the state of each chunk.

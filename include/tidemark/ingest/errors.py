@@ -31,7 +31,7 @@ class UnknownPlan(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class BackfillOpen(TransientError):
+class BackfillOpen(TerminalError):
     """Another backfill plan of the pipeline is open; one backfill plan lands at a time."""
 
     pipeline: str
@@ -43,9 +43,8 @@ class BackfillOpen(TransientError):
         "(requested by {requested_by})."
     )
     fix = (
-        "Retry after it has landed. To land it now, run `tidemark ingest {pipeline} --plan "
-        "{sequence}`; to discard it, run `tidemark abandon {pipeline} --plan {sequence} --reason "
-        "TEXT`."
+        "Land it with `tidemark ingest {pipeline} --plan {sequence}`, or discard it with "
+        "`tidemark abandon {pipeline} --plan {sequence} --reason TEXT`."
     )
 
 
