@@ -58,7 +58,7 @@ def test_the_plan_of_a_damaged_file_is_undone_and_lands_again(
     broken = files(lake.uri)[1]
     damage(broken)
     for command in (lake.verified, lambda: lake.maintenance().maintain(WEEK)):
-        with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 2 alone") as named:
+        with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 2 only") as named:
             command()
         assert (named.value.first_plan, named.value.last_plan) == (2, 2)
     assert lake.undo.undo(2, "test", "a damaged file").rows == 4
@@ -113,7 +113,7 @@ def test_a_typed_table_with_a_damaged_file_follows_its_bronze_table(tmp_path: Pa
         lake.run()
     broken = files(lake.typed_uri)[0]
     with_broken_text(broken)
-    with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 1 alone"):
+    with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 1 only"):
         lake.verify.verify()
     lake.bronze.undo.undo(1, "test", "a mistake")
     assert lake.run() == []
