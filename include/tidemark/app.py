@@ -200,7 +200,7 @@ class App:
         self.engines.check(server, self.valid_specs(pipelines))
 
     def prepare_checks(self, pipelines: Iterable[str]) -> None:
-        """StartResult importing Great Expectations in a thread if a suite of a pipeline needs it.
+        """Start importing Great Expectations in a thread if a suite of a pipeline needs it.
 
         The method ignores unreadable suites; their checks fail.
         """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -99,8 +99,9 @@ class Engines:
                 runs_python=any(_runs_python(spec) for spec in specs),
             )
 
-    @contextmanager
-    def connected(self, server: Server, settings: Mapping[str, str]) -> Iterator[ConnectSessions]:
+    def connected(
+        self, server: Server, settings: Mapping[str, str]
+    ) -> AbstractContextManager[ConnectSessions]:
         """Open sessions on a Spark Connect server, and close them after the block.
 
         Raises:
@@ -110,10 +111,9 @@ class Engines:
         from tidemark.spark.settings import WRITE_OPTIONS
 
         own_settings = {LOG_FOLDER: str(self.layout.logs)}
-        with connect_sessions(
+        return connect_sessions(
             server, settings, write_options=WRITE_OPTIONS, own_settings=own_settings
-        ) as sessions:
-            yield sessions
+        )
 
     def submit_settings(self, spec: PipelineSpec, offsets: int | None = None) -> dict[str, str]:
         """Return the `--conf` settings of a job by spark-submit.

@@ -81,13 +81,13 @@ def _plans_at_once(app: App) -> int:
     return app.sessions.plans_at_once()
 
 
-_PLANS = {
+JOBS: Mapping[str, Job[Any]] = {
     "ingest": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
     "decode": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
     "quality": Job.of_step(PlanRef.parse, steps.check, offsets=steps.offsets_of),
+    "upsert": Job.of_step(MergeRef.parse, steps.upsert),
     "run": Job(PlanRef.parse, steps.complete, steps.__name__, steps.offsets_of_run),
 }
-JOBS: Mapping[str, Job[Any]] = {**_PLANS, "upsert": Job.of_step(MergeRef.parse, steps.upsert)}
 """The jobs, by the name of their entry point in jobs/."""
 
 

@@ -45,8 +45,9 @@ def outcome(came: Result | TidemarkError) -> Outcome:
 
 def ingest(app: App, plan: PlanRef) -> Result:
     """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
-    done = app.pipeline(plan.pipeline).ingest(plan.sequence)
-    quarantined = app.pipeline(plan.pipeline).quarantined(plan.sequence)
+    pipeline = app.pipeline(plan.pipeline)
+    done = pipeline.ingest(plan.sequence)
+    quarantined = pipeline.quarantined(plan.sequence)
     return {
         "wrote": done.wrote,
         "records": done.landing.records,

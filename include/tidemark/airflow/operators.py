@@ -171,10 +171,6 @@ class DecodeOperator(JobOperator):
         if refused:
             raise pipelines_failure(refused)
 
-    def plans(self) -> list[PlanRef]:
-        """Not used: `execute` plans by itself."""
-        raise NotImplementedError
-
 
 class UpsertOperator(JobOperator):
     """Brings upsert tables up to date; starts no Spark if they are.
@@ -211,10 +207,6 @@ class UpsertOperator(JobOperator):
             self._run(behind)
         if refused:
             raise pipelines_failure(refused)
-
-    def plans(self) -> list[PlanRef]:
-        """Not used: `execute` plans by itself."""
-        raise NotImplementedError
 
 
 def _is_open(plan: PlanRef) -> bool:

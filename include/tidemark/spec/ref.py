@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Self
 
 from tidemark.core.errors import InvalidSelection
+from tidemark.core.plan import PlanRef
 
 COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
 """Names of copies of a pipeline's table."""
@@ -99,9 +100,7 @@ class MergeRef:
         """Return the merge of a text.
 
         Raises:
-            ValueError: The text is not PIPELINE=VERSION.
+            ValueError: The text is not PIPELINE=NUMBER.
         """
-        pipeline, _, version = text.partition("=")
-        if not pipeline or not version.isdecimal():
-            raise ValueError(f"PIPELINE=VERSION, not {text!r}")
-        return cls(pipeline=pipeline, version=int(version))
+        numbered = PlanRef.parse(text)
+        return cls(pipeline=numbered.pipeline, version=numbered.sequence)
