@@ -165,7 +165,7 @@ def test_from_a_checkpoint(home: Home) -> None:
     assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "recorded", {0: 1, 1: 1})
     assert told["reason"] == f"started at the Structured Streaming checkpoint {folder}, batch 0"
     (note,) = told["notes"]
-    assert note.startswith("batch 1 was begun")
+    assert note.startswith("batch 1 was started")
     assert home.starts() == {0: 1, 1: 1}
 
 

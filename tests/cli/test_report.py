@@ -175,7 +175,7 @@ def test_a_browser_shows_it_whole(
     assert headings == ["Completeness", "Published", "Checks", "In quarantine", "Trends"]
     texts = [text for tag, text in shown.elements if tag == "TD"]
     assert "every price is above 0expect_column_values_to_be_between of column price" in texts
-    assert {f"-1 {_SCRIPT}", "nothing"} <= set(texts)
+    assert {f"-1 {_SCRIPT}", "null"} <= set(texts)
     assert texts.count(f"above_0 {_SCRIPT}") == 1 + 19
     assert [tag for tag, _ in shown.elements].count("polyline") == 2
     assert [each for each in shown.unseen if each[1]] == []

@@ -188,7 +188,7 @@ FENCES = (
     Fence(
         marker="same-topic-before-recording",
         keeps="I1",
-        operation=Replace("self.marks.topic_watermarks(plan.topic, plan.isolation_level)"),
+        operation=Replace("self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)"),
         noticed_by=("tests/ingest/test_executor.py",),
     ),
     Fence(
@@ -495,7 +495,7 @@ FENCES = (
     Fence(
         marker="doubtful-table-is-not-maintained",
         keeps="I7",
-        operation=Replace("over_in(control.summary(pipeline))"),
+        operation=Replace("finished_plans_of(control.summary(pipeline))"),
         noticed_by=("tests/lake/test_maintained_table.py",),
     ),
     Fence(

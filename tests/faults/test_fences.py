@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import Counter
 from pathlib import Path
@@ -114,6 +115,26 @@ def test_the_operation_fits_the_marked_place(fence: Fence) -> None:
     except UnfitOperation as unfit:
         pytest.fail(f"{fence.operation} at {marker.file}, line {marker.line}: {unfit}")
     compile(mutated, marker.file, "exec")
+    if isinstance(fence.operation, Replace):
+        used, bound = _names(fence.operation.expression)
+        known = set.union(*_names(marker.file.read_text()), dir(builtins), {"original"})
+        assert used - bound <= known, "a name that the module does not have"
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """The names and the attributes of `self` that a text reads, and the names that it binds."""
+    used, bound = set[str](), set[str]()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                used.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+                bound.add(name)
+            case ast.alias(name=name):
+                bound.add(name)
+    return used, bound
 
 
 def test_every_invariant_has_a_fence() -> None:

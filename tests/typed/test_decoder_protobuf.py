@@ -224,7 +224,7 @@ def test_a_schema_without_a_column_stops_its_partition(
     assert difference in str(stopped.value)
     assert not lake.typed_uri.exists()
     # The next compiler may take what this one does not.
-    assert len(lake.schemas.store.kept([number])) == ("compiled" not in difference)
+    assert len(lake.schemas.store.kept([number])) == ("compile" not in difference)
 
 
 def test_keys_and_values_have_separate_schemas_and_columns(
