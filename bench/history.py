@@ -11,7 +11,7 @@ from tidemark.app import App
 from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import Landed, Planned, Started
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.lake.control_table import COMPACT_EVERY
@@ -70,14 +70,15 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
         )
         plan = _plan(ledger, watermarks)
         begun = [started(watermarks)] if sequence == 1 else []
-        control.append(ledger, [*begun, Planned(plan=plan)], utc_now())
+        control.append(CheckedLedger(ledger), [*begun, Planned(plan=plan)], utc_now())
         _land(table, plan)
         landed = Landed(
             plan=plan,
             landing=Landing.of(plan, table.version(), dict.fromkeys(range(len(plan.ranges)), 1)),
             committed={planned.partition: planned.end for planned in plan.ranges},
         )
-        control.append(replace(ledger, event_number=2 * sequence - 1), [landed], utc_now())
+        after = CheckedLedger(replace(ledger, event_number=2 * sequence - 1))
+        control.append(after, [landed], utc_now())
         left = plans - sequence
         if left >= UNCOMPACTED and (left - UNCOMPACTED) % DATA_COMPACTED_EVERY == 0:
             table.optimize.compact()

@@ -34,6 +34,7 @@ from bench.machine import machine_record
 from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, Landed, Planned
+from tidemark.core.ledger import CheckedLedger
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.lake.control_table import DeltaControlTable
@@ -66,7 +67,7 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
     for pipeline in pipelines:
         watermarks = _watermarks(pipeline, partitions, number)
         with clock.timed("summary"):
-            ledger = control.summary(pipeline)
+            ledger = CheckedLedger(control.summary(pipeline))
         with clock.timed("planning"):
             begun: list[ControlEvent] = [] if ledger.starts else [started(watermarks)]
             starts = dict.fromkeys(watermarks.partitions, 0) if begun else {}
@@ -77,7 +78,7 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
         with clock.timed("append"):
             control.append(ledger, [*begun, Planned(plan=plan)], datetime.now(UTC))
         with clock.timed("summary"):
-            ledger = control.summary(pipeline)
+            ledger = CheckedLedger(control.summary(pipeline))
         landing = Landing.of(plan, number, dict.fromkeys(range(len(ranges)), OFFSETS))
         landed = Landed(
             plan=plan, landing=landing, committed=ledger.committed_with(landing.spans())

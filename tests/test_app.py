@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT
-from tests.support.plans import make_plan
-from tests.support.services import NOW
+from tests.support.plans import append_events, make_plan
 from tidemark.app import App
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import Planned
@@ -170,7 +169,7 @@ def test_the_size_of_all_its_plans_decides_how_a_jobs_jvm_is_set(tmp_path: Path)
     control, spec = this.control, this.spec("prices")
     small = make_plan((0, 0, SHORT_RUN_RECORDS), pipeline="prices", sequence=1)
     large = make_plan((1, 0, SHORT_RUN_RECORDS + 1), pipeline="prices", sequence=2)
-    control.append(control.ledger("prices"), [Planned(plan=small), Planned(plan=large)], NOW)
+    append_events(control, "prices", Planned(plan=small), Planned(plan=large))
 
     def settings(spec: PipelineSpec, *plans: int) -> dict[str, str]:
         refs = [PlanRef(pipeline="prices", sequence=plan) for plan in plans]

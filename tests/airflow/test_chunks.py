@@ -9,8 +9,7 @@ import pytest
 
 from tests.airflow.conftest import Answer, Probe, calling
 from tests.airflow.test_job_operator import KAFKA
-from tests.support.plans import make_plan
-from tests.support.services import NOW
+from tests.support.plans import append_events, make_plan
 from tidemark.app import App
 from tidemark.backfill.selection import chunk_requester
 from tidemark.core.accounting import Landing
@@ -47,7 +46,7 @@ class Chunks:
             readable_only=False,
             chunks=tuple({0: SpanSet((Span(n, n + 5),))} for n in (10, 20)),
         )
-        control.append(control.ledger("prices"), [request], NOW)
+        append_events(control, "prices", request)
 
     def planned(self, sequence: int, requested_by: str, *, landed: bool = False) -> None:
         """Record a backfill's plan."""
@@ -59,10 +58,10 @@ class Chunks:
             requested_by=requested_by,
             kind=PlanKind.BACKFILL,
         )
-        control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+        append_events(control, "prices", Planned(plan=plan))
         if landed:
             event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 0})
-            control.append(control.ledger("prices"), [event], NOW)
+            append_events(control, "prices", event)
 
     def run(self, job: str, chunk: int, code: int = ExitCode.REFUSED) -> Answer:
         """Run the operator of a chunk; every job ends with this code."""

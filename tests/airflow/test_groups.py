@@ -14,7 +14,7 @@ import pytest
 from tests.airflow.conftest import Answer, Probe, calling
 from tests.airflow.test_job_operator import KAFKA, SECRET
 from tests.conftest import TopicFactory
-from tests.support.plans import make_plan
+from tests.support.plans import append_events, make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.transactions import produce_months
@@ -69,10 +69,10 @@ class Group:
         """Record plan 4 of a pipeline."""
         control = self.control
         plan = make_plan((0, 0, 5), pipeline=pipeline, sequence=4, requested_by=run)
-        control.append(control.ledger(pipeline), [Planned(plan=plan)], NOW)
+        append_events(control, pipeline, Planned(plan=plan))
         if landed:
             event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 5})
-            control.append(control.ledger(pipeline), [event], NOW)
+            append_events(control, pipeline, event)
 
     def checked(self, pipeline: str, *, passed: bool, minutes: int = 0) -> None:
         """Record a check of plan 4, some minutes from now."""

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.conftest import SPARK, Answer, Probe, calling
-from tests.support.plans import make_plan
-from tests.support.services import NOW
+from tests.support.plans import append_events, make_plan
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Planned
 from tidemark.kafka.errors import TopicMissing
@@ -147,7 +146,7 @@ def test_a_small_plan_gets_the_quick_compiler(task_probe: Probe, spark_submit: P
     assert quick not in (spark_submit.parent / "argv").read_text()
     control = DeltaControlTable(str(spark_submit.parent / "lakehouse" / "control/offset_ranges"))
     plan = make_plan((0, 0, 5), pipeline="prices", sequence=7)
-    control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+    append_events(control, "prices", Planned(plan=plan))
     assert run(task_probe, spark_submit, 0).value["error"] is None
     assert quick in (spark_submit.parent / "argv").read_text()
 

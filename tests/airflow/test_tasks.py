@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from tests.airflow.conftest import Probe
-from tests.support.plans import make_plan, make_watermarks
+from tests.support.plans import append_events, make_plan, make_watermarks
 from tests.support.quality_reports import REPORT
-from tests.support.services import NOW
 from tidemark.app import App
 from tidemark.backfill.selection import chunk_requester
 from tidemark.core.accounting import Landing
 from tidemark.core.events import BackfillRequested, Landed, Planned, Started
-from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.lake.data_table import DeltaDataTable
@@ -73,7 +71,7 @@ def test_a_run_that_left_something_is_followed_by_another(
     plan = make_plan((0, 0, 9))
     plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
     app = App(environ=environ)
-    app.control.append(Ledger(pipeline="prices"), [Planned(plan=plan)], NOW)
+    append_events(app.control, "prices", Planned(plan=plan))
     answer = task_probe.ask("call_task", task="has_left", environ=environ, pipeline="prices",
                        plan="1")  # fmt: skip
     assert answer.value == {"error": None, "result": left}
@@ -106,7 +104,7 @@ def test_what_an_operator_rejected_is_not_published(
         )
         landing = Landing.of(plan, number, {0: 1})
         for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={})):
-            control.append(control.ledger("prices"), [event], NOW)
+            append_events(control, "prices", event)
         report = replace(REPORT, pipeline="prices", plan_sequence=number)
         DeltaPublicationTable(app.layout.publication_table, uri).append(
             plan, landing, PublicationDecision.from_report(report)
@@ -145,7 +143,7 @@ def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str
         chunks=chunks,
     )
     began = Started.at(watermarks, {0: 9}, RUN)
-    control.append(Ledger(pipeline="prices"), [began, asked], NOW)
+    append_events(control, "prices", began, asked)
 
     def planned(number: int, start: int, end: int) -> Plan:
         plan = make_plan(
@@ -155,13 +153,13 @@ def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str
             kind=PlanKind.BACKFILL,
             requested_by=chunk_requester(RUN, number),
         )
-        control.append(control.ledger("prices"), [Planned(plan=plan)], NOW)
+        append_events(control, "prices", Planned(plan=plan))
         return plan
 
     def land(plan: Plan) -> None:
         landing = Landing.of(plan, plan.sequence, {0: plan.size})
         event = Landed(plan=plan, landing=landing, committed={0: 9})
-        control.append(control.ledger("prices"), [event], NOW)
+        append_events(control, "prices", event)
 
     def complete(chunks: list[int] | None) -> dict[str, Any]:
         answer: dict[str, Any] = task_probe.ask(

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.support.commands import Command, in_process
+from tests.support.plans import append_events
 from tidemark.app import App
 from tidemark.cli import app
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import BackfillRequested
-from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.producer import produce
@@ -144,7 +143,7 @@ def test_a_backfill_is_shown_before_it_is_gone_on_with(away: Command, tmp_path: 
         chunks=({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 7)])}),
     )
     control = App(environ={"TIDEMARK_HOME": str(tmp_path)}).control
-    control.append(Ledger(pipeline="prices"), [asked], datetime.now(UTC))
+    append_events(control, "prices", asked)
     resume = ("backfill", "prices", "--resume", "cli:ann:1")
     shown = away(*resume, "--dry-run", "--json")
     assert shown.json == {

@@ -20,6 +20,7 @@ from tidemark.app import App
 from tidemark.connections import kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.events import Adopted
+from tidemark.core.ledger import CheckedLedger
 from tidemark.dev.failpoints import PORTS, STEPS, VARIABLE, FailPoint, kill_message
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.control_table import DeltaControlTable
@@ -119,7 +120,7 @@ def test_an_error_of_the_step_is_raised_to_the_caller(tmp_path: Path) -> None:
     """`after` means after the return of the step."""
     point = FailPoint("control.append:after:1")
     control = point.wrap("control", DeltaControlTable(str(tmp_path / "control")))
-    ledger = control.ledger("events")
+    ledger = CheckedLedger(control.ledger("events"))
     adopted = Adopted(sequence=1, requested_by="test")
     with pytest.raises(TypeError):
         control.append(ledger, [adopted], NOW, timedelta())  # type: ignore[call-arg]

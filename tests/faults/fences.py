@@ -366,7 +366,7 @@ FENCES = (
     Fence(
         marker="restore-during-landing",
         keeps="I7",
-        operation=Drop(),
+        operation=Replace("ledger"),
         noticed_by=("tests/model/test_findings.py",),
     ),
     Fence(

@@ -34,7 +34,7 @@ from tests.support.spark_optimize import optimize
 from tidemark.core.errors import ControlDoubled, TransientError, UnknownOutcomeError
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import DuplicateRows
-from tidemark.ingest.recorder import check_rows
+from tidemark.ingest.recorder import checked_ledger
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_repair import DeltaControlRepair
 from tidemark.lake.deduplication import Deduplication
@@ -218,7 +218,7 @@ def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: in
 def is_named(lake: KafkaFileLake) -> bool:
     """Whether the check of status, report and decode finds more rows than have landed."""
     try:
-        check_rows(lake.control, lake.spec.name, lake.table)
+        checked_ledger(lake.control, lake.spec.name, lake.table, rows=True)
     except DuplicateRows:
         return True
     return False

@@ -14,8 +14,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tests.support.file_lake import WEEK, FileLake, landed_lake
-from tests.support.plans import make_plan
-from tests.support.services import NOW
+from tests.support.plans import append_events, make_plan
 from tidemark.core.errors import SetupError, TransientError
 from tidemark.core.events import Planned
 from tidemark.lake import checked_commits
@@ -258,7 +257,7 @@ def control_of(tmp_path: Path) -> tuple[DeltaControlTable, str]:
     for sequence in (1, 2, 3):
         for name in ("events", "prices@july"):
             plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)
-            control.append(control.ledger(name), [Planned(plan=plan)], NOW)
+            append_events(control, name, Planned(plan=plan))
     return control, uri
 
 
@@ -276,7 +275,7 @@ def test_i2_two_maintenances_of_the_control_table_keep_each_event_once(
     assert [control.ledger(each) for each in ("events", "prices@july")] == ledgers
     assert DeltaTable(uri).count() == 6
     plan = make_plan((0, 4, 5), sequence=4, pipeline=name)
-    control.append(control.ledger(name), [Planned(plan=plan)], NOW)
+    append_events(control, name, Planned(plan=plan))
     assert set(control.ledger(name).plans) == {1, 2, 3, 4}
 
 

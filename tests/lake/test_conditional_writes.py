@@ -17,7 +17,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from tests.fixtures_stores import PlaceIn
-from tests.support.plans import make_plan
+from tests.support.plans import append_events, make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.stores import Store
@@ -42,7 +42,7 @@ def event() -> ControlEvent:
 
 def record(control: DeltaControlTable, pipeline: str) -> None:
     """Record an event after what the table holds now."""
-    control.append(control.ledger(pipeline), [event()], NOW)
+    append_events(control, pipeline, event())
 
 
 def proofs(table: Path) -> list[int]:

@@ -14,10 +14,11 @@ from deltalake.transaction import AddAction
 from typer.testing import CliRunner
 
 from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake, landed_lake
-from tests.support.plans import make_plan
+from tests.support.plans import append_events, make_plan
 from tests.support.services import NOW
 from tidemark.core.errors import ControlDoubled, ControlTruncated, SetupError, TidemarkError
 from tidemark.core.events import Adopted, Planned
+from tidemark.core.ledger import CheckedLedger
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_repair import DeltaControlRepair
 from tidemark.lake.control_table import DeltaControlTable
@@ -46,7 +47,7 @@ def lake(tmp_path: Path) -> FileLake:
     """A pipeline with four plans, and events of another one in the same control table."""
     made = landed_lake(tmp_path, FileLake, plans=4)
     plan = make_plan((0, 0, 1), pipeline="prices@july")
-    made.control.append(made.control.ledger("prices@july"), [Planned(plan=plan)], NOW)
+    append_events(made.control, "prices@july", Planned(plan=plan))
     return made
 
 
@@ -150,7 +151,7 @@ def test_events_that_are_appended_during_a_repair_stay(
 ) -> None:
     """The commit removes only files with copied rows."""
     uri = uri_of(lake)
-    ledger = lake.control.ledger("events")
+    ledger = CheckedLedger(lake.control.ledger("events"))
     double(uri)
     commit = Compaction.commit
 

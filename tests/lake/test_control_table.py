@@ -27,6 +27,7 @@ from deltalake.exceptions import CommitFailedError
 from tests.conftest import PROJECT
 from tests.support.memory import MemoryControlTable
 from tests.support.plans import MemoryPipeline, make_plan, wanted
+from tests.support.plans import append_events as append
 from tests.support.services import NOW
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.errors import TidemarkError
@@ -44,7 +45,7 @@ from tidemark.core.events import (
     Undone,
     UndoStarted,
 )
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.protocols import ControlTable
@@ -91,12 +92,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> ControlTable:
     if request.param == "memory":
         return MemoryControlTable()
     return DeltaControlTable(str(tmp_path / "control"))
-
-
-def append(table: ControlTable, pipeline: str, *events: ControlEvent) -> Ledger:
-    """Append to what the table holds now; the ledger after it."""
-    table.append(table.ledger(pipeline), list(events), NOW)
-    return table.ledger(pipeline)
 
 
 def test_a_pipeline_without_events_has_an_empty_ledger(table: ControlTable) -> None:
@@ -194,8 +189,8 @@ def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None
     plan = make_plan((0, 0, 5))
     ledger = append(table, "events", started({0: 0}), Planned(plan=plan))
     append(table, "events", landed(ledger, plan))
-    again = table.ledger("events")
-    table.append(again, [landed(again, plan)], NOW + timedelta(days=31))
+    again = landed(table.ledger("events"), plan)
+    append(table, "events", again, at=NOW + timedelta(days=31))
     assert table.recorded_at("events", EventKind.LANDED) == {1: NOW}
     assert table.recorded_at("events", EventKind.PLANNED) == {1: NOW}
     assert table.recorded_at("others", EventKind.PLANNED) == {}
@@ -236,7 +231,7 @@ def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
     append(table, "events", started({0: 0}))
     for sequence in range(1, 6):
         append(table, "events", Planned(plan=make_plan((0, 0, 5), sequence=sequence)))
-    stale = table.ledger("events")
+    stale = CheckedLedger(table.ledger("events"))
     assert DeltaMaintainedTable(str(tmp_path / "control")).compact() == 6
     assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
     assert table.ledger("events") == stale
@@ -301,7 +296,7 @@ def test_an_event_is_recorded_even_if_its_compaction_fails(
 
     monkeypatch.setattr("deltalake.table.TableOptimizer.compact", lose)
     for number in range(soon):
-        table.append(table.ledger("events"), [Adopted(sequence=number, requested_by="test")], NOW)
+        append(table, "events", Adopted(sequence=number, requested_by="test"))
     assert table.ledger("events").event_number == soon
 
 
@@ -504,7 +499,7 @@ def test_s2_a_first_writer_with_an_empty_ledger_is_refused_if_it_is_second(
     table: ControlTable,
 ) -> None:
     """Nobody begins a pipeline twice."""
-    empty = table.ledger("events")
+    empty = CheckedLedger(table.ledger("events"))
     table.append(empty, [started({0: 0})], NOW)
     with pytest.raises(ControlConflict):
         table.append(empty, [started({0: 7})], NOW)
@@ -517,8 +512,9 @@ def test_only_the_newest_ledger_may_be_written_after(table: ControlTable, number
     for offset in range(3):
         append(table, "events", started({offset: offset}))
     before = table.ledger("events")
+    other = CheckedLedger(Ledger(pipeline="events", event_number=number))
     with pytest.raises(ControlConflict):
-        table.append(Ledger(pipeline="events", event_number=number), [started({9: 9})], NOW)
+        table.append(other, [started({9: 9})], NOW)
     assert table.ledger("events") == before
 
 
@@ -566,8 +562,9 @@ def test_a_lower_version_from_a_fresh_snapshot_writes_no_commit(tmp_path: Path) 
     for offset in range(3):
         append(table, "events", started({offset: offset}))
     before = commits(tmp_path / "control")
+    stale = CheckedLedger(Ledger(pipeline="events", event_number=1))
     with pytest.raises(ControlConflict):
-        table.append(Ledger(pipeline="events", event_number=1), [started({9: 9})], NOW)
+        table.append(stale, [started({9: 9})], NOW)
     assert commits(tmp_path / "control") == before
 
 
@@ -739,7 +736,7 @@ def history(tmp_path: Path) -> str:
     clock = iter(NOW + timedelta(minutes=minute) for minute in range(100))
 
     def record(pipeline: str, *events: ControlEvent) -> None:
-        table.append(table.ledger(pipeline), list(events), next(clock))
+        append(table, pipeline, *events, at=next(clock))
 
     def plan(*ranges: tuple[int, int, int], sequence: int, **changes: Any) -> Plan:
         return make_plan(*ranges, sequence=sequence, pipeline="prices", **changes)
@@ -763,7 +760,7 @@ def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
     who: dict[str, Any] = {"requested_by": "cli:ann:1", "reason": "because"}
 
     def record(*events: ControlEvent) -> None:
-        table.append(table.ledger("clicks"), list(events), now())
+        append(table, "clicks", *events, at=now())
 
     def land(sequence: int, *ranges: tuple[int, int, int], **changes: Any) -> None:
         plan = make_plan(*ranges, sequence=sequence, pipeline="clicks", **changes)
@@ -793,7 +790,7 @@ def replaced(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
     """Pipeline `quotes`: a middle that was replaced twice; the second is being undone."""
 
     def record(*events: ControlEvent) -> None:
-        table.append(table.ledger("quotes"), list(events), now())
+        append(table, "quotes", *events, at=now())
 
     def land(
         sequence: int, span: tuple[int, int, int], left: Mapping[int, list[RangeCount]]

@@ -17,7 +17,7 @@ from tests.support.commands import Command
 from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
 from tests.support.typed_lake import TypedLake
 from tidemark.ingest.errors import DuplicateRows
-from tidemark.ingest.recorder import check_rows
+from tidemark.ingest.recorder import checked_ledger
 from tidemark.lake import duplicates
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.deduplication import Deduplication
@@ -94,14 +94,14 @@ def test_rows_that_may_have_landed_are_no_doubled_rows(lake: HomeFileLake) -> No
     """Of a plan that is not recorded yet, of one that is being undone, after a replacement."""
     plan = lake.plan(4)
     lake.land(plan)
-    check_rows(lake.control, "events", lake.table)
+    checked_ledger(lake.control, "events", lake.table, rows=True)
     lake.ingest.execute(plan.sequence)
     lake.land_again((0, 0, 5))
-    check_rows(lake.control, "events", lake.table)
+    checked_ledger(lake.control, "events", lake.table, rows=True)
     lake.undo.undo(2, "ops", "a test")
-    check_rows(lake.control, "events", lake.table)
+    checked_ledger(lake.control, "events", lake.table, rows=True)
     lake.abandon.abandon(lake.plan(2).sequence, "ops", "a test")
-    check_rows(lake.control, "events", lake.table)
+    checked_ledger(lake.control, "events", lake.table, rows=True)
     with pytest.raises(DuplicateRows):
         double_and_check(lake)
 
@@ -110,7 +110,7 @@ def double_and_check(lake: FileLake) -> None:
     """Double the rows, and look."""
     lake.run(2)
     double(lake.uri)
-    check_rows(lake.control, "events", lake.table)
+    checked_ledger(lake.control, "events", lake.table, rows=True)
 
 
 # -- the repair ----------------------------------------------------------------------------------

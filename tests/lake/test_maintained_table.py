@@ -15,8 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.file_lake import LATER, WEEK, FileLake, age
-from tests.support.plans import make_plan
-from tests.support.services import NOW
+from tests.support.plans import append_events, make_plan
 from tidemark.core.datafile import plan_folder
 from tidemark.core.errors import SetupError, TableRestored
 from tidemark.core.events import Planned
@@ -490,7 +489,7 @@ def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
     for sequence in (1, 2, 3):
         for name in names:
             plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)
-            control.append(control.ledger(name), [Planned(plan=plan)], NOW)
+            append_events(control, name, Planned(plan=plan))
     ledgers = [control.ledger(name) for name in names]
     maintained = DeltaMaintainedTable(str(uri))
     assert maintained.compact() == 6
@@ -499,7 +498,7 @@ def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
     assert len(DeltaTable(uri).file_uris()) == 2
     assert [control.ledger(name) for name in names] == ledgers
     plan = make_plan((0, 4, 5), sequence=4)
-    control.append(control.ledger("events"), [Planned(plan=plan)], NOW)
+    append_events(control, "events", Planned(plan=plan))
     assert set(control.ledger("events").plans) == {1, 2, 3, 4}
 
 

@@ -12,8 +12,7 @@ from deltalake import DeltaTable
 from tests.lake.test_compaction import ROWS, control_of, overtake
 from tests.lake.test_control_repair import copy_oddly
 from tests.support.file_lake import WEEK, FileLake
-from tests.support.plans import make_plan
-from tests.support.services import NOW
+from tests.support.plans import append_events, make_plan
 from tests.support.spark_optimize import optimize, stale_optimize
 from tidemark.core.errors import SetupError
 from tidemark.core.events import Planned
@@ -76,9 +75,7 @@ def test_the_advice_for_odd_files_makes_the_control_table_repairable(
 ) -> None:
     """Also if the partition has one file, which a plain OPTIMIZE leaves as it is."""
     uri = str(lake.root / "control")
-    lake.control.append(
-        lake.control.ledger("single"), [Planned(plan=make_plan((0, 0, 1), pipeline="single"))], NOW
-    )
+    append_events(lake.control, "single", Planned(plan=make_plan((0, 0, 1), pipeline="single")))
     copy_oddly(uri, "single", into="odd")
     rows = DeltaTable(uri).count()
     with pytest.raises(SetupError) as refused:
@@ -106,5 +103,5 @@ def test_i2_of_the_control_table_as_well(tmp_path: Path, spark: SparkSession) ->
         Compaction(uri).commit(rewrites)
     assert [control.ledger(each) for each in ("events", "prices@july")] == ledgers
     plan = make_plan((0, 4, 5), sequence=4, pipeline="events")
-    control.append(control.ledger("events"), [Planned(plan=plan)], NOW)
+    append_events(control, "events", Planned(plan=plan))
     assert set(control.ledger("events").plans) == {1, 2, 3, 4}

@@ -14,7 +14,7 @@ from tests.support.plans import MemoryPipeline
 from tidemark.core.accounting import Landing
 from tidemark.core.event_rows import encode
 from tidemark.core.events import ControlEvent, UndoStarted
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import CheckedLedger
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
@@ -41,7 +41,9 @@ class NoTransactions(ModelTable):
 class NoCompareAndSet(MemoryControlTable):
     """A control table that appends whatever it is given."""
 
-    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+    def append(
+        self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
+    ) -> None:
         """Without a look at who was first."""
         number = ledger.event_number + 1
         self.rows += encode(ledger.pipeline, number, recorded_at, events)
@@ -52,7 +54,9 @@ class NoCompareAndSet(MemoryControlTable):
 class NoUndoBegun(MemoryControlTable):
     """A control table that an undo does not tell what it is about to do."""
 
-    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+    def append(
+        self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
+    ) -> None:
         """All but that."""
         if told := [event for event in events if not isinstance(event, UndoStarted)]:
             super().append(ledger, told, recorded_at)

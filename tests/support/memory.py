@@ -16,7 +16,7 @@ from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
 from tidemark.core.event_rows import Row, backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
-from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind
@@ -269,7 +269,9 @@ class MemoryControlTable:
         ]
         return backfill_requests(decode(pipeline, rows))
 
-    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+    def append(
+        self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
+    ) -> None:
         """As `ControlTable.append`."""
         self.before_append(ledger)
         number = ledger.event_number + 1

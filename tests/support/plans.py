@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from tests.support.memory import MemoryControlTable, MemoryKafka, MemoryTable
-from tests.support.services import Services
+from tests.support.services import NOW, Services
+from tidemark.core.events import ControlEvent
+from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import TableState
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.planner import RequestedOffsets
+from tidemark.ingest.protocols import ControlTable
 from tidemark.spec.model import PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef
 
@@ -62,6 +66,14 @@ def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) 
         ranges=tuple(make_range(*some) for some in ranges),
     )
     return replace(plan, **changes)
+
+
+def append_events(
+    control: ControlTable, pipeline: str, *events: ControlEvent, at: datetime = NOW
+) -> CheckedLedger:
+    """Append to the newest state, without a comparison with a data table; the ledger after it."""
+    control.append(CheckedLedger(control.ledger(pipeline)), events, at)
+    return CheckedLedger(control.ledger(pipeline))
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeVar, assert_never
+from typing import NewType, Self, TypeVar, assert_never
 
 from tidemark.core.accounting import Landing
 from tidemark.core.events import (
@@ -168,8 +168,11 @@ class Ledger:
             last_sequence=max([self.last_sequence, *sequences, *plans]),
         )
 
-    def with_landing(self, plan: Plan, landing: Landing) -> Self:
-        """Return the ledger as it will be when the landing of one of its plans is recorded."""
+    def with_landing(self, plan: Plan, landing: Landing) -> Ledger:
+        """Return the ledger as it will be when the landing of one of its plans is recorded.
+
+        The result is never a `CheckedLedger`: it is a state that no table has yet.
+        """
         plans = dict(self.plans)
         _update_plan(plans, Landed(plan=plan, landing=landing, committed={}))
         return self._with(plans)
@@ -223,10 +226,18 @@ class Ledger:
         """The end of the contiguous coverage (S3); KeyError for an unknown partition."""
         return self.covered(partition).contiguous_end(self.starts[partition])
 
-    def committed_with(self, more: Mapping[int, SpanSet]) -> Mapping[int, int]:
-        """Return the committed offsets of the partitions of `more` after `more` is covered."""
+    def committed_with(
+        self, more: Mapping[int, SpanSet], starts: Mapping[int, int] | None = None
+    ) -> Mapping[int, int]:
+        """Return the committed offsets of the partitions of `more` after `more` is covered.
+
+        Args:
+            more: Offsets, by partition.
+            starts: Start offsets of partitions that are not in `self.starts` yet.
+        """
+        begun = {**self.starts, **(starts or {})}
         return {
-            partition: self.covered(partition).union(spans).contiguous_end(self.starts[partition])
+            partition: self.covered(partition).union(spans).contiguous_end(begun[partition])
             for partition, spans in more.items()
         }
 
@@ -319,6 +330,12 @@ class Ledger:
             requested.append(self.settled.requesters[requester])
         return max(requested, default=None)
 
+
+CheckedLedger = NewType("CheckedLedger", Ledger)
+"""A ledger with the same history as the log of its data table; only such a ledger can be continued.
+
+`ingest.recorder` creates it by a comparison, and `repair.repair` for ledgers that it corrects.
+"""
 
 L = TypeVar("L", bound=Ledger)
 

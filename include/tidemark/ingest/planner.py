@@ -11,7 +11,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TidemarkError
 from tidemark.core.events import Adopted, ControlEvent, Planned, Started
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.watermarks import TopicWatermarks
@@ -232,7 +232,7 @@ class Planner:
             now=self.now,
         )
 
-    def _take_over(self, ledger: Ledger, plan: Plan, requested_by: str) -> PlanResult:
+    def _take_over(self, ledger: CheckedLedger, plan: Plan, requested_by: str) -> PlanResult:
         refuse_open_backfill(plan)
         adopted = Adopted(sequence=plan.sequence, requested_by=requested_by)
         self.control.append(ledger, [adopted], self.now())

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
-from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
@@ -155,7 +155,9 @@ class ControlReader(Protocol):
 class ControlTable(ControlReader, Protocol):
     """The offset store outside Kafka: append-only, with a compare-and-set per pipeline."""
 
-    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+    def append(
+        self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
+    ) -> None:
         """Append events in one atomic commit, if `ledger` is still the current state.
 
         Raises:

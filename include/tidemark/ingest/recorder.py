@@ -18,7 +18,7 @@ from tidemark.core.errors import (
     TopicRecreated,
 )
 from tidemark.core.events import Landed
-from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import (
@@ -82,11 +82,12 @@ class Recorder:
         """
         landing, evidence = self.account_for(plan, landing)
         # A RESTORE during the landing is older than this landing, so later checks skip it.
-        check_ledger(self.control, ledger, self.data_log)  # fence: restore-during-landing
+        # fence: restore-during-landing
+        checked = check_ledger(self.control, ledger, self.data_log)
         is_current = plan.topic_id == ledger.topic_id
         committed = ledger.committed_with(landing.spans()) if is_current else {}
         self.control.append(
-            ledger, [Landed(plan=plan, landing=landing, committed=committed)], self.now()
+            checked, [Landed(plan=plan, landing=landing, committed=committed)], self.now()
         )
         log.info(
             "landed pipeline=%s plan=%d records=%d gaps=%d table_version=%d",
@@ -158,8 +159,8 @@ class Recorder:
         )
 
 
-def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> None:
-    """Check that the ledger and the data table have the same history.
+def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> CheckedLedger:
+    """Return the ledger if it and the data table have the same history.
 
     Args:
         control: The control table, which is read again if the ledger seems to be behind.
@@ -173,52 +174,54 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> N
     """
     app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
     state = data_log.state(ledger.pipeline, app_ids, restores_since=newest_table_version(ledger))
+    compared = ledger
     if state.restores:
         # The full ledger has the table version of each plan, which shows the removed plans.
-        whole = control.ledger(ledger.pipeline)
-        if whole.event_number != ledger.event_number:  # fence: one-ledger-for-one-look
-            raise ControlConflict(pipeline=ledger.pipeline, event_number=whole.event_number)
-        ledger = whole
+        compared = control.ledger(ledger.pipeline)
+        if compared.event_number != ledger.event_number:  # fence: one-ledger-for-one-look
+            raise ControlConflict(pipeline=ledger.pipeline, event_number=compared.event_number)
     try:
-        check_table(ledger, state)  # fence: ledger-and-table-agree
+        check_table(compared, state)  # fence: ledger-and-table-agree
     except (LedgerBehindTable, RepairUnfinished):
         # The table was read after the ledger: a concurrent process may have recorded events since.
         newest = control.summary(ledger.pipeline).event_number
         if newest != ledger.event_number:
             raise ControlConflict(pipeline=ledger.pipeline, event_number=newest) from None
         raise
+    return CheckedLedger(ledger)
 
 
-def checked_ledger(control: ControlReader, pipeline: str, data_log: DataLog) -> Ledger:
+def checked_ledger(
+    control: ControlReader, pipeline: str, data_log: DataLog, *, rows: bool = False
+) -> CheckedLedger:
     """Return the pipeline's ledger as a summary, after `check_ledger`.
+
+    Args:
+        control: The control table.
+        pipeline: Pipeline name.
+        data_log: The data table's log.
+        rows: Also check that the data table has no more rows than have landed. A plan does not
+            need this check; a report or a typed table would contain the rows twice.
 
     Raises:
         ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
             TableRestored: See `check_ledger`.
+        DuplicateRows: The data table has more rows than have landed.
     """
-
-    def read() -> Ledger:
-        ledger = control.summary(pipeline)
-        check_ledger(control, ledger, data_log)
-        return ledger
-
-    return retry_on_conflict(read)
+    ledger = retry_on_conflict(lambda: check_ledger(control, control.summary(pipeline), data_log))
+    if rows:
+        _check_rows(control, ledger, data_log)
+    return ledger
 
 
-def check_rows(control: ControlReader, pipeline: str, data_log: DataLog) -> None:
-    """Check that the data table has no more rows than have landed.
-
-    Raises:
-        DuplicateRows
-    """
-    ledger = control.summary(pipeline)
+def _check_rows(control: ControlReader, ledger: Ledger, data_log: DataLog) -> None:
     for _ in range(_LOOKS):
         rows, most = data_log.row_count(), max_rows(ledger)
         if rows is None or rows <= most:  # fence: doubled-rows-are-noticed
             return
-        newest = control.summary(pipeline)
+        newest = control.summary(ledger.pipeline)
         if newest.event_number == ledger.event_number:
-            raise DuplicateRows(pipeline=pipeline, rows=rows, landed=most)
+            raise DuplicateRows(pipeline=ledger.pipeline, rows=rows, landed=most)
         # A plan may have landed, or was undone, between the two reads.
         ledger = newest
 

@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
-from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
@@ -186,7 +186,9 @@ class DeltaControlTable:
         history = decode(pipeline, python_rows(table.scan(predicate=wanted).read_all()))
         return backfill_requests(history)
 
-    def append(self, ledger: Ledger, events: Sequence[ControlEvent], recorded_at: datetime) -> None:
+    def append(
+        self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
+    ) -> None:
         """Record `events` as the one commit after `ledger`, all or nothing.
 
         Raises:

@@ -9,7 +9,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ClusterChanged, PartitionsShrunk, TopicRecreated
 from tidemark.core.events import Abandoned
-from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
@@ -99,7 +99,7 @@ class Abandon:
         raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
 
     def _abandon(
-        self, ledger: Ledger, record: PlanRecord, abandoned: Abandoned, *, discard: bool
+        self, ledger: CheckedLedger, record: PlanRecord, abandoned: Abandoned, *, discard: bool
     ) -> None:
         plan = record.plan
         if record.held_now is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidemark.core import plan_rules as planning
-from tidemark.core.errors import comma_list
+from tidemark.core.errors import TopicChanged, comma_list
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
 from tidemark.ingest.conflicts import retry_on_conflict
@@ -86,9 +86,7 @@ class Decisions:
             topic=watermarks.topic,
             topic_id=watermarks.topic_id,
             lost=accepted_loss,
-            committed=replace(ledger, starts={**ledger.starts, **started}).committed_with(
-                accepted_loss
-            ),
+            committed=ledger.committed_with(accepted_loss, started),
             requested_by=requested_by,
             reason=reason,
         )
@@ -136,8 +134,10 @@ class Decisions:
                 finding=f"topic {watermarks.topic!r} was not recreated, its id is still "
                 f"{watermarks.topic_id}",
             )
-        if ledger.topic != watermarks.topic:
-            planning.check_identity(replace(ledger, cluster_id=watermarks.cluster_id), watermarks)
+        if ledger.topic is not None and ledger.topic != watermarks.topic:
+            raise TopicChanged(
+                pipeline=ledger.pipeline, known_topic=ledger.topic, topic=watermarks.topic
+            )
         opened = ledger.open_plans()
         if opened:  # fence: no-new-incarnation-beside-open-plan
             raise PlanStillOpen(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TidemarkError
 from tidemark.core.events import NewEpoch
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.table_state import PlanCommit, Restore, RowRange
@@ -136,7 +136,7 @@ class Repair:
         )
         if start:
             # In a separate commit, so that each commit has one committed offset per partition.
-            self.control.append(ledger, start, self.now())
+            self.control.append(_corrected(ledger), start, self.now())
             number, missing = ledger.event_number + 1, ledger.missing_events
             ledger = self.control.ledger(self.spec.name)
             if (ledger.event_number, ledger.missing_events) != (number, missing):
@@ -159,7 +159,7 @@ class Repair:
         )
         landings, covered = self._landings(ledger, look)
         events = repair.repair_events(ledger, found, landings, covered, epoch)
-        self.control.append(ledger, events, self.now())
+        self.control.append(_corrected(ledger), events, self.now())
         log.info(
             "repaired pipeline=%s epoch=%d recorded=%d unread=%d",
             self.spec.name,
@@ -294,3 +294,8 @@ class Repair:
             log_reader=self.log_reader,
             now=self.now,
         )
+
+
+def _corrected(ledger: Ledger) -> CheckedLedger:
+    """Return a ledger that differs from its table, for the events that correct the differences."""
+    return CheckedLedger(ledger)

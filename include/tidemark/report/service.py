@@ -10,7 +10,7 @@ from typing import Protocol
 from tidemark.core.events import EventKind
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
-from tidemark.ingest.recorder import check_rows, checked_ledger
+from tidemark.ingest.recorder import checked_ledger
 from tidemark.quality.check_results import CheckedPlan
 from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify
@@ -67,8 +67,7 @@ class Reports:
                 table disagree, so a certificate would be wrong.
             DuplicateRows: The data table has more rows than landed.
         """
-        checked_ledger(self.control, self.spec.name, self.data_log)
-        check_rows(self.control, self.spec.name, self.data_log)
+        checked_ledger(self.control, self.spec.name, self.data_log, rows=True)
         ledger = self.control.ledger(self.spec.name)
         if ledger.topic is None:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)

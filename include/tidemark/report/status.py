@@ -19,7 +19,7 @@ from tidemark.ingest.errors import NoStartOffset
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
-from tidemark.ingest.recorder import check_rows, checked_ledger
+from tidemark.ingest.recorder import checked_ledger
 from tidemark.report.errors import (
     LagTooLarge,
     LagTooLong,
@@ -243,10 +243,10 @@ def pipeline_status(
         unsettling: Finds plans and records that wait for a retry or a decision.
         now: The present.
     """
+    ledger: Ledger
     problem: TidemarkError | None = None
     try:
-        ledger = checked_ledger(control, spec.name, data_log)
-        check_rows(control, spec.name, data_log)
+        ledger = checked_ledger(control, spec.name, data_log, rows=True)
     except TidemarkError as refused:
         ledger, problem = control.summary(spec.name), refused
     for record in ledger.plans.values():

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Planned, Started
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import (
     SpanSet,
     difference_by_partition,
@@ -29,7 +29,7 @@ from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.landed_log import LandedLog
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog
-from tidemark.ingest.recorder import Recorder, check_rows, checked_ledger
+from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.ingest.replacement import superseded_events
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.undo import Undo
@@ -187,18 +187,17 @@ class DecodePlanner:
         ]
         return self._plan_first(bronze, ledger, wanted, self.spec.records_per_chunk)
 
-    def _ledgers(self) -> tuple[Ledger, Ledger]:
+    def _ledgers(self) -> tuple[CheckedLedger, CheckedLedger]:
+        """Return the ledgers of the bronze table and of the typed table."""
         self.table.check_not_restored(self.spec.name)  # fence: restored-quarantine-is-missed
-        check_rows(self.control, self.spec.origin, self.bronze)
-        check_rows(self.control, self.spec.name, self.table)
-        return (
-            checked_ledger(self.control, self.spec.origin, self.bronze),
-            checked_ledger(self.control, self.spec.name, self.table),
-        )
+        # Read before the bronze ledger, so that a plan that lands and is decoded between the two
+        # reads does not look like rows that the bronze table has lost.
+        typed = checked_ledger(self.control, self.spec.name, self.table, rows=True)
+        return checked_ledger(self.control, self.spec.origin, self.bronze, rows=True), typed
 
     # -- changes of the bronze ledger -------------------------------------------------------------
 
-    def _record_bronze_changes(self, bronze: Ledger, ledger: Ledger) -> bool:
+    def _record_bronze_changes(self, bronze: Ledger, ledger: CheckedLedger) -> bool:
         """Record new incarnations, partitions and accepted losses of the bronze ledger.
 
         Returns:
@@ -232,13 +231,12 @@ class DecodePlanner:
             )
         lost = difference_by_partition(bronze.accepted_losses, ledger.accepted_losses)
         if lost:
-            known = replace(ledger, starts={**ledger.starts, **starts})
             events.append(
                 LossAccepted(
                     topic=topic,
                     topic_id=topic_id,
                     lost=lost,
-                    committed=known.committed_with(lost),
+                    committed=ledger.committed_with(lost, starts),
                     requested_by=_REQUESTER,
                     reason=reason,
                 )
@@ -340,7 +338,7 @@ class DecodePlanner:
     # -- the plan ---------------------------------------------------------------------------------
 
     def _plan_first(
-        self, bronze: Ledger, ledger: Ledger, wanted: Sequence[_Selection], most: int
+        self, bronze: Ledger, ledger: CheckedLedger, wanted: Sequence[_Selection], most: int
     ) -> PlanResult:
         """Record a plan for the first selection with offsets that can be decoded.
 
@@ -390,7 +388,7 @@ class DecodePlanner:
     def _record_plan(
         self,
         bronze: Ledger,
-        ledger: Ledger,
+        ledger: CheckedLedger,
         wanted: _Selection,
         chosen: Mapping[int, SpanSet],
         resolved: ResolvedSchemas,

@@ -1,0 +1,69 @@
+"""Preconditions that mypy checks: a forgotten check is a type error."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import PROJECT
+
+APPENDS = """
+from datetime import datetime
+from tidemark.core.accounting import Landing
+from tidemark.core.ledger import CheckedLedger, Ledger
+from tidemark.core.plan import Plan
+from tidemark.ingest.protocols import ControlTable, DataLog
+from tidemark.ingest.recorder import check_ledger, checked_ledger
+
+def append(
+    control: ControlTable, data_log: DataLog, ledger: Ledger, checked: CheckedLedger,
+    plan: Plan, landing: Landing, now: datetime,
+) -> None:
+    control.append(checked, [], now)
+    control.append(checked_ledger(control, "events", data_log), [], now)
+    control.append(check_ledger(control, ledger, data_log), [], now)
+    control.append(ledger, [], now)  # error
+    control.append(control.summary("events"), [], now)  # error
+    control.append(checked.with_landing(plan, landing), [], now)  # error
+"""
+
+MAKERS = {"CheckedLedger": {"ingest/recorder.py", "repair/repair.py"}}
+"""The modules that may create a value of each type, because they make the check or replace it."""
+
+
+def check_errors(program: str, folder: Path) -> None:
+    """Check that mypy, with the settings of the project, rejects exactly the marked lines."""
+    file = folder / "program.py"
+    file.write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--no-error-summary", str(file)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert not done.stderr, done.stderr
+    lines = enumerate(program.splitlines(), start=1)
+    expected = [number for number, line in lines if line.endswith("# error")]
+    found = re.findall(r"program\.py:(\d+): error: .*\[arg-type\]$", done.stdout, re.MULTILINE)
+    assert [int(line) for line in found] == expected, done.stdout
+
+
+def test_events_are_appended_after_a_checked_ledger_only(tmp_path: Path) -> None:
+    """A ledger that was not compared with its data table is a type error."""
+    check_errors(APPENDS, tmp_path)
+
+
+def test_only_the_modules_of_a_check_create_its_type() -> None:
+    """Elsewhere, a call of the type would skip the check."""
+    package = PROJECT / "include" / "tidemark"
+    found: dict[str, set[str]] = {name: set() for name in MAKERS}
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found.get(node.func.id, set()).add(str(file.relative_to(package)))
+    assert found == MAKERS
