@@ -96,6 +96,7 @@ LIBRARIES = {
         "quality/*",
     ],
     "great_expectations": ["quality/gx/*"],
+    "httpx2": ["airflow/alarms.py", "dev/airflow_api.py", "typed/registry.py"],
     "psutil": ["spark/*"],
     "pyspark": [
         "spark/*",

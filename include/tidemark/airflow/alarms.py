@@ -28,7 +28,7 @@ from tidemark.spec.model import PipelineSpec
 log = logging.getLogger(__name__)
 
 ALARM_CONNECTION = "tidemark_alarm"
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 def record_status_of_all() -> list[dict[str, Any]]:
@@ -102,10 +102,12 @@ def _send(text: str) -> None:
         url = connection(ALARM_CONNECTION).password
     except UnknownConnection:
         return
-    import httpx
+    import httpx2
 
+    # httpx2 logs each URL at level INFO. The URL is a secret.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
-        httpx.post(url or "", json={"text": text}, timeout=_PATIENCE_S).raise_for_status()
-    except (httpx.HTTPError, httpx.InvalidURL) as failed:
+        httpx2.post(url or "", json={"text": text}, timeout=_TIMEOUT_S).raise_for_status()
+    except (httpx2.HTTPError, httpx2.InvalidURL) as failed:
         # The text of the exception contains the URL.
         log.warning("alarm not sent: %s", type(failed).__name__)
