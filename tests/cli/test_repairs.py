@@ -391,7 +391,7 @@ def test_verify_tells_what_it_looked_at(
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 5)
     before = tidemark("verify", "events", "--json")
-    assert (before.code, before.json["error"]) == (ExitCode.REFUSED, "NothingToVerify")
+    assert (before.code, before.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
     lake.run("first")
     produce_values(broker.bootstrap, name, 2)
     delete_records(admin, name, 2)
@@ -413,7 +413,7 @@ def test_verify_tells_what_it_looked_at(
     for wrong in (("--partition", "1"), ("--start", "5"), ("--start", "3", "--end", "2")):
         refused = tidemark("verify", "events", *wrong, "--json")
         assert refused.code == ExitCode.REFUSED
-        assert refused.json["error"] in ("NothingToVerify", "InvalidRange")
+        assert refused.json["error"] in ("NothingLanded", "InvalidRange")
 
 
 def test_verify_raises_no_alarm_over_compaction(

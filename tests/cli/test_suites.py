@@ -106,7 +106,7 @@ def test_without_records_there_is_nothing_to_draft_from(
     """Before anything is written."""
     assert not lake.uri.exists()
     refused = offline("suite", "init", "events", "--json")
-    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
     assert not (tmp_path / "include").exists()
     unknown = offline("suite", "init", "nosuch", "--json")
     assert unknown.json["error"] == "UnknownPipeline"
@@ -117,7 +117,7 @@ def test_a_section_of_the_spec_is_drafted(
 ) -> None:
     """What is printed can be put behind the spec as it is; nothing is written."""
     refused = offline("schema", "init", "events", "--json")
-    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingToProfile")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
     lake.run(300)
     spec = tmp_path / "pipelines" / "events.yaml"
     before = spec.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Errors say what was expected, what was found and what to do, wherever they are read."""
+"""Every error class: its text, its runbook section, its retryability."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tidemark.core.errors import (
 from tidemark.quality.errors import QualityFailed
 from tidemark.spec.errors import Problem
 
-BRANCHES = (TidemarkError, TransientError, UnknownOutcomeError, TerminalError)
+BRANCHES = (TransientError, UnknownOutcomeError, TerminalError)
 
 
 def concrete_errors() -> list[type[TidemarkError]]:
-    """Return every error class that is raised itself, by name."""
+    """Return every error class that is raised itself, sorted by name."""
     for module in pkgutil.walk_packages(tidemark.__path__, "tidemark."):
         if module.name.endswith(".errors"):
             importlib.import_module(module.name)
-    found = {kind for kind in _with_subclasses(TidemarkError) if kind not in BRANCHES}
+    found = {kind for kind in _with_subclasses(TidemarkError) if hasattr(kind, "problem")}
     return sorted(found, key=lambda kind: kind.__name__)
 
 
@@ -95,6 +95,20 @@ def test_the_message_of_an_error_is_its_rendered_templates(kind: type[TidemarkEr
 
 
 @every_error
+def test_a_value_that_ends_with_a_full_stop_does_not_double_it(kind: type[TidemarkError]) -> None:
+    """Reasons from libraries may be sentences. No list is cut off with dots."""
+    error = build(kind)
+    for field in fields(kind):
+        value = getattr(error, field.name)
+        if isinstance(value, str):
+            setattr(error, field.name, f"{value}.")
+        if isinstance(value, tuple) and isinstance(value[0], str):
+            setattr(error, field.name, tuple(f"{value[0]} {number}." for number in range(5)))
+    assert ".." not in str(error)
+    assert not [part for part in PARTS if ".." in error.rendered(part)]
+
+
+@every_error
 def test_every_field_of_an_error_is_told(kind: type[TidemarkError]) -> None:
     """A field that no part of the message uses would be known to nobody."""
     for field in fields(kind):
@@ -130,7 +144,7 @@ def test_every_error_survives_pickling(kind: type[TidemarkError]) -> None:
 @every_error
 def test_every_error_belongs_to_one_branch(kind: type[TidemarkError]) -> None:
     """Data alone causes `QualityFailed`, and no known cause `Unforeseen`; neither has a branch."""
-    branches = [branch for branch in BRANCHES[1:] if issubclass(kind, branch)]
+    branches = [branch for branch in BRANCHES if issubclass(kind, branch)]
     if kind is QualityFailed:
         assert branches == []
         assert kind.exit_code is ExitCode.QUALITY_FAILED
@@ -169,7 +183,7 @@ def test_the_runbook_has_a_section_for_every_error_and_for_no_other() -> None:
 
 def test_every_error_class_is_in_a_module_called_errors() -> None:
     """The tests of errors find the classes of these modules only."""
-    names = {kind.__name__ for kind in (*concrete_errors(), *BRANCHES)}
+    names = {kind.__name__ for kind in _with_subclasses(TidemarkError)}
     elsewhere = [
         f"{file.name}: {node.name}"
         for file in (PROJECT / "include" / "tidemark").rglob("*.py")
@@ -205,7 +219,7 @@ def test_commands_that_errors_name_can_be_typed() -> None:
 
 def test_retryability_is_in_the_type() -> None:
     """The branch decides: what may pass and what must be looked at is retried, the rest is not."""
-    retried = {branch.__name__: branch.exit_code.retryable for branch in BRANCHES[1:]}
+    retried = {branch.__name__: branch.exit_code.retryable for branch in BRANCHES}
     assert retried == {"TransientError": True, "UnknownOutcomeError": True, "TerminalError": False}
     assert not QualityFailed.exit_code.retryable
     assert {code.name for code in ExitCode if code.retryable} == {

@@ -18,9 +18,10 @@ from tidemark.core.errors import EndBehindCommitted, InvalidRange, TopicRecreate
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
+from tidemark.ingest.errors import NothingLanded
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import TableAltered
-from tidemark.report.errors import NothingToVerify, TableDiffers
+from tidemark.report.errors import TableDiffers
 from tidemark.report.verification import Difference
 
 
@@ -105,13 +106,13 @@ def test_a_range_is_verified_alone(pipeline: MemoryPipeline) -> None:
 
 def test_what_has_not_landed_cannot_be_verified(pipeline: MemoryPipeline) -> None:
     """I7: a verification of nothing must not look like success."""
-    with pytest.raises(NothingToVerify):
+    with pytest.raises(NothingLanded):
         pipeline.verify.verify(partition=9)
-    with pytest.raises(NothingToVerify):
+    with pytest.raises(NothingLanded):
         pipeline.verify.verify(start=8)
     with pytest.raises(InvalidRange):
         pipeline.verify.verify(start=5, end=5)
-    with pytest.raises(NothingToVerify):
+    with pytest.raises(NothingLanded):
         MemoryPipeline().verify.verify()
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(TopicRecreated):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -65,7 +66,10 @@ class TidemarkError(Exception):
     """Base class of all errors. A subclass is a keyword-only dataclass with four templates.
 
     A template is a format string (`str.format`) over the fields and properties of the error. A
-    tuple is formatted as a list with commas.
+    tuple is formatted as a list with commas. A template may end a sentence after a value that ends
+    with a full stop.
+
+    A class without `problem` is a base class of errors and is not raised itself.
 
     Attributes:
         problem: What is wrong, with the values: one sentence or more.
@@ -83,7 +87,7 @@ class TidemarkError(Exception):
     def rendered(self, name: str) -> str:
         """Return the text of a template: `problem`, `expected`, `actual` or `fix`."""
         template: str = getattr(self, name)
-        return template.format_map(_TemplateValues(self))
+        return _DOUBLED_STOP.sub(".", template.format_map(_TemplateValues(self)))
 
     def __str__(self) -> str:
         return one_line(self.as_record())
@@ -98,6 +102,9 @@ class TidemarkError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+
+
+_DOUBLED_STOP = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")
 
 
 class _TemplateValues(dict[str, object]):
@@ -119,7 +126,7 @@ def one_line(record: Mapping[str, Any]) -> str:
         record: The error, as `TidemarkError.as_record` returns it.
     """
     details = [
-        f"{label}: {record[key]}."
+        f"{label}: {record[key].removesuffix('.')}."
         for label, key in (("Expected", "expected"), ("Actual", "actual"))
         if record[key]
     ]

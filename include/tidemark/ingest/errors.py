@@ -305,10 +305,20 @@ class NotLive(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class NothingLanded(TerminalError):
-    """The pipeline has not landed any record."""
+    """The pipeline has not landed the records that a command needs.
+
+    Attributes:
+        pipeline: Pipeline name.
+        topic: Topic name.
+        subject: The needed records, in the form "any record".
+    """
 
     pipeline: str
     topic: str
+    subject: str = "any record"
 
-    problem = "Pipeline {pipeline!r} has not landed any record of topic {topic!r}."
-    fix = "Run `tidemark ingest {pipeline}` first."
+    problem = "Pipeline {pipeline!r} has not landed {subject} of topic {topic!r}."
+    fix = (
+        "`tidemark status {pipeline}` shows the landed offsets. `tidemark ingest {pipeline}` lands "
+        "new records."
+    )

@@ -17,6 +17,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.lake.errors import (
     DeltaLogDamaged,
     EngineFailed,
+    StorageFailure,
     StorageRefused,
     StorageUnavailable,
     storage_error,
@@ -85,7 +86,7 @@ def is_storage_error(failure: Exception) -> bool:
     """Whether the storage denied an operation or failed; not for a missing file."""
     if isinstance(failure, FileNotFoundError) or _NO_FILE.search(str(failure)):
         return False
-    return isinstance(tidemark_error(failure, "", ""), StorageRefused | StorageUnavailable)
+    return isinstance(tidemark_error(failure, "", ""), StorageFailure)
 
 
 def is_delta_error(failure: Exception) -> bool:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tidemark.core.errors import TerminalError, TransientError, comma_list
+from tidemark.core.errors import TerminalError, TidemarkError, TransientError, comma_list
 
 
 @dataclass(kw_only=True, eq=False)
-class StorageRefused(TerminalError):
-    """The storage denies this process an operation on a table or a page.
+class StorageFailure(TidemarkError):
+    """Base class: the storage did not perform an operation on a table or a page.
 
     Attributes:
         location: The table, file or folder.
@@ -23,24 +23,17 @@ class StorageRefused(TerminalError):
     location: str
     operation: str
     reason: str
+
+
+class StorageRefused(StorageFailure, TerminalError):
+    """The storage denies this process an operation on a table or a page."""
 
     problem = "The storage refused {operation} at {location}: {reason}."
     fix = "Give this process access to the location, then run the command again."
 
 
-@dataclass(kw_only=True, eq=False)
-class StorageUnavailable(TransientError):
-    """The storage of a table or a page is full or does not answer.
-
-    Attributes:
-        location: The table, file or folder.
-        operation: The operation, in the form "reading the table".
-        reason: The cause, in one line.
-    """
-
-    location: str
-    operation: str
-    reason: str
+class StorageUnavailable(StorageFailure, TransientError):
+    """The storage of a table or a page is full or does not answer."""
 
     problem = "The storage failed while {operation} at {location}: {reason}."
     fix = "Free space or make the storage reachable, then run the command again."
@@ -92,7 +85,7 @@ _UNAVAILABLE = {
 }
 
 
-def storage_error(number: int | None) -> type[StorageRefused] | type[StorageUnavailable] | None:
+def storage_error(number: int | None) -> type[StorageFailure] | None:
     """Return the error class for an error number of the operating system; None for others."""
     if number in _REFUSED:
         return StorageRefused
@@ -293,7 +286,8 @@ class ControlFileMissing(TerminalError):
     @property
     def first_files(self) -> str:
         """At most three of the files."""
-        return comma_list(self.files[:3]) + (", ..." if len(self.files) > 3 else "")
+        more = len(self.files) - 3
+        return comma_list(self.files[:3]) + (f" and {more:,} more" if more > 0 else "")
 
 
 @dataclass(kw_only=True, eq=False)

@@ -33,17 +33,6 @@ class TableDiffers(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NothingToVerify(TerminalError):
-    """The offsets to verify have not landed."""
-
-    pipeline: str
-    topic: str
-
-    problem = "None of the given offsets of topic '{topic}' have landed for pipeline '{pipeline}'."
-    fix = "Select landed offsets; `tidemark status {pipeline}` shows them for each partition."
-
-
-@dataclass(kw_only=True, eq=False)
 class UndoUnfinished(TransientError):
     """A plan is being undone, or its undo was interrupted."""
 

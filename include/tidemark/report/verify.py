@@ -16,6 +16,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
+from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.protocols import (
     ControlReader,
     DataLog,
@@ -24,7 +25,7 @@ from tidemark.ingest.protocols import (
     WatermarkReader,
 )
 from tidemark.ingest.recorder import checked_ledger
-from tidemark.report.errors import NothingToVerify, UndoUnfinished
+from tidemark.report.errors import UndoUnfinished
 from tidemark.report.verification import SHOWN, Difference, Found, PartitionVerdict, Verification
 from tidemark.spec.model import PipelineSpec
 
@@ -77,7 +78,7 @@ class Verify:
             say: Called with each line of progress.
 
         Raises:
-            NothingToVerify: None of these offsets landed.
+            NothingLanded: None of these offsets has landed.
             InvalidRange: The end is not after the start.
             EndBehindCommitted: The log ends before the last landed offset.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: Kafka has another topic
@@ -176,7 +177,9 @@ class Verify:
         }
         wanted = {number: spans for number, spans in wanted.items() if spans}
         if not wanted:
-            raise NothingToVerify(pipeline=self.spec.name, topic=self.spec.topic)
+            raise NothingLanded(
+                pipeline=self.spec.name, topic=self.spec.topic, subject="any of the given offsets"
+            )
         return wanted
 
     def _unexplained(

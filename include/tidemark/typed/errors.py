@@ -186,13 +186,3 @@ class SchemaReplaced(TerminalError):
         "register the old schemas under their old ids again; for lost schemas see "
         "docs/runbook.md#schemareplaced. Nothing was planned."
     )
-
-
-@dataclass(kw_only=True, eq=False)
-class NothingToProfile(TerminalError):
-    """The data table of a pipeline has no records."""
-
-    pipeline: str
-
-    problem = "Pipeline {pipeline!r} has no landed records to draft from."
-    fix = "Run `tidemark ingest {pipeline}` first."

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
+from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed import draft as decode_draft
 from tidemark.typed.draft import DecodeDraft
-from tidemark.typed.errors import NothingToProfile
 from tidemark.typed.profile import Profile
 
 DEFAULT_SAMPLE = 20_000
@@ -34,13 +34,13 @@ class Profiler:
             records: The most records to read.
 
         Raises:
-            NothingToProfile: No record has landed.
+            NothingLanded: No record has landed.
             ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
                 TableRestored: The two tables are not of one history.
         """
         found = Profile.of(self._newest(records))
         if not found.records:
-            raise NothingToProfile(pipeline=self.spec.name)
+            raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         return found
 
     def decode_draft(self, records: int = DEFAULT_SAMPLE) -> DecodeDraft:
@@ -50,7 +50,7 @@ class Profiler:
         """
         found = decode_draft.draft(self._newest(records))
         if not found.records:
-            raise NothingToProfile(pipeline=self.spec.name)
+            raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         return found
 
     def _newest(self, records: int) -> Iterator[LogRecord]:
