@@ -63,7 +63,9 @@ def test_a_draft_is_written_and_never_written_over(
     assert "quality: {suite: events}" in ran.out
     suite = load_suite(file)
     (between,) = (r for r in suite.expectations if r["type"].endswith("_be_between"))
-    assert between["description"] == "price is above 0 and at most 3,000; seen were 1 to 300"
+    assert between["description"] == (
+        "price is above 0 and at most 3,000; sampled values are 1 to 300"
+    )
 
     file.write_text("mine", encoding="utf-8")
     refused = offline("suite", "init", "events", "--json")

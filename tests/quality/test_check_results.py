@@ -1,4 +1,4 @@
-"""Publication, and the figures that the built-in checks look at."""
+"""Check outcomes, figures of built-in checks, and masked results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_KEY = TopKey(key=None, records=0)
 
 
 def result(severity: Severity, *, passed: bool) -> CheckResult:
-    """A result of which only severity and outcome matter."""
+    """Return a result with a severity; its other values do not matter."""
     return CheckResult(
         check="some_check",
         column=None,
@@ -43,7 +43,7 @@ def result(severity: Severity, *, passed: bool) -> CheckResult:
 def report(
     *results: CheckResult, run_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 ) -> QualityReport:
-    """A report of some results."""
+    """Return a report of some results."""
     return QualityReport(
         pipeline="prices",
         plan_sequence=3,
@@ -54,10 +54,10 @@ def report(
     )
 
 
-def held(
+def range_of(
     partition: int = 0, start: int | None = 0, records: int = 10, **more: object
 ) -> RangeFigures:
-    """Figures of one range; nothing wrong with it unless said otherwise."""
+    """Return figures of one range without a problem, unless given otherwise."""
     values: dict[str, object] = {
         "topic_id": "T1",
         "partition": partition,
@@ -76,7 +76,7 @@ def held(
 def planned(
     partition: int = 0, start: int = 0, end: int = 10, records: int = 10
 ) -> BatchExpectation:
-    """What the control table says of one range."""
+    """Return the recorded number of records of one range."""
     return BatchExpectation(
         topic_id="T1", partition=partition, start=start, end=end, records=records
     )
@@ -91,24 +91,24 @@ def planned(
         ((Severity.WARNING, Severity.CRITICAL), CheckOutcome.FAILED),
     ],
 )
-def test_the_worst_broken_check_is_the_verdict(
+def test_the_most_severe_failed_check_decides_the_outcome(
     broken: tuple[Severity, ...], outcome: CheckOutcome
 ) -> None:
-    """Severity decides, and checks that held decide nothing."""
+    """Passed checks of any severity do not."""
     results = [result(severity, passed=True) for severity in Severity]
     results += [result(severity, passed=False) for severity in broken]
     assert report(*results).outcome is outcome
 
 
-def test_failed_critical_names_only_broken_critical_checks() -> None:
-    """A warning does not make a run fail."""
+def test_failed_critical_omits_failed_warnings_and_passed_checks() -> None:
+    """Only failed critical checks fail a run."""
     bad = result(Severity.CRITICAL, passed=False)
     other = (result(Severity.WARNING, passed=False), result(Severity.CRITICAL, passed=True))
     assert report(bad, *other).failed_critical() == (bad,)
 
 
-def test_what_fails_a_run_says_which_column() -> None:
-    """One expectation may be made of several."""
+def test_a_failed_run_names_the_check_and_its_column() -> None:
+    """A suite may have one expectation for several columns."""
     of_rows = result(Severity.CRITICAL, passed=False)
     of_price = replace(of_rows, column="price")
     with pytest.raises(QualityFailed) as failed:
@@ -116,22 +116,22 @@ def test_what_fails_a_run_says_which_column() -> None:
     assert failed.value.failed == (of_rows.check, f"{of_rows.check} of column price")
 
 
-def test_a_report_refuses_a_time_without_zone() -> None:
-    """The newest attempt counts, so times must compare."""
+def test_a_report_refuses_a_time_without_time_zone() -> None:
+    """Times of attempts are compared."""
     with pytest.raises(ValueError, match="time zone"):
         report(run_at=datetime(2026, 1, 1))
 
 
-def test_a_report_as_record_is_plain() -> None:
-    """`--json` prints it as it is."""
+def test_a_report_as_record_has_json_types() -> None:
+    """For `--json`."""
     record = report(result(Severity.WARNING, passed=False)).as_record()
     assert record["outcome"] == "warned"
     assert record["run_at"] == "2026-01-01T00:00:00+00:00"
     assert record["results"][0]["severity"] == "warning"
 
 
-def test_expectations_come_from_a_plan_and_its_landing() -> None:
-    """One for each planned range, with what landed of it."""
+def test_a_landing_yields_one_expectation_for_each_range() -> None:
+    """With the recorded number of records."""
     plan = Plan(
         pipeline="prices",
         sequence=1,
@@ -152,59 +152,61 @@ def test_expectations_come_from_a_plan_and_its_landing() -> None:
     assert BatchExpectation.of(plan, landing) == (planned(0, 5, 9, 3),)
 
 
-def test_there_is_a_figure_for_every_built_in_check() -> None:
-    """No check is without a figure, and no figure without a check."""
-    found = figures([held()], NO_KEY, [planned()])
+def test_every_built_in_check_has_a_figure() -> None:
+    """And every figure has a check."""
+    found = figures([range_of()], NO_KEY, [planned()])
     assert {*found, *drifts(found, {})} == set(BUILT_IN_CHECKS)
 
 
-def test_a_slice_as_planned_has_nothing_to_report() -> None:
-    """I1: what landed is there, once."""
-    found = figures([held()], TopKey(key="ACME", records=4), [planned()])
+def test_a_batch_as_planned_passes_all_fixed_checks() -> None:
+    """I1: every landed record is in the table once."""
+    found = figures([range_of()], TopKey(key="ACME", records=4), [planned()])
     assert {found[name].value for name, check in BUILT_IN_CHECKS.items() if check.fixed} == {0}
     assert found["top_key_percent"] == Figure(value=40.0, detail="key 'ACME'")
 
 
-def test_doubles_are_counted_by_partition() -> None:
-    """I1, S5: topic id, partition and offset name one record."""
-    found = figures([held(0), held(1, distinct=7)], NO_KEY, [planned(0), planned(1)])
+def test_duplicates_are_counted_by_partition() -> None:
+    """I1, S5: topic id, partition and offset identify a record."""
+    found = figures([range_of(0), range_of(1, distinct=7)], NO_KEY, [planned(0), planned(1)])
     assert found["duplicate_records"] == Figure(value=3, detail="partition 1: 3")
 
 
-def test_a_range_with_another_count_is_off() -> None:
-    """Too few, too many, and none at all are all off."""
+def test_a_range_with_another_record_count_is_a_mismatch() -> None:
+    """Too few records, too many, and none."""
     expected = [planned(0), planned(1), planned(2), planned(3)]
-    found = figures([held(0), held(1, records=9), held(2, records=11)], NO_KEY, expected)
-    assert found["ranges_off"].value == 3
-    assert found["ranges_off"].detail == (
+    found = figures(
+        [range_of(0), range_of(1, records=9), range_of(2, records=11)], NO_KEY, expected
+    )
+    assert found["range_count_mismatches"].value == 3
+    assert found["range_count_mismatches"].detail == (
         "partition 1 [0, 10): 9 records, 10 recorded; "
         "partition 2 [0, 10): 11 records, 10 recorded; "
         "partition 3 [0, 10): 0 records, 10 recorded"
     )
 
 
-def test_a_range_of_gaps_is_not_off() -> None:
-    """S6: a range that no reader sees anything of lands with no rows."""
-    assert figures([], NO_KEY, [planned(records=0)])["ranges_off"].value == 0
+def test_a_range_of_gaps_without_rows_is_no_mismatch() -> None:
+    """S6: no reader sees a record there."""
+    assert figures([], NO_KEY, [planned(records=0)])["range_count_mismatches"].value == 0
 
 
 def test_rows_outside_the_plan_are_counted() -> None:
-    """Rows of no planned range, be it by partition, offset or topic id."""
-    stray = held(4, start=None, records=2, topic_id="T2")
-    found = figures([held(), stray], NO_KEY, [planned()])
+    """By partition, offset or topic id."""
+    stray = range_of(4, start=None, records=2, topic_id="T2")
+    found = figures([range_of(), stray], NO_KEY, [planned()])
     assert found["records_outside_plan"] == Figure(value=2, detail="partition 4 of topic T2: 2")
 
 
-def test_long_details_are_cut() -> None:
-    """A message stays readable with thousands of partitions."""
+def test_a_detail_lists_five_ranges_and_counts_the_others() -> None:
+    """A message stays short with a thousand partitions."""
     found = figures([], NO_KEY, [planned(partition) for partition in range(1000)])
-    assert found["ranges_off"].value == 1000
-    assert found["ranges_off"].detail.endswith("; and 995 more")
+    assert found["range_count_mismatches"].value == 1000
+    assert found["range_count_mismatches"].detail.endswith("; and 995 more")
 
 
-def test_shares_are_percentages_of_what_can_have_them() -> None:
-    """The most frequent key is measured against the records that have a key (S16)."""
-    ranges = [held(0, records=30, null_keys=10, null_values=6), held(1, records=10)]
+def test_shares_are_percentages_of_all_records_or_of_records_with_a_key() -> None:
+    """S16: the most frequent key is a share of the records with a key."""
+    ranges = [range_of(0, records=30, null_keys=10, null_values=6), range_of(1, records=10)]
     found = figures(ranges, TopKey(key="ACME", records=15), [])
     assert found["null_key_percent"].value == 25.0
     assert found["null_value_percent"].value == 15.0
@@ -212,15 +214,15 @@ def test_shares_are_percentages_of_what_can_have_them() -> None:
     assert found["largest_partition_percent"] == Figure(value=75.0, detail="partition 0")
 
 
-def test_partitions_are_measured_over_all_their_ranges() -> None:
-    """A backfill may take many pieces of one partition."""
-    ranges = [held(0, 0), held(0, 100), held(1, 0, records=15)]
+def test_the_largest_partition_is_measured_over_all_its_ranges() -> None:
+    """A backfill may land several ranges of one partition."""
+    ranges = [range_of(0, 0), range_of(0, 100), range_of(1, 0, records=15)]
     found = figures(ranges, NO_KEY, [])["largest_partition_percent"]
     assert found.detail == "partition 0"
 
 
-def test_an_empty_slice_has_no_shares() -> None:
-    """Nothing is divided by nothing."""
+def test_an_empty_batch_has_no_shares() -> None:
+    """And no division by zero."""
     found = figures([], NO_KEY, [])
     assert {name for name, figure in found.items() if figure.value is not None} == {
         "records",
@@ -228,17 +230,25 @@ def test_an_empty_slice_has_no_shares() -> None:
     }
 
 
-def test_the_latest_timestamp_counts() -> None:
-    """A clock that runs ahead shows, wherever it is."""
-    ranges = [held(0, seconds_ahead=-3.0), held(1, seconds_ahead=12.5), held(2, seconds_ahead=None)]
+def test_seconds_ahead_and_behind_use_the_latest_timestamp_of_all_ranges() -> None:
+    """Ranges without timestamps are ignored."""
+    ranges = [
+        range_of(0, seconds_ahead=-3.0),
+        range_of(1, seconds_ahead=12.5),
+        range_of(2, seconds_ahead=None),
+    ]
     found = figures(ranges, NO_KEY, [])
     assert (found["seconds_ahead"].value, found["seconds_behind"].value) == (12.5, 0)
-    assert figures([held(0, seconds_ahead=-3.0)], NO_KEY, [])["seconds_behind"].value == 3
+    assert figures([range_of(0, seconds_ahead=-3.0)], NO_KEY, [])["seconds_behind"].value == 3
 
 
-def test_the_earliest_timestamp_counts() -> None:
-    """What came late shows, wherever it is."""
-    ranges = [held(0, oldest_seconds_behind=60.0), held(1, oldest_seconds_behind=None), held(2)]
+def test_oldest_seconds_behind_uses_the_earliest_timestamp_of_all_ranges() -> None:
+    """Ranges without timestamps are ignored."""
+    ranges = [
+        range_of(0, oldest_seconds_behind=60.0),
+        range_of(1, oldest_seconds_behind=None),
+        range_of(2),
+    ]
     assert figures(ranges, NO_KEY, [])["oldest_seconds_behind"].value == 60
 
 
@@ -258,8 +268,10 @@ def test_the_earliest_timestamp_counts() -> None:
         ),
     ],
 )
-def test_what_was_kept_is_masked_later(changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    """By what the suite says when it is shown."""
+def test_stored_results_are_masked_by_the_current_suite(
+    changes: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """The suite may mask a column after the check."""
     kept = CheckResult(
         check="expect_something",
         column=None,

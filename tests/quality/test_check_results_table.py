@@ -1,4 +1,4 @@
-"""The results table as the history that slices are compared with; no Spark."""
+"""The results table, without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LATER = ("value", "kind", "examples")
 def measured(
     plan: int, records: float | None, attempt: int = 0, kind: PlanKind = PlanKind.LIVE
 ) -> QualityReport:
-    """A report of one figure."""
+    """Return a report of one figure."""
     result = replace(REPORT.results[0], check="records", value=records)
     return replace(
         REPORT,
@@ -34,41 +34,41 @@ def measured(
     )
 
 
-def before(
+def earlier_figures(
     table: str, plan: int, plans: int = 30, kind: PlanKind = PlanKind.LIVE
 ) -> dict[str, list[float]]:
-    """What a plan of pipeline `prices` is compared with."""
+    """Return the figures that a plan of pipeline `prices` is compared with."""
     ref = BatchRef(pipeline="prices", table="", table_version=1, plan_sequence=plan, kind=kind)
     return DeltaCheckResults(table).earlier_figures(ref, plans)
 
 
-def test_earlier_plans_of_a_kind_are_told_newest_first(tmp_path: Path) -> None:
-    """Later plans, backfills, other pipelines and attempts that do not count are left out."""
+def test_earlier_figures_are_those_of_newest_attempts_newest_plan_first(tmp_path: Path) -> None:
+    """Without later plans, backfills and other pipelines."""
     table = str(tmp_path / "results")
-    assert before(table, 9) == {}
+    assert earlier_figures(table, 9) == {}
     for plan in (3, 1, 2, 7):
         DeltaCheckResults(table).append(measured(plan, 10.0 * plan))
     DeltaCheckResults(table).append(measured(2, 25, attempt=1))
     DeltaCheckResults(table).append(measured(3, None, attempt=-1))
     DeltaCheckResults(table).append(measured(4, 4_000, kind=PlanKind.BACKFILL))
     DeltaCheckResults(table).append(replace(measured(5, 5_000), pipeline="orders"))
-    assert before(table, 7) == {"records": [30, 25, 10]}
-    assert before(table, 8, plans=2) == {"records": [70, 30]}
-    assert before(table, 9, kind=PlanKind.BACKFILL) == {"records": [4_000]}
-    assert before(table, 1) == {}
+    assert earlier_figures(table, 7) == {"records": [30, 25, 10]}
+    assert earlier_figures(table, 8, plans=2) == {"records": [70, 30]}
+    assert earlier_figures(table, 9, kind=PlanKind.BACKFILL) == {"records": [4_000]}
+    assert earlier_figures(table, 1) == {}
 
 
-def test_reports_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    """The table is not there yet, and one of them makes it."""
+def test_concurrent_reports_are_all_stored(tmp_path: Path) -> None:
+    """The table does not exist yet, and one of the writers creates it."""
     table = str(tmp_path / "results")
     with ThreadPoolExecutor(6) as threads:
         reports = [measured(plan, 1) for plan in range(1, 7)]
         list(threads.map(DeltaCheckResults(table).append, reports))
-    assert before(table, 9) == {"records": [1] * 6}
+    assert earlier_figures(table, 9) == {"records": [1] * 6}
 
 
-def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path) -> None:
-    """Its rows stay as they are, and are nobody's history."""
+def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
+    """Its rows stay, without figures."""
     table = str(tmp_path / "results")
     old = pa.schema([field for field in SCHEMA if field.name not in _LATER])
     told = {
@@ -91,12 +91,12 @@ def test_a_table_from_before_figures_were_kept_gets_their_columns(tmp_path: Path
         partition_by=["pipeline"],
         configuration={"delta.appendOnly": "true"},
     )
-    assert before(table, 9) == {}
+    assert earlier_figures(table, 9) == {}
     examples = (Example(3, 2**40, "-1"), Example(0, 0, None))
     report = measured(2, 20)
     report = replace(report, results=(replace(report.results[0], examples=examples),))
     DeltaCheckResults(table).append(report)
-    assert before(table, 9) == {"records": [20]}
+    assert earlier_figures(table, 9) == {"records": [20]}
     first, second = DeltaCheckResults(table).checked("prices", [1, 2])
     assert (first.results[0].examples, second.results[0].examples) == ((), examples)
     kept = pa.table(DeltaTable(table).scan()).to_pylist()

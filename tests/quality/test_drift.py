@@ -1,4 +1,4 @@
-"""A slice is told from its predecessors by what they usually were, and not by chance."""
+"""Drift checks: the comparison of a figure with earlier plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT, Figure
-from tidemark.quality.drift import ENOUGH, HISTORY, MEASURES, drifts
+from tidemark.quality.drift import MAX_HISTORY, MEASURES, MIN_HISTORY, drifts
 
 LIMIT = BUILT_IN_CHECKS["records_drift"].limit or 0
 
@@ -16,22 +16,22 @@ LIMIT = BUILT_IN_CHECKS["records_drift"].limit or 0
 def drift_of(
     measure: str, now: float | None, history: Sequence[float]
 ) -> tuple[float | None, Mapping[str, Figure]]:
-    """How far one measure is away; the others have no figure."""
+    """Return the drift of one measure, and all drift figures."""
     measured = {name: Figure(value=None) for name in MEASURES}
     found = drifts({**measured, measure: Figure(value=now)}, {measure: history})
     return found[f"{measure}_drift"].value, found
 
 
-def test_every_figure_that_is_compared_has_a_measure_and_a_check() -> None:
-    """One without would be left out in silence."""
+def test_every_drift_check_has_a_measure_and_a_built_in_check() -> None:
+    """A drift check without one would be omitted silently."""
     assert set(DRIFT.values()) == set(MEASURES)
     assert set(DRIFT) | set(MEASURES) <= set(BUILT_IN_CHECKS)
 
 
-def test_noise_is_no_drift_and_half_as_many_records_are() -> None:
-    """Volumes that swing by some percent."""
+def test_noise_is_within_the_limit_and_less_than_half_of_the_records_is_beyond() -> None:
+    """The usual count varies by some percent."""
     source = Random(7)
-    history = [source.gauss(10_000, 400) for _ in range(HISTORY)]
+    history = [source.gauss(10_000, 400) for _ in range(MAX_HISTORY)]
     for _ in range(200):
         value, _ = drift_of("records", source.gauss(10_000, 400), history)
         assert value is not None
@@ -43,8 +43,8 @@ def test_noise_is_no_drift_and_half_as_many_records_are() -> None:
     assert found["records_drift"].detail.endswith("in 30 earlier plans")
 
 
-def test_one_odd_slice_in_the_past_hides_no_drift() -> None:
-    """A mean and a deviation would be carried away by it."""
+def test_one_outlier_in_the_history_hides_no_drift() -> None:
+    """It would change a mean and a standard deviation."""
     history = [100.0, 101.0, 99.0, 100.0, 100.0, 102.0, 98.0, 100_000.0]
     value, _ = drift_of("records", 200, history)
     assert value is not None
@@ -52,14 +52,14 @@ def test_one_odd_slice_in_the_past_hides_no_drift() -> None:
 
 
 @pytest.mark.parametrize("history", [[500.0, 900, 1_500, 2_000, 2_400, 3_000, 700, 1_200]])
-def test_a_collapse_is_told_however_much_the_volume_swings(history: list[float]) -> None:
-    """What is compared is how many times as many; ten times as many are as far as a tenth."""
+def test_a_collapse_exceeds_the_limit_in_a_varying_history(history: list[float]) -> None:
+    """Ratios are compared: a tenth is as far away as ten times as many."""
     for odd in (1, 0):
         value, _ = drift_of("records", odd, history)
         assert value is not None
         assert value > LIMIT
-    few, _ = drift_of("records", 100, [1_000.0] * ENOUGH)
-    many, _ = drift_of("records", 10_000, [1_000.0] * ENOUGH)
+    few, _ = drift_of("records", 100, [1_000.0] * MIN_HISTORY)
+    many, _ = drift_of("records", 10_000, [1_000.0] * MIN_HISTORY)
     assert few == pytest.approx(many, rel=0.02)
 
 
@@ -73,21 +73,21 @@ def test_a_collapse_is_told_however_much_the_volume_swings(history: list[float])
         ("seconds_behind", 86_400.0, 0.0, 1_440.0),
     ],
 )
-def test_what_was_always_the_same_may_change_a_little(
+def test_a_constant_history_has_a_minimum_spread(
     measure: str, usual: float, now: float, wanted: float
 ) -> None:
-    """One percentage point, a tenth of the records, a minute."""
-    assert drift_of(measure, now, [usual] * ENOUGH)[0] == pytest.approx(wanted, rel=0.01)
+    """One percentage point, a tenth of the records, one minute."""
+    assert drift_of(measure, now, [usual] * MIN_HISTORY)[0] == pytest.approx(wanted, rel=0.01)
 
 
-def test_nothing_is_said_without_a_history_or_without_a_figure() -> None:
-    """The first slices, and slices without records."""
-    assert drift_of("records", 5, [1.0] * (ENOUGH - 1))[0] is None
-    assert drift_of("seconds_behind", None, [1.0] * ENOUGH)[0] is None
+def test_there_is_no_drift_without_a_history_or_without_a_figure() -> None:
+    """For the first batches, and for batches without records."""
+    assert drift_of("records", 5, [1.0] * (MIN_HISTORY - 1))[0] is None
+    assert drift_of("seconds_behind", None, [1.0] * MIN_HISTORY)[0] is None
 
 
-def test_only_the_newest_slices_count() -> None:
-    """A topic that has grown for a year is not compared with its beginning."""
-    value, found = drift_of("records", 100, [100.0] * HISTORY + [1.0] * 500)
+def test_only_the_newest_plans_are_compared() -> None:
+    """A topic that has grown for a year is not compared with its first plans."""
+    value, found = drift_of("records", 100, [100.0] * MAX_HISTORY + [1.0] * 500)
     assert value == 0
     assert "in 30 earlier" in found["records_drift"].detail

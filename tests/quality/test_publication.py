@@ -155,7 +155,7 @@ def test_a_blocked_range_stays_out_and_later_ones_go_on(lake: FileLake) -> None:
         "status": "blocked",
         "decided_at": NOW.isoformat(),
         "decided_by": None,
-        "reason": "ranges_off",
+        "reason": "range_count_mismatches",
     }
 
 

@@ -1,4 +1,4 @@
-"""Figures by planned range, against a count of the rows one by one; no Spark."""
+"""Figures by planned range, compared with a loop over the rows; without Spark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _row(random: Random) -> dict[str, Any]:
 
 
 def _ahead(row: dict[str, Any]) -> float | None:
-    """Seconds from ingestion to a row's timestamp; None if it has none."""
+    """Return the seconds from ingestion to a row's timestamp; None without a timestamp."""
     if row["timestamp_type"] == -1 or row["timestamp"] == EPOCH - timedelta(milliseconds=1):
         return None
     if row["timestamp"] is not None:
@@ -57,7 +57,7 @@ def _ahead(row: dict[str, Any]) -> float | None:
 
 
 def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[BatchExpectation]) -> Any:
-    """The same by a loop over rows."""
+    """Return the figures by range, from a loop over rows."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         start = next(
@@ -85,8 +85,8 @@ def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[BatchExpectation]
     return found
 
 
-def _told(figures: Sequence[RangeFigures]) -> Any:
-    """All figures by name, so that one that is new has to be counted above as well."""
+def _by_range(figures: Sequence[RangeFigures]) -> Any:
+    """Return all figures by range, so that `_counted` must contain every figure."""
     found = {}
     for each in figures:
         told = asdict(each)
@@ -96,8 +96,10 @@ def _told(figures: Sequence[RangeFigures]) -> Any:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_row_counts_where_it_lies(tmp_path: Path, seed: int) -> None:
-    """Doubles, rows of no range, of other incarnations, in several files and batches."""
+def test_every_row_counts_in_its_planned_range_or_outside_all_ranges(
+    tmp_path: Path, seed: int
+) -> None:
+    """With duplicates and other topic ids, in several files and batches."""
     random = Random(seed)
     rows = [_row(random) for _ in range(_ROWS)]
     for part in (rows[:20_000], rows[20_000:]):
@@ -114,15 +116,15 @@ def test_every_row_counts_where_it_lies(tmp_path: Path, seed: int) -> None:
     ]
     ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=1, plan_sequence=1)
     expected = _counted([row for row in rows if row["plan_sequence"] == 1], planned)
-    assert _told(range_figures(ref, planned)) == expected
+    assert _by_range(range_figures(ref, planned)) == expected
     # As of the version that the plan made, and of no later one.
     first = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
     earlier = [row for row in rows[:20_000] if row["plan_sequence"] == 1]
-    assert _told(range_figures(first, planned)) == _counted(earlier, planned)
+    assert _by_range(range_figures(first, planned)) == _counted(earlier, planned)
 
 
-def test_a_row_of_no_place_is_outside_the_plan(tmp_path: Path) -> None:
-    """Nobody has landed it; it blocks, and stops no check."""
+def test_a_row_without_partition_or_offset_is_outside_the_plan(tmp_path: Path) -> None:
+    """It blocks the plan, and the check completes."""
     base = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
     rows = [{**base, "offset": 5}, {**base, "offset": None}, {**base, "partition": None}]
     write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE))
@@ -133,14 +135,14 @@ def test_a_row_of_no_place_is_outside_the_plan(tmp_path: Path) -> None:
 
 
 def _full(offsets: Sequence[int], **other: Any) -> pa.Table:
-    """Rows of one partition that lack nothing but what is said."""
+    """Return rows of one partition with a key and a value, unless given otherwise."""
     row = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
     rows = [{**row, "key": b"k", "value": b"v" * 99, "offset": n, **other} for n in offsets]
     return pa.Table.from_pylist(rows, BRONZE)
 
 
-def _missing(table: Path) -> tuple[int, int]:
-    """Missing keys and values of plan 1 in the newest version."""
+def _null_counts(table: Path) -> tuple[int, int]:
+    """Return the numbers of null keys and values of plan 1 in the newest version."""
     version = DeltaTable(table).version()
     ref = BatchRef(pipeline="p", table=str(table), table_version=version, plan_sequence=1)
     planned = BatchExpectation(topic_id="T", partition=0, start=0, end=99, records=9)
@@ -148,8 +150,8 @@ def _missing(table: Path) -> tuple[int, int]:
     return found.null_keys, found.null_values
 
 
-def test_values_are_not_read_where_the_files_lack_none(tmp_path: Path) -> None:
-    """Most of a table's bytes; here they cannot be read at all, nor may those of other plans."""
+def test_values_are_not_read_if_no_file_has_null_values(tmp_path: Path) -> None:
+    """The values are damaged in this test, and other plans have null values."""
     write_deltalake(str(tmp_path), _full(range(9)))
     (file,) = tmp_path.glob("*.parquet")
     value = pq.read_metadata(file).row_group(0).column(1)
@@ -158,43 +160,43 @@ def test_values_are_not_read_where_the_files_lack_none(tmp_path: Path) -> None:
         bytes_of.seek(place)
         bytes_of.write(b"\xff" * value.total_compressed_size)
     write_deltalake(str(tmp_path), _full([50], plan_sequence=2, value=None), mode="append")
-    assert _missing(tmp_path) == (0, 0)
+    assert _null_counts(tmp_path) == (0, 0)
 
 
-def test_one_file_that_lacks_a_value_is_enough_to_look(tmp_path: Path) -> None:
-    """The other files of the plan lack none."""
+def test_null_values_in_one_of_several_files_are_counted(tmp_path: Path) -> None:
+    """The other files of the plan have none."""
     write_deltalake(str(tmp_path), _full(range(6)))
     write_deltalake(str(tmp_path), _full([6, 7], value=None), mode="append")
     write_deltalake(str(tmp_path), _full([8], key=None), mode="append")
-    assert _missing(tmp_path) == (1, 2)
+    assert _null_counts(tmp_path) == (1, 2)
 
 
-def test_a_file_that_does_not_tell_is_looked_into(tmp_path: Path) -> None:
-    """Statistics are the writer's choice."""
+def test_values_of_a_file_without_statistics_are_read(tmp_path: Path) -> None:
+    """A writer may omit statistics."""
     untold = ColumnProperties(statistics_enabled="NONE")
     properties = WriterProperties(column_properties={"key": untold, "value": untold})
     for rows in (_full(range(8)), _full([8], value=None)):
         write_deltalake(str(tmp_path), rows, mode="append", writer_properties=properties)
-    assert _missing(tmp_path) == (0, 1)
+    assert _null_counts(tmp_path) == (0, 1)
 
 
-def test_a_file_of_two_plans_counts_for_one(tmp_path: Path) -> None:
-    """A compaction's; what the other plan lacks is not this one's."""
+def test_null_values_of_another_plan_in_the_same_file_are_not_counted(tmp_path: Path) -> None:
+    """A compaction writes files with rows of several plans."""
     write_deltalake(str(tmp_path), _full(range(9)))
     write_deltalake(str(tmp_path), _full([50], plan_sequence=2, value=None), mode="append")
     DeltaTable(tmp_path).optimize.compact()
-    assert _missing(tmp_path) == (0, 0)
+    assert _null_counts(tmp_path) == (0, 0)
 
 
-def test_a_slice_without_rows_has_no_figures(tmp_path: Path) -> None:
-    """A plan of gaps alone."""
+def test_a_batch_without_rows_has_no_figures(tmp_path: Path) -> None:
+    """A plan may contain gaps only."""
     write_deltalake(str(tmp_path), pa.Table.from_pylist([_row(Random(1))], BRONZE))
     ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=9)
     assert range_figures(ref, []) == []
 
 
-def test_neighbours_in_several_batches_are_no_doubles(tmp_path: Path) -> None:
-    """100,000 offsets that begin anew in each file, and one that is there twice."""
+def test_interleaved_offsets_in_several_files_are_no_duplicates(tmp_path: Path) -> None:
+    """100,000 offsets in two files, and one of them a second time."""
     base = {**_row(Random(1)), "partition": 0, "topic_id": "T", "plan_sequence": 1}
     for some in (range(0, 100_000, 2), range(1, 100_000, 2), [77_777]):
         rows = [{**base, "offset": offset} for offset in some]

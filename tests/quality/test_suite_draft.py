@@ -1,4 +1,4 @@
-"""A suite's draft says what held of the records, and nothing else."""
+"""Drafts of suites: their rules describe the sampled records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidemark.quality.gx.suite import BATCH_COLUMNS, Suite, load_suite
 from tidemark.quality.suite_draft import draft
 from tidemark.typed.profile import Profile, SqlType
 
-SLICE = set(BATCH_COLUMNS)
+COLUMNS = set(BATCH_COLUMNS)
 
 
 def record(value: bytes | None, key: bytes | None = b"k", offset: int = 0) -> LogRecord:
-    """One record."""
+    """Return a record."""
     return LogRecord(
         partition=0,
         offset=offset,
@@ -34,7 +34,7 @@ def record(value: bytes | None, key: bytes | None = b"k", offset: int = 0) -> Lo
 
 
 def profile_of(values: Iterable[Any], key: str | None = None) -> Profile:
-    """A profile of JSON values; the key is a field of each if one is named."""
+    """Return a profile of JSON values; `key` names the field that is the record's key."""
     return Profile.of(
         record(json.dumps(value).encode(), str(value[key]).encode() if key else b"k", offset)
         for offset, value in enumerate(values)
@@ -42,7 +42,7 @@ def profile_of(values: Iterable[Any], key: str | None = None) -> Profile:
 
 
 def rules(suite: dict[str, Any], column: str) -> dict[str, dict[str, Any]]:
-    """What a draft says of a column, by expectation."""
+    """Return the rules of a draft about a column, by expectation."""
     return {
         rule["type"].removeprefix("expect_column_values_to_"): rule["kwargs"]
         for rule in suite["expectations"]
@@ -51,19 +51,19 @@ def rules(suite: dict[str, Any], column: str) -> dict[str, dict[str, Any]]:
 
 
 def drafted(profile: Profile) -> dict[str, Any]:
-    """A draft called `mine`."""
-    return draft("mine", profile, SLICE)
+    """Return a draft with the name `mine`."""
+    return draft("mine", profile, COLUMNS)
 
 
 def loaded(suite: dict[str, Any], folder: Path) -> Suite:
-    """A draft as the quality check reads it."""
+    """Return a draft as a loaded suite."""
     file = folder / "mine.json"
     file.write_text(json.dumps(suite), encoding="utf-8")
     return load_suite(file)
 
 
-def test_a_profile_counts_what_is_there() -> None:
-    """None is not empty (S4), and what is no JSON object has no fields."""
+def test_a_profile_counts_keys_tombstones_objects_and_fields() -> None:
+    """S4: null is not empty. Other values than JSON objects have no fields."""
     profile = Profile.of(
         [
             record(b'{"a": 1, "b": "x", "c": {"d": 1}, "e": null}', key=b"x"),
@@ -74,21 +74,21 @@ def test_a_profile_counts_what_is_there() -> None:
             record(b"[1]"),
             record(b'{"a": NaN}'),
             record(b"\xff\xfe"),
-            # Spark takes neither for JSON.
+            # For Spark neither is JSON.
             record('{"a": 1}'.encode("utf-8-sig")),
             record('{"a": 1}'.encode("utf-16")),
         ]
     )
     assert (profile.records, profile.with_key, profile.tombstones) == (10, 9, 1)
     assert (profile.objects, profile.values) == (3, 9)
-    seen = {each.name: (each.type, each.seen) for each in profile.fields.values()}
-    assert seen == {
+    types = {each.name: (each.type, each.present) for each in profile.fields.values()}
+    assert types == {
         "a": (SqlType.STRING, 3),
         "b": (SqlType.STRING, 2),
         "c": (SqlType.NESTED, 1),
         "e": (SqlType.STRING, 0),
     }
-    assert (profile.fields["b"].as_key, profile.fields["b"].keyed) == (1, 2)
+    assert (profile.fields["b"].equal_to_key, profile.fields["b"].with_key) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,16 @@ def test_a_profile_counts_what_is_there() -> None:
         (["2026-03-01T12:00:00Z"], SqlType.STRING),
     ],
 )
-def test_a_field_has_the_type_that_holds_all_its_values(values: list[Any], wanted: SqlType) -> None:
-    """Spark's from_json makes null of a value that its type does not hold."""
+def test_a_field_has_the_type_that_represents_all_its_values(
+    values: list[Any], wanted: SqlType
+) -> None:
+    """Spark's from_json returns null for other values."""
     profile = profile_of({"f": value} for value in values)
     assert profile.fields["f"].type is wanted
 
 
-def test_rules_say_what_held() -> None:
-    """Numbers, few values, shapes, what is always there, what never comes twice, the key."""
+def test_rules_describe_the_sample() -> None:
+    """Limits, sets, shapes, presence, uniqueness and keys."""
     values = [
         {
             "id": f"{number:08x}-0000-4000-8000-000000000000",
@@ -147,21 +149,21 @@ def test_rules_say_what_held() -> None:
     assert {rule["severity"] for rule in suite["expectations"]} == {"warning"}
 
 
-def test_of_few_records_nothing_is_said_but_what_was_always_there() -> None:
-    """Ten values below 20 are no reason to expect that all are."""
+def test_few_records_yield_only_a_rule_about_presence() -> None:
+    """Ten values are too few for other rules."""
     suite = drafted(profile_of({"price": number} for number in range(10)))
     assert [rule["kwargs"]["column"] for rule in suite["expectations"]] == ["value_problem"]
     assert suite["meta"]["tidemark"]["checks"] == {}
 
 
-def test_of_numbers_beyond_measure_nothing_is_said() -> None:
-    """Ten times as much would be infinite."""
+def test_huge_numbers_get_no_limits() -> None:
+    """Ten times the largest number would be infinite."""
     suite = drafted(profile_of({"n": number * 1.7e300} for number in range(200)))
     assert set(rules(suite, "n")) <= {"be_unique"}
 
 
-def test_values_that_are_no_json_get_no_rules() -> None:
-    """The notes say why."""
+def test_values_that_are_no_json_get_no_field_rules() -> None:
+    """The notes state the reason."""
     suite = drafted(Profile.of(record(b"text %d" % n, b"%d" % n, n) for n in range(200)))
     assert set(suite["meta"]["tidemark"]["columns"]) == set()
     assert rules(suite, "key_text")["match_regex"]["regex"] == "^[0-9]+$"
@@ -169,23 +171,23 @@ def test_values_that_are_no_json_get_no_rules() -> None:
     assert "0 of 200 values are JSON objects" in suite["notes"]
 
 
-def test_some_values_that_are_no_json_are_allowed_for() -> None:
-    """One in 200 is an exception; a rule without room for it would be broken from the start."""
+def test_one_value_of_200_that_is_no_json_makes_the_rule_tolerant() -> None:
+    """A strict rule would fail on the sample."""
     values = [record(b'{"a": 1}', None, n) for n in range(199)]
     suite = drafted(Profile.of([*values, record(b"oops", None, 199)]))
     assert rules(suite, "value_problem")["be_null"]["mostly"] == 0.99
 
 
-def test_records_without_a_key_do_not_hide_what_the_others_have() -> None:
-    """Of the sample prices a twentieth has no key."""
+def test_the_key_rule_ignores_records_without_a_key() -> None:
+    """In the sample prices a twentieth has no key."""
     records = [record(b'{"t": "T%d"}' % n, b"T%d" % n if n % 20 else None, n) for n in range(200)]
     assert "be_null" in rules(drafted(Profile.of(records)), "key_problem")
-    strangers = [record(b'{"t": "T%d"}' % n, b"other", n) for n in range(3)]
-    assert "be_null" not in rules(drafted(Profile.of([*records, *strangers])), "key_problem")
+    others = [record(b'{"t": "T%d"}' % n, b"other", n) for n in range(3)]
+    assert "be_null" not in rules(drafted(Profile.of([*records, *others])), "key_problem")
 
 
-def test_a_key_that_is_not_always_the_field_is_allowed_for() -> None:
-    """And compared as text: a number would make a number of every key."""
+def test_one_of_200_keys_that_differs_makes_the_key_rule_tolerant() -> None:
+    """Keys are compared as text: Spark would cast them to numbers."""
     odd = record(b'{"id": 1}', b"abc", 200)
     records = [record(b'{"id": %d}' % n, b"%d" % n, n) for n in range(200)]
     suite = drafted(Profile.of(records))
@@ -195,8 +197,8 @@ def test_a_key_that_is_not_always_the_field_is_allowed_for() -> None:
     assert "CAST(content.`id` AS STRING)" in suite["meta"]["tidemark"]["columns"]["key_problem"]
 
 
-def test_what_names_somebody_is_not_listed() -> None:
-    """Three addresses are few values, and no values for a file in Git."""
+def test_e_mail_addresses_are_not_listed() -> None:
+    """Identifiers do not belong in a file in Git."""
     values = [{"mail": f"{'abc'[n % 3]}@example.org", "n": str(n % 3)} for n in range(200)]
     suite = drafted(profile_of(values))
     assert "example.org" not in json.dumps(suite)
@@ -204,7 +206,7 @@ def test_what_names_somebody_is_not_listed() -> None:
 
 
 @pytest.mark.parametrize("values", [[1, "1"], [True, "true"]])
-def test_values_are_the_same_if_their_text_is(values: list[Any]) -> None:
+def test_values_with_equal_text_count_as_one(values: list[Any]) -> None:
     """Spark reads a field of several types as text."""
     suite = drafted(profile_of({"f": values[n % 2]} for n in range(200)))
     assert rules(suite, "f") == {}
@@ -212,8 +214,8 @@ def test_values_are_the_same_if_their_text_is(values: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("sample", ["prices", "orders", "streams-intro"])
-def test_drafts_of_the_samples_can_be_used(sample: str, tmp_path: Path) -> None:
-    """As files of the quality check."""
+def test_drafts_of_the_samples_are_valid_suites(sample: str, tmp_path: Path) -> None:
+    """The quality check can load them."""
     made = SAMPLES[sample].records(seed=1, start=0, count=1_000, base_ms=0)
     profile = Profile.of(record(each.value, each.key, n) for n, each in enumerate(made))
     suite = loaded(drafted(profile), tmp_path)
@@ -248,12 +250,12 @@ _values = st.dictionaries(
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(_values, min_size=1, max_size=3), st.integers(1, 150))
-def test_whatever_the_values_are_the_draft_can_be_used(
+def test_a_draft_of_any_values_is_a_valid_suite(
     tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, Any]], times: int
 ) -> None:
-    """No column is called like another, and every rule names one that is there."""
+    """Column names are unique, and every rule names an existing column."""
     suite = drafted(profile_of(values * times))
     columns = [name.lower() for name in suite["meta"]["tidemark"]["columns"]]
     assert len(columns) == len(set(columns))
-    assert not SLICE & set(columns)
+    assert not COLUMNS & set(columns)
     loaded(suite, tmp_path_factory.mktemp("suite"))

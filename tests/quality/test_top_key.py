@@ -1,4 +1,4 @@
-"""The most frequent key of a slice, against a count of all keys."""
+"""The most frequent key of a batch, compared with a count of all keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.quality.top_key import top_key
 
 
 def batch_with(folder: Path, *files: Sequence[bytes | None]) -> BatchRef:
-    """A table of one plan with these keys, by file, and rows of another plan."""
+    """Create a table with these keys of one plan, by file, and with rows of another plan."""
     schema = pa.schema([("key", pa.binary()), ("plan_sequence", pa.int64())])
     for keys in files:
         rows = [{"key": key, "plan_sequence": 1} for key in keys]
@@ -30,29 +30,29 @@ def batch_with(folder: Path, *files: Sequence[bytes | None]) -> BatchRef:
 
 
 def test_the_key_with_the_most_rows_is_found(tmp_path: Path) -> None:
-    """Over all files; rows without a key do not count."""
+    """In all files; rows without a key do not count."""
     ref = batch_with(tmp_path, [b"a", b"b", None, None, None], [b"b", b"c", None])
     assert top_key(ref) == TopKey(key="b", records=2)
 
 
 def test_of_equally_frequent_keys_the_smaller_one_is_found(tmp_path: Path) -> None:
-    """So that a repetition finds the same key."""
+    """A repetition finds the same key."""
     assert top_key(batch_with(tmp_path, [b"z", b"b", b"z", b"b"])) == TopKey(key="b", records=2)
 
 
-def test_a_key_is_shown_as_text_and_shortened(tmp_path: Path) -> None:
+def test_a_key_is_returned_as_text_and_shortened(tmp_path: Path) -> None:
     """Also if its bytes are not UTF-8."""
     assert top_key(batch_with(tmp_path, [b"\xff" * 50])) == TopKey(key="\ufffd" * 40, records=1)
 
 
 @pytest.mark.parametrize("keys", [(), (None, None)])
-def test_a_slice_without_keys_has_none(tmp_path: Path, keys: Sequence[None]) -> None:
-    """Also without rows, as in a plan of gaps."""
+def test_a_batch_without_keys_has_no_top_key(tmp_path: Path, keys: Sequence[None]) -> None:
+    """Also without rows, as for a plan of gaps."""
     assert top_key(batch_with(tmp_path, keys)) == TopKey(key=None, records=0)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_with_more_keys_than_it_holds_a_frequent_key_is_found(
+def test_a_frequent_key_is_found_among_more_keys_than_fit_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """The count is exact, in any order of the rows."""
@@ -61,38 +61,38 @@ def test_with_more_keys_than_it_holds_a_frequent_key_is_found(
     frequent = chance.randrange(220, 300)
     keys = [b"frequent"] * frequent + [b"%d" % chance.randrange(3_000) for _ in range(2_000)]
     chance.shuffle(keys)
-    monkeypatch.setattr(module, "_ROWS_HELD", 50)
+    monkeypatch.setattr(module, "_GROUP_ROWS", 50)
     files = [keys[start : start + 400] for start in range(0, len(keys), 400)]
-    found = top_key(batch_with(tmp_path, *files), keys_held=10)
+    found = top_key(batch_with(tmp_path, *files), max_keys=10)
     assert Counter(keys).most_common(1) == [(b"frequent", frequent)]
     assert found == TopKey(key="frequent", records=frequent)
 
 
 def test_long_keys_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer long keys are held at a time."""
-    monkeypatch.setattr(module, "_BYTES_HELD", 4_096)
+    """Fewer long keys fit in memory."""
+    monkeypatch.setattr(module, "_MAX_BYTES", 4_096)
     keys = [b"frequent"] * 200 + [b"%0500d" % number for number in range(300)]
     random.Random(1).shuffle(keys)
     assert top_key(batch_with(tmp_path, keys)) == TopKey(key="frequent", records=200)
 
 
-def test_a_thousand_keys_that_seem_more_frequent_do_not_hide_the_most_frequent_key(
+def test_keys_at_the_end_of_a_batch_do_not_hide_the_most_frequent_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys at the end of a slice keep their counts; many different keys lower earlier counts."""
-    monkeypatch.setattr(module, "_ROWS_HELD", 1)
+    """They keep their counts; many distinct keys lower earlier counts."""
+    monkeypatch.setattr(module, "_GROUP_ROWS", 1)
     others = [b"other %d" % number for number in range(5 * 8_192 - 10)]
     late = [b"late %d" % number for number in range(1_100)] * 6
     keys = [b"frequent"] * 10 + others + late
-    found = top_key(batch_with(tmp_path, keys), keys_held=1_500)
+    found = top_key(batch_with(tmp_path, keys), max_keys=1_500)
     assert found == TopKey(key="frequent", records=10)
 
 
-def test_long_keys_that_all_differ_are_not_no_keys(
+def test_of_long_distinct_keys_any_key_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any of the keys is one of the most frequent."""
-    monkeypatch.setattr(module, "_BYTES_HELD", 4_096)
+    """Each of them is one of the most frequent keys."""
+    monkeypatch.setattr(module, "_MAX_BYTES", 4_096)
     keys = [b"%0500d" % number for number in range(300)]
     found = top_key(batch_with(tmp_path, keys))
     assert found.key is not None
@@ -106,8 +106,8 @@ def test_keys_of_any_length_are_counted_exactly_within_the_stated_bound(
     """A key with more rows than the bound is always found."""
     print(f"seed {seed}")
     chance = random.Random(seed)
-    monkeypatch.setattr(module, "_BYTES_HELD", 2_048)
-    monkeypatch.setattr(module, "_ROWS_HELD", 100)
+    monkeypatch.setattr(module, "_MAX_BYTES", 2_048)
+    monkeypatch.setattr(module, "_GROUP_ROWS", 100)
     # The first bytes differ, and are the ones that the result shows.
     pool = [b"%06d" % number + b"x" * chance.choice((0, 90)) for number in range(400)]
     weights = [chance.paretovariate(0.8) for _ in pool]

@@ -46,12 +46,12 @@ REPORT = QualityReport(
     run_at=datetime(2026, 3, 1, 12, tzinfo=UTC),
     results=(
         CheckResult(
-            check="ranges_off",
+            check="range_count_mismatches",
             column=None,
             severity=Severity.CRITICAL,
             passed=True,
             observed=0,
-            expectation="nothing is off",
+            expectation="all counts match",
         ),
     ),
     data_docs="/docs/index.html",

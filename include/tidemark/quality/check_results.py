@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.accounting import Landing
+from tidemark.core.plain import record_of
 from tidemark.core.plan import Plan, PlanKind
 
 
@@ -99,13 +100,13 @@ class BatchExpectation:
 
 MASKED = "(masked)"
 """Replaces each value of a column that a suite masks."""
-MOST_EXAMPLES = 10
-"""Most rows that a result shows as examples of a broken rule."""
+MAX_EXAMPLES = 10
+"""Most rows that a result contains as examples of a failed rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row that broke a rule.
+    """A row that violates a rule.
 
     Attributes:
         partition: Partition number of the record.
@@ -116,10 +117,6 @@ class Example:
     partition: int
     offset: int
     value: str | None
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the example as plain values."""
-        return {"partition": self.partition, "offset": self.offset, "value": self.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +129,12 @@ class CheckResult:
         severity: Effect of a failure.
         passed: Whether the check passed.
         observed: The observed figure or text; None without rows to check.
-        value: The observed figure; of a rule on rows, the percentage that broke the rule.
         expectation: The expectation as a sentence.
-        unexpected_count: Rows that broke the rule; None where rows are not counted.
-        unexpected_percent: Their share of the rows with a value, 0 to 100; None as above.
-        examples: At most `MOST_EXAMPLES` of these rows.
+        unexpected_count: Number of rows that violate the rule; None for other checks.
+        unexpected_percent: Percentage of the rows with a value that violate the rule; None for
+            other checks.
+        value: The observed figure as a number; for a rule on rows `unexpected_percent`.
+        examples: At most `MAX_EXAMPLES` of the rows that violate the rule.
     """
 
     check: str
@@ -152,7 +150,7 @@ class CheckResult:
 
     @property
     def name(self) -> str:
-        """The check and its column, for people."""
+        """The check and its column, as text."""
         return self.check if self.column is None else f"{self.check} of column {self.column}"
 
     def masked(self, columns: Collection[str]) -> CheckResult:
@@ -162,7 +160,7 @@ class CheckResult:
         """
         if not columns or self.column not in (None, *columns):
             return self
-        masked = [replace(each, value=MASKED) for each in self.examples]
+        examples = tuple(replace(each, value=MASKED) for each in self.examples)
         # Rules on rows and built-in checks observe counts; a built-in check may add a key.
         observed = self.observed
         if self.column is not None and self.unexpected_count is None:
@@ -170,22 +168,11 @@ class CheckResult:
         elif isinstance(observed, str) and "(key " in observed:
             observed = observed.partition(" (key ")[0]
         value = None if observed == MASKED else self.value
-        return replace(self, observed=observed, value=value, examples=tuple(masked))
+        return replace(self, observed=observed, value=value, examples=examples)
 
     def as_record(self) -> dict[str, Any]:
         """Return the result as plain values, for `--json` and the results table."""
-        return {
-            "check": self.check,
-            "column": self.column,
-            "severity": str(self.severity),
-            "passed": self.passed,
-            "observed": self.observed,
-            "value": self.value,
-            "expectation": self.expectation,
-            "unexpected_count": self.unexpected_count,
-            "unexpected_percent": self.unexpected_percent,
-            "examples": [example.as_record() for example in self.examples],
-        }
+        return record_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,16 +216,8 @@ class QualityReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return the report as plain values, for `--json`."""
-        return {
-            "pipeline": self.pipeline,
-            "plan": self.plan_sequence,
-            "table_version": self.table_version,
-            "kind": str(self.kind),
-            "run_at": self.run_at.isoformat(),
-            "outcome": str(self.outcome),
-            "data_docs": self.data_docs,
-            "results": [result.as_record() for result in self.results],
-        }
+        plan, outcome = self.plan_sequence, self.outcome
+        return record_of(self, without=["plan_sequence"], plan=plan, outcome=outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

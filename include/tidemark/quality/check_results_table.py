@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
         pa.field("examples", pa.list_(_EXAMPLE)),
     ]
 )
-"""`run_at` names the attempt; the newest one of a plan counts."""
+"""The results table's columns; docs/quality.md explains each. `run_at` identifies the attempt."""
 
 
 @translates_delta_errors
@@ -61,8 +61,8 @@ class DeltaCheckResults:
 
         Raises:
             UnsafeStorage: The storage can lose a concurrent report; nothing was recorded.
-            StorageRefused, StorageUnavailable: Nothing was recorded.
-            EngineFailed: The append failed, or its answer was lost; nothing else has changed.
+            StorageFailure: Nothing was recorded.
+            EngineFailed: The append failed, or its result is unknown; nothing else has changed.
         """
         append_shared(
             self._uri,
@@ -74,14 +74,15 @@ class DeltaCheckResults:
         )
 
     def earlier_figures(self, ref: BatchRef, plans: int) -> dict[str, list[float]]:
-        """Figures of earlier plans of the same kind, from their newest attempts, newest plan first.
+        """Return figures of the newest checks of earlier plans of the same kind.
 
         Args:
-            ref: The slice; only plans before it are read.
+            ref: The batch; only plans before it are read.
             plans: The highest number of earlier plans.
 
         Returns:
-            Figures by check. Empty without earlier results, or if the table has no column for them.
+            Figures by check, newest plan first. Empty without earlier results, or if the table has
+            no column `value`.
         """
         results = open_if_exists(self._uri)
         if results is None or "value" not in {field.name for field in results.schema().fields}:
@@ -95,13 +96,13 @@ class DeltaCheckResults:
         return figures
 
     def checked(self, pipeline: str, plans: Collection[int]) -> list[CheckedPlan]:
-        """As `QualityHistory.checked`."""
+        """Return the newest check of each given plan; omit unchecked plans."""
         results = open_if_exists(self._uri)
         if results is None or not plans:
             return []
-        wanted = ", ".join(map(str, sorted(plans)))
+        numbers = ", ".join(map(str, sorted(plans)))
         by_plan: dict[int, list[dict[str, Any]]] = {}
-        for row in query_rows(results, _CHECKED.format(pipeline=pipeline, plans=wanted)):
+        for row in query_rows(results, _CHECKED.format(pipeline=pipeline, plans=numbers)):
             by_plan.setdefault(row["plan_sequence"], []).append(row)
         return [
             CheckedPlan(sequence=sequence, results=[_result(row) for row in rows])
@@ -114,11 +115,11 @@ _EARLIER = """
     FROM (
         SELECT "check", value, plan_sequence,
                rank() OVER (PARTITION BY plan_sequence ORDER BY run_at DESC) AS attempt,
-               dense_rank() OVER (ORDER BY plan_sequence DESC) AS back
+               dense_rank() OVER (ORDER BY plan_sequence DESC) AS recency
         FROM t
         WHERE pipeline = '{pipeline}' AND kind = '{kind}' AND plan_sequence < {before}
     )
-    WHERE attempt = 1 AND back <= {plans} AND value IS NOT NULL
+    WHERE attempt = 1 AND recency <= {plans} AND value IS NOT NULL
     ORDER BY plan_sequence DESC
 """
 
@@ -138,7 +139,7 @@ def _result(row: dict[str, Any]) -> CheckResult:
         severity=Severity(row["severity"]),
         unexpected_count=row["unexpected_count"],
         unexpected_percent=row["unexpected_percent"],
-        # A table from before they were kept.
+        # Older tables lack these columns.
         value=row.get("value"),
         examples=tuple(Example(**each) for each in row.get("examples") or ()),
     )

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from tidemark.core.errors import format_duration
 from tidemark.quality.check_results import BatchExpectation, CheckResult, Severity
 
-_LISTED = 5
-"""Places that a figure's detail lists."""
+_MAX_LISTED = 5
+"""Most ranges that the detail of a figure lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ DRIFT: Mapping[str, str] = MappingProxyType(
         )
     }
 )
-"""Drift checks, and the check whose figure each compares with earlier plans."""
+"""Drift checks, each with the check whose figure it compares with earlier plans."""
 
 _MEASURE_LABELS = MappingProxyType(
     {
@@ -148,7 +148,7 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
                 fixed=True,
             ),
             BuiltInCheck(
-                name="ranges_off",
+                name="range_count_mismatches",
                 sentence="At most {limit} planned ranges with another record count than recorded",
                 zero_sentence="Record count of every planned range as recorded",
                 limit=0,
@@ -273,7 +273,7 @@ def figures(
     behind = [r.oldest_seconds_behind for r in ranges if r.oldest_seconds_behind is not None]
     return {
         "duplicate_records": _duplicates(ranges),
-        "ranges_off": _ranges_off(ranges, expected),
+        "range_count_mismatches": _range_count_mismatches(ranges, expected),
         "records_outside_plan": _outside_plan(ranges),
         "null_key_percent": Figure(value=_percent(null_keys, records)),
         "null_value_percent": Figure(value=_percent(sum(r.null_values for r in ranges), records)),
@@ -296,27 +296,29 @@ def _duplicates(ranges: Sequence[RangeFigures]) -> Figure:
     duplicated = [r for r in ranges if r.records > r.distinct]
     return Figure(
         value=sum(r.records - r.distinct for r in duplicated),
-        detail=_listed(
+        detail=_first_of(
             [f"partition {r.partition}: {r.records - r.distinct:,}" for r in duplicated]
         ),
     )
 
 
-def _ranges_off(ranges: Sequence[RangeFigures], expected: Sequence[BatchExpectation]) -> Figure:
+def _range_count_mismatches(
+    ranges: Sequence[RangeFigures], expected: Sequence[BatchExpectation]
+) -> Figure:
     counts = {(r.topic_id, r.partition, r.start): r.records for r in ranges}
-    off = [
-        f"{one}: {found:,} records, {one.records:,} recorded"
-        for one in expected
-        if (found := counts.get((one.topic_id, one.partition, one.start), 0)) != one.records
+    mismatches = [
+        f"{each}: {records:,} records, {each.records:,} recorded"
+        for each in expected
+        if (records := counts.get((each.topic_id, each.partition, each.start), 0)) != each.records
     ]
-    return Figure(value=len(off), detail=_listed(off))
+    return Figure(value=len(mismatches), detail=_first_of(mismatches))
 
 
 def _outside_plan(ranges: Sequence[RangeFigures]) -> Figure:
     outside = [r for r in ranges if r.start is None]
     return Figure(
         value=sum(r.records for r in outside),
-        detail=_listed(
+        detail=_first_of(
             [f"partition {r.partition} of topic {r.topic_id}: {r.records:,}" for r in outside]
         ),
     )
@@ -332,10 +334,10 @@ def _largest_partition(ranges: Sequence[RangeFigures], records: int) -> Figure:
     return Figure(value=_percent(sizes[partition], records), detail=f"partition {partition}")
 
 
-def _percent(part: int, whole: int) -> float | None:
-    return round(100 * part / whole, 4) if whole else None
+def _percent(part: int, total: int) -> float | None:
+    return round(100 * part / total, 4) if total else None
 
 
-def _listed(lines: Sequence[str]) -> str:
-    more = len(lines) - _LISTED
-    return "; ".join(lines[:_LISTED]) + (f"; and {more:,} more" if more > 0 else "")
+def _first_of(lines: Sequence[str]) -> str:
+    more = len(lines) - _MAX_LISTED
+    return "; ".join(lines[:_MAX_LISTED]) + (f"; and {more:,} more" if more > 0 else "")

@@ -15,12 +15,12 @@ from types import MappingProxyType
 
 from tidemark.quality.checks import DRIFT, Figure
 
-HISTORY = 30
-"""Most earlier plans that are compared."""
-ENOUGH = 8
+MAX_HISTORY = 30
+"""Most earlier plans in a comparison."""
+MIN_HISTORY = 8
 """Fewest earlier plans for a comparison."""
 NO_HISTORY = "not enough history"
-"""Detail of a drift check with fewer than `ENOUGH` earlier plans."""
+"""Detail of a drift check with fewer than `MIN_HISTORY` earlier plans."""
 _MAD_TO_DEVIATION = 1.4826
 
 
@@ -29,12 +29,12 @@ class Measure:
     """Scale on which a figure is compared.
 
     Attributes:
-        least: Minimum spread, on the scale.
+        minimum_spread: Minimum spread, on the scale.
         by_ratio: Whether the scale is logarithmic: half as many records are as far away as twice
             as many.
     """
 
-    least: float
+    minimum_spread: float
     by_ratio: bool = False
 
     def scaled(self, value: float) -> float:
@@ -42,12 +42,12 @@ class Measure:
         return log1p(value) if self.by_ratio else value
 
 
-_PERCENT = Measure(least=1)
-_TIME = Measure(least=60)
+_PERCENT = Measure(minimum_spread=1)
+_TIME = Measure(minimum_spread=60)
 
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
-        "records": Measure(least=log(1.1), by_ratio=True),
+        "records": Measure(minimum_spread=log(1.1), by_ratio=True),
         "null_key_percent": _PERCENT,
         "null_value_percent": _PERCENT,
         "top_key_percent": _PERCENT,
@@ -56,7 +56,8 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "oldest_seconds_behind": _TIME,
     }
 )
-"""Minimum spreads: a tenth of the records, one percentage point, one minute."""
+"""Scales by built-in check. The minimum spreads are a tenth of the records, one percentage point,
+and one minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +76,13 @@ class Usual:
 
     @classmethod
     def of(cls, values: Sequence[float], measure: Measure) -> Usual | None:
-        """Return the usual value and spread; None with fewer than `ENOUGH` values."""
-        if len(values) < ENOUGH:
+        """Return the usual value and spread; None with fewer than `MIN_HISTORY` values."""
+        if len(values) < MIN_HISTORY:
             return None
         usual = median(values)
-        middle = measure.scaled(usual)
-        away = _MAD_TO_DEVIATION * median(abs(measure.scaled(v) - middle) for v in values)
-        return cls(value=usual, spread=max(away, measure.least), plans=len(values))
+        center = measure.scaled(usual)
+        spread = _MAD_TO_DEVIATION * median(abs(measure.scaled(v) - center) for v in values)
+        return cls(value=usual, spread=max(spread, measure.minimum_spread), plans=len(values))
 
 
 def drifts(
@@ -95,14 +96,16 @@ def drifts(
 
     Returns:
         One figure for each of `DRIFT`. It has no value if the batch has no figure, or if there are
-        fewer than `ENOUGH` earlier figures.
+        fewer than `MIN_HISTORY` earlier figures.
     """
-    return {name: _drift(measured[of], history.get(of, ()), of) for name, of in DRIFT.items()}
+    return {
+        name: _drift(measured[check], history.get(check, ()), MEASURES[check])
+        for name, check in DRIFT.items()
+    }
 
 
-def _drift(now: Figure, values: Sequence[float], of: str) -> Figure:
-    measure = MEASURES[of]
-    usual = Usual.of(values[:HISTORY], measure)
+def _drift(now: Figure, earlier: Sequence[float], measure: Measure) -> Figure:
+    usual = Usual.of(earlier[:MAX_HISTORY], measure)
     if now.value is None:
         return Figure(value=None)
     if usual is None:

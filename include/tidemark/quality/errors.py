@@ -13,20 +13,8 @@ from tidemark.spec.errors import SpecError
 class SuiteError(SpecError):
     """Invalid quality suites, with all of their problems."""
 
-    problem = "Invalid quality suite, {problem_count} problem(s):\n{problem_lines}\n"
-    expected = ""
-    actual = ""
+    problem = "Invalid quality suite, {count} problem(s):\n{lines}\n"
     fix = "Edit the files named above."
-
-    @property
-    def problem_count(self) -> int:
-        """Number of problems."""
-        return len(self.problems)
-
-    @property
-    def problem_lines(self) -> str:
-        """One indented line for each problem."""
-        return "\n".join(f"  {problem}" for problem in self.problems)
 
 
 @dataclass(kw_only=True, eq=False)

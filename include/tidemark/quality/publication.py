@@ -13,11 +13,12 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.offsets import SpanSet
+from tidemark.core.plain import record_of
 from tidemark.quality.check_results import CheckOutcome, QualityReport
 
 
 class PublicationStatus(StrEnum):
-    """Whether the published view shows the rows of a plan, and who decided it."""
+    """Publication status of a plan: a check decides the first two, an operator the others."""
 
     PUBLISHED = "published"
     """A check found no critical failure."""
@@ -67,13 +68,7 @@ class PublicationDecision:
 
     def as_record(self) -> dict[str, Any]:
         """Return the decision as plain values, for `--json`."""
-        return {
-            "plan": self.plan,
-            "status": str(self.status),
-            "decided_at": self.decided_at.isoformat(),
-            "decided_by": self.decided_by,
-            "reason": self.reason,
-        }
+        return record_of(self, without=["spans"])
 
 
 def effective_decisions(

@@ -1,7 +1,7 @@
-"""What a slice holds of each planned range, in one pass over its files and without Spark.
+"""Figures of the rows of a batch in each planned range, in one pass over its files without Spark.
 
-delta-rs streams the few small columns that it takes, at tens of millions of rows a second: a
-shuffle of Spark's, with its bitmaps, took more than a third of the landing's own time.
+delta-rs streams a few small columns at tens of millions of rows a second. A shuffle in Spark took
+more than a third of the time of the landing (docs/adr/0021-ranges-without-spark.md).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tidemark.quality.checks import RangeFigures
 _Longs: TypeAlias = npt.NDArray[np.int64]
 
 _ROWS = """
-    SELECT partition, place, null_key, null_value, no_timestamp,
+    SELECT partition, record_offset, null_key, null_value, no_timestamp,
            CASE WHEN no_timestamp THEN NULL
                 WHEN stamp IS NULL THEN far_ms * 1000.0 - CAST(ingested AS DOUBLE)
                 ELSE CAST(stamp - ingested AS DOUBLE) END AS ahead
     FROM (
-        SELECT coalesce(partition, -1) AS partition, coalesce("offset", -1) AS place,
+        SELECT coalesce(partition, -1) AS partition, coalesce("offset", -1) AS record_offset,
                ingested, stamp, far_ms,
                {null_key} AS null_key, {null_value} AS null_value,
                coalesce(timestamp_type = -1 OR stamp = -1000, FALSE)
@@ -47,14 +47,14 @@ _ROWS = """
 
 
 def range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[RangeFigures]:
-    """Figures by planned range, and of the rows outside all of them.
+    """Return the figures of each planned range, and of the rows outside all planned ranges.
 
     Args:
-        ref: The slice.
-        expected: What was planned; ranges of one partition do not overlap.
+        ref: The batch.
+        expected: The planned ranges; ranges of one partition do not overlap.
 
     Raises:
-        StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: The table cannot be read.
+        StorageFailure, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
     with translate_delta_errors(ref.table, "reading the table"):
         return _range_figures(ref, expected)
@@ -63,33 +63,34 @@ def range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[R
 def _range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[RangeFigures]:
     table = DeltaTable(ref.table, version=ref.table_version)
     footers = _footers(table, ref.plan_sequence)
-    nulls = {f"null_{name}": _null(footers, name) for name in ("key", "value")}
+    nulls = {f"null_{name}": _is_null(footers, name) for name in ("key", "value")}
     topics = _read(
         table, f"SELECT DISTINCT topic_id FROM t WHERE plan_sequence = {ref.plan_sequence}"
     )
-    found = []
+    figures = []
     for topic_id in sorted((topics.read_all()["topic_id"].to_pylist()), key=str):
         planned = [each for each in expected if each.topic_id == topic_id]
         quoted = str(topic_id).replace("'", "''")
         topic = "topic_id IS NULL" if topic_id is None else f"topic_id = '{quoted}'"
         rows = _read(table, _ROWS.format(plan=ref.plan_sequence, topic=topic, **nulls))
-        for (partition, start), held in sorted(_held(rows, planned).items(), key=_by_place):
-            found.append(held.figures(topic_id, partition, start))
-    return found
+        counts = _counts_by_range(rows, planned)
+        for (partition, start), each in sorted(counts.items(), key=_by_partition_and_start):
+            figures.append(each.figures(topic_id, partition, start))
+    return figures
 
 
-def _null(footers: Sequence[FileMetaData] | None, column: str) -> str:
-    """SQL for whether a row lacks it; it is read only where a file may lack it.
+def _is_null(footers: Sequence[FileMetaData] | None, column: str) -> str:
+    """Return SQL for whether a row lacks a value. The SQL reads the column only if it can be null.
 
-    Values are most of a table's bytes, and the footers tell whether all are there. That stays
-    true whatever plans share a file and whatever was deleted from it since.
+    Values are most of a table's bytes, and the footers state whether a file has nulls. A file
+    without nulls has none for any of its plans, whatever was deleted from it since.
     """
-    if footers is None or not all(_is_full(footer, column) for footer in footers):
+    if footers is None or not all(_has_no_nulls(footer, column) for footer in footers):
         return f'"{column}" IS NULL'
     return "FALSE"
 
 
-def _is_full(footer: FileMetaData, column: str) -> bool:
+def _has_no_nulls(footer: FileMetaData, column: str) -> bool:
     statistics = column_statistics(footer, column)
     return bool(statistics) and all(
         each is not None and each.has_null_count and each.null_count == 0 for each in statistics
@@ -97,14 +98,14 @@ def _is_full(footer: FileMetaData, column: str) -> bool:
 
 
 def _footers(table: DeltaTable, plan_sequence: int) -> list[FileMetaData] | None:
-    """Of the files that may hold rows of a plan; None if PyArrow cannot open one."""
-    held = table.file_uris(file_pruning_predicate=f"plan_sequence = {plan_sequence}")
+    """Return the footers of files that may contain rows of a plan; None if one cannot be read."""
+    uris = table.file_uris(file_pruning_predicate=f"plan_sequence = {plan_sequence}")
     try:
         files, folder = folder_of(table.table_uri)
-        # All in the table's storage: to find it again for each file takes requests of its own.
+        # One file system for all files: to open it for each file takes additional requests.
         root = urlsplit(table.table_uri).path
-        places = [urlsplit(uri).path.removeprefix(root) for uri in held]
-        return footers_of(files, [f"{folder}/{place}" for place in places])
+        paths = [urlsplit(uri).path.removeprefix(root) for uri in uris]
+        return footers_of(files, [f"{folder}/{path}" for path in paths])
     except (OSError, ValueError):
         return None
 
@@ -113,18 +114,20 @@ def _read(table: DeltaTable, sql: str) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(sql))
 
 
-def _by_place(item: tuple[tuple[int, int | None], _Held]) -> tuple[int, int]:
+def _by_partition_and_start(item: tuple[tuple[int, int | None], _RangeCounts]) -> tuple[int, int]:
     (partition, start), _ = item
     return partition, -1 if start is None else start
 
 
 @dataclass(slots=True)
-class _Held:
-    """What was seen so far of one range, or of what lies outside all ranges of a partition.
+class _RangeCounts:
+    """Counts of the rows read so far in one range, or outside all ranges of a partition.
 
     Attributes:
-        starts, ends: Runs of neighbouring offsets, half-open: 16 bytes each, and four times that
-            in the end. One run a batch where none is missing, one a record in the worst case.
+        latest, earliest: Microseconds from ingestion to a timestamp; None without timestamps.
+        starts, ends: Half-open runs of consecutive offsets, 16 bytes for each run. `distinct` needs
+            four times that. A batch of rows is one run if no offset is missing, and in the worst
+            case one run for each row.
     """
 
     records: int = 0
@@ -137,24 +140,24 @@ class _Held:
     ends: list[_Longs] = field(default_factory=list)
 
     def add(self, rows: _Rows) -> None:
-        self.records += len(rows.places)
+        self.records += len(rows.offsets)
         self.null_keys += int(rows.null_key.sum())
         self.null_values += int(rows.null_value.sum())
         self.no_timestamps += int(rows.no_timestamp.sum())
-        stamped = rows.ahead[~np.isnan(rows.ahead)]
-        if len(stamped):
-            latest, earliest = float(stamped.max()), float(stamped.min())
+        ahead = rows.ahead[~np.isnan(rows.ahead)]
+        if len(ahead):
+            latest, earliest = float(ahead.max()), float(ahead.min())
             self.latest = latest if self.latest is None else max(self.latest, latest)
             self.earliest = earliest if self.earliest is None else min(self.earliest, earliest)
-        places = np.sort(rows.places, kind="stable")
-        places = places[_changes(places)]
-        breaks = np.flatnonzero(np.diff(places) != 1)
-        self.starts.append(places[np.concatenate(([0], breaks + 1))])
-        self.ends.append(places[np.concatenate((breaks, [len(places) - 1]))] + 1)
+        offsets = np.sort(rows.offsets, kind="stable")
+        offsets = offsets[_changes(offsets)]
+        breaks = np.flatnonzero(np.diff(offsets) != 1)
+        self.starts.append(offsets[np.concatenate(([0], breaks + 1))])
+        self.ends.append(offsets[np.concatenate((breaks, [len(offsets) - 1]))] + 1)
 
     @property
     def distinct(self) -> int:
-        """Different offsets: what the runs cover together."""
+        """Number of distinct offsets: the size of the union of all runs."""
         starts, ends = np.concatenate(self.starts), np.concatenate(self.ends)
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
@@ -178,37 +181,37 @@ class _Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Columns of some rows: their offsets, what they lack, and microseconds ahead of ingestion."""
+    """Columns of some rows. `ahead` is in microseconds from ingestion; NaN without a timestamp."""
 
-    places: _Longs
+    offsets: _Longs
     null_key: npt.NDArray[np.bool_]
     null_value: npt.NDArray[np.bool_]
     no_timestamp: npt.NDArray[np.bool_]
     ahead: npt.NDArray[np.float64]
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> _Rows:
-        if chosen.all():
+    def where(self, condition: npt.NDArray[np.bool_]) -> _Rows:
+        if condition.all():
             return self
         return _Rows(
-            places=self.places[chosen],
-            null_key=self.null_key[chosen],
-            null_value=self.null_value[chosen],
-            no_timestamp=self.no_timestamp[chosen],
-            ahead=self.ahead[chosen],
+            offsets=self.offsets[condition],
+            null_key=self.null_key[condition],
+            null_value=self.null_value[condition],
+            no_timestamp=self.no_timestamp[condition],
+            ahead=self.ahead[condition],
         )
 
 
-def _held(
+def _counts_by_range(
     batches: pa.RecordBatchReader, planned: Sequence[BatchExpectation]
-) -> dict[tuple[int, int | None], _Held]:
-    """What rows of one incarnation hold, by partition and start of the range, None for none."""
-    found: dict[tuple[int, int | None], _Held] = {}
+) -> dict[tuple[int, int | None], _RangeCounts]:
+    """Count rows of one topic id by partition and start of the range; None outside all ranges."""
+    counts: dict[tuple[int, int | None], _RangeCounts] = {}
     for batch in batches:
         for partition, rows in _by_partition(batch):
             ranges = sorted((e.start, e.end) for e in planned if e.partition == partition)
-            for start, some in _by_range(rows, ranges):
-                found.setdefault((partition, start), _Held()).add(some)
-    return found
+            for start, rows_of_range in _by_range(rows, ranges):
+                counts.setdefault((partition, start), _RangeCounts()).add(rows_of_range)
+    return counts
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, _Rows]]:
@@ -216,11 +219,11 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, _Rows]]:
         return np.asarray(batch.column(name).to_numpy(zero_copy_only=False))
 
     rows = _Rows(
-        places=column("place").astype(np.int64, copy=False),
+        offsets=column("record_offset").astype(np.int64, copy=False),
         null_key=column("null_key").astype(np.bool_, copy=False),
         null_value=column("null_value").astype(np.bool_, copy=False),
         no_timestamp=column("no_timestamp").astype(np.bool_, copy=False),
-        # Nulls are none; microseconds of centuries are exact.
+        # Null becomes NaN. A float represents microseconds of centuries exactly.
         ahead=column("ahead").astype(np.float64, copy=False),
     )
     partitions = column("partition")
@@ -231,13 +234,13 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, _Rows]]:
 def _by_range(rows: _Rows, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int | None, _Rows]]:
     starts = np.array([start for start, _ in ranges], dtype=np.int64)
     ends = np.array([end for _, end in ranges], dtype=np.int64)
-    at = np.searchsorted(starts, rows.places, side="right") - 1
+    numbers = np.searchsorted(starts, rows.offsets, side="right") - 1
     if len(ranges):
-        at[rows.places >= ends[at]] = -1
-    for each in np.unique(at[_changes(at)]):
-        yield (None if each < 0 else int(starts[each])), rows.where(at == each)
+        numbers[rows.offsets >= ends[numbers]] = -1
+    for number in np.unique(numbers[_changes(numbers)]):
+        yield (None if number < 0 else int(starts[number])), rows.where(numbers == number)
 
 
 def _changes(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
-    """Where a value is not that before it: `unique` of all would hash each of them."""
+    """Return where a value differs from the previous one. `np.unique` would hash every value."""
     return np.concatenate(([True], values[1:] != values[:-1]))

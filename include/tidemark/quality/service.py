@@ -1,4 +1,4 @@
-"""Judging what a plan landed: the written slice, never the topic."""
+"""Checks the rows that a plan landed in the data table. Does not read the topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemark.spec.model import PipelineSpec
 
 
 class QualityChecker(Protocol):
-    """Runs quality suites over landed slices and keeps the results."""
+    """Runs quality suites on landed batches, and stores the results."""
 
     def check(
         self,
@@ -29,31 +29,31 @@ class QualityChecker(Protocol):
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
-        """Validate a slice; a failed expectation is a result, not an exception.
+        """Check a batch. A failed check is a result, not an exception.
 
         Raises:
-            SpecError: The suite's file cannot be used.
+            SuiteError: The suite's file is invalid.
         """
         ...
 
     def record(self, report: QualityReport) -> None:
-        """Keep a report's results as one more attempt."""
+        """Store a report as a new attempt."""
         ...
 
 
 class QualityPages(Protocol):
-    """The pages of quality checks; their results are in a table."""
+    """The pages of quality checks. The results table stores the results."""
 
     def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
-        """Remove pages of checks that are older than `keep`, except each pipeline's newest.
+        """Remove pages of checks that are older than `keep`, except each pipeline's newest check.
 
         Args:
             now: The time by this machine's clock.
             keep: How long pages stay.
-            dry_run: Only count them, and use this machine's clock.
+            dry_run: Only count the pages, and use this machine's clock.
 
         Returns:
-            The number of pages.
+            The number of removed pages; in a dry run the number of pages to remove.
 
         Raises:
             ClockDiffers: The file system's clock differs; nothing was removed.
@@ -66,14 +66,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Runs the quality suite of one pipeline over what its plans landed.
+    """Checks landed plans of one pipeline with its quality suite.
 
     Attributes:
         spec: The pipeline.
         data_table: Path or URI of its data table.
-        data_log: That table's log.
-        control: Where the plan and its counts are recorded.
-        checker: Runs the suite and keeps the results.
+        data_log: The log of the data table.
+        control: The control table.
+        checker: Runs the suite and stores the results.
         publication: The publication table.
         now: The clock.
     """
@@ -87,14 +87,14 @@ class Quality:
     now: Clock
 
     def check(self, sequence: int) -> QualityReport:
-        """Check one landed plan, keep the result, and publish or block the plan by it.
+        """Check one landed plan, store the results, and publish or block the plan.
 
-        Repeating it adds another attempt.
+        A repetition adds another attempt.
 
         Raises:
-            UnknownPlan: No such plan.
-            PlanAbandoned: It was given up.
-            PlanNotLanded: Nothing to check yet.
+            UnknownPlan: The pipeline has no such plan.
+            PlanAbandoned: The plan was abandoned or undone.
+            PlanNotLanded: The plan is open.
         """
         plan, landing = self.landed(sequence)
         expected = BatchExpectation.of(plan, landing)
@@ -106,17 +106,20 @@ class Quality:
         return report
 
     def landed(self, sequence: int) -> tuple[Plan, Landing]:
-        """A plan that can be checked, and what is there of it. Raises what `check` does."""
+        """Return a landed plan, and its rows in the newest version if it lost rows to later plans.
+
+        Errors are those of `check`.
+        """
         record = recorded_plan(self.control, self.spec.name, sequence)
         landing = landing_of(record)
         if record.held_now is not None and record.held_now.counts != landing.counts:
-            # It has lost rows to others: what is left of it is in the newest version alone.
+            # Later plans replaced rows of the plan. Only the newest version has the other rows.
             newest = self.data_log.current_landing(record.plan).table_version
             landing = replace(record.held_now, table_version=newest)
         return record.plan, landing
 
     def batch_ref(self, plan: Plan, landing: Landing) -> BatchRef:
-        """Where the rows of a landed plan are."""
+        """Return the reference to the rows of a landed plan."""
         return BatchRef(
             pipeline=self.spec.name,
             table=self.data_table,
@@ -127,10 +130,10 @@ class Quality:
 
 
 def raise_if_failed(report: QualityReport) -> None:
-    """Raise the error that fails a run if a critical check failed.
+    """Raise an error, which fails the run, if a critical check failed.
 
     Raises:
-        QualityFailed: A critical check did not hold.
+        QualityFailed: A critical check failed.
     """
     failed = tuple(result.name for result in report.failed_critical())
     if failed:

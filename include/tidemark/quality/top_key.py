@@ -1,4 +1,4 @@
-"""The most frequent key of a slice, in bounded memory and without Spark."""
+"""The most frequent key of a batch, in bounded memory and without Spark."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.quality.check_results import BatchRef
 from tidemark.quality.checks import TopKey
 
-_KEY_SHOWN = 40
-_KEYS_HELD = 1_000_000
-"""The most different keys that are counted at a time."""
-_ROWS_HELD = 1_000_000
-_BYTES_HELD = 128 * 2**20
-"""The most bytes of counted keys, and of keys to add. Long keys leave room for fewer."""
+_MAX_KEY_LENGTH = 40
+_MAX_KEYS = 1_000_000
+"""Most distinct keys in memory."""
+_GROUP_ROWS = 1_000_000
+_MAX_BYTES = 128 * 2**20
+"""Most bytes of the counted keys, and of a group of keys to add. Of long keys fewer fit."""
 _OVERHEAD = 8
-"""Bytes of a key in memory beside its content."""
+"""Bytes of a key in memory in addition to its content."""
 
 
-def top_key(ref: BatchRef, keys_held: int = _KEYS_HELD) -> TopKey:
-    """Find the key with the most rows; the smallest one of equally frequent keys.
+def top_key(ref: BatchRef, max_keys: int = _MAX_KEYS) -> TopKey:
+    """Return the key with the most rows; the smallest one of equally frequent keys.
 
-    The number of rows is exact. The key is the most frequent one if the slice has at most
-    `keys_held` different keys, and at most `_BYTES_HELD` bytes of them. Otherwise a first pass
-    keeps the keys that may be the most frequent, and a second pass counts them. The first pass may
-    drop keys with at most `missing` rows: the slice's rows divided by the keys that fit, plus one.
-    So the result is exact if a key has more rows than this. Otherwise another key may have more
-    rows, by less than `missing`.
+    The number of rows is exact. The key is the most frequent one if the batch has at most
+    `max_keys` distinct keys with at most `_MAX_BYTES` bytes. Otherwise a first pass selects keys
+    that may be the most frequent, and a second pass counts them. The first pass may drop keys with
+    at most `missing` rows: the rows of the batch divided by the keys that fit, plus one. The result
+    is exact if a key has more rows than this. Otherwise another key may have more rows, by less
+    than `missing`.
 
     Args:
-        ref: The slice.
-        keys_held: The most different keys that are counted at a time.
+        ref: The batch.
+        max_keys: Most distinct keys in memory.
 
     Raises:
-        StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: The table cannot be read.
+        StorageFailure, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
     with translate_delta_errors(ref.table, "reading the table"):
-        found = _Counts.of(_keys(ref), keys_held)
-        keys, records = found.keys, found.records
-        if found.missing:
-            keys = found.keys if len(found.keys) else found.any
-            records = _records_of(keys, _keys(ref))
+        counts = _Counts.of(_keys(ref), max_keys)
+        keys, records = counts.keys, counts.records
+        if counts.missing:
+            keys = counts.keys if len(counts.keys) else counts.dropped
+            records = _count_rows(keys, _keys(ref))
     if not len(keys):
         return TopKey(key=None, records=0)
-    equal = keys.take(pa.array(np.flatnonzero(records == records.max())))
-    first = equal[pc.sort_indices(equal)[0].as_py()].as_py()
-    text = first.decode("utf-8", errors="replace")[:_KEY_SHOWN]
+    most_frequent = keys.take(pa.array(np.flatnonzero(records == records.max())))
+    first = most_frequent[pc.sort_indices(most_frequent)[0].as_py()].as_py()
+    text = first.decode("utf-8", errors="replace")[:_MAX_KEY_LENGTH]
     return TopKey(key=text, records=int(records.max()))
 
 
@@ -66,59 +66,59 @@ def _keys(ref: BatchRef) -> Iterator[pa.Array]:
 
 
 def _in_groups(keys: Iterable[pa.Array]) -> Iterator[list[pa.Array]]:
-    """Keys in groups of about `_ROWS_HELD` keys, or of `_BYTES_HELD` bytes."""
-    held: list[pa.Array] = []
+    """Yield keys in groups of about `_GROUP_ROWS` keys, or of `_MAX_BYTES` bytes."""
+    group: list[pa.Array] = []
     for each in keys:
-        held.append(each)
-        if sum(map(len, held)) >= _ROWS_HELD or sum(a.nbytes for a in held) >= _BYTES_HELD:
-            yield held
-            held = []
-    yield held
+        group.append(each)
+        if sum(map(len, group)) >= _GROUP_ROWS or sum(a.nbytes for a in group) >= _MAX_BYTES:
+            yield group
+            group = []
+    yield group
 
 
-def _records_of(wanted: pa.Array, keys: Iterable[pa.Array]) -> npt.NDArray[np.int64]:
-    """The rows of each wanted key."""
-    records = np.zeros(len(wanted), np.int64)
+def _count_rows(selected: pa.Array, keys: Iterable[pa.Array]) -> npt.NDArray[np.int64]:
+    """Return the number of rows of each selected key."""
+    records = np.zeros(len(selected), np.int64)
     for group in _in_groups(keys):
-        # Each call builds a hash table of the wanted keys: once for a group, not for a batch.
-        places = pc.index_in(pa.chunked_array(group, wanted.type), value_set=wanted)
-        np.add.at(records, places.drop_null().to_numpy(), 1)
+        # Each call builds a hash table of the selected keys. Groups need fewer calls than arrays.
+        indices = pc.index_in(pa.chunked_array(group, selected.type), value_set=selected)
+        np.add.at(records, indices.drop_null().to_numpy(), 1)
     return records
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Rows by key.
+    """Approximate number of rows by key.
 
     Attributes:
-        keys: Different keys.
-        records: Rows of each.
-        missing: The most rows that a count lacks, and that a key without a count has.
-        any: One of the keys that were dropped last; empty if none was dropped.
+        keys: Distinct keys.
+        records: Number of rows of each key, at most `missing` below the true number.
+        missing: Most rows of a key that has no count.
+        dropped: One of the keys that were dropped last; empty if none was dropped.
     """
 
     keys: pa.Array
     records: npt.NDArray[np.int64]
     missing: int
-    any: pa.Array
+    dropped: pa.Array
 
     @classmethod
-    def of(cls, keys: Iterable[pa.Array], keys_held: int) -> Self:
-        """Count keys, with at most `keys_held` different keys of `_BYTES_HELD` bytes in memory."""
-        none = pa.nulls(0, pa.large_binary())
-        counts = cls(none, np.zeros(0, np.int64), 0, none)
+    def of(cls, keys: Iterable[pa.Array], max_keys: int) -> Self:
+        """Count keys, with at most `max_keys` distinct keys of `_MAX_BYTES` bytes in memory."""
+        no_keys = pa.nulls(0, pa.large_binary())
+        counts = cls(no_keys, np.zeros(0, np.int64), 0, no_keys)
         for group in _in_groups(keys):
-            counts = counts._with(group, keys_held)
+            counts = counts._with(group, max_keys)
         return counts
 
-    def _with(self, more: Sequence[pa.Array], keys_held: int) -> Self:
-        """Count more keys.
+    def _with(self, more: Sequence[pa.Array], max_keys: int) -> Self:
+        """Return the counts with more keys.
 
-        If more keys differ than fit, lowers all counts by the count of the most frequent key that
-        does not fit, and drops keys whose count is then zero or less (Misra and Gries, "Finding
-        repeated elements", 1982).
+        If more distinct keys exist than fit, the method lowers all counts by the count of the most
+        frequent key that does not fit, and drops keys whose count is then zero or less (Misra and
+        Gries, "Finding repeated elements", 1982).
         """
-        # Without Arrow's `group_by`, which imports its datasets (docs/adr/0003).
+        # Arrow's `group_by` imports its datasets (docs/adr/0003).
         encoded = pa.concat_arrays([self.keys, *more]).dictionary_encode()
         weights = np.ones(len(encoded), np.int64)
         weights[: len(self.keys)] = self.records
@@ -126,17 +126,17 @@ class _Counts:
         keys, records = encoded.dictionary, np.zeros(len(encoded.dictionary), np.int64)
         np.add.at(records, codes, weights)
         sizes = pc.binary_length(keys).to_numpy(zero_copy_only=False) + _OVERHEAD
-        if len(keys) <= keys_held and sizes.sum() <= _BYTES_HELD:
+        if len(keys) <= max_keys and sizes.sum() <= _MAX_BYTES:
             return replace(self, keys=keys, records=records)
         by_records = np.argsort(-records, kind="stable")
-        in_bytes = np.searchsorted(sizes[by_records].cumsum(), _BYTES_HELD, side="right")
-        fitting = min(keys_held, int(in_bytes))
+        in_bytes = np.searchsorted(sizes[by_records].cumsum(), _MAX_BYTES, side="right")
+        fitting = min(max_keys, int(in_bytes))
         excess = int(records[by_records[fitting]])
-        left = np.flatnonzero(records > excess)
+        remaining = np.flatnonzero(records > excess)
         return replace(
             self,
-            keys=keys.take(pa.array(left)),
-            records=records[left] - excess,
+            keys=keys.take(pa.array(remaining)),
+            records=records[remaining] - excess,
             missing=self.missing + excess,
-            any=keys.take(pa.array(by_records[fitting : fitting + 1])),
+            dropped=keys.take(pa.array(by_records[fitting : fitting + 1])),
         )

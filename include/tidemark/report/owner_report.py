@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tidemark.core.plain import plain
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.report.certificate import Certificate
@@ -52,7 +53,7 @@ class RuleSummary:
             "plans": self.plans,
             "broken_by": list(self.broken),
             "values": [list(each) for each in self.values],
-            "examples": [each.as_record() for each in self.examples],
+            "examples": plain(self.examples),
         }
 
 

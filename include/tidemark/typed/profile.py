@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tidemark.core.record import LogRecord
 
 MAX_LISTED_VALUES = 10
-"""The most different values of a field that a rule lists."""
+"""Most distinct values of a field that a rule lists."""
 _LEAST_LONG, _MOST_LONG = -(2**63), 2**63 - 1
 
 _Scalar: TypeAlias = str | int | float | bool
@@ -39,23 +39,23 @@ class FieldProfile:
 
     Attributes:
         name: Name of the field.
-        seen: Number of records with a value other than null.
+        present: Number of records with a value other than null.
         types: Number of these records by type.
-        least: The smallest number, or the length of the shortest text; None without either.
-        greatest: The largest number, or the length of the longest text; None without either.
-        values: The different values as text.
-        keyed: Number of records with the field and a key.
-        as_key: Number of records whose key equals the value as text.
+        minimum: The smallest number, or the length of the shortest text; None without either.
+        maximum: The largest number, or the length of the longest text; None without either.
+        distinct: The distinct values as text.
+        with_key: Number of records with the field and a key.
+        equal_to_key: Number of records whose key equals the value as text.
     """
 
     name: str
-    seen: int = 0
+    present: int = 0
     types: Counter[SqlType] = field(default_factory=Counter)
-    least: float | None = None
-    greatest: float | None = None
-    values: set[str] = field(default_factory=set)
-    keyed: int = 0
-    as_key: int = 0
+    minimum: float | None = None
+    maximum: float | None = None
+    distinct: set[str] = field(default_factory=set)
+    with_key: int = 0
+    equal_to_key: int = 0
 
     @property
     def type(self) -> SqlType:
@@ -73,31 +73,31 @@ class FieldProfile:
     @property
     def is_unique(self) -> bool:
         """Whether all values differ."""
-        return len(self.values) == self.seen
+        return len(self.distinct) == self.present
 
-    def add(self, value: Any, key: str | None, *, keyed: bool) -> None:
+    def add(self, value: Any, key: str | None, *, has_key: bool) -> None:
         """Add one record.
 
         Args:
             value: The value of the field.
             key: The key as text; None without a key, or if it is not UTF-8.
-            keyed: Whether the record has a key.
+            has_key: Whether the record has a key.
         """
         if value is None:
             return
-        self.seen += 1
-        self.keyed += keyed
+        self.present += 1
+        self.with_key += has_key
         kind = _type_of(value)
         self.types[kind] += 1
         if kind is SqlType.NESTED:
             return
         text = _text_of(value)
-        self.values.add(text)
-        self.as_key += key == text
+        self.distinct.add(text)
+        self.equal_to_key += key == text
         if not isinstance(value, bool):
             size = len(value) if isinstance(value, str) else value
-            self.least = size if self.least is None else min(self.least, size)
-            self.greatest = size if self.greatest is None else max(self.greatest, size)
+            self.minimum = size if self.minimum is None else min(self.minimum, size)
+            self.maximum = size if self.maximum is None else max(self.maximum, size)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Profile:
 
     Attributes:
         records: Number of records.
-        keys: The different keys as text; all keys that are not UTF-8 count as one.
+        keys: The distinct keys as text; all keys that are not UTF-8 count as one.
         with_key: Number of records with a key.
         tombstones: Number of records without a value.
         objects: Number of records whose value is a JSON object.
@@ -149,7 +149,7 @@ class Profile:
         self.objects += 1
         for name, value in content.items():
             self.fields.setdefault(name, FieldProfile(name=name)).add(
-                value, key, keyed=record.key is not None
+                value, key, has_key=record.key is not None
             )
 
     def as_record(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Profile:
             "tombstones": self.tombstones,
             "json_objects": self.objects,
             "fields": {
-                each.name: {"type": str(each.type), "seen": each.seen}
+                each.name: {"type": str(each.type), "present": each.present}
                 for each in self.fields.values()
             },
         }

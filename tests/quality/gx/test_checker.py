@@ -1,4 +1,4 @@
-"""The quality check on real Delta tables, Spark and Great Expectations."""
+"""The quality check with real Delta tables, Spark and Great Expectations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 
 def row(offset: int, **more: Any) -> Row:
-    """One bronze row of plan 1."""
+    """Return one bronze row of plan 1."""
     return {
         "key": b"foo",
         "value": b"text",
@@ -70,12 +70,12 @@ def row(offset: int, **more: Any) -> Row:
 
 
 def rows(offsets: Iterable[int], **more: Any) -> list[Row]:
-    """Bronze rows that differ by offset."""
+    """Return bronze rows that differ by offset."""
     return [row(offset, **more) for offset in offsets]
 
 
 def price(offset: int, **fields: Any) -> Row:
-    """A bronze row with a price as `tidemark sample produce` makes them."""
+    """Return a bronze row with a price, as `tidemark sample produce` creates it."""
     value = {
         "quote_id": f"Q{offset}",
         "ticker": "ACME",
@@ -89,7 +89,7 @@ def price(offset: int, **fields: Any) -> Row:
 def planned(
     start: int, end: int, records: int | None = None, partition: int = 0
 ) -> BatchExpectation:
-    """What the control table says of one range; full of records unless said otherwise."""
+    """Return the recorded number of records of a range; by default one for each offset."""
     return BatchExpectation(
         topic_id="T1",
         partition=partition,
@@ -100,7 +100,7 @@ def planned(
 
 
 class Check:
-    """One pipeline's table and its quality check, in folders of their own."""
+    """The table of one pipeline and its quality check, in their own folders."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.table = str(folder / "bronze")
@@ -142,32 +142,32 @@ class Check:
 
 @pytest.fixture
 def check(spark: SparkSession, tmp_path: Path) -> Check:
-    """A pipeline with an empty place for its table."""
+    """Return a pipeline without a table."""
     return Check(spark, tmp_path)
 
 
 @pytest.fixture
 def shipped(check: Check) -> Check:
-    """The same, with the suites of the repository."""
+    """Return a pipeline with the suites of the repository."""
     check.suites.rmdir()
     check.suites.symlink_to(SHIPPED)
     return check
 
 
-def of(report: QualityReport, name: str) -> CheckResult:
-    """The result of one check, by its name or its column."""
+def result_of(report: QualityReport, name: str) -> CheckResult:
+    """Return the result of one check, by its name or its column."""
     (result,) = (result for result in report.results if name in (result.check, result.column))
     return result
 
 
 def page(report: QualityReport, suite: str) -> str:
-    """The newest page of a suite."""
+    """Return the newest page of a suite."""
     runs = json.loads(Path(report.data_docs).with_name("runs.json").read_text(encoding="utf-8"))
     return (Path(report.data_docs).parent / runs[0]["pages"][suite]).read_text(encoding="utf-8")
 
 
 def jobs_of(spark: SparkSession, group: str, action: Callable[[], object]) -> int:
-    """How many Spark jobs an action runs."""
+    """Return the number of Spark jobs of an action."""
     spark.sparkContext.setJobGroup(group, group)
     try:
         action()
@@ -183,7 +183,7 @@ pytestmark = pytest.mark.spark
 
 
 def sample_rows(topic: str) -> list[Row]:
-    """Bronze rows of 500 records that `tidemark sample produce` makes."""
+    """Return bronze rows of 500 records that `tidemark sample produce` creates."""
     made = SAMPLES[topic].records(
         seed=1, start=0, count=500, base_ms=int(NOW.timestamp() * 1000) - 60_000
     )
@@ -204,7 +204,7 @@ def sample_rows(topic: str) -> list[Row]:
     [("streams-intro", "streams_intro"), ("prices", "prices"), ("orders", "orders")],
 )
 def test_the_samples_pass_their_suites(shipped: Check, topic: str, suite: str) -> None:
-    """Every check of every shipped suite holds on what `tidemark sample produce` makes."""
+    """Every check of every shipped suite."""
     shipped.land(sample_rows(topic))
     report = shipped(planned(0, 500), suite=suite)
     assert [result for result in report.results if not result.passed] == []
@@ -212,8 +212,10 @@ def test_the_samples_pass_their_suites(shipped: Check, topic: str, suite: str) -
 
 
 @pytest.mark.parametrize("topic", ["prices", "orders"])
-def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> None:
-    """As it is; and of one record that is like none of them every rule on its field tells."""
+def test_the_sample_of_a_draft_passes_it_and_another_record_fails_it(
+    check: Check, topic: str
+) -> None:
+    """Each rule about a field of the other record fails."""
     landed = sample_rows(topic)
     check.land(landed)
     found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
@@ -234,7 +236,7 @@ def test_what_a_suite_was_drafted_from_passes_it(check: Check, topic: str) -> No
 
 
 def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
-    """A key that is no number breaks the rule, and stops no check."""
+    """A key that is no number fails the rule, and the check completes."""
     landed = [
         row(n, key=b"%d" % n, value=b'{"id": %d, "at": "0000-00-00 00:00:00"}' % n)
         for n in range(200)
@@ -245,43 +247,43 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 201), suite="mine")
     assert [result for result in report.results if not result.passed] == []
-    assert of(report, "key_problem").unexpected_count == 1
+    assert result_of(report, "key_problem").unexpected_count == 1
 
 
 # -- built-in checks -----------------------------------------------------------------------------
 
 
-def test_a_double_is_found(check: Check) -> None:
-    """I1: one record twice, in another file and row group, among 40,000 others."""
+def test_a_duplicate_is_found_in_another_file_among_40000_records(check: Check) -> None:
+    """I1."""
     check.land(rows(range(40_000)))
     version = check.land([row(32_768)])
     report = check(planned(0, 40_000, records=40_001), version=version)
-    double = of(report, "duplicate_records")
+    double = result_of(report, "duplicate_records")
     assert (double.passed, double.observed) == (False, "1 (partition 0: 1)")
     assert report.failed_critical() == (double,)
     assert report.outcome is CheckOutcome.FAILED
 
 
-def test_equal_offsets_of_other_partitions_are_no_doubles(check: Check) -> None:
-    """S5: an offset says nothing without its partition."""
+def test_equal_offsets_of_two_partitions_are_no_duplicates(check: Check) -> None:
+    """S5."""
     check.land([*rows(range(10)), *rows(range(10), partition=1)])
     assert check(planned(0, 10), planned(0, 10, partition=1)).outcome is CheckOutcome.PASSED
 
 
-def test_a_missing_record_is_found(check: Check) -> None:
-    """I1: the control table says ten, the data table has nine."""
+def test_a_missing_record_fails_the_check_and_is_on_the_page(check: Check) -> None:
+    """I1: ten records are recorded, and the table has nine."""
     check.land(rows(range(9)))
     report = check(planned(0, 10))
-    off = of(report, "ranges_off")
+    off = result_of(report, "range_count_mismatches")
     assert (off.passed, off.observed) == (False, "1 (partition 0 [0, 10): 9 records, 10 recorded)")
     assert "partition 0 [0, 10): 9 records, 10 recorded" in page(report, "built_in")
 
 
-def test_ranges_of_one_partition_are_told_apart(check: Check) -> None:
-    """One range short and the next one long does not even out."""
+def test_a_short_range_and_a_long_range_of_one_partition_are_two_mismatches(check: Check) -> None:
+    """Although their sum is right."""
     check.land(rows([0, 1, 2, 10, 11]))
     report = check(planned(0, 4, records=2), planned(10, 14, records=3))
-    assert of(report, "ranges_off").observed == (
+    assert result_of(report, "range_count_mismatches").observed == (
         "2 (partition 0 [0, 4): 3 records, 2 recorded; partition 0 [10, 14): 2 records, 3 recorded)"
     )
 
@@ -289,39 +291,39 @@ def test_ranges_of_one_partition_are_told_apart(check: Check) -> None:
 @pytest.mark.parametrize(
     "stray", [{"offset": 10}, {"partition": 7}, {"topic_id": "T2"}], ids=lambda one: next(iter(one))
 )
-def test_a_record_that_nobody_planned_is_found(check: Check, stray: Row) -> None:
-    """The end of a range is outside it, and another incarnation's offsets mean nothing here."""
+def test_a_record_outside_the_plan_fails_the_check(check: Check, stray: Row) -> None:
+    """At the end of a range, in another partition, or of another topic id."""
     check.land([*rows(range(10)), row(5) | stray])
     report = check(planned(0, 10))
     assert [result.check for result in report.failed_critical()] == ["records_outside_plan"]
 
 
-def test_gaps_are_no_failure(check: Check) -> None:
-    """S6: what counts is what landed, not the width of the range."""
+def test_a_range_with_gaps_passes(check: Check) -> None:
+    """S6: the check compares with landed records, not with the size of the range."""
     check.land(rows([0, 3, 9]))
     assert check(planned(0, 10, records=3)).outcome is CheckOutcome.PASSED
 
 
-def test_a_plan_of_nothing_but_gaps_passes(check: Check) -> None:
-    """S6: an empty slice has nothing to fail on, in the suite as well."""
+def test_a_plan_of_gaps_passes_checks_and_suite(check: Check) -> None:
+    """S6: the batch is empty."""
     check.land(rows(range(3), plan_sequence=2))
     suite = check.suite(
         [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "key_text"}}]
     )
     report = check(planned(0, 10, records=0), suite=suite)
     assert report.outcome is CheckOutcome.PASSED
-    assert of(report, "top_key_percent").observed is None
+    assert result_of(report, "top_key_percent").observed is None
 
 
-def test_only_the_slice_is_read(check: Check) -> None:
-    """Other plans and later versions of the table are no part of what is judged."""
+def test_other_plans_and_later_versions_are_not_checked(check: Check) -> None:
+    """Only the rows of the batch are."""
     version = check.land([*rows(range(10)), *rows(range(10), plan_sequence=2)])
     check.land(rows(range(10)))
     assert check(planned(0, 10), version=version).outcome is CheckOutcome.PASSED
 
 
-def test_clocks_and_missing_timestamps_warn(check: Check) -> None:
-    """A timestamp two hours after ingestion, and one that Kafka says is none."""
+def test_late_clocks_and_missing_timestamps_are_warnings(check: Check) -> None:
+    """Two hours after ingestion, and a timestamp that Kafka marks as none."""
     check.land(
         [row(0, timestamp=NOW + timedelta(hours=2)), row(1, timestamp_type=-1), row(2), row(3)]
     )
@@ -334,7 +336,7 @@ def test_clocks_and_missing_timestamps_warn(check: Check) -> None:
 
 
 def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> None:
-    """Records without a timestamp are neither; a suite may set limits."""
+    """Without records that have no timestamp. A suite may set limits."""
     stamps = [NOW - timedelta(hours=3), NOW - timedelta(minutes=1)]
     check.land(
         [row(offset, timestamp=stamp) for offset, stamp in enumerate(stamps)]
@@ -342,21 +344,24 @@ def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> Non
     )
     suite = check.suite([], checks={"oldest_seconds_behind": {"limit": 60, "severity": "warning"}})
     report = check(planned(0, 4), suite=suite)
-    assert of(report, "seconds_behind").value == 60
-    late = of(report, "oldest_seconds_behind")
+    assert result_of(report, "seconds_behind").value == 60
+    late = result_of(report, "oldest_seconds_behind")
     assert (late.value, late.passed, late.severity) == (3 * 3600, False, Severity.WARNING)
-    assert of(report, "records").expectation == "No limit"
+    assert result_of(report, "records").expectation == "No limit"
 
 
-def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
-    """Volume and keys, against what the results table has of earlier plans."""
+def test_a_batch_unlike_earlier_plans_fails_drift_checks(check: Check) -> None:
+    """Compared with the figures in the results table."""
     check.land(rows(range(40)))
     usual = check(planned(0, 40))
     for plan in range(1, 9):
         check.quality.record(replace(usual, plan_sequence=plan))
     version = check.land([row(offset, plan_sequence=9) for offset in range(40, 80)])
     same = check(planned(40, 80), version=version, plan=9)
-    assert (of(same, "records_drift").value, of(same, "records_drift").passed) == (0, True)
+    assert (result_of(same, "records_drift").value, result_of(same, "records_drift").passed) == (
+        0,
+        True,
+    )
     version = check.land([row(offset, plan_sequence=10, key=None) for offset in range(80, 90)])
     odd = check(planned(80, 90), version=version, plan=10)
     drifted = {r.check: r.observed for r in odd.results if r.check.endswith("_drift")}
@@ -366,11 +371,11 @@ def test_a_slice_unlike_its_predecessors_is_told(check: Check) -> None:
     ]
     assert drifted["records_drift"] == "13.8 (10 against 40 in 8 earlier plans)"
     assert odd.outcome is CheckOutcome.PASSED
-    assert of(usual, "records_drift").value is None
+    assert result_of(usual, "records_drift").value is None
 
 
-def test_built_in_checks_need_neither_spark_nor_great_expectations(tmp_path: Path) -> None:
-    """The imports of both take longer than the checks."""
+def test_built_in_checks_import_neither_spark_nor_great_expectations(tmp_path: Path) -> None:
+    """The imports take longer than the checks."""
     write_deltalake(tmp_path / "bronze", pa.Table.from_pylist(rows(range(3)), BRONZE))
     code = f"""
 import sys
@@ -386,11 +391,11 @@ print([name for name in ("pyspark", "great_expectations") if name in sys.modules
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["['ranges_off']", "[]"]
+    assert done.stdout.splitlines() == ["['range_count_mismatches']", "[]"]
 
 
 def test_a_suite_can_make_skew_critical(check: Check) -> None:
-    """S16: the limit is the suite's, and the report names the key."""
+    """S16: the suite sets the limit, and the report names the key."""
     check.land([*rows(range(9)), row(9, key=b"bar")])
     suite = check.suite([], checks={"top_key_percent": {"limit": 50, "severity": "critical"}})
     (skewed,) = check(planned(0, 10), suite=suite).failed_critical()
@@ -398,8 +403,8 @@ def test_a_suite_can_make_skew_critical(check: Check) -> None:
     assert skewed.expectation.startswith("At most 50% of records with the most frequent key")
 
 
-def test_a_lost_spark_session_is_no_failure_to_write_pages(tmp_path: Path) -> None:
-    """PySpark raises the error of its connection to a Java process that has ended."""
+def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path) -> None:
+    """PySpark raises the connection error of a Java process that has ended."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
 
@@ -440,8 +445,8 @@ def test_a_lost_spark_session_is_no_failure_to_write_pages(tmp_path: Path) -> No
 # -- a suite's own expectations ------------------------------------------------------------------
 
 
-def test_bad_values_are_counted_and_shown(shipped: Check) -> None:
-    """The results count them; the page shows what they are and where."""
+def test_unexpected_values_are_counted_and_shown_with_partition_and_offset(shipped: Check) -> None:
+    """In the results and on the page."""
     shipped.land(
         [
             *(price(offset) for offset in range(18)),
@@ -450,28 +455,28 @@ def test_bad_values_are_counted_and_shown(shipped: Check) -> None:
         ]
     )
     report = shipped(planned(0, 20), suite="prices")
-    bad = of(report, "value_problem")
+    bad = result_of(report, "value_problem")
     assert (bad.passed, bad.unexpected_count, bad.severity) == (False, 1, Severity.CRITICAL)
-    assert of(report, "price").unexpected_count == 1
-    assert of(report, "price").unexpected_percent == pytest.approx(100 / 19)
+    assert result_of(report, "price").unexpected_count == 1
+    assert result_of(report, "price").unexpected_percent == pytest.approx(100 / 19)
     assert {r.column for r in report.failed_critical()} == {"value_problem", "price"}
     shown = " ".join(re.sub(r"<[^>]+>", " ", page(report, "prices")).split())
     assert "Unexpected Value Count partition offset not JSON 1 0 18" in shown
     assert "Unexpected Value Count partition offset -1.0 1 0 19" in shown
-    assert of(report, "price").examples == (Example(0, 19, "-1.0"),)
+    assert result_of(report, "price").examples == (Example(0, 19, "-1.0"),)
     assert bad.examples == (Example(0, 18, "not JSON"),)
-    assert of(report, "currency").examples == ()
+    assert result_of(report, "currency").examples == ()
 
 
-def test_of_many_broken_rows_a_few_are_shown_and_each_shortened(check: Check) -> None:
-    """All of them are counted; a page shows no more of rows than the results."""
+def test_ten_shortened_examples_are_shown_of_many_unexpected_rows(check: Check) -> None:
+    """All of them are counted."""
     check.land([row(offset, value=b"%03d" % offset + b"x" * 497) for offset in range(25)])
     rule = {
         "type": "expect_column_values_to_be_in_set",
         "kwargs": {"value_set": ["x"], "column": "value_text"},
     }
     report = check(planned(0, 25), suite=check.suite([rule]))
-    result = of(report, "value_text")
+    result = result_of(report, "value_text")
     assert (result.unexpected_count, len(result.examples)) == (25, 10)
     assert [each.value for each in result.examples] == [
         f"{each.offset:03}" + "x" * 77 for each in result.examples
@@ -481,8 +486,8 @@ def test_of_many_broken_rows_a_few_are_shown_and_each_shortened(check: Check) ->
     assert "x" * 78 not in shown
 
 
-def test_no_report_shows_what_a_suite_masks(check: Check) -> None:
-    """Not the pages, not the table, not what is returned; how many and where stays."""
+def test_masked_values_are_in_no_page_table_or_result(check: Check) -> None:
+    """Counts, partitions and offsets are."""
     check.land([row(0, key=b"secret-key", value=b"secret-value"), row(1, value=None)])
     in_set = {"type": "expect_column_values_to_be_in_set"}
     rules: list[dict[str, Any]] = [
@@ -514,16 +519,16 @@ def test_no_report_shows_what_a_suite_masks(check: Check) -> None:
         assert not re.search("secret|987,?654", text)
 
 
-def test_tombstones_break_no_rule_on_values(shipped: Check) -> None:
-    """S4: null is not a bad value."""
+def test_tombstones_pass_rules_on_values(shipped: Check) -> None:
+    """S4: null is no unexpected value."""
     shipped.land(
         [price(0), price(1), row(2, key=b"ACME", value=None), row(3, key=None, value=None)]
     )
     assert shipped(planned(0, 4), suite="prices").outcome is CheckOutcome.PASSED
 
 
-def test_a_share_may_be_tolerated(check: Check) -> None:
-    """`mostly` works, and the counts still say how many there were."""
+def test_mostly_tolerates_a_share_of_unexpected_rows(check: Check) -> None:
+    """The result contains their number."""
     check.land([*rows(range(9)), row(9, key=b"bar")])
     suite = check.suite(
         [
@@ -533,12 +538,12 @@ def test_a_share_may_be_tolerated(check: Check) -> None:
             }
         ]
     )
-    result = of(check(planned(0, 10), suite=suite), "key_text")
+    result = result_of(check(planned(0, 10), suite=suite), "key_text")
     assert (result.passed, result.observed) == (True, "1 of 10 unexpected")
 
 
-def test_results_keep_the_order_of_the_file(check: Check) -> None:
-    """Great Expectations answers aggregates and row rules in an order of its own."""
+def test_results_have_the_order_of_the_suites_file(check: Check) -> None:
+    """Great Expectations returns them in another order."""
     check.land(rows(range(10)))
     kinds = [
         ("expect_column_values_to_not_be_null", {"column": "key"}),
@@ -557,8 +562,8 @@ def test_results_keep_the_order_of_the_file(check: Check) -> None:
     ]
 
 
-def test_more_expectations_take_no_more_jobs(check: Check, spark: SparkSession) -> None:
-    """All row rules share one aggregation, and what held is not asked for examples."""
+def test_more_expectations_run_no_more_spark_jobs(check: Check, spark: SparkSession) -> None:
+    """All rules on rows share one aggregation, and passed rules need no examples."""
     check.land(rows(range(10)))
     one = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "key_text"}}
     more = [
@@ -577,16 +582,16 @@ def test_more_expectations_take_no_more_jobs(check: Check, spark: SparkSession) 
     assert jobs[0] > 0
 
 
-def test_nothing_stays_cached(shipped: Check, spark: SparkSession) -> None:
-    """Great Expectations caches what it validates, if it is let."""
+def test_a_check_leaves_no_rows_in_sparks_cache(shipped: Check, spark: SparkSession) -> None:
+    """Great Expectations caches a batch by default."""
     shipped.land([price(0), price(1, price=-1.0)])
     manager = spark._jsparkSession.sharedState().cacheManager()
     shipped(planned(0, 2), suite="prices")
     assert manager.isEmpty()
 
 
-def test_an_expression_that_spark_refuses_is_a_problem_of_the_file(check: Check) -> None:
-    """With its place in the file, and all of them at once."""
+def test_expressions_that_spark_refuses_are_suite_errors(check: Check) -> None:
+    """All of them are reported, with their keys."""
     check.land(rows(range(2)))
     suite = check.suite([], columns={"one": "no_such_function(key)", "two": "((", "three": "1"})
     with pytest.raises(SuiteError) as caught:
@@ -597,8 +602,8 @@ def test_an_expression_that_spark_refuses_is_a_problem_of_the_file(check: Check)
     ]
 
 
-def test_an_expectation_that_makes_no_sense_is_a_problem_of_the_file(check: Check) -> None:
-    """It fails on no rows as well, so neither the data nor Spark is blamed, and nobody retries."""
+def test_expectations_that_fail_on_zero_rows_are_suite_errors(check: Check) -> None:
+    """A retry cannot help."""
     check.land(rows(range(2)))
     condition = {
         "type": "comparison",
@@ -627,8 +632,8 @@ def test_an_expectation_that_makes_no_sense_is_a_problem_of_the_file(check: Chec
     assert "min_value" in found["expectations[2]"]
 
 
-def test_an_expectation_that_fails_on_this_data_is_no_verdict(check: Check) -> None:
-    """Spark stops at a cast of its own accord: that is no finding about the data."""
+def test_an_expectation_that_fails_on_these_rows_is_an_engine_error(check: Check) -> None:
+    """A failing cast is no result about the data."""
     check.land(rows(range(2)))
     suite = check.suite(
         [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "number"}}],
@@ -643,8 +648,8 @@ def test_an_expectation_that_fails_on_this_data_is_no_verdict(check: Check) -> N
 # -- Data Docs and the results table -------------------------------------------------------------
 
 
-def test_pages_fetch_nothing_from_anywhere(shipped: Check) -> None:
-    """As shipped by Great Expectations they load from six hosts, one of them with an id."""
+def test_pages_load_no_external_resources(shipped: Check) -> None:
+    """The library's own pages load from six hosts."""
     shipped.land([price(0), price(1, price=-1.0)])
     shipped(planned(0, 2), suite="prices")
     pages = list(shipped.home.rglob("*.html"))
@@ -654,8 +659,8 @@ def test_pages_fetch_nothing_from_anywhere(shipped: Check) -> None:
         assert not re.search(r"<script|<link|<img|https?://", text), file
 
 
-def test_links_between_pages_lead_somewhere(shipped: Check) -> None:
-    """From the page over all pipelines to a run and back."""
+def test_all_links_between_pages_have_a_target(shipped: Check) -> None:
+    """From the start page of all pipelines to a run and back."""
     shipped.land([price(0)])
     shipped(planned(0, 1), suite="prices")
     for file in shipped.home.rglob("*.html"):
@@ -663,18 +668,18 @@ def test_links_between_pages_lead_somewhere(shipped: Check) -> None:
             assert (file.parent / link).exists(), (file, link)
 
 
-def test_markup_in_data_stays_text(shipped: Check) -> None:
-    """A record cannot put a script into the report about it."""
+def test_markup_in_records_is_escaped_on_pages(shipped: Check) -> None:
+    """A record cannot put a script into a page."""
     evil = "<script>alert(1)</script>"
     shipped.land([price(0, currency=evil), row(1, key=evil.encode())])
     report = shipped(planned(0, 2), suite="prices")
-    assert of(report, "currency").unexpected_count == 1
+    assert result_of(report, "currency").unexpected_count == 1
     for file in shipped.home.rglob("*.html"):
         assert evil not in file.read_text(encoding="utf-8"), file
 
 
-def test_a_second_attempt_is_kept_beside_the_first(check: Check) -> None:
-    """Data Docs list both, the newest first; the results table answers which one counts."""
+def test_a_second_attempt_is_stored_beside_the_first(check: Check) -> None:
+    """Data Docs list both, the newest first. The newest is effective in the results table."""
     check.land(rows(range(9)))
     for minutes, records in ((0, 10), (5, 9)):
         report = check(planned(0, 10, records=records), run_at=NOW + timedelta(minutes=minutes))
@@ -694,15 +699,15 @@ def test_a_second_attempt_is_kept_beside_the_first(check: Check) -> None:
 
 
 def test_repeating_an_attempt_replaces_its_pages(check: Check) -> None:
-    """The same plan at the same time is the same attempt."""
+    """Plan and time identify an attempt."""
     check.land(rows(range(10)))
     for _ in range(2):
         report = check(planned(0, 10))
     assert Path(report.data_docs).read_text(encoding="utf-8").count('class="outcome ') == 1
 
 
-def test_recorded_results_read_in_spark_as_they_were(check: Check, spark: SparkSession) -> None:
-    """The table is for every Delta reader; nulls stay nulls."""
+def test_spark_reads_recorded_results_unchanged(check: Check, spark: SparkSession) -> None:
+    """Nulls are nulls."""
     check.land(rows(range(9)))
     report = check(planned(0, 10))
     check.quality.record(report)
@@ -716,8 +721,8 @@ def test_recorded_results_read_in_spark_as_they_were(check: Check, spark: SparkS
     }
 
 
-def test_pipelines_report_at_the_same_time(tmp_path: Path) -> None:
-    """Four processes over two pipelines: no run is lost, in pages or in the results table."""
+def test_concurrent_processes_lose_no_report(tmp_path: Path) -> None:
+    """Four processes for two pipelines, in pages and in the results table."""
     context = multiprocessing.get_context("spawn")
     work = [
         context.Process(target=report_often, args=(tmp_path, pipeline, 10))

@@ -1,4 +1,4 @@
-"""Start pages and pages of quality checks: what is pruned, and that no link is dead after it."""
+"""Start pages and pages of quality checks: pruning, and links."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DAY = timedelta(days=1)
 
 
 class Pages(DataDocs):
-    """Pages on a file system that has the time of these tests."""
+    """Pages on a file system whose clock has the time of these tests."""
 
     def _storage_time(self) -> datetime:
         return NOW
 
 
 def checked(home: Path, pipeline: str, run_at: datetime, plan: int = 1) -> list[Path]:
-    """Pages of one check, written when it ran."""
+    """Write the pages of one check, with the age of the check."""
     folders = DocsFolders(home=home, pipeline=pipeline)
     run = f"plan-{plan:06d}/{run_at:%Y%m%dT%H%M%S}Z"
     pages = {
@@ -55,7 +55,7 @@ def checked(home: Path, pipeline: str, run_at: datetime, plan: int = 1) -> list[
 
 
 def dead_links(home: Path) -> list[str]:
-    """Links of start pages that lead nowhere."""
+    """Return links of start pages whose target does not exist."""
     return [
         link
         for page in home.rglob("index.html")
@@ -65,12 +65,12 @@ def dead_links(home: Path) -> list[str]:
 
 
 def existing(pages: Sequence[Path]) -> list[bool]:
-    """Which pages are there."""
+    """Return which pages exist."""
     return [page.exists() for page in pages]
 
 
-def test_old_pages_go_with_the_lines_that_lead_to_them(tmp_path: Path) -> None:
-    """A dry run counts the same and touches nothing."""
+def test_pruning_removes_old_pages_and_the_lines_that_link_to_them(tmp_path: Path) -> None:
+    """A dry run counts the same pages and removes none."""
     old = checked(tmp_path, "prices", NOW - 91 * DAY, plan=1)
     young = checked(tmp_path, "prices", NOW - 89 * DAY, plan=2)
     everything = sorted(tmp_path.rglob("*"))
@@ -86,17 +86,17 @@ def test_old_pages_go_with_the_lines_that_lead_to_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_a_browser_shows_start_pages_whole(tmp_path: Path) -> None:
-    """On a phone as well: nothing fetched, nothing cut, and what a check found is text."""
+def test_a_browser_shows_start_pages_completely_and_escaped(tmp_path: Path) -> None:
+    """Also on a phone: without requests, overflow or scripts."""
     evil = "<script>alert(1)</script> " + "x" * 200
-    (held,) = REPORT.results
-    failed = replace(held, passed=False, observed=evil)
-    for pipeline, results in (("orders", (held,)), ("prices", (held, failed))):
+    (passed,) = REPORT.results
+    failed = replace(passed, passed=False, observed=evil)
+    for pipeline, results in (("orders", (passed,)), ("prices", (passed, failed))):
         folders = DocsFolders(home=tmp_path, pipeline=pipeline)
         report = replace(REPORT, pipeline=pipeline, results=results)
         with folders.locked():
             write_index(folders, report, {"built-in": folders.site / "page.html"})
-    line = f"critical: nothing is off; found: {evil}"
+    line = f"critical: all counts match; observed: {evil}"
     when = "2026-03-01 12:00:00"
     start = tmp_path / "data_docs" / "index.html"
     for page, cells in (
@@ -109,16 +109,16 @@ def test_a_browser_shows_start_pages_whole(tmp_path: Path) -> None:
         assert [tag for tag, _ in shown.elements].count("H1") == 1
 
 
-def test_the_newest_check_of_each_pipeline_stays(tmp_path: Path) -> None:
-    """The page over all pipelines shows it, however old it is."""
+def test_pruning_keeps_the_newest_check_of_each_pipeline(tmp_path: Path) -> None:
+    """The start page of all pipelines shows it, whatever its age."""
     pages = [page for name in ("a", "b") for page in checked(tmp_path, name, NOW - 400 * DAY)]
     assert Pages(tmp_path).prune(NOW, 0 * DAY) == 0
     assert all(existing(pages))
     assert dead_links(tmp_path) == []
 
 
-def test_pages_that_no_start_page_lists_go_by_their_age(tmp_path: Path) -> None:
-    """More checks than are listed leave pages without a line."""
+def test_pruning_removes_old_pages_that_no_start_page_lists(tmp_path: Path) -> None:
+    """A start page lists a limited number of checks."""
     first = checked(tmp_path, "prices", NOW - 100 * DAY, plan=0)
     for plan in range(1, RUNS_LISTED + 1):
         checked(tmp_path, "prices", NOW - plan * timedelta(minutes=1), plan=plan)
@@ -129,8 +129,8 @@ def test_pages_that_no_start_page_lists_go_by_their_age(tmp_path: Path) -> None:
     assert dead_links(tmp_path) == []
 
 
-def test_other_files_and_pages_of_suites_stay(tmp_path: Path) -> None:
-    """Only pages of checks have an age."""
+def test_pruning_keeps_pages_of_suites_and_other_files(tmp_path: Path) -> None:
+    """Only pages of checks and reports are pruned."""
     checked(tmp_path, "prices", NOW - 100 * DAY)
     suite = tmp_path / "data_docs" / "prices" / "expectations" / "own.html"
     suite.parent.mkdir()
@@ -141,13 +141,13 @@ def test_other_files_and_pages_of_suites_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["nowhere", "."])
-def test_without_pages_there_is_nothing_to_do(tmp_path: Path, home: str) -> None:
-    """And nothing is made."""
+def test_pruning_without_pages_creates_and_removes_nothing(tmp_path: Path, home: str) -> None:
+    """With and without the folder."""
     assert Pages(tmp_path / home).prune(NOW, 0 * DAY) == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_machine_whose_clock_is_wrong_removes_no_page(tmp_path: Path) -> None:
+def test_pruning_with_a_wrong_clock_removes_no_page(tmp_path: Path) -> None:
     """To a clock that is 91 days ahead every page looks old."""
     pages = [page for plan in (1, 2) for page in checked(tmp_path, "a", datetime.now(UTC), plan)]
     with pytest.raises(ClockDiffers):

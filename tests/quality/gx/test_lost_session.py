@@ -1,4 +1,4 @@
-"""A session or a server that is lost during a check is not the fault of the suite."""
+"""A lost Spark session during a check is no error of the suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suite files: what is taken from them, and what is refused."""
+"""Suite files: loading and validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(folder: Path, content: Any, name: str = "mine") -> Path:
 
 
 def problems(file: Path) -> dict[str, str]:
-    """What is refused in a file, by key."""
+    """Return the problems of a file, by key."""
     with pytest.raises(SuiteError) as caught:
         load_suite(file)
     return {
@@ -35,15 +35,15 @@ def problems(file: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.json")), ids=lambda file: file.stem)
-def test_shipped_suites_are_usable(file: Path) -> None:
-    """Every suite in the repository loads and says its expectations in words."""
+def test_shipped_suites_are_valid_and_describe_their_expectations(file: Path) -> None:
+    """Every suite in the repository."""
     suite = load_suite(file)
     assert suite.name == file.stem
     assert all(one["description"] for one in suite.expectations)
 
 
-def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
-    """Nobody mends a file one message at a time."""
+def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
+    """With the key of each."""
     found = problems(
         write(
             tmp_path,
@@ -103,15 +103,15 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
-def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, text: str) -> None:
-    """Whatever is in it, the answer is one of ours."""
+def test_a_file_that_is_no_suite_is_a_suite_error(tmp_path: Path, text: str) -> None:
+    """Also if it is no JSON."""
     file = tmp_path / "mine.json"
     file.write_text(text, encoding="utf-8")
     assert problems(file)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """A pipeline that names a suite gets that suite or an error."""
+def test_a_missing_suite_is_a_suite_error(tmp_path: Path) -> None:
+    """The spec names it."""
     assert problems(tmp_path / "mine.json") == {
         "(file)": "a readable file / No such file or directory"
     }
@@ -127,8 +127,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         {"tidemark": {"masked": "key"}},
     ],
 )
-def test_wrong_shapes_in_meta_are_refused(tmp_path: Path, meta: Any) -> None:
-    """A wrong type is a problem with a place, not a crash."""
+def test_wrong_types_in_meta_are_problems_with_a_key(tmp_path: Path, meta: Any) -> None:
+    """They are no crash."""
     (key,) = problems(write(tmp_path, {"name": "mine", "meta": meta, "expectations": []}))
     assert key.startswith("meta")
 
@@ -142,17 +142,17 @@ def test_wrong_shapes_in_meta_are_refused(tmp_path: Path, meta: Any) -> None:
         ("top_key_percent", {"limit": float("inf")}),
     ],
 )
-def test_a_check_that_can_never_fail_is_refused(
+def test_an_override_without_a_finite_limit_is_refused(
     tmp_path: Path, name: str, override: dict[str, Any]
 ) -> None:
-    """Somebody who makes it critical counts on it."""
+    """Such a check could never fail."""
     meta = {"tidemark": {"checks": {name: override}}}
     (key,) = problems(write(tmp_path, {"name": "mine", "meta": meta, "expectations": []}))
     assert key == f"meta.tidemark.checks.{name}.limit"
 
 
 def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -> None:
-    """What it does not name keeps its default."""
+    """Other values keep their defaults."""
     checks = {"top_key_percent": {"limit": 60, "severity": "warning"}, "null_key_percent": {}}
     suite = load_suite(
         write(
@@ -167,7 +167,7 @@ def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -
 
 
 def test_expectations_may_name_the_suites_own_columns(tmp_path: Path) -> None:
-    """Also with a share that the shipped JSON schema would refuse for its third digit."""
+    """Also with a `mostly` of three digits, which the library's JSON schema refuses."""
     suite = load_suite(
         write(
             tmp_path,
@@ -186,8 +186,8 @@ def test_expectations_may_name_the_suites_own_columns(tmp_path: Path) -> None:
     assert suite.columns == {"price": "CAST(value_text AS DOUBLE)"}
 
 
-def test_suites_are_checked_without_spark_and_great_expectations() -> None:
-    """Planning and the command line stay quick: the import of either takes seconds."""
+def test_loading_a_suite_imports_neither_spark_nor_great_expectations() -> None:
+    """Each import takes seconds."""
     code = (
         "import sys; from pathlib import Path; from tidemark.quality.gx.suite import load_suite; "
         f"load_suite(Path({str(SHIPPED / 'prices.json')!r})); "

@@ -1,4 +1,4 @@
-"""A landed slice as a DataFrame, with the columns that a suite is written on."""
+"""A landed batch as a DataFrame, with the columns that the rules of a suite use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.spec.errors import Problem
 
 
 def read_batch(spark: SparkSession, ref: BatchRef) -> DataFrame:
-    """The rows of one plan in one version of its data table, with the bronze columns."""
+    """Return the rows of one plan in one version of its data table, with the bronze columns."""
     return (
         spark.read.format("delta")
         .option("versionAsOf", ref.table_version)
@@ -23,13 +23,13 @@ def read_batch(spark: SparkSession, ref: BatchRef) -> DataFrame:
 
 
 def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
-    """Add the columns that a suite is written on.
+    """Return the rows with the columns that the rules of a suite use.
 
-    These are `key_text` and `value_text` (the bytes read as UTF-8), and the suite's own
-    expressions, each of which may use the columns before it.
+    These are `key_text` and `value_text` (the bytes decoded as UTF-8), and the suite's own
+    expressions. An expression may use the columns before it.
 
     Raises:
-        SuiteError: Spark cannot make sense of an expression.
+        SuiteError: Spark refuses an expression.
     """
     rows = rows.withColumns(
         {"key_text": F.col("key").cast("string"), "value_text": F.col("value").cast("string")}
@@ -37,16 +37,16 @@ def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
     problems = []
     for name, expression in suite.columns.items():
         try:
-            wider = rows.withColumn(name, F.expr(expression))
+            with_column = rows.withColumn(name, F.expr(expression))
             # A Spark Connect server analyses an expression only when the schema is read.
-            _ = wider.schema
-            rows = wider
+            _ = with_column.schema
+            rows = with_column
         except (AnalysisException, ParseException) as error:
             problems.append(
                 Problem(
                     file=suite.file,
                     key=f"meta.tidemark.columns.{name}",
-                    expected="a Spark SQL expression over a slice's columns",
+                    expected="a Spark SQL expression over the columns of a batch",
                     found=str(error).strip().splitlines()[0],
                 )
             )

@@ -1,4 +1,4 @@
-"""The quality check of one landed slice: built-in checks, and the rules of its suite."""
+"""The quality check of one landed batch: built-in checks, and the rules of its suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidemark.lake.local_files import translate_os_errors
 from tidemark.quality.check_results import BatchExpectation, BatchRef, CheckResult, QualityReport
 from tidemark.quality.checks import RangeFigures, TopKey, figures
-from tidemark.quality.drift import HISTORY, drifts
+from tidemark.quality.drift import MAX_HISTORY, drifts
 from tidemark.quality.gx.docs import DocsFolders, write_checks, write_index
 from tidemark.quality.gx.suite import BUILT_IN_SUITE, Suite, load_suite
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class CheckResults(Protocol):
-    """Check results of every attempt."""
+    """Stores check results of every attempt."""
 
     def append(self, report: QualityReport) -> None:
-        """Add the results of one attempt."""
+        """Append the results of one attempt."""
         ...
 
     def earlier_figures(self, ref: BatchRef, plans: int) -> Mapping[str, Sequence[float]]:
-        """Figures of earlier plans of the same kind, by check, newest plan first."""
+        """Return figures of earlier plans of the same kind, by check, newest plan first."""
         ...
 
 
@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 class GreatExpectationsQuality:
-    """Checks landed slices: computes built-in checks, and runs a suite's rules on Spark.
+    """Checks landed batches: computes built-in checks, and runs a suite's rules on Spark.
 
-    Imports Spark and Great Expectations only for a suite with rules or columns. Checks one slice at
-    a time in a process, because Great Expectations has global state. Other processes may check at
-    the same time; those of one pipeline wait for each other while they write its pages.
+    Imports Spark and Great Expectations only for a suite with rules or columns. A process checks
+    one batch at a time, because Great Expectations has global state. Several processes can check
+    concurrently. Processes of one pipeline write its pages one after the other.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class GreatExpectationsQuality:
         top_key: Callable[[BatchRef], TopKey],
         results: CheckResults,
     ) -> None:
-        """Take the places; nothing is opened or started.
+        """Create the checker. Opens and starts nothing.
 
         Args:
-            spark: Gives the session that reads slices; called when a check needs it.
+            spark: Returns the session that reads batches; called when a check needs it.
             suites: Folder of suite files.
             home: Folder of Data Docs.
-            ranges: Returns the figures of each planned range of a slice.
-            top_key: Returns the most frequent key of a slice.
+            ranges: Returns the figures of each planned range of a batch.
+            top_key: Returns the most frequent key of a batch.
             results: The results table.
         """
         self._spark = spark
@@ -81,32 +81,32 @@ class GreatExpectationsQuality:
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
-        """Check a slice and write its quality pages. `record` writes the results table.
+        """Check a batch and write its quality pages. `record` writes the results table.
 
         Args:
-            ref: The slice.
-            expected: What the control table says landed, one for each planned range.
-            suite: Name of the suite's file without its ending; None for built-in checks alone.
+            ref: The batch.
+            expected: The recorded number of records of each planned range.
+            suite: Name of the suite's file without its ending; None for built-in checks only.
             run_at: The time of this attempt.
 
         Raises:
-            SuiteError: The suite's file cannot be used.
+            SuiteError: The suite's file is invalid.
             EngineFailed: An expectation could not be evaluated.
-            StorageRefused, StorageUnavailable: A table cannot be read, or a page cannot be written.
+            StorageFailure: A table cannot be read, or a page cannot be written.
         """
-        chosen = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
+        loaded = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
-        if chosen.expectations:
+        if loaded.expectations:
             import_ahead()
-        results = self._built_in(ref, expected, chosen)
-        rows, publish = self._rows(ref, chosen, folders, run_at)
+        results = self._built_in_results(ref, expected, loaded)
+        row_results, publish = self._row_results(ref, loaded, folders, run_at)
         report = QualityReport(
             pipeline=ref.pipeline,
             plan_sequence=ref.plan_sequence,
             table_version=ref.table_version,
             kind=ref.kind,
             run_at=run_at,
-            results=(*results, *rows),
+            results=(*results, *row_results),
             data_docs=str(folders.index),
         )
         with _writing_pages(folders), folders.locked():
@@ -122,29 +122,28 @@ class GreatExpectationsQuality:
         )
         return report
 
-    def _built_in(
+    def _built_in_results(
         self, ref: BatchRef, expected: Sequence[BatchExpectation], suite: Suite
     ) -> list[CheckResult]:
         key = self._top_key(ref)
         if suite.masked:
             # A masked column may be derived from the key.
             key = replace(key, key=None)
-        taken = figures(self._ranges(ref, expected), key, expected)
-        taken |= drifts(taken, self._results.earlier_figures(ref, HISTORY))
-        return [check.result(taken[check.name]) for check in suite.checks.values()]
+        measured = figures(self._ranges(ref, expected), key, expected)
+        measured |= drifts(measured, self._results.earlier_figures(ref, MAX_HISTORY))
+        return [check.result(measured[check.name]) for check in suite.checks.values()]
 
-    def _rows(
+    def _row_results(
         self, ref: BatchRef, suite: Suite, folders: DocsFolders, run_at: datetime
     ) -> tuple[list[CheckResult], Callable[[], Mapping[str, Path]]]:
-        """Results of the suite's rules on rows, and a function that writes their pages."""
+        """Return the results of rules on rows, and a function that writes their pages."""
         if not (suite.expectations or suite.columns):
             return [], dict
-        # Imported here: they import Great Expectations and Spark, which takes seconds.
-        from tidemark.quality.gx import batches as slices
-        from tidemark.quality.gx import validation
+        # The imports of Great Expectations and Spark take seconds.
+        from tidemark.quality.gx import batches, validation
         from tidemark.quality.gx.context import open_context, publish
 
-        rows = slices.with_columns(slices.read_batch(self._spark(), ref), suite)
+        rows = batches.with_columns(batches.read_batch(self._spark(), ref), suite)
         if not suite.expectations:
             return [], dict
         with _writing_pages(folders):
@@ -154,7 +153,7 @@ class GreatExpectationsQuality:
         return results, partial(publish, context, validated, ref, run_at)
 
     def load_suite(self, name: str) -> Suite:
-        """Read a suite of the folder; see `suite.load_suite`."""
+        """Return a suite of the folder; see `suite.load_suite`."""
         return load_suite(self._suites / f"{name}.json")
 
     def record(self, report: QualityReport) -> None:

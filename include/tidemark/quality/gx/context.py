@@ -1,4 +1,4 @@
-"""Great Expectations, imported with its telemetry off, in memory but for its pages."""
+"""Great Expectations without telemetry. Everything but its pages stays in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from tidemark.quality.check_results import BatchRef
 
-# Read while the library is imported: it must be in place before.
+# The library reads this variable during its import.
 os.environ["GX_ANALYTICS_ENABLED"] = "False"
 
 import great_expectations as gx
@@ -31,10 +31,9 @@ _SITE = "data_docs"
 
 
 def open_context(site: Path) -> gx.data_context.EphemeralDataContext:
-    """A context that lives in memory and leaves pages on disk, and nothing else.
+    """Return a context in memory that writes only pages to disk.
 
-    Suites come from files and code on every run, so no copy of them is kept that could go stale;
-    results are kept by the results table.
+    Each run reads its suite from the suite's file. The results table stores the results.
 
     Args:
         site: Folder of the pipeline's Data Docs.
@@ -64,12 +63,12 @@ def publish(
     ref: BatchRef,
     run_at: datetime,
 ) -> dict[str, Path]:
-    """Write the pages of a suite and of its validation; replaces those of the same run.
+    """Write the pages of a suite and of its validation. Replaces pages of the same run.
 
     Args:
         context: The context of the pages.
         result: The result of the validation.
-        ref: The slice that was validated.
+        ref: The validated batch.
         run_at: Time of the run.
 
     Returns:
@@ -77,7 +76,7 @@ def publish(
     """
     run = gx.RunIdentifier(run_name=f"plan-{ref.plan_sequence:06d}", run_time=run_at)
     suite = ExpectationSuiteIdentifier(name=result.suite_name)
-    place = ValidationResultIdentifier(
+    validation = ValidationResultIdentifier(
         expectation_suite_identifier=suite, run_id=run, batch_identifier=result.batch_id
     )
     result.meta |= {
@@ -93,15 +92,17 @@ def publish(
     }
     context.validation_results_store.store_validation_results(
         suite_validation_result=result,
-        suite_validation_result_identifier=place,
+        suite_validation_result_identifier=validation,
         expectation_suite_identifier=suite,
     )
-    context.build_data_docs(site_names=[_SITE], resource_identifiers=[suite, place])
-    return {suite.name: _page(context, place)}
+    context.build_data_docs(site_names=[_SITE], resource_identifiers=[suite, validation])
+    return {suite.name: _page(context, validation)}
 
 
-def _page(context: gx.data_context.EphemeralDataContext, place: ValidationResultIdentifier) -> Path:
+def _page(
+    context: gx.data_context.EphemeralDataContext, validation: ValidationResultIdentifier
+) -> Path:
     (site,) = context.get_docs_sites_urls(
-        resource_identifier=place, site_name=_SITE, only_if_exists=True
+        resource_identifier=validation, site_name=_SITE, only_if_exists=True
     )
     return Path(unquote(urlsplit(site["site_url"]).path))

@@ -1,4 +1,4 @@
-"""Data Docs: where a pipeline's pages live, and the start pages that lead to them."""
+"""Data Docs: the pages of quality checks, and the start pages that link to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RUNS = "runs.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocsFolders:
-    """Where one pipeline's pages live; no other pipeline writes there.
+    """Folders of one pipeline's pages. No other pipeline writes there.
 
     Attributes:
         home: Folder of all quality state.
@@ -48,7 +48,7 @@ class DocsFolders:
         return self.site / "index.html"
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep a second check of the same pipeline out, in whatever process on this machine."""
+        """Lock the pages of the pipeline against other processes on this machine."""
         return locked(self.site / ".lock")
 
 
@@ -65,28 +65,27 @@ class DataDocs:
     def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
         """Remove old pages of checks and reports, except each pipeline's newest check.
 
-        The start pages list no run without pages. The results of the checks stay in the results
-        table.
+        Removes runs without pages from the start pages. The results table keeps all results.
 
         Args:
             now: The time by this machine's clock.
             keep: How long pages stay.
-            dry_run: Only count them, and use this machine's clock.
+            dry_run: Only count the pages, and use this machine's clock.
 
         Returns:
-            The number of pages.
+            The number of removed pages; in a dry run the number of pages to remove.
 
         Raises:
             ClockDiffers: The file system's clock differs; nothing was removed.
         """
-        # Of a pipeline that was never checked there may be reports.
+        # A pipeline without checks may have reports.
         sites = sorted(site for site in self._home.glob("data_docs/*") if site.is_dir())
         if sites and not dry_run:
             now = checked_storage_time("the quality pages", now, self._storage_time())
         return sum(self._prune_site(site.name, now - keep, dry_run) for site in sites)
 
     def _storage_time(self) -> datetime:
-        """The time by the file system's clock."""
+        """Return the time by the file system's clock."""
         with tempfile.TemporaryFile(dir=self._home) as probe:
             return datetime.fromtimestamp(os.fstat(probe.fileno()).st_mtime, UTC)
 
@@ -94,12 +93,12 @@ class DataDocs:
         folders = DocsFolders(home=self._home, pipeline=pipeline)
         with nullcontext() if dry_run else folders.locked():
             runs = _runs(folders.site)
-            kept = [
+            recent = [
                 run
                 for number, run in enumerate(runs)
                 if number == 0 or datetime.fromisoformat(run["run_at"]) >= before
             ]
-            linked = {folders.site / page for run in kept for page in run["pages"].values()}
+            linked = {folders.site / page for run in recent for page in run["pages"].values()}
             pages = (*folders.site.glob("validations/**/*.html"), *folders.site.glob("reports/*"))
             old = [
                 page
@@ -107,9 +106,9 @@ class DataDocs:
                 if page not in linked and page.stat().st_mtime < before.timestamp()
             ]
             if not dry_run:
-                # First: no start page leads to a page that is gone.
-                if kept != runs:
-                    _write_runs(folders, kept)
+                # Before the removal, so that no start page links to a removed page.
+                if recent != runs:
+                    _write_runs(folders, recent)
                 for page in old:
                     page.unlink()
                     _remove_empty(page.parent, folders.site)
@@ -117,7 +116,7 @@ class DataDocs:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Remove a folder and those above it, as far as they are empty."""
+    """Remove a folder and the folders above it below `top`, as long as they are empty."""
     while folder != top and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
@@ -126,11 +125,11 @@ def _remove_empty(folder: Path, top: Path) -> None:
 def write_checks(
     folders: DocsFolders, ref: BatchRef, run_at: datetime, results: Sequence[CheckResult]
 ) -> Path:
-    """Write the page of a slice's built-in checks; replaces a page of the same plan and time.
+    """Write the page of the built-in checks. Replaces a page of the same plan and time.
 
     Args:
         folders: The pipeline's folders.
-        ref: The slice.
+        ref: The checked batch.
         run_at: Time of the run.
         results: Results of the checks.
 
@@ -145,14 +144,14 @@ def write_checks(
 
 
 def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str, Path]) -> None:
-    """Add a run to its pipeline's start page, and to the page over all pipelines.
+    """Add a run to its pipeline's start page, and to the start page of all pipelines.
 
-    Call it with the pipeline's folders locked.
+    The caller holds the lock of the pipeline's folders.
 
     Args:
         folders: The pipeline's folders.
-        report: What the run found.
-        pages: The run's pages by suite.
+        report: The results of the run.
+        pages: The run's pages, by suite.
     """
     run = {
         "outcome": str(report.outcome),
@@ -160,7 +159,7 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
         "table_version": report.table_version,
         "run_at": report.run_at.isoformat(),
         "failed": [
-            f"{result.severity}: {result.expectation}; found: {result.observed}"
+            f"{result.severity}: {result.expectation}; observed: {result.observed}"
             for result in report.results
             if not result.passed
         ],

@@ -1,11 +1,11 @@
-"""Great Expectations' pages without what they fetch from the network.
+"""Great Expectations' pages without resources from the network.
 
-As shipped, a page loads scripts, styles and icons from six public hosts, and a logo whose address
-carries the id of the data context. Without them its tables stay empty and its icons blank. Here a
-page is one file: the same content from the same renderers, in templates that need nothing else.
+The library's templates load scripts, styles and icons from six public hosts, and a logo whose
+address contains the id of the data context. Without these resources tables and icons are empty.
+With the templates of this package a page is one file. The library's renderers create its content.
 
-The shipped templates also print examples of failed values as they are. A record could so put a
-script into the report about it; here every plain text is escaped.
+The library's templates print examples of failed values unescaped, so that a record can put a script
+into the page. This module escapes all plain text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMPILED = jinja2.FileSystemBytecodeCache()
 
 
 class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ships no types
-    """Builds pages of suites and validations; start pages are `docs.write_index`'s."""
+    """Builds pages of suites and validations. `docs.write_index` writes the start pages."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ship
         site_section_builders: Any = None,
         runtime_environment: Any = None,
     ) -> None:
-        """Put our templates before the shipped ones.
+        """Load templates of this package before those of the library.
 
-        The library passes configuration only to parameters it finds by name, so they are named.
+        The library passes configuration only to parameters whose names it knows.
         """
         super().__init__(
             data_context=data_context,
@@ -61,14 +61,14 @@ class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ship
         resource_identifiers: Any = None,
         build_index: bool = True,  # noqa: ARG002  the library passes it
     ) -> tuple[str | None, None]:
-        """Write the pages of some resources, and copy none of the shipped 4 MB of fonts."""
+        """Write the pages of some resources, without the 4 MB of fonts that the library copies."""
         for section in self.site_section_builders.values():
             section.build(resource_identifiers=resource_identifiers)
         return None, None
 
 
 def _escaping(render: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter that renders any content, made to escape content that is plain text."""
+    """Return a filter that renders content and escapes plain text."""
 
     @jinja2.pass_context
     def escaped(context: Any, content: Any, *more: Any, **named: Any) -> Any:

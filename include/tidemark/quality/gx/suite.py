@@ -1,7 +1,7 @@
-"""Quality suites: files in Great Expectations' own suite form, checked before anything runs.
+"""Quality suites: files in the suite format of Great Expectations.
 
-Expectations are checked against the JSON schemas that Great Expectations ships, read as files:
-importing the library takes seconds and is left to the check itself.
+This module validates expectations against the JSON schema files of Great Expectations. It does not
+import the library, which takes seconds.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ BATCH_COLUMNS = (
     "key_text",
     "value_text",
 )
-"""Columns that every suite may name: bronze, and key and value read as UTF-8."""
+"""Columns of every batch: the bronze columns, and key and value decoded as UTF-8."""
 
 _FILE_KEYS = ("name", "notes", "meta", "expectations")
 _META_KEYS = ("great_expectations_version", "tidemark")
 _TIDEMARK_KEYS = ("columns", "checks", "masked")
 _CHECK_KEYS = ("limit", "severity")
 _EXPECTATION_KEYS = ("type", "kwargs", "severity", "description", "notes", "meta")
-_TIDEMARK_DECIDES = ("id", "batch_id", "result_format", "catch_exceptions", "rendered_content")
+_RESERVED_KWARGS = ("id", "batch_id", "result_format", "catch_exceptions", "rendered_content")
 _SEVERITIES = tuple(str(severity) for severity in Severity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What to expect of every slice of a pipeline.
+    """The checks of every batch of a pipeline.
 
     Attributes:
-        name: Name, which is the file's; `built_in` for a pipeline without a suite.
-        file: Where it was read from, for messages.
+        name: Name of the suite and its file; `built_in` for a pipeline without a suite.
+        file: Path of the file, for messages.
         notes: A sentence about the suite, for Data Docs.
-        expectations: Expectation configurations of Great Expectations, as the file has them.
-        columns: Spark SQL expressions of the columns that the suite adds to a slice, in order.
+        expectations: Expectation configurations of Great Expectations, as in the file.
+        columns: Spark SQL expressions of the columns that the suite adds to a batch, in order.
         checks: The built-in checks with the suite's limits and severities.
         masked: Columns whose values no report shows.
     """
@@ -75,60 +75,60 @@ class Suite:
 
 
 BUILT_IN_SUITE = Suite(
-    name="built_in", notes="What Tidemark checks of every slice, whatever its suite."
+    name="built_in", notes="The built-in checks, which run on every batch with every suite."
 )
-"""The suite of a pipeline that names none: the built-in checks alone."""
+"""The suite of a pipeline whose spec names none: only the built-in checks."""
 
 
 def load_suite(path: Path) -> Suite:
-    """Read a suite's file.
+    """Return the suite of a file.
 
     Raises:
-        SuiteError: Something in it cannot be used; carries every problem.
+        SuiteError: The file is invalid. The error contains every problem.
     """
     file = str(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _refused(file, "(file)", "a readable file", error.strerror or "none") from error
+        raise _suite_error(file, "(file)", "a readable file", error.strerror or "none") from error
     except ValueError as error:
-        raise _refused(file, "(file)", "JSON", str(error)) from error
+        raise _suite_error(file, "(file)", "JSON", str(error)) from error
     if not isinstance(content, dict):
-        raise _refused(file, "(file)", "an object", _kind(content))
+        raise _suite_error(file, "(file)", "an object", _kind(content))
     problems = [
         Problem(file=file, key=key, expected=expected, found=found)
         for key, expected, found in _problems(content, path.stem)
     ]
     if problems:
         raise SuiteError(problems=tuple(problems))
-    own = content.get("meta", {}).get("tidemark", {})
+    settings = content.get("meta", {}).get("tidemark", {})
     return Suite(
         name=content["name"],
         file=file,
         notes=content.get("notes", ""),
         expectations=tuple(content["expectations"]),
-        columns=MappingProxyType(own.get("columns", {})),
+        columns=MappingProxyType(settings.get("columns", {})),
         checks=MappingProxyType(
             {
-                name: _adjusted(check, own.get("checks", {}).get(name, {}))
+                name: _with_override(check, settings.get("checks", {}).get(name, {}))
                 for name, check in BUILT_IN_CHECKS.items()
             }
         ),
-        masked=_with_text(own.get("masked", ())),
+        masked=_with_text_columns(settings.get("masked", ())),
     )
 
 
-def _with_text(masked: Sequence[str]) -> frozenset[str]:
-    """Bytes and what they read as are one column in this."""
-    same = (frozenset({"key", "key_text"}), frozenset({"value", "value_text"}))
-    return frozenset(masked).union(*(pair for pair in same if pair.intersection(masked)))
+def _with_text_columns(masked: Sequence[str]) -> frozenset[str]:
+    """Return masked columns; a column of bytes and its text are masked together."""
+    pairs = (frozenset({"key", "key_text"}), frozenset({"value", "value_text"}))
+    return frozenset(masked).union(*(pair for pair in pairs if pair.intersection(masked)))
 
 
-def _refused(file: str, key: str, expected: str, found: str) -> SuiteError:
+def _suite_error(file: str, key: str, expected: str, found: str) -> SuiteError:
     return SuiteError(problems=(Problem(file=file, key=key, expected=expected, found=found),))
 
 
-def _adjusted(check: BuiltInCheck, override: Mapping[str, Any]) -> BuiltInCheck:
+def _with_override(check: BuiltInCheck, override: Mapping[str, Any]) -> BuiltInCheck:
     return replace(
         check,
         limit=override.get("limit", check.limit),
@@ -136,20 +136,20 @@ def _adjusted(check: BuiltInCheck, override: Mapping[str, Any]) -> BuiltInCheck:
     )
 
 
-# -- what can be wrong ---------------------------------------------------------------------------
-# Each function yields (key, what was expected, what was found).
+# -- validation ----------------------------------------------------------------------------------
+# Each function yields the key, the expected value and the actual value of each problem.
 
-_Found = Iterator[tuple[str, str, str]]
+_Problems = Iterator[tuple[str, str, str]]
 
 
-def _problems(content: Mapping[str, Any], stem: str) -> _Found:
+def _problems(content: Mapping[str, Any], stem: str) -> _Problems:
     yield from _unknown(content, _FILE_KEYS, "")
     if content.get("name") != stem:
         yield "name", f"{stem!r}, the file's name", repr(content.get("name"))
     if stem == BUILT_IN_SUITE.name:
-        yield "(file)", "another name: every pipeline has a suite of this one", stem
+        yield "(file)", "another name than that of the built-in suite", stem
     if not isinstance(content.get("notes", ""), str):
-        yield "notes", "a text", _kind(content["notes"])
+        yield "notes", "a string", _kind(content["notes"])
     columns: set[str] = set(BATCH_COLUMNS)
     meta = content.get("meta", {})
     if not isinstance(meta, dict):
@@ -164,50 +164,50 @@ def _problems(content: Mapping[str, Any], stem: str) -> _Found:
         yield from _expectation(expectation, f"expectations[{position}]", columns)
 
 
-def _meta(meta: Mapping[str, Any], columns: set[str]) -> _Found:
+def _meta(meta: Mapping[str, Any], columns: set[str]) -> _Problems:
     yield from _unknown(meta, _META_KEYS, "meta.")
-    own = meta.get("tidemark", {})
-    if not isinstance(own, dict):
-        yield "meta.tidemark", "an object", _kind(own)
+    settings = meta.get("tidemark", {})
+    if not isinstance(settings, dict):
+        yield "meta.tidemark", "an object", _kind(settings)
         return
-    yield from _unknown(own, _TIDEMARK_KEYS, "meta.tidemark.")
-    yield from _columns(own.get("columns", {}), columns)
-    checks = own.get("checks", {})
+    yield from _unknown(settings, _TIDEMARK_KEYS, "meta.tidemark.")
+    yield from _columns(settings.get("columns", {}), columns)
+    checks = settings.get("checks", {})
     if not isinstance(checks, dict):
         yield "meta.tidemark.checks", "an object", _kind(checks)
         return
     for name, override in checks.items():
         yield from _check(name, override, f"meta.tidemark.checks.{name}")
-    masked = own.get("masked", [])
+    masked = settings.get("masked", [])
     if not isinstance(masked, list):
         yield "meta.tidemark.masked", "a list of columns", _kind(masked)
         return
     for name in masked:
         if not isinstance(name, str) or name not in columns:
             known = ", ".join(sorted(columns))
-            yield "meta.tidemark.masked", f"columns, of {known}", repr(name)
+            yield "meta.tidemark.masked", f"one of the columns {known}", repr(name)
 
 
-def _columns(added: Any, columns: set[str]) -> _Found:
-    """Also adds the columns to those that expectations may name."""
+def _columns(added: Any, columns: set[str]) -> _Problems:
+    """Validate columns of the suite, and add their names to `columns`."""
     key = "meta.tidemark.columns"
     if not isinstance(added, dict):
         yield key, "an object", _kind(added)
         return
     for name, expression in added.items():
         if name in BATCH_COLUMNS:
-            yield f"{key}.{name}", "a name that a slice does not have", repr(name)
+            yield f"{key}.{name}", "a name that is no column of a batch", repr(name)
         if not isinstance(expression, str) or not expression.strip():
             yield f"{key}.{name}", "a Spark SQL expression", _kind(expression)
         columns.add(name)
 
 
-def _check(name: str, override: Any, key: str) -> _Found:
+def _check(name: str, override: Any, key: str) -> _Problems:
     check = BUILT_IN_CHECKS.get(name)
     if check is None or check.fixed:
-        free = [one.name for one in BUILT_IN_CHECKS.values() if not one.fixed]
-        found = "an unknown check" if check is None else "a check that every slice must pass"
-        yield key, f"one of {', '.join(free)}", found
+        adjustable = [each.name for each in BUILT_IN_CHECKS.values() if not each.fixed]
+        found = "an unknown check" if check is None else "a check with a fixed limit"
+        yield key, f"one of {', '.join(adjustable)}", found
         return
     if not isinstance(override, dict):
         yield key, "an object", _kind(override)
@@ -215,13 +215,13 @@ def _check(name: str, override: Any, key: str) -> _Found:
     yield from _unknown(override, _CHECK_KEYS, f"{key}.")
     limit = override.get("limit", check.limit)
     if limit is None:
-        yield f"{key}.limit", "a number from 0 on, or the check can never fail", "none"
+        yield f"{key}.limit", "a number >= 0, because this check has no default limit", "none"
     elif isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit < inf:
-        yield f"{key}.limit", "a number from 0 on", repr(limit)
+        yield f"{key}.limit", "a number >= 0", repr(limit)
     yield from _severity(override, key)
 
 
-def _expectation(expectation: Any, key: str, columns: set[str]) -> _Found:
+def _expectation(expectation: Any, key: str, columns: set[str]) -> _Problems:
     if not isinstance(expectation, dict):
         yield key, "an object", _kind(expectation)
         return
@@ -243,9 +243,9 @@ def _expectation(expectation: Any, key: str, columns: set[str]) -> _Found:
             yield f"{key}.kwargs.{argument}", f"one of the columns {known}", repr(value)
 
 
-def _kwargs(kwargs: Mapping[str, Any], schema: Mapping[str, Any], key: str) -> _Found:
-    usual = (*_TIDEMARK_DECIDES, *_EXPECTATION_KEYS, "metadata", "windows")
-    known = [name for name in schema["properties"] if name not in usual]
+def _kwargs(kwargs: Mapping[str, Any], schema: Mapping[str, Any], key: str) -> _Problems:
+    reserved = (*_RESERVED_KWARGS, *_EXPECTATION_KEYS, "metadata", "windows")
+    known = [name for name in schema["properties"] if name not in reserved]
     yield from _unknown(kwargs, tuple(known), f"{key}.")
     for name in schema.get("required", ()):
         if name not in kwargs:
@@ -253,13 +253,13 @@ def _kwargs(kwargs: Mapping[str, Any], schema: Mapping[str, Any], key: str) -> _
     for name in kwargs:
         if name in known:
             part = {**schema["properties"][name], "definitions": schema.get("definitions", {})}
-            part.pop("multipleOf", None)  # refuses a `mostly` of 0.999, which the library takes
+            part.pop("multipleOf", None)  # refuses a `mostly` of 0.999, which the library accepts
             for error in jsonschema.Draft7Validator(part).iter_errors(kwargs[name]):
-                yield f"{key}.{name}", f"what {schema['title']} takes", error.message
+                yield f"{key}.{name}", f"a value that {schema['title']} accepts", error.message
 
 
 def named_columns(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The columns that an expectation's arguments name, each with its argument."""
+    """Yield the columns in the arguments of an expectation, as (argument, column)."""
     for argument in ("column", "column_A", "column_B"):
         if argument in kwargs:
             yield argument, kwargs[argument]
@@ -268,12 +268,12 @@ def named_columns(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "column_list", value
 
 
-def _severity(item: Mapping[str, Any], key: str) -> _Found:
+def _severity(item: Mapping[str, Any], key: str) -> _Problems:
     if item.get("severity", _SEVERITIES[0]) not in _SEVERITIES:
         yield f"{key}.severity", f"one of {', '.join(_SEVERITIES)}", repr(item["severity"])
 
 
-def _unknown(item: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> _Found:
+def _unknown(item: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> _Problems:
     for name in item:
         if name not in known:
             yield f"{prefix}{name}", f"one of the keys {', '.join(known)}", "an unknown key"
@@ -285,7 +285,7 @@ def _kind(value: Any) -> str:
 
 @cache
 def _schemas() -> Mapping[str, Mapping[str, Any]]:
-    """The schema of every expectation that works on Spark, by expectation type."""
+    """Return the schemas of all expectations that support Spark, by expectation type."""
     package = importlib.util.find_spec("great_expectations")
     if package is None or not package.submodule_search_locations:
         raise SetupError(
@@ -298,7 +298,7 @@ def _schemas() -> Mapping[str, Mapping[str, Any]]:
     schemas: dict[str, Mapping[str, Any]] = {}
     for file in sorted(folder.glob("*.json")):
         schema = json.loads(file.read_text(encoding="utf-8"))
-        about = schema.get("properties", {}).get("metadata", {}).get("properties", {})
-        if "Spark" in about.get("supported_data_sources", {}).get("const", ()):
-            schemas[about["expectation_type"]["const"]] = schema
+        metadata = schema.get("properties", {}).get("metadata", {}).get("properties", {})
+        if "Spark" in metadata.get("supported_data_sources", {}).get("const", ()):
+            schemas[metadata["expectation_type"]["const"]] = schema
     return MappingProxyType(schemas)

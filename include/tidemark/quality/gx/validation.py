@@ -1,4 +1,4 @@
-"""Run expectations in Great Expectations and turn its results into ours."""
+"""Runs expectations in Great Expectations, and converts its results to check results."""
 
 from __future__ import annotations
 
@@ -10,204 +10,218 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidemark.lake.errors import EngineFailed
-from tidemark.quality.check_results import MASKED, MOST_EXAMPLES, CheckResult, Example, Severity
+from tidemark.quality.check_results import MASKED, MAX_EXAMPLES, CheckResult, Example, Severity
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.gx.context import ExpectationConfiguration, gx
 from tidemark.quality.gx.suite import Suite, named_columns
 from tidemark.spec.errors import Problem
 
-PLACE = ("partition", "offset")
-"""Columns that say where a row is."""
+ROW_ID = ("partition", "offset")
+"""Columns that identify a row in examples."""
 
 COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
-"""Counts without examples. Every expectation of the suite shares one Spark aggregation: Spark
-answers the query for no examples at all without running a job."""
+"""Counts without examples. All expectations of the suite share one Spark aggregation. Spark returns
+zero examples without running a job."""
 
 EXAMPLES = {
     "result_format": "SUMMARY",
-    "partial_unexpected_count": MOST_EXAMPLES,
-    "unexpected_index_column_names": list(PLACE),
+    "partial_unexpected_count": MAX_EXAMPLES,
+    "unexpected_index_column_names": list(ROW_ID),
 }
-"""Some examples with their partition and offset; some Spark jobs for each expectation."""
+"""Some examples with their partition and offset. Each expectation takes some Spark jobs."""
 
 _POSITION = "tidemark_position"
-_VALUE_SHOWN = 80
+_MAX_VALUE_LENGTH = 80
 
 
 def validate_rows(
     context: gx.data_context.EphemeralDataContext, asset: str, suite: Suite, rows: DataFrame
 ) -> gx.core.ExpectationSuiteValidationResult:
-    """Validate a suite on a slice: counts for all in one pass, examples only of what failed.
+    """Validate a suite on a batch: counts for all rules in one pass, examples for failed rules.
 
-    Great Expectations would cache the slice and never release it; it is told not to.
+    `persist=False` prevents Great Expectations from caching the batch, which it never releases.
     """
-    batch_ref = (
+    batch_definition = (
         context.data_sources.add_spark("rows", persist=False)
         .add_dataframe_asset(asset)
-        .add_batch_definition_whole_dataframe("slice")
+        .add_batch_definition_whole_dataframe("batch")
     )
-    ours = dict(enumerate(suite.expectations))
-    added = context.suites.add(_suite_of(suite, ours))
-    batch = batch_ref.get_batch({"dataframe": rows})
-    result = _in_order(batch.validate(added, result_format=COUNTS))
-    if any(_failure(one) for one in result.results):
-        # On a lost server no rule can be evaluated on no rows either.
+    expectations = dict(enumerate(suite.expectations))
+    gx_suite = context.suites.add(_gx_suite(suite, expectations))
+    batch = batch_definition.get_batch({"dataframe": rows})
+    result = _sorted(batch.validate(gx_suite, result_format=COUNTS))
+    if any(_evaluation_error(each) for each in result.results):
+        # With a lost session no rule can be evaluated, not even on zero rows.
         rows.sparkSession.range(1).collect()
-        _refuse(suite, batch_ref.get_batch({"dataframe": rows.limit(0)}), added, result)
-    broken = {_position(one) for one in result.results if not one.success}
-    if broken:
-        again = _suite_of(suite, {position: ours[position] for position in broken})
-        shown = batch.validate(again, result_format=EXAMPLES).results
-        by_position = {_position(one): _with_places(one) for one in shown if not _failure(one)}
-        result.results = [by_position.get(_position(one), one) for one in result.results]
-    for one in result.results:
-        # NumPy's own truth values are none of JSON's.
-        one.success = bool(one.success)
-        if suite.masked.intersection(_columns(one.expectation_config.kwargs)):
-            _mask(one)
-        _shorten(one.result)
+        empty = batch_definition.get_batch({"dataframe": rows.limit(0)})
+        _raise_evaluation_error(suite, empty, gx_suite, result)
+    failed = {_position(each) for each in result.results if not each.success}
+    if failed:
+        failed_suite = _gx_suite(suite, {position: expectations[position] for position in failed})
+        with_examples = batch.validate(failed_suite, result_format=EXAMPLES).results
+        by_position = {
+            _position(each): _with_row_ids(each)
+            for each in with_examples
+            if not _evaluation_error(each)
+        }
+        result.results = [by_position.get(_position(each), each) for each in result.results]
+    for each in result.results:
+        # JSON cannot represent NumPy's booleans.
+        each.success = bool(each.success)
+        if suite.masked.intersection(_columns(each.expectation_config.kwargs)):
+            _mask(each)
+        _shorten(each.result)
     return result
 
 
 def _columns(arguments: Mapping[str, Any]) -> list[str]:
-    """The columns that an expectation looks at."""
+    """Return the columns that an expectation reads."""
     return [column for _, column in named_columns(arguments)]
 
 
-def _mask(one: Any) -> None:
-    """Leave of a result's values nothing but how many and where they are."""
-    result, columns = one.result, _columns(one.expectation_config.kwargs)
+def _mask(result: Any) -> None:
+    """Remove all values from a result; counts, partitions and offsets stay."""
+    details, columns = result.result, _columns(result.expectation_config.kwargs)
     for name in ("unexpected_index_list", "partial_unexpected_index_list"):
-        for place in result.get(name) or ():
-            place.update((column, MASKED) for column in place if column not in PLACE)
-    if shown := result.get("partial_unexpected_list"):
-        result["partial_unexpected_list"] = [MASKED] * len(shown)
-        result["partial_unexpected_counts"] = [{"value": MASKED, "count": len(shown)}]
-    if isinstance(result.get("observed_value"), dict):
-        result["observed_value"] = {"quantiles": [], "values": []}
-    elif result.get("observed_value") is not None and columns:
-        result["observed_value"] = MASKED
-    result.pop("details", None)
+        for row in details.get(name) or ():
+            row.update((column, MASKED) for column in row if column not in ROW_ID)
+    if values := details.get("partial_unexpected_list"):
+        details["partial_unexpected_list"] = [MASKED] * len(values)
+        details["partial_unexpected_counts"] = [{"value": MASKED, "count": len(values)}]
+    if isinstance(details.get("observed_value"), dict):
+        details["observed_value"] = {"quantiles": [], "values": []}
+    elif details.get("observed_value") is not None and columns:
+        details["observed_value"] = MASKED
+    details.pop("details", None)
 
 
-def _shorten(result: dict[str, Any]) -> None:
-    """Cut the values of a result's examples: a page is as wide as the longest."""
+def _shorten(details: dict[str, Any]) -> None:
+    """Shorten the values of examples: a page is as wide as the longest value."""
 
-    def cut(value: Any) -> Any:
-        return value[:_VALUE_SHOWN] if isinstance(value, str) else value
+    def shortened(value: Any) -> Any:
+        return value[:_MAX_VALUE_LENGTH] if isinstance(value, str) else value
 
-    if shown := result.get("partial_unexpected_list"):
-        result["partial_unexpected_list"] = [cut(value) for value in shown]
-    for each in result.get("partial_unexpected_counts") or ():
-        each.update(value=cut(each.get("value")))
-    for place in result.get("partial_unexpected_index_list") or ():
-        place.update((name, cut(value)) for name, value in place.items())
+    if values := details.get("partial_unexpected_list"):
+        details["partial_unexpected_list"] = [shortened(value) for value in values]
+    for each in details.get("partial_unexpected_counts") or ():
+        each.update(value=shortened(each.get("value")))
+    for row in details.get("partial_unexpected_index_list") or ():
+        row.update((name, shortened(value)) for name, value in row.items())
 
 
-def _with_places(one: Any) -> Any:
-    """A result whose examples are shown with partition and offset.
+def _with_row_ids(result: Any) -> Any:
+    """Return a result whose page shows partition and offset of each example.
 
-    Pages look for places in the list of *all* broken rows, which only the format that collects
-    them all has: on the driver, however many they are. Expectations of nulls forget the names.
+    Pages take them from the list of *all* unexpected rows. Only a format that collects all these
+    rows in the driver fills it. Expectations about nulls omit the column names.
     """
-    places = one.result.get("partial_unexpected_index_list")
-    if places:
-        one.result["unexpected_index_list"] = places
-        one.result["unexpected_index_column_names"] = EXAMPLES["unexpected_index_column_names"]
-    return one
+    rows = result.result.get("partial_unexpected_index_list")
+    if rows:
+        result.result["unexpected_index_list"] = rows
+        result.result["unexpected_index_column_names"] = EXAMPLES["unexpected_index_column_names"]
+    return result
 
 
-def _refuse(
-    suite: Suite, nothing: Any, added: Any, result: gx.core.ExpectationSuiteValidationResult
+def _raise_evaluation_error(
+    suite: Suite, empty: Any, gx_suite: Any, result: gx.core.ExpectationSuiteValidationResult
 ) -> None:
-    """Raise for expectations that could not be evaluated, which says nothing about the data.
+    """Raise for expectations that could not be evaluated, which is no result about the data.
 
-    What cannot be evaluated on no rows either is the suite's fault, and stays so.
+    Args:
+        suite: The suite.
+        empty: The batch without its rows. An expectation that fails there is invalid.
+        gx_suite: The suite in Great Expectations.
+        result: The result on the batch.
 
     Raises:
-        SuiteError: Expectations that cannot be evaluated on any data.
-        EngineFailed: Only on this data, or only this time.
+        SuiteError: An expectation cannot be evaluated on any data.
+        EngineFailed: An expectation could not be evaluated on this data, or failed temporarily.
     """
     problems = [
         Problem(
             file=suite.file,
-            key=f"expectations[{_position(one)}]",
+            key=f"expectations[{_position(each)}]",
             expected="an expectation that can be evaluated",
-            found=_failure(one),
+            found=_evaluation_error(each),
         )
-        for one in _in_order(nothing.validate(added, result_format=COUNTS)).results
-        if _failure(one)
+        for each in _sorted(empty.validate(gx_suite, result_format=COUNTS)).results
+        if _evaluation_error(each)
     ]
     if problems:
         raise SuiteError(problems=tuple(problems))
-    one = next(one for one in result.results if _failure(one))
-    # Never Spark's whole message, which has the value that it stumbled over.
-    named = re.match(r"\[[A-Z0-9_.]+\]", _failure(one))
-    reason = f"{named[0] if named else 'an error'} on these rows; the rule can be evaluated on none"
-    raise EngineFailed(operation=f"evaluating {one.expectation_config.type}", reason=reason)
+    failed = next(each for each in result.results if _evaluation_error(each))
+    # Without Spark's message, which contains the value that caused the error.
+    condition = re.match(r"\[[A-Z0-9_.]+\]", _evaluation_error(failed))
+    reason = f"{condition[0] if condition else 'an error'} on rows of this batch"
+    raise EngineFailed(operation=f"evaluating {failed.expectation_config.type}", reason=reason)
 
 
-def _suite_of(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx.ExpectationSuite:
-    """A suite for Great Expectations, of some expectations by their position in our suite.
+def _gx_suite(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx.ExpectationSuite:
+    """Return a suite of Great Expectations with some expectations.
 
-    Expectations remember their position, because results come back in another order. Their
-    description ends with the severity, because pages do not show it otherwise. The description is
+    The metadata of an expectation contains its position, because results have another order. The
+    description ends with the severity, because pages do not show the severity. The description is
     escaped, because pages do not escape it.
+
+    Args:
+        suite: The suite.
+        expectations: Expectations by their position in the suite's file.
     """
-    made = []
-    for position, one in expectations.items():
-        shown = {
-            **one,
-            "severity": str(_severity(one)),
-            "meta": {**one.get("meta", {}), _POSITION: position},
+    configured = []
+    for position, expectation in expectations.items():
+        severity = _severity(expectation)
+        configuration = {
+            **expectation,
+            "severity": str(severity),
+            "meta": {**expectation.get("meta", {}), _POSITION: position},
         }
-        if "description" in one:
-            shown["description"] = html.escape(f"{one['description']} ({_severity(one)})")
-        made.append(ExpectationConfiguration(**shown).to_domain_obj())
-    return gx.ExpectationSuite(name=suite.name, notes=suite.notes or None, expectations=made)
+        if "description" in expectation:
+            configuration["description"] = html.escape(f"{expectation['description']} ({severity})")
+        configured.append(ExpectationConfiguration(**configuration).to_domain_obj())
+    return gx.ExpectationSuite(name=suite.name, notes=suite.notes or None, expectations=configured)
 
 
 def row_results(
     suite: Suite, validated: gx.core.ExpectationSuiteValidationResult
 ) -> list[CheckResult]:
-    """Results of a suite's own expectations, in the order of its file."""
+    """Return the results of a suite's own expectations, in the order of its file."""
     return [
-        _row_result(expectation, one)
-        for expectation, one in zip(suite.expectations, validated.results, strict=True)
+        _row_result(expectation, result)
+        for expectation, result in zip(suite.expectations, validated.results, strict=True)
     ]
 
 
-def _row_result(expectation: Mapping[str, Any], one: Any) -> CheckResult:
+def _row_result(expectation: Mapping[str, Any], result: Any) -> CheckResult:
     arguments = expectation.get("kwargs", {})
-    named = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    result = one.result or {}
-    observed: Any = result.get("observed_value", result.get("unexpected_percent"))
+    argument_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    details = result.result or {}
+    value: Any = details.get("observed_value", details.get("unexpected_percent"))
     return CheckResult(
         check=expectation["type"],
         column=arguments.get("column"),
         severity=_severity(expectation),
-        passed=bool(one.success),
-        observed=_observed(result),
-        value=float(observed) if type(observed) in (int, float) else None,
-        expectation=expectation.get("description") or f"{expectation['type']}({named})",
-        unexpected_count=result.get("unexpected_count"),
-        unexpected_percent=result.get("unexpected_percent"),
-        examples=tuple(_examples(result, _columns(arguments))),
+        passed=bool(result.success),
+        observed=_observed(details),
+        value=float(value) if type(value) in (int, float) else None,
+        expectation=expectation.get("description") or f"{expectation['type']}({argument_text})",
+        unexpected_count=details.get("unexpected_count"),
+        unexpected_percent=details.get("unexpected_percent"),
+        examples=tuple(_examples(details, _columns(arguments))),
     )
 
 
-def _examples(result: Mapping[str, Any], columns: Sequence[str]) -> Iterator[Example]:
-    for row in (result.get("partial_unexpected_index_list") or ())[:MOST_EXAMPLES]:
+def _examples(details: Mapping[str, Any], columns: Sequence[str]) -> Iterator[Example]:
+    for row in (details.get("partial_unexpected_index_list") or ())[:MAX_EXAMPLES]:
         values = [
             value
             for name, value in row.items()
-            if name in columns or (name not in PLACE and not columns)
+            if name in columns or (name not in ROW_ID and not columns)
         ]
-        shown = None if values == [None] else ", ".join(map(str, values))
+        text = None if values == [None] else ", ".join(map(str, values))
         yield Example(
             partition=row["partition"],
             offset=row["offset"],
-            value=shown and shown[:_VALUE_SHOWN],
+            value=text and text[:_MAX_VALUE_LENGTH],
         )
 
 
@@ -215,33 +229,34 @@ def _severity(expectation: Mapping[str, Any]) -> Severity:
     return Severity(expectation.get("severity", Severity.CRITICAL))
 
 
-def _observed(result: Mapping[str, Any]) -> str | int | float | None:
-    if "observed_value" in result:
-        value = result["observed_value"]
+def _observed(details: Mapping[str, Any]) -> str | int | float | None:
+    if "observed_value" in details:
+        value = details["observed_value"]
         return value if value is None or isinstance(value, int | float) else str(value)
-    if result.get("unexpected_count") is None:
+    if details.get("unexpected_count") is None:
         return None
-    looked_at = result["element_count"] - (result.get("missing_count") or 0)
-    return f"{result['unexpected_count']:,} of {looked_at:,} unexpected"
+    with_value = details["element_count"] - (details.get("missing_count") or 0)
+    return f"{details['unexpected_count']:,} of {with_value:,} unexpected"
 
 
-def _failure(one: Any) -> str:
-    """Why an expectation could not be evaluated, in one line; empty if it could.
+def _evaluation_error(result: Any) -> str:
+    """Return in one line why an expectation could not be evaluated; empty if it was evaluated.
 
-    Great Expectations nests exceptions by metric where there is more than one.
+    Great Expectations nests several exceptions by metric.
     """
-    info = one.exception_info or {}
+    info = result.exception_info or {}
     nested = [info, *(part for part in info.values() if isinstance(part, Mapping))]
     messages = [str(part["exception_message"]) for part in nested if part.get("exception_message")]
     return messages[0].strip().splitlines()[0] if messages else ""
 
 
-def _in_order(
+def _sorted(
     result: gx.core.ExpectationSuiteValidationResult,
 ) -> gx.core.ExpectationSuiteValidationResult:
+    """Return a validation result with its results in the order of the suite's file."""
     result.results = sorted(result.results, key=_position)
     return result
 
 
-def _position(one: Any) -> int:
-    return int(one.expectation_config.meta[_POSITION])
+def _position(result: Any) -> int:
+    return int(result.expectation_config.meta[_POSITION])

@@ -1,0 +1,55 @@
+"""Converts values to JSON types, for `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from tidemark.core.offsets import Span, SpanSet
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def record_of(
+    value: DataclassInstance, *, without: Collection[str] = (), **added: Any
+) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON types, by name.
+
+    Args:
+        value: The dataclass.
+        without: Names of fields to omit.
+        **added: Further values, which follow the fields.
+    """
+    own = {each.name: getattr(value, each.name) for each in fields(value)}
+    return {name: plain(each) for name, each in (own | added).items() if name not in without}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON types.
+
+    Times become text in ISO 8601, durations become seconds, enums their values, and spans
+    `[start, end]`. A dataclass becomes what its `as_record` returns, or its fields by name.
+    """
+    match value:
+        case Enum():
+            return value.value
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Span():
+            return [value.start, value.end]
+        case Mapping():
+            return {str(plain(key)): plain(each) for key, each in value.items()}
+        case SpanSet() | tuple() | list():
+            return [plain(each) for each in value]
+        case _ if hasattr(value, "as_record"):
+            return value.as_record()
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return record_of(value)
+        case _:
+            return value
