@@ -27,7 +27,7 @@ from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.quality.publication_table import DeltaPublicationTable
-from tidemark.report.status import row_of
+from tidemark.report.status import status_row
 from tidemark.spec.decode import DecodeSpec, RegisteredSchema
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
@@ -101,7 +101,7 @@ def test_alarms(lake: FileLake, tmp_path: Path) -> None:
     lake.kafka.produce("events", 0, 2)
     for name, spec in {"calm": lake.spec, "alarming": alarming}.items():
         lake.spec = spec
-        row = {**row_of("prices", lake.status(), NOW), "pipeline": name}
+        row = {**status_row("prices", lake.status(), NOW), "pipeline": name}
         write_status(str(tmp_path / "status"), [row])
     told = answer("operations.md", "SELECT", {"status": _rows(tmp_path / "status")})
     assert told == [("alarming", NOW, 2, None, "LagTooLarge")]

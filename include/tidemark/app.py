@@ -275,9 +275,9 @@ class App:
     def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
         """Write the status of some pipelines, or their errors, to the status table."""
         from tidemark.lake.status_table import write_status
-        from tidemark.report.status import row_of
+        from tidemark.report.status import status_row
 
-        rows = [row_of(name, each, utc_now()) for name, each in seen.items()]
+        rows = [status_row(name, each, utc_now()) for name, each in seen.items()]
         write_status(
             self.layout.status_table,
             rows,

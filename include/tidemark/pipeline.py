@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from tidemark.repair.undo import Undo, UndoResult
     from tidemark.report.owner_report import PipelineReport
     from tidemark.report.status import PipelineStatus
-    from tidemark.report.unsettled import Unsettling
+    from tidemark.report.unfinished_work import UnfinishedWorkReader
     from tidemark.report.verification import Verification
     from tidemark.spec.fields import FieldType
     from tidemark.typed.decoder import DecodePlanner
@@ -508,14 +508,14 @@ class Pipeline:
             self._bronze(),
             open_watermarks=lambda: self.watermarks,
             open_log=lambda: self.log_reader,
-            unsettling=self._unsettling(),
+            unfinished=self._unfinished_work(),
             now=utc_now(),
         )
 
-    def _unsettling(self) -> Unsettling:
-        from tidemark.report.unsettled import Unsettling
+    def _unfinished_work(self) -> UnfinishedWorkReader:
+        from tidemark.report.unfinished_work import UnfinishedWorkReader
 
-        return Unsettling(
+        return UnfinishedWorkReader(
             spec=self.spec,
             control=self.control,
             blocked=lambda: self._publication_table().blocked_plans(self.name),
@@ -527,14 +527,14 @@ class Pipeline:
         partition: int | None = None,
         start: int | None = None,
         end: int | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        print_line: Callable[[str], None] = lambda _: None,
     ) -> Verification:
-        """Compare the data table with Kafka record by record. See `Verify.verify`."""
-        from tidemark.report.verify import Verify
+        """Compare the data table with Kafka record by record. See `Verifier.verify`."""
+        from tidemark.report.verify import Verifier
 
         watermarks, log_reader = self._source()
         bronze = None if self.spec.is_typed else self._bronze(reads_only=True)
-        verify = Verify(
+        verifier = Verifier(
             spec=self.spec,
             watermarks=watermarks,
             control=self.control,
@@ -542,7 +542,7 @@ class Pipeline:
             log_reader=log_reader,
             row_origins=bronze,
         )
-        return verify.verify(partition, start, end, say=say)
+        return verifier.verify(partition, start, end, print_line)
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:
         """Return the owner's report of a period. Needs neither a JVM nor Kafka."""

@@ -20,7 +20,7 @@ FAILED = {
     "task_instance": {"dag_id": "d", "task_id": "t", "run_id": "r"},
     "exception": "LostRange: x",
 }
-LAG = LagTooLarge(pipeline="prices", lag=9, most=5)
+LAG = LagTooLarge(pipeline="prices", lag=9, limit=5)
 
 
 def test_a_failure_is_told_to_the_webhook(task_probe: Probe) -> None:

@@ -128,8 +128,8 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
     assert [(each["records"], each["gaps"]) for each in certificate["partitions"]] == [
         (18, 3), (18, 2),
     ]  # fmt: skip
-    (broken,) = [each for each in told["rules"] if each["broken_by"]]
-    assert (broken["rule"], broken["broken_by"], broken["plans"]) == (_PRICE_RULE, [2], 3)
+    (broken,) = [each for each in told["rules"] if each["failed_plans"]]
+    assert (broken["rule"], broken["failed_plans"], broken["plans"]) == (_PRICE_RULE, [2], 3)
     (example,) = broken["examples"]
     assert (example["partition"], example["offset"]) in bad
     assert example["value"] == "-1.0"

@@ -296,14 +296,14 @@ def by_delta_rs(predicate: str, **updates: str) -> Callable[[Lake], None]:
 
 
 TAMPERING: Mapping[str, tuple[Callable[[Lake], None], str, int, int]] = {
-    "delete_by_delta_rs": (by_delta_rs('partition = 0 AND "offset" = 2'), "lost", 0, 2),
+    "delete_by_delta_rs": (by_delta_rs('partition = 0 AND "offset" = 2'), "missing", 0, 2),
     "delete_by_spark": (
         by_sql("DELETE FROM {table} WHERE partition = 1 AND offset = 5"),
-        "lost",
+        "missing",
         1,
         5,
     ),
-    "double": (double, "doubled", 1, 3),
+    "double": (double, "duplicate", 1, 3),
     "value": (by_delta_rs('partition = 0 AND "offset" = 1', value="X'00'"), "altered", 0, 1),
     "null_is_not_empty": (
         by_sql("UPDATE {table} SET key = X'' WHERE partition = 1 AND offset = 0"),
@@ -336,8 +336,8 @@ TAMPERING: Mapping[str, tuple[Callable[[Lake], None], str, int, int]] = {
         1,
         4,
     ),
-    "foreign_in_a_hole": (add_foreign(6), "foreign", 0, 6),
-    "foreign_beyond_what_landed": (add_foreign(10**6), "foreign", 0, 10**6),
+    "foreign_in_a_hole": (add_foreign(6), "unexpected", 0, 6),
+    "foreign_beyond_what_landed": (add_foreign(10**6), "unexpected", 0, 10**6),
 }
 """What is done to the table, what kind of difference it is, and where."""
 
@@ -405,7 +405,7 @@ def test_verify_tells_what_it_looked_at(
             "records": 3,
             "rows": 3,
             "compacted": 0,
-            "gone": 2,
+            "deleted": 2,
             "headers_unread": 0,
         }
     ]
@@ -446,11 +446,11 @@ def test_verify_raises_no_alarm_over_compaction(
             "records": 2,
             "rows": 11,
             "compacted": 9,
-            "gone": 0,
+            "deleted": 0,
             "headers_unread": 0,
         }
     ]
     DeltaTable(lake.uri).delete('"offset" = 9')
     ran = tidemark("verify", "events", "--json")
     assert ran.code == ExitCode.REFUSED
-    assert {"difference": "lost", "partition": 0, "offset": 9, "rows": 1} in ran.json["first"]
+    assert {"difference": "missing", "partition": 0, "offset": 9, "rows": 1} in ran.json["first"]

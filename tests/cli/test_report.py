@@ -151,7 +151,7 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
     assert (account["records"], account["missing"]) == (len(rows), [])
     assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2]}
     rule, low = told["rules"]
-    assert (rule["broken_by"], rule["values"]) == ([2], [[1, 10.0], [2, 20.0], [3, 30.0]])
+    assert (rule["failed_plans"], rule["values"]) == ([2], [[1, 10.0], [2, 20.0], [3, 30.0]])
     assert told["quarantine"] is None
     assert low["examples"] == [
         {"partition": 0, "offset": 4, "value": f"-1 {_SCRIPT}"},

@@ -41,7 +41,7 @@ from tidemark.ingest.executor import ExecutionResult
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.errors import EngineFailed
-from tidemark.report.verification import Difference
+from tidemark.report.verification import DifferenceKind
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import StartPolicy
@@ -482,7 +482,7 @@ def test_i7_an_unclean_truncation_stops_the_pipeline(
         assert (cut.value.partition, cut.value.offset) == (0, 9)
         assert (fragile.committed(), fragile.version(), fragile.ledger.event_number) == before
         found = fragile.verify.verify(partition=0)
-        assert found.differences == {Difference.ALTERED: 4}
+        assert found.differences == {DifferenceKind.ALTERED: 4}
         assert [each.offset for each in found.first] == [5, 6, 7, 8]
 
 

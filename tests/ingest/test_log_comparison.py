@@ -427,7 +427,7 @@ def test_verify_shows_whether_the_log_was_truncated_or_rows_were_changed(tmp_pat
 
     def last_equal() -> str:
         lines: list[str] = []
-        assert lake.verify.verify(say=lines.append).differences
+        assert lake.verify.verify(print_line=lines.append).differences
         return lines[-1]
 
     lake = FileLake(tmp_path)

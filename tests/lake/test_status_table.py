@@ -14,7 +14,7 @@ from tests.support.services import NOW
 from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.status_table import COLUMNS, write_status
 from tidemark.lake.table_io import query_rows
-from tidemark.report.status import row_of
+from tidemark.report.status import status_row
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_writing_status_replaces_only_the_rows_of_the_checked_pipelines(tmp_path
 def test_a_look_at_all_leaves_no_row_of_a_pipeline_that_is_gone(tmp_path: Path) -> None:
     """And one that nobody could look at has a row that says so."""
     write_status(str(tmp_path), [row("gone", lag=1), row("b", lag=2)])
-    failed = row_of("b", TopicMissing(topic="t"), NOW)
+    failed = status_row("b", TopicMissing(topic="t"), NOW)
     write_status(str(tmp_path), [row("a", lag=1), failed], of_all=True)
     rows = query_rows(DeltaTable(str(tmp_path)), "SELECT pipeline, alarms FROM t ORDER BY pipeline")
     assert rows == [

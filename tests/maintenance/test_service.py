@@ -1,4 +1,4 @@
-"""The order of maintenance, and what it does when others are in the way."""
+"""Maintenance of one table: its steps, conflicts and results."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tidemark.core.errors import LedgerBehindTable
 from tidemark.lake.errors import CompactionConflict, EngineFailed
 from tidemark.lake.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
 from tidemark.maintenance.rules import MaintenanceOutcome
-from tidemark.maintenance.service import MAX_COMPACTIONS, Maintenance, finished_plans
+from tidemark.maintenance.service import MAX_ATTEMPTS, Maintenance, finished_plans
 
 WEEK = timedelta(days=7)
-LEFT = StoredFile(path="part-1.parquet", size=10, modified_ms=0)
+UNREFERENCED = StoredFile(path="part-1.parquet", size=10, modified_ms=0)
 
 
 @dataclass
 class RecordingTable:
-    """Notes the steps that are taken; compactions meet so many conflicts.
+    """Records its calls, and raises a number of conflicts.
 
     Attributes:
-        conflicts: How many compactions others are in the way of.
-        steps: What was done.
-        before: What reclaim was told.
+        conflicts: How many compactions still fail with a conflict.
+        steps: Names of the calls.
+        before: The time that `remove_unreferenced` computed from its arguments.
     """
 
     conflicts: int = 0
@@ -35,12 +35,12 @@ class RecordingTable:
     before: datetime | None = None
 
     def current_files(self) -> TableFiles:
-        """Five files."""
+        """Return a table of five files."""
         self.steps.append("current_files")
         return TableFiles(files=5, bytes=50, retention=None)
 
     def compact(self) -> int:
-        """Four files, if nobody is in the way."""
+        """Replace four files, or raise the next conflict."""
         self.steps.append("compact")
         if self.conflicts:
             self.conflicts -= 1
@@ -51,28 +51,28 @@ class RecordingTable:
         self,
         now: datetime,
         keep: timedelta,
-        is_finished: IsPlanFinished,  # noqa: ARG002  the port's
+        is_finished: IsPlanFinished,  # noqa: ARG002  required by the protocol
         *,
         dry_run: bool = False,
     ) -> Sequence[StoredFile]:
-        """One file."""
+        """Remove one file."""
         self.steps.append("dry run" if dry_run else "remove_unreferenced")
         self.before = now - keep
-        return [LEFT]
+        return [UNREFERENCED]
 
 
 def maintenance(table: RecordingTable) -> Maintenance:
-    """Maintenance that notes when it asks which plans are over."""
+    """Return maintenance that records when it reads finished plans."""
 
-    def over() -> IsPlanFinished:
+    def read_plans() -> IsPlanFinished:
         table.steps.append("plans")
         return lambda _: True
 
-    return Maintenance(name="t", table=table, finished_plans=over, now=lambda: NOW)
+    return Maintenance(name="t", table=table, finished_plans=read_plans, now=lambda: NOW)
 
 
 def test_finished_plans_are_read_before_files_are_listed() -> None:
-    """A plan that lands in between is an open one; the retention counts from now."""
+    """A plan that lands in between counts as open. The retention starts now."""
     table = RecordingTable()
     done = maintenance(table).maintain(WEEK)
     assert table.steps == [
@@ -87,30 +87,30 @@ def test_finished_plans_are_read_before_files_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conflicts", "tried", "outcome"),
+    ("conflicts", "tries", "outcome"),
     [
-        (MAX_COMPACTIONS - 1, MAX_COMPACTIONS, MaintenanceOutcome.MAINTAINED),
-        (MAX_COMPACTIONS + 9, MAX_COMPACTIONS, MaintenanceOutcome.COMPACTION_DEFERRED),
+        (MAX_ATTEMPTS - 1, MAX_ATTEMPTS, MaintenanceOutcome.MAINTAINED),
+        (MAX_ATTEMPTS + 9, MAX_ATTEMPTS, MaintenanceOutcome.COMPACTION_DEFERRED),
     ],
 )
 def test_a_conflicting_compaction_is_retried_a_bounded_number_of_times(
-    conflicts: int, tried: int, outcome: MaintenanceOutcome
+    conflicts: int, tries: int, outcome: MaintenanceOutcome
 ) -> None:
-    """Then it is left to the next maintenance; what nobody needs goes all the same."""
+    """The next maintenance compacts the table. Unreferenced files are removed now."""
     table = RecordingTable(conflicts=conflicts)
     assert maintenance(table).maintain(WEEK).outcome is outcome
-    assert (table.steps.count("compact"), table.steps.count("remove_unreferenced")) == (tried, 1)
+    assert (table.steps.count("compact"), table.steps.count("remove_unreferenced")) == (tries, 1)
 
 
 def test_a_dry_run_compacts_nothing() -> None:
-    """And says so."""
+    """And its outcome is a draft."""
     table = RecordingTable()
     assert maintenance(table).maintain(WEEK, dry_run=True).outcome is MaintenanceOutcome.DRY_RUN
     assert table.steps == ["current_files", "plans", "dry run"]
 
 
-def test_the_maintenance_result_as_plain_values() -> None:
-    """For `--json` and for Airflow."""
+def test_a_maintenance_result_as_record_has_plain_values() -> None:
+    """For `--json` and Airflow."""
     assert maintenance(RecordingTable()).maintain(WEEK).as_record() == {
         "table": "t",
         "outcome": "maintained",
@@ -126,13 +126,13 @@ def test_the_maintenance_result_as_plain_values() -> None:
 
 
 def test_landed_and_abandoned_plans_are_finished() -> None:
-    """Landed or given up, and known; not open, not being undone, not to come."""
+    """Open plans, plans of an unfinished undo, and newer plans are not."""
     pipeline = MemoryPipeline()
     for number in range(2):
         pipeline.produce(0, 2)
         pipeline.run(f"run {number}")
     pipeline.produce(0, 2)
-    pipeline.planner.plan("given up")
+    pipeline.planner.plan("abandoned")
     pipeline.abandon.abandon(3, "ops", "x")
     pipeline.table.remove_rows = _refuse  # type: ignore[method-assign]
     with pytest.raises(EngineFailed):
@@ -146,8 +146,8 @@ def _refuse(plan: object) -> tuple[int, int]:
     raise EngineFailed(operation="removing", reason=str(plan))
 
 
-def test_finished_plans_refuses_a_missing_control_table() -> None:
-    """I7: nobody knows which plans are over."""
+def test_finished_plans_of_a_missing_control_table_is_an_error() -> None:
+    """I7: no file of an unknown plan may be removed."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)
     pipeline.run("run")

@@ -1,4 +1,4 @@
-"""What became of the offsets of a period."""
+"""The completeness certificate of a period."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NEXT = _DAY + timedelta(days=1)
 
 
 def landed(sequence: int, start: int, end: int, gaps: int = 0, **changes: object) -> PlanRecord:
-    """A plan over partition 0 that landed."""
+    """Return a landed plan over partition 0."""
     count = RangeCount(partition=0, start=start, end=end, records=end - start - gaps)
     return over(sequence, count, **changes)
 
 
 def over(sequence: int, *counts: RangeCount, **changes: object) -> PlanRecord:
-    """A plan over some ranges that landed."""
+    """Return a landed plan over some ranges."""
     landing = Landing(sequence=sequence, table_version=sequence, counts=counts)
     ranges = [(count.partition, count.start, count.end) for count in counts]
     return PlanRecord(
@@ -35,7 +35,7 @@ def over(sequence: int, *counts: RangeCount, **changes: object) -> PlanRecord:
 
 
 def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledger:
-    """A ledger of some plans."""
+    """Return a ledger of some plans."""
     mine = [r for r in records if r.plan.topic_id == "id-1" and r.held_now]
     return Ledger(
         pipeline="events",
@@ -47,10 +47,10 @@ def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledg
     )
 
 
-def test_every_offset_between_the_first_and_the_last_is_told() -> None:
-    """By what landed it, or why it did not; what nobody knows of is missing."""
+def test_every_offset_of_the_period_is_landed_a_gap_lost_or_missing() -> None:
+    """Also landed by plans outside the period."""
     records = [landed(1, 0, 10, gaps=2), landed(2, 10, 20), landed(3, 30, 40), landed(4, 50, 60)]
-    # The second one landed a day later, when somebody asked for it.
+    # Plan 2 landed a day later.
     times = {1: _DAY, 2: _NEXT, 3: _DAY, 4: _NEXT - timedelta(microseconds=1)}
     certificate = certify(ledger(*records, lost={0: Span(20, 25)}), times, _DAY, _NEXT)
     (account,) = certificate.partitions
@@ -62,21 +62,21 @@ def test_every_offset_between_the_first_and_the_last_is_told() -> None:
         "records": 28,
         "gaps": 2,
         "unproven_gaps": 0,
-        "landed_otherwise": 10,
+        "landed_outside_period": 10,
         "lost": 5,
         "missing": [[25, 30], [40, 50]],
         "undone": 0,
     }
-    told = sum(
-        account.as_record()[name] for name in ("records", "gaps", "landed_otherwise", "lost")
+    record = sum(
+        account.as_record()[name] for name in ("records", "gaps", "landed_outside_period", "lost")
     )
-    assert told + certificate.missing == 60
+    assert record + certificate.missing == 60
     assert not certificate.is_complete
-    assert [plan.sequence for plan in certificate.plans] == [1, 3, 4]
+    assert [each.plan for each in certificate.plans] == [1, 3, 4]
 
 
-def test_each_partition_is_told_by_itself() -> None:
-    """Gaps, those nobody could look at, losses and gaps of one are not counted in another."""
+def test_partitions_have_separate_counts() -> None:
+    """Gaps, unproven gaps, losses and missing offsets."""
     both = over(
         1,
         RangeCount(partition=0, start=0, end=10, records=8, unproven_gaps=1),
@@ -106,7 +106,7 @@ def test_each_partition_is_told_by_itself() -> None:
         "records": 14,
         "gaps": 2,
         "unproven_gaps": 1,
-        "landed_otherwise": 0,
+        "landed_outside_period": 0,
         "lost": 3,
         "missing": [[13, 14]],
         "undone": 0,
@@ -119,23 +119,23 @@ def test_each_partition_is_told_by_itself() -> None:
         "records": 30,
         "gaps": 5,
         "unproven_gaps": 3,
-        "landed_otherwise": 10,
+        "landed_outside_period": 10,
         "lost": 5,
         "missing": [[125, 130], [150, 155]],
         "undone": 5,
     }
     for account in (zero, first):
-        parts = sum(account[name] for name in ("records", "gaps", "landed_otherwise", "lost"))
+        parts = sum(account[name] for name in ("records", "gaps", "landed_outside_period", "lost"))
         assert parts + sum(end - start for start, end in account["missing"]) == account["offsets"]
-    told = certificate.as_record()
-    assert {name: told[name] for name in ("records", "gaps", "unproven_gaps", "lost")} == {
+    record = certificate.as_record()
+    assert {name: record[name] for name in ("records", "gaps", "unproven_gaps", "lost")} == {
         "records": 44,
         "gaps": 7,
         "unproven_gaps": 4,
         "lost": 8,
     }
-    assert (told["missing"], told["undone"]) == (11, 5)
-    assert [(plan.sequence, plan.records, plan.gaps) for plan in certificate.plans] == [
+    assert (record["missing"], record["undone"]) == (11, 5)
+    assert [(each.plan, each.records, each.gaps) for each in certificate.plans] == [
         (1, 23, 7),
         (2, 10, 0),
         (3, 6, 0),
@@ -143,8 +143,8 @@ def test_each_partition_is_told_by_itself() -> None:
     ]
 
 
-def test_what_is_not_of_the_period_or_of_the_topic_is_not_counted() -> None:
-    """A topic that was made again since, plans that are open, and those of other days."""
+def test_plans_of_other_periods_and_topics_and_open_plans_are_not_counted() -> None:
+    """The topic was recreated."""
     records = [
         landed(1, 0, 10, topic_id="id-0"),
         landed(2, 0, 10),
@@ -153,18 +153,18 @@ def test_what_is_not_of_the_period_or_of_the_topic_is_not_counted() -> None:
     ]
     times = {1: _DAY, 2: _DAY, 3: _NEXT}
     certificate = certify(ledger(*records), times, _DAY, _NEXT)
-    assert (certificate.other_incarnations, certificate.open_plans) == (1, (4,))
+    assert (certificate.plans_of_other_incarnations, certificate.open_plans) == (1, (4,))
     assert [(each.start, each.end) for each in certificate.partitions] == [(0, 10)]
     assert certificate.missing == 0
-    # Nobody has added up what landed of the topic before.
+    # The certificate does not cover the earlier topic.
     assert not certificate.is_complete
     assert certify(ledger(*records[1:]), times, _DAY, _NEXT).is_complete
     nothing = certify(ledger(*records), times, _NEXT + timedelta(days=1), _NEXT + timedelta(days=2))
     assert (nothing.partitions, nothing.plans, nothing.missing) == ((), (), 0)
 
 
-def test_an_end_that_was_undone_or_missed_is_missing() -> None:
-    """What is left would be complete by itself, and is not what the period had."""
+def test_undone_or_missed_offsets_at_the_end_are_missing() -> None:
+    """The certificate covers the planned offsets, not only the landed ones."""
     undone = replace(
         landed(2, 10, 20), held_now=None, landed_originally=None, abandoned="why", undone_version=5
     )
@@ -172,19 +172,19 @@ def test_an_end_that_was_undone_or_missed_is_missing() -> None:
     (account,) = certificate.partitions
     assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
     assert account.missing == SpanSet.of([Span(10, 20)])
-    assert [plan.sequence for plan in certificate.plans] == [1]
-    # Landed again since, whenever that was.
+    assert [each.plan for each in certificate.plans] == [1]
+    # A later plan landed the offsets again.
     times = {1: _DAY, 2: _DAY, 3: _NEXT}
     again = certify(ledger(landed(1, 0, 10), undone, landed(3, 10, 20)), times, _DAY, _NEXT)
-    assert (again.is_complete, again.total("otherwise")) == (True, 10)
+    assert (again.is_complete, again.total("landed_outside_period")) == (True, 10)
 
     short = replace(landed(4, 0, 8), plan=make_plan((0, 0, 10), sequence=4))
     (account,) = certify(ledger(short), {4: _DAY}, _DAY, _NEXT).partitions
     assert (account.end, account.missing, account.undone) == (10, SpanSet.of([Span(8, 10)]), 0)
 
 
-def test_a_partition_of_which_all_was_undone_is_told() -> None:
-    """There is no plan any more, and the period is not complete."""
+def test_a_partition_whose_plans_are_all_undone_is_missing() -> None:
+    """The period has no plan any more, and is not complete."""
     undone = replace(
         landed(1, 0, 10), held_now=None, landed_originally=None, abandoned="why", undone_version=5
     )
@@ -192,41 +192,45 @@ def test_a_partition_of_which_all_was_undone_is_told() -> None:
     assert (certificate.plans, certificate.missing, certificate.is_complete) == ((), 10, False)
 
 
-def test_what_a_restore_took_out_is_missing_until_it_lands_again() -> None:
-    """Its plan landed in the period, whatever the table was brought back to since."""
+def test_offsets_that_a_restore_removed_are_missing_until_they_land_again() -> None:
+    """Their plan landed in the period."""
     rewound = replace(landed(2, 10, 20), held_now=None, landed_originally=None, abandoned="why")
     records = (landed(1, 0, 10), rewound)
     certificate = certify(ledger(*records), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     (account,) = certificate.partitions
     assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
     assert account.missing == SpanSet.of([Span(10, 20)])
-    assert ([plan.sequence for plan in certificate.plans], account.records) == ([1], 10)
-    # A part of it by a plan of the period, the rest later.
+    assert ([each.plan for each in certificate.plans], account.records) == ([1], 10)
+    # A plan of the period landed a part of the offsets again, and a later plan the others.
     parts = (landed(3, 10, 14), landed(4, 14, 20))
     times = {1: _DAY, 2: _DAY, 3: _DAY, 4: _NEXT}
     again = certify(ledger(*records, *parts), times, _DAY, _NEXT)
-    assert (again.is_complete, again.total("records"), again.total("otherwise")) == (True, 14, 6)
+    assert (again.is_complete, again.total("records"), again.total("landed_outside_period")) == (
+        True,
+        14,
+        6,
+    )
     assert (again.missing, again.total("undone")) == (0, 0)
-    # Where nothing else landed, its offsets are all that there is to tell.
+    # Nothing else landed.
     alone = certify(ledger(rewound), {2: _DAY}, _DAY, _NEXT)
     assert (alone.plans, alone.missing, alone.is_complete) == ((), 10, False)
     before = replace(rewound, plan=make_plan((0, 10, 20), sequence=2, topic_id="id-0"))
-    assert certify(ledger(before), {2: _DAY}, _DAY, _NEXT).other_incarnations == 1
+    assert certify(ledger(before), {2: _DAY}, _DAY, _NEXT).plans_of_other_incarnations == 1
 
 
-def test_a_plan_that_is_being_undone_is_missing_and_not_yet_taken_out() -> None:
-    """Some of its rows may still be there, and nobody counts on them."""
+def test_offsets_of_an_unfinished_undo_are_missing_and_not_undone() -> None:
+    """The table may still contain some of the rows."""
     undoing = replace(landed(2, 10, 20), held_now=None, abandoned="why", undoing=True)
     certificate = certify(ledger(landed(1, 0, 10), undoing), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     assert (certificate.missing, certificate.total("undone")) == (10, 0)
 
 
-def test_a_plan_that_never_landed_is_not_of_the_period() -> None:
-    """One that was given up, and one that landed after its ledger had been read."""
+def test_abandoned_plans_and_plans_landed_after_the_ledger_was_read_are_not_counted() -> None:
+    """The second one is open in the ledger."""
     plans = [make_plan((0, 10 * n, 10 * n + 10), sequence=n) for n in (2, 3)]
-    given_up = PlanRecord(plan=plans[0], requesters=(), abandoned="why")
+    abandoned = PlanRecord(plan=plans[0], requesters=(), abandoned="why")
     late = PlanRecord(plan=plans[1], requesters=())
     times = {1: _DAY, 3: _DAY}
-    certificate = certify(ledger(landed(1, 10, 20), given_up, late), times, _DAY, _NEXT)
+    certificate = certify(ledger(landed(1, 10, 20), abandoned, late), times, _DAY, _NEXT)
     assert [(each.start, each.end) for each in certificate.partitions] == [(10, 20)]
     assert (certificate.is_complete, certificate.open_plans) == (True, (3,))

@@ -1,4 +1,4 @@
-"""Lag and problems of a pipeline, over in-memory adapters."""
+"""Lag, alarms and problems of a pipeline, with in-memory adapters."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from tidemark.report.errors import UndoUnfinished
 from tidemark.spec.model import AlarmRules, StartPolicy
 
 
-def test_a_pipeline_that_has_not_begun_has_no_lag() -> None:
-    """Not 0: an alert on lag must not take it for caught up."""
+def test_a_pipeline_that_has_not_started_has_no_lag() -> None:
+    """With a lag of 0 it would look caught up."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
-    assert (pipeline.status().begun, pipeline.status().lag) == (False, None)
+    assert (pipeline.status().has_started, pipeline.status().lag) == (False, None)
 
 
-def test_lag_is_what_has_not_landed() -> None:
-    """Also after a gap: what landed beyond it is not unread."""
+def test_lag_counts_offsets_that_have_not_landed() -> None:
+    """Without offsets that a backfill has landed beyond the committed offset."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.EARLIEST))
     pipeline.planner.plan("begin")
     pipeline.produce(0, 10)
     plan = pipeline.planner.backfill(wanted((0, 4, 9)), "fill").plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
-    shown = pipeline.status()
-    assert shown.lag == 5
-    assert shown.partitions[0].committed == 0
+    status = pipeline.status()
+    assert status.lag == 5
+    assert status.partitions[0].committed_offset == 0
     pipeline.run("live")
     assert pipeline.status().lag == 0
 
 
-def test_a_log_that_was_cut_and_has_grown_again_is_a_problem() -> None:
-    """The next run would be refused, and says so before it comes."""
+def test_a_truncated_log_that_has_grown_again_is_a_problem() -> None:
+    """The error would refuse the next run."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.run("a")
     pipeline.kafka.elect("events", 0, end=6)
     pipeline.produce(0, 20)
-    shown = pipeline.status()
-    assert isinstance(shown.problem, LogTruncated)
-    assert shown.partitions[0].committed == 10
+    status = pipeline.status()
+    assert isinstance(status.problem, LogTruncated)
+    assert status.partitions[0].committed_offset == 10
 
 
-def test_a_run_at_the_same_time_is_no_problem() -> None:
-    """Nothing is wrong; the status is of after it."""
-    shown = make_overtaken().status()
-    assert (shown.problem, shown.records) == (None, 2)
+def test_a_concurrent_run_is_no_problem() -> None:
+    """The status is that after the run."""
+    status = make_overtaken().status()
+    assert (status.problem, status.records) == (None, 2)
 
 
 def test_an_open_plan_that_cannot_land_is_a_problem() -> None:
-    """The next run would take it over and be refused."""
+    """The next run would take it over and fail."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
     pipeline.planner.plan("run-1")
@@ -67,8 +67,8 @@ def test_an_open_plan_that_cannot_land_is_a_problem() -> None:
     assert isinstance(pipeline.status().problem, EndBehindCommitted)
 
 
-def test_what_a_run_would_be_refused_for_is_shown() -> None:
-    """Policy none, a missing topic, a table of another history."""
+def test_the_problem_is_the_error_that_would_refuse_a_run() -> None:
+    """A missing start offset, a missing topic, a table with another history."""
     fresh = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     assert isinstance(fresh.status().problem, NoStartOffset)
     assert raised(fresh) == ["NoStartOffset"]
@@ -85,7 +85,7 @@ HOUR = timedelta(hours=1)
 
 
 def make_waiting(hours: int, **rules: Any) -> MemoryPipeline:
-    """A pipeline that has landed 5 records, and whose next 10 have waited so long."""
+    """Create a pipeline with 5 landed records and 10 unread records of a given age."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(**rules)))
     pipeline.produce(0, 5)
     pipeline.run("before")
@@ -96,30 +96,30 @@ def make_waiting(hours: int, **rules: Any) -> MemoryPipeline:
 
 
 def raised(pipeline: MemoryPipeline) -> list[str]:
-    """Names of the alarms."""
+    """Return the names of the alarms."""
     return [type(alarm).__name__ for alarm in pipeline.status().alarms()]
 
 
 def test_lag_in_time_is_the_age_of_the_oldest_visible_record() -> None:
-    """Not of what is no record; nothing has waited where nothing is unread."""
-    shown = make_waiting(3).status()
-    assert (shown.lag, shown.lag_time, shown.forecast) == (12, 3 * HOUR, Forecast.NEXT_RUN)
-    assert [here.lag_time for here in shown.partitions] == [3 * HOUR, None]
-    assert shown.last_landed_at == NOW
+    """Gaps have no age, and neither has a partition without unread records."""
+    status = make_waiting(3).status()
+    assert (status.lag, status.lag_time, status.forecast) == (12, 3 * HOUR, Forecast.NEXT_RUN)
+    assert [each.lag_time for each in status.partitions] == [3 * HOUR, None]
+    assert status.last_landed_at == NOW
 
 
-def test_runway_is_of_the_partition_that_loses_first() -> None:
+def test_runway_is_that_of_the_partition_with_the_oldest_unread_record() -> None:
     """By the topic's retention time."""
     pipeline = make_waiting(3)
     pipeline.kafka.retention = 24 * HOUR
     pipeline.kafka.produce("events", 1, 1, int((NOW - 5 * HOUR).timestamp() * 1000))
-    shown = pipeline.status()
-    assert [here.runway for here in shown.partitions] == [21 * HOUR, 19 * HOUR]
-    assert shown.runway == 19 * HOUR
+    status = pipeline.status()
+    assert [each.runway for each in status.partitions] == [21 * HOUR, 19 * HOUR]
+    assert status.runway == 19 * HOUR
 
 
-def test_each_rule_has_an_alarm_and_none_is_raised_before_its_time() -> None:
-    """At the limit nothing is said; beyond it, by name."""
+def test_an_alarm_is_raised_beyond_its_limit_and_not_at_the_limit() -> None:
+    """For each rule."""
     assert raised(make_waiting(3, lag_records=12, lag_time=3 * HOUR)) == []
     assert raised(make_waiting(3, lag_records=11)) == ["LagTooLarge"]
     assert raised(make_waiting(4, lag_time=3 * HOUR)) == ["LagTooLong"]
@@ -130,8 +130,8 @@ def test_each_rule_has_an_alarm_and_none_is_raised_before_its_time() -> None:
     assert raised(pipeline) == ["RunwayTooShort"]
 
 
-def test_stalled_is_lag_without_a_landing() -> None:
-    """Records that wait for long are no stall if something landed meanwhile."""
+def test_a_pipeline_with_lag_and_recent_landings_is_not_stalled() -> None:
+    """However long records wait."""
     moving = make_waiting(4, stalled=3 * HOUR)
     assert raised(moving) == []
     stalled = make_waiting(4, stalled=3 * HOUR)
@@ -144,57 +144,57 @@ def test_stalled_is_lag_without_a_landing() -> None:
     assert raised(never) == ["PipelineStalled"]
 
 
-def test_a_limited_pipeline_is_told_when_it_has_caught_up() -> None:
-    """One offset each time, while 10 wait and none arrives for long: by the runs' throughput."""
+def test_the_forecast_of_a_pipeline_with_a_limit_follows_its_throughput() -> None:
+    """One offset in each run, 10 unread, and no new records."""
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=2))
     pipeline.kafka.produce("events", 0, 14, int((NOW - 100 * HOUR).timestamp() * 1000))
     for run in range(3):
         pipeline.run(str(run))
     for row in pipeline.control.rows:
         row["recorded_at"] -= (10 - row["event_number"]) * HOUR
-    shown = pipeline.status()
-    assert (shown.lag, shown.forecast) == (8, Forecast.LATER)
+    status = pipeline.status()
+    assert (status.lag, status.forecast) == (8, Forecast.LATER)
     # 2 offsets every 2 hours, less 8 that have arrived in 100 hours.
-    assert shown.caught_up_at is not None
-    assert abs(shown.caught_up_at - (NOW + HOUR * 8 / (1 - 0.08))) < timedelta(seconds=1)
+    assert status.caught_up_at is not None
+    assert abs(status.caught_up_at - (NOW + HOUR * 8 / (1 - 0.08))) < timedelta(seconds=1)
 
 
-def test_records_behind_an_open_transaction_are_held_back_and_not_forgotten() -> None:
-    """Nobody can read them, and Kafka deletes them all the same."""
+def test_records_of_an_open_transaction_are_held_back_and_have_a_runway() -> None:
+    """No reader sees them, and Kafka deletes them all the same."""
     pipeline = make_waiting(8, stalled=3 * HOUR, runway=1 * HOUR)
     pipeline.kafka.retention = 8 * HOUR + HOUR / 2
     pipeline.kafka.topics["events"][0].stable = 5
-    shown = pipeline.status()
-    assert (shown.lag, shown.held_back, shown.forecast) == (0, 12, Forecast.HELD_BACK)
-    assert (shown.lag_time, shown.runway) == (8 * HOUR, HOUR / 2)
+    status = pipeline.status()
+    assert (status.lag, status.held_back, status.forecast) == (0, 12, Forecast.HELD_BACK)
+    assert (status.lag_time, status.runway) == (8 * HOUR, HOUR / 2)
     assert raised(pipeline) == ["RunwayTooShort"]
 
 
-def test_a_partition_that_was_added_lags_before_the_first_run_sees_it() -> None:
-    """The next run reads it from its start."""
+def test_a_new_partition_has_lag_before_the_next_run() -> None:
+    """The next run reads it from its first offset."""
     pipeline = make_waiting(0, runway=1 * HOUR)
     pipeline.run("all")
     pipeline.kafka.retention = 24 * HOUR
     pipeline.kafka.topics["events"][2] = MemoryPartition()
     pipeline.kafka.produce("events", 2, 4, int((NOW - 23.5 * HOUR).timestamp() * 1000))
-    shown = pipeline.status()
-    assert (shown.lag, shown.partitions[2].committed, shown.runway) == (4, 0, HOUR / 2)
+    status = pipeline.status()
+    assert (status.lag, status.partitions[2].committed_offset, status.runway) == (4, 0, HOUR / 2)
     assert raised(pipeline) == ["RunwayTooShort"]
 
 
-def test_what_a_pipeline_will_begin_with_may_expire_before_it_does() -> None:
-    """Paused since it was made: nothing lags, because nothing has begun."""
+def test_a_pipeline_that_has_not_started_has_a_runway_and_no_lag() -> None:
+    """Kafka may delete its first records."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(runway=1 * HOUR)))
     pipeline.kafka.retention = 24 * HOUR
     pipeline.kafka.produce("events", 0, 4, int((NOW - 23.5 * HOUR).timestamp() * 1000))
-    shown = pipeline.status()
-    assert (shown.begun, shown.lag, shown.runway) == (False, None, HOUR / 2)
+    status = pipeline.status()
+    assert (status.has_started, status.lag, status.runway) == (False, None, HOUR / 2)
     assert raised(pipeline) == ["RunwayTooShort"]
 
 
 @pytest.mark.parametrize("stamp", [-1, 10**16, 10**14])
-def test_a_timestamp_that_cannot_be_meant_switches_no_alarm_off(stamp: int) -> None:
-    """None, microseconds for milliseconds, and a far future: the last landing tells."""
+def test_invalid_timestamps_do_not_prevent_the_stalled_alarm(stamp: int) -> None:
+    """None, microseconds as milliseconds, and a far future. The last landing decides."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=3 * HOUR, lag_records=1)))
     pipeline.produce(0, 5)
     pipeline.run("before")
@@ -205,8 +205,8 @@ def test_a_timestamp_that_cannot_be_meant_switches_no_alarm_off(stamp: int) -> N
     assert raised(pipeline) == ["PipelineStalled", "LagTooLarge"]
 
 
-def test_an_undo_that_was_begun_is_the_problem_whatever_kafka_has() -> None:
-    """Also if what it takes out was deleted meanwhile."""
+def test_an_unfinished_undo_is_the_problem_even_if_kafka_deleted_its_records() -> None:
+    """It precedes the lost range."""
     pipeline = make_waiting(1)
     begun = pipeline.undo.undo(1, "ops", "wrong")
     assert begun.rows == 5

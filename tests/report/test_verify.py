@@ -1,4 +1,4 @@
-"""Verification finds what is lost, doubled, foreign or altered, and nothing else."""
+"""Verification finds every difference between rows and records, and no others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tidemark.ingest.errors import NothingLanded
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import TableAltered
 from tidemark.report.errors import TableDiffers
-from tidemark.report.verification import Difference
+from tidemark.report.verification import DifferenceKind
 
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """Two partitions, six records and two gaps landed of each."""
+    """Return a pipeline with two partitions, each with six landed records and two gaps."""
     made = MemoryPipeline()
     for partition in (0, 1):
         made.produce(partition, 3)
@@ -37,57 +37,59 @@ def pipeline() -> MemoryPipeline:
     return made
 
 
-def test_an_exact_table_verifies(pipeline: MemoryPipeline) -> None:
-    """Each offset is looked at."""
+def test_an_equal_table_has_no_differences(pipeline: MemoryPipeline) -> None:
+    """Every landed offset is compared."""
     verification = pipeline.verify.verify()
     verification.check()
-    assert [(v.offsets, v.records, v.rows, v.gone) for v in verification.partitions] == [
+    assert [(v.offsets, v.records, v.rows, v.deleted) for v in verification.partitions] == [
         (8, 6, 6, 0),
         (8, 6, 6, 0),
     ]
     assert verification.as_record()["equal"] is True
 
 
-def test_a_lost_row_is_told(pipeline: MemoryPipeline) -> None:
-    """I1: with its place."""
+def test_a_missing_row_is_found_with_its_offset(pipeline: MemoryPipeline) -> None:
+    """I1."""
     pipeline.table.rows.remove(("id-1", 1, 5, 1))
     verification = pipeline.verify.verify()
-    assert verification.differences == {Difference.LOST: 1}
-    with pytest.raises(TableDiffers, match="lost partition 1 offset 5"):
+    assert verification.differences == {DifferenceKind.MISSING: 1}
+    with pytest.raises(TableDiffers, match="missing partition 1 offset 5"):
         verification.check()
 
 
-def test_a_doubled_row_is_told_also_where_kafka_has_deleted_it(pipeline: MemoryPipeline) -> None:
-    """I1: a row beside its like needs no Kafka to be told."""
+def test_a_duplicate_row_is_found_even_if_kafka_has_deleted_the_record(
+    pipeline: MemoryPipeline,
+) -> None:
+    """I1."""
     pipeline.table.rows += [("id-1", 0, 1, 1), ("id-1", 1, 6, 1)]
     pipeline.kafka.delete_records("events", 0, 4)
     verification = pipeline.verify.verify()
-    assert verification.differences == {Difference.DOUBLED: 2}
-    assert [(v.offsets, v.gone) for v in verification.partitions] == [(4, 4), (8, 0)]
+    assert verification.differences == {DifferenceKind.DUPLICATE: 2}
+    assert [(v.offsets, v.deleted) for v in verification.partitions] == [(4, 4), (8, 0)]
 
 
-def test_a_row_where_kafka_has_nothing_is_foreign(pipeline: MemoryPipeline) -> None:
-    """A gap with a row."""
+def test_a_row_at_a_gap_is_unexpected(pipeline: MemoryPipeline) -> None:
+    """Kafka shows no record at the offset."""
     pipeline.table.rows.append(("id-1", 0, 3, 1))
-    assert pipeline.verify.verify().differences == {Difference.FOREIGN: 1}
+    assert pipeline.verify.verify().differences == {DifferenceKind.UNEXPECTED: 1}
 
 
 def test_a_record_that_was_compacted_since_is_no_difference(pipeline: MemoryPipeline) -> None:
-    """The plan has the rows that it landed; Kafka has fewer."""
+    """The plan has the rows that it landed, and Kafka has fewer records."""
     del pipeline.kafka.topics["events"][0].records[1]
     verification = pipeline.verify.verify()
     verification.check()
     assert [v.compacted for v in verification.partitions] == [1, 0]
 
 
-def test_an_altered_record_is_told(pipeline: MemoryPipeline) -> None:
-    """The timestamp counts like the content."""
+def test_an_altered_timestamp_is_found(pipeline: MemoryPipeline) -> None:
+    """It is compared like the content."""
     pipeline.kafka.topics["events"][0].records[2] = 77
-    assert pipeline.verify.verify().differences == {Difference.ALTERED: 1}
+    assert pipeline.verify.verify().differences == {DifferenceKind.ALTERED: 1}
 
 
-def test_a_log_that_was_cut_before_what_landed_is_told(pipeline: MemoryPipeline) -> None:
-    """I7: offsets that no log has any more are not taken for deleted by retention."""
+def test_a_log_that_ends_before_landed_offsets_is_an_error(pipeline: MemoryPipeline) -> None:
+    """I7: a truncated log is not mistaken for retention."""
     log = pipeline.kafka.topics["events"][1]
     log.end = 6
     log.records = {offset: at for offset, at in log.records.items() if offset < 6}
@@ -95,8 +97,8 @@ def test_a_log_that_was_cut_before_what_landed_is_told(pipeline: MemoryPipeline)
         pipeline.verify.verify()
 
 
-def test_a_range_is_verified_alone(pipeline: MemoryPipeline) -> None:
-    """Outside it nothing is read."""
+def test_only_the_given_range_is_verified(pipeline: MemoryPipeline) -> None:
+    """Other offsets are not read."""
     pipeline.table.rows.remove(("id-1", 1, 5, 1))
     pipeline.verify.verify(partition=1, start=0, end=5).check()
     pipeline.verify.verify(partition=0).check()
@@ -104,8 +106,8 @@ def test_a_range_is_verified_alone(pipeline: MemoryPipeline) -> None:
         pipeline.verify.verify(start=5, end=6).check()
 
 
-def test_what_has_not_landed_cannot_be_verified(pipeline: MemoryPipeline) -> None:
-    """I7: a verification of nothing must not look like success."""
+def test_verifying_offsets_that_have_not_landed_is_an_error(pipeline: MemoryPipeline) -> None:
+    """I7: a verification of no offsets must not succeed."""
     with pytest.raises(NothingLanded):
         pipeline.verify.verify(partition=9)
     with pytest.raises(NothingLanded):
@@ -128,18 +130,18 @@ def test_what_has_not_landed_cannot_be_verified(pipeline: MemoryPipeline) -> Non
         pytest.param(("id-1", 7, 0, 1), id="of_an_unknown_partition"),
     ],
 )
-def test_a_row_where_nothing_landed_is_foreign(
+def test_a_row_outside_landed_ranges_is_unexpected(
     pipeline: MemoryPipeline, row: tuple[str, int, int, int]
 ) -> None:
-    """Whoever put it there: no landed range would look at it."""
+    """Of any topic id, in any partition."""
     pipeline.table.rows.append(row)
     verification = pipeline.verify.verify()
-    assert verification.differences == {Difference.FOREIGN: 1}
+    assert verification.differences == {DifferenceKind.UNEXPECTED: 1}
     assert [(f.partition, f.offset) for f in verification.first] == [row[1:3]]
 
 
 def test_rows_of_a_plan_that_is_landing_are_no_difference(pipeline: MemoryPipeline) -> None:
-    """Its commit is there and not yet recorded; nor are those of an older incarnation."""
+    """Its commit is not recorded yet. Rows of an earlier topic are no difference either."""
     pipeline.produce(0, 4)
     plan = pipeline.planner.plan("second").plan
     assert plan is not None
@@ -153,11 +155,11 @@ def test_rows_of_a_plan_that_is_landing_are_no_difference(pipeline: MemoryPipeli
     assert not pipeline.verify.verify().differences
 
 
-# -- what each plan was executed with ------------------------------------------------------------
+# -- isolation levels ----------------------------------------------------------------------------
 
 
 def with_aborted(level: IsolationLevel) -> MemoryPipeline:
-    """Five records, then ten aborted ones, landed with a level; the spec has the other one now."""
+    """Land five records and ten aborted ones at a level; the spec then has the other level."""
     pipeline = MemoryPipeline(spec=make_spec(isolation_level=level), kafka=_WithAborted())
     pipeline.produce(0, 5)
     pipeline.produce(0, 10)
@@ -168,7 +170,7 @@ def with_aborted(level: IsolationLevel) -> MemoryPipeline:
 
 
 class _WithAborted(MemoryKafka):
-    """A cluster where records of partition 0 from offset 5 on are of an aborted transaction."""
+    """A cluster where records of partition 0 from offset 5 on belong to an aborted transaction."""
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
@@ -180,7 +182,7 @@ class _WithAborted(MemoryKafka):
 
 
 def test_rows_are_compared_at_the_isolation_level_of_their_plan() -> None:
-    """Not at the level that the spec has now: aborted records are no rows that were compacted."""
+    """Not at the level that the spec has now."""
     uncommitted = with_aborted(IsolationLevel.READ_UNCOMMITTED).verify.verify()
     uncommitted.check()
     assert [(v.records, v.rows, v.compacted) for v in uncommitted.partitions] == [(15, 15, 0)]
@@ -192,8 +194,8 @@ def test_rows_are_compared_at_the_isolation_level_of_their_plan() -> None:
     assert [(v.records, v.rows, v.compacted) for v in committed.partitions] == [(5, 5, 0)]
 
 
-def test_each_plan_has_its_own_isolation_level() -> None:
-    """Rows of both levels in one partition."""
+def test_plans_of_two_isolation_levels_in_one_partition_are_compared() -> None:
+    """Each at its own level."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     pipeline.run("committed")
@@ -206,12 +208,12 @@ def test_each_plan_has_its_own_isolation_level() -> None:
     assert [(v.offsets, v.rows) for v in found.partitions] == [(6, 6)]
 
 
-# -- where rows say that they are from -----------------------------------------------------------
+# -- metadata columns ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def landed(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
-    """Plan 1 landed offsets 0 to 4 of partition 0, plan 2 the five after them."""
+    """Return a lake where plan 1 landed offsets 0 to 4 of partition 0, and plan 2 the next five."""
     made = FileLake(root=tmp_path_factory.mktemp("landed"))
     made.run(5)
     made.run(5)
@@ -220,7 +222,7 @@ def landed(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
 
 @pytest.fixture
 def lake(landed: FileLake, tmp_path: Path) -> FileLake:
-    """A copy of it."""
+    """Return a copy of the lake."""
     copytree(landed.root, tmp_path / "lake")
     made = FileLake(root=tmp_path / "lake")
     made.kafka = deepcopy(landed.kafka)
@@ -236,36 +238,36 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
         ("plan_sequence", "99", {"mislabelled": 1}),
         ("ingested_at", "timestamp '2026-03-01T12:00:01Z'", {"mislabelled": 1}),
         ("ingested_at", "NULL", {"mislabelled": 1}),
-        ("topic_id", "'id-9'", {"lost": 1, "foreign": 1}),
+        ("topic_id", "'id-9'", {"missing": 1, "unexpected": 1}),
     ],
 )
 @pytest.mark.parametrize("deleted", [0, 3])
-def test_a_row_that_says_it_is_from_elsewhere_is_found(
+def test_altered_metadata_columns_are_found(
     lake: FileLake, column: str, value: str, kinds: Mapping[str, int], deleted: int
 ) -> None:
-    """Also where Kafka has deleted its record."""
+    """Also if Kafka has deleted the record."""
     lake.kafka.delete_records("events", 0, deleted)
     assert not lake.verify.verify().differences
     table = DeltaTable(lake.uri)
     table.update({column: value}, predicate='partition = 0 AND "offset" = 2')
     found = {str(k): n for k, n in lake.verify.verify().differences.items()}
-    assert found == {k: n for k, n in kinds.items() if k != "lost" or not deleted}
+    assert found == {k: n for k, n in kinds.items() if k != "missing" or not deleted}
     # Outside the range nothing is compared.
     assert not lake.verify.verify(start=3).differences
 
 
-def test_a_plan_that_landed_later_than_it_was_recorded_is_found(lake: FileLake) -> None:
-    """All of its rows have one time; the control table has another."""
+def test_rows_ingested_after_the_recorded_landing_are_mislabelled(lake: FileLake) -> None:
+    """All rows of the plan have the same time."""
     late = "timestamp '2026-03-01T14:00:00Z'"
     DeltaTable(lake.uri).update({"ingested_at": late}, predicate="plan_sequence = 2")
     verification = lake.verify.verify()
-    assert verification.differences == {Difference.MISLABELLED: 5}
+    assert verification.differences == {DifferenceKind.MISLABELLED: 5}
     with pytest.raises(TableDiffers, match=r"mislabelled partition 0 offset 5 and 4 more row"):
         verification.check()
 
 
-def test_replaced_undone_and_landing_rows_have_the_right_labels(lake: FileLake) -> None:
-    """Also while a replacement has landed and is not recorded."""
+def test_replaced_undone_and_landing_rows_are_not_mislabelled(lake: FileLake) -> None:
+    """Also during a replacement that is not recorded yet."""
     lake.land_again((0, 3, 7))
     assert lake.verified() == [(10, 10)]
     lake.undo.undo(3, "ops", "wrong")
@@ -282,7 +284,7 @@ def test_replaced_undone_and_landing_rows_have_the_right_labels(lake: FileLake) 
 
 
 def test_a_table_with_a_constraint_can_be_verified(lake: FileLake) -> None:
-    """It is read; only a landing has to refuse it."""
+    """Only a landing refuses such a table."""
     DeltaTable(lake.uri).alter.add_constraint({"early": '"offset" < 1000'})
     with pytest.raises(TableAltered):
         lake.verify.verify()

@@ -135,7 +135,7 @@ def test_what_is_no_regular_file_is_refused(folders: Folders, kind: str) -> None
             os.mkfifo(path)
         case _:
             path.symlink_to(folders.specs / "nowhere")
-    assert folders.problem() == ("(file)", "a regular file", "something else")
+    assert folders.problem() == ("(file)", "a regular file", "no file, or another kind of file")
 
 
 def test_a_large_spec_within_the_limits_is_read(folders: Folders) -> None:
@@ -145,4 +145,4 @@ def test_a_large_spec_within_the_limits_is_read(folders: Folders) -> None:
     spec = folders.load()["events"]
     assert spec.decode is not None
     assert spec.decode.value.schema is not None
-    assert bounded_yaml.MOST_VALUES > 8_000
+    assert bounded_yaml.MAX_VALUES > 8_000

@@ -636,7 +636,7 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
         (
             "{value: {format: string}, target: bronze/events}",
             "decode.target",
-            "a target of its own",
+            "a target that no other table has",
         ),
         ("{key: {format: string}}", "decode.value", "a value"),
         (
@@ -667,7 +667,7 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
         (
             "{value: {format: string}, upsert: {target: silver/events}}",
             "decode.upsert.target",
-            "a target of its own",
+            "a target that no other table has",
         ),
     ],
 )
@@ -699,7 +699,7 @@ def test_no_two_tables_share_a_target(folders: Folders) -> None:
         (
             "other.yaml",
             "target",
-            "a target of its own",
+            "a target that no other table has",
             "'silver/events_quarantine', as in events.yaml",
         )
     ]

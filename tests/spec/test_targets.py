@@ -11,9 +11,9 @@ from tidemark.spec.layout import Layout
 
 __all__ = ["folders"]
 
-OWN = "a target of its own"
+OWN = "a target that no other table has"
 OUTSIDE = "a target outside other tables"
-AROUND = "a target outside the folders control and quality, and not around them"
+AROUND = "a target outside the folders control and quality, and not a parent of them"
 DECODED = "{value: {format: string}, upsert: {}}"
 
 
@@ -170,13 +170,22 @@ def test_a_target_around_tidemarks_own_tables_is_refused(folders: Folders) -> No
         ("s3://lake/../x", "a path below the lakehouse, or an absolute one, without . and .."),
         ("x//y", "a path without empty folders (//)"),
         ("s3://lake//x", "a path without empty folders (//)"),
-        ("bronze/a%20b", "a path without % ? # * [ ] { } \\ @ : and outer spaces"),
-        ("file:///data/a%2fb", "a path without % ? # * [ ] { } \\ @ : and outer spaces"),
-        ("bronze/prices@july", "a path without % ? # * [ ] { } \\ @ : and outer spaces"),
-        ("file:/data/x", "a path without % ? # * [ ] { } \\ @ : and outer spaces"),
-        ("bronze/x ", "a path without % ? # * [ ] { } \\ @ : and outer spaces"),
-        ("bronze/x\\y", "a path without % ? # * [ ] { } \\ @ : and outer spaces"),
-        ("s3://lake/x?versionId=1", "a path without % ? # * [ ] { } \\ @ : and outer spaces"),
+        ("bronze/a%20b", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
+        (
+            "file:///data/a%2fb",
+            "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends",
+        ),
+        (
+            "bronze/prices@july",
+            "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends",
+        ),
+        ("file:/data/x", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
+        ("bronze/x ", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
+        ("bronze/x\\y", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
+        (
+            "s3://lake/x?versionId=1",
+            "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends",
+        ),
     ],
 )
 def test_a_target_that_readers_spell_differently_is_refused(

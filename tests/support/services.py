@@ -28,8 +28,8 @@ from tidemark.repair.decisions import Decisions
 from tidemark.repair.repair import Repair
 from tidemark.repair.undo import Undo
 from tidemark.report.status import PipelineStatus, pipeline_status
-from tidemark.report.unsettled import Unsettling
-from tidemark.report.verify import Verify
+from tidemark.report.unfinished_work import UnfinishedWorkReader
+from tidemark.report.verify import Verifier
 from tidemark.spec.model import PipelineSpec
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -65,7 +65,7 @@ class Ports(LogPorts, Protocol):
     @property
     def log_reader(self) -> TopicLogReader: ...
     @property
-    def unsettling(self) -> Unsettling: ...
+    def unfinished_work(self) -> UnfinishedWorkReader: ...
     @property
     def table(self) -> BronzeTable: ...
 
@@ -124,9 +124,9 @@ class LandingServices:
         )
 
     @property
-    def verify(self: LogPorts) -> Verify:
+    def verify(self: LogPorts) -> Verifier:
         """Compares the data table with the topic."""
-        return Verify(
+        return Verifier(
             spec=self.spec,
             watermarks=self.watermarks,
             control=self.control,
@@ -227,14 +227,14 @@ class Services(LandingServices):
             self.table,
             open_watermarks=lambda: self.watermarks,
             open_log=lambda: self.log_reader,
-            unsettling=self.unsettling,
+            unfinished=self.unfinished_work,
             now=NOW,
         )
 
     @property
-    def unsettling(self: Ports) -> Unsettling:
+    def unfinished_work(self: Ports) -> UnfinishedWorkReader:
         """Finds open plans; no check and no decoder has run."""
-        return Unsettling(
+        return UnfinishedWorkReader(
             spec=self.spec,
             control=self.control,
             blocked=lambda: (),

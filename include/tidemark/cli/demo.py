@@ -273,9 +273,9 @@ class _Demo:
 
     def _show_offsets(self) -> None:
         rows = [
-            (pipeline, here.partition, here.low, here.committed, here.end, here.lag)
+            (pipeline, p.partition, p.low_watermark, p.committed_offset, p.end, p.lag)
             for pipeline in self.app.specs
-            for here in self.app.pipeline(pipeline).status().partitions
+            for p in self.app.pipeline(pipeline).status().partitions
         ]
         columns = ("pipeline", "partition", "low", "committed offset", "end", "lag")
         print_table("Committed offsets", columns, rows)

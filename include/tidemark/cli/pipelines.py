@@ -78,7 +78,7 @@ def _print_status(shown: Sequence[PipelineStatus], *, in_full: bool) -> None:
         [_summary(each) for each in shown],
     )
     for each in shown:
-        for line in each.unsettled.explain(each.pipeline, each.checked_at):
+        for line in each.unfinished.explain(each.pipeline, each.checked_at):
             out.print(line, markup=False)
         if in_full:
             _print_partitions(each)
@@ -120,7 +120,7 @@ def _print_partitions(each: PipelineStatus) -> None:
         ),
         [
             (
-                *(p.partition, p.low, p.committed, p.end, p.lag),
+                *(p.partition, p.low_watermark, p.committed_offset, p.end, p.lag),
                 *(_length(p.lag_time), _length(p.runway)),
             )
             for p in each.partitions
@@ -159,12 +159,12 @@ def verify(
 
     Another reader than the one that landed it (librdkafka, no group, nothing committed) reads each
     landed offset that Kafka still has, at the isolation level of the plan that landed it. Checksums
-    of key, value, headers and timestamp are compared with the table's rows, to find lost, doubled,
-    foreign and altered records. A row is mislabelled if its topic, topic_id, plan_sequence or
-    ingested_at differs from that of the plan that landed the offset. Ends with exit code 65 and the
-    first differences if there are any. Needs no Spark.
+    of key, value, headers and timestamp are compared with the table's rows, to find missing,
+    duplicate, unexpected and altered rows. A row is mislabelled if its topic, topic_id,
+    plan_sequence or ingested_at differs from that of the plan that landed the offset. Ends with
+    exit code 65 and the first differences if there are any. Needs no Spark.
     """
-    done = App.from_environment().pipeline(pipeline).verify(partition, start, end, say=note)
+    done = App.from_environment().pipeline(pipeline).verify(partition, start, end, print_line=note)
     if as_json:
         print_json(done.as_record())
         if done.differences:
@@ -173,7 +173,10 @@ def verify(
     print_table(
         f"{pipeline}: {done.topic} against the data table",
         ("partition", "offsets", "records", "rows", "compacted since", "deleted since"),
-        [(v.partition, v.offsets, v.records, v.rows, v.compacted, v.gone) for v in done.partitions],
+        [
+            (v.partition, v.offsets, v.records, v.rows, v.compacted, v.deleted)
+            for v in done.partitions
+        ],
     )
     if unread := sum(each.headers_unread for each in done.partitions):
         out.print(f"headers of {unread} record(s) not compared: a header name is not UTF-8")

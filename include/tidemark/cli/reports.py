@@ -57,7 +57,7 @@ def report(
         page = app.write_report(found, output)
         certificate = found.certificate
         word = "complete" if certificate.is_complete else "NOT complete"
-        others = certificate.other_incarnations
+        others = certificate.plans_of_other_incarnations
         if not certificate.partitions and not others:
             word = "nothing landed"
         records = certificate.total("records")

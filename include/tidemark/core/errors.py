@@ -155,6 +155,16 @@ class TerminalError(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
+@dataclass(kw_only=True, eq=False)
+class HistoriesDiverge(TidemarkError):
+    """Base class: the data table and the control table have different histories.
+
+    An operator decides which table is right, and repairs the other one.
+    """
+
+    pipeline: str
+
+
 def comma_list(values: Iterable[object]) -> str:
     """Return numbers or names as text, separated by commas."""
     return ", ".join(map(str, values))
@@ -229,10 +239,9 @@ class OverfullRange(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TableBehindLedger(TerminalError):
+class TableBehindLedger(HistoriesDiverge, TerminalError):
     """The data table's log lacks a plan that the control table records as landed."""
 
-    pipeline: str
     sequence: int
     newest: int
 
@@ -252,10 +261,9 @@ class TableBehindLedger(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class LedgerBehindTable(TerminalError):
+class LedgerBehindTable(HistoriesDiverge, TerminalError):
     """The data table's log contains a plan that the control table lacks."""
 
-    pipeline: str
     sequence: int
     newest: int
 
@@ -275,10 +283,9 @@ class LedgerBehindTable(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TableRestored(TerminalError):
+class TableRestored(HistoriesDiverge, TerminalError):
     """A RESTORE removed landed plans from the data table."""
 
-    pipeline: str
     sequence: int
     version: int
 
@@ -470,10 +477,9 @@ class UnknownPartition(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class ControlTruncated(TerminalError):
+class ControlTruncated(HistoriesDiverge, TerminalError):
     """The control table's log has commits of events that its rows lack."""
 
-    pipeline: str
     event_number: int
     missing: int
 
@@ -517,10 +523,9 @@ class ControlDoubled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RepairUnfinished(TransientError):
+class RepairUnfinished(HistoriesDiverge, TransientError):
     """The data table is fenced for a new epoch that the control table lacks."""
 
-    pipeline: str
     epoch: int
 
     problem = (

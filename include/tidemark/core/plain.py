@@ -6,17 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.core.offsets import Span, SpanSet
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-
-def record_of(
-    value: DataclassInstance, *, without: Collection[str] = (), **added: Any
-) -> dict[str, Any]:
+def record_of(value: Any, *, without: Collection[str] = (), **added: Any) -> dict[str, Any]:
     """Return the fields of a dataclass as JSON types, by name.
 
     Args:

@@ -21,9 +21,9 @@ from tidemark.maintenance.rules import (
 
 log = logging.getLogger(__name__)
 
-MAX_COMPACTIONS = 3
-"""Tries of a compaction. Undo, replacement and other compactions cause conflicts; landings do not.
-"""
+MAX_ATTEMPTS = 3
+"""Attempts of a compaction. Undo, replacement and other compactions conflict with it; landings do
+not."""
 
 
 class MaintainedTable(Protocol):
@@ -38,11 +38,11 @@ class MaintainedTable(Protocol):
         ...
 
     def compact(self) -> int:
-        """Rewrite small files as fewer; changes no row. Returns the number of replaced files.
+        """Replace small files by fewer, larger files. Return the number of replaced files.
 
         Raises:
             CompactionConflict: Other commits removed these files; nothing was changed.
-            EngineFailed: The compaction failed, or its answer was lost.
+            EngineFailed: The compaction failed, or its result is unknown.
         """
         ...
 
@@ -67,25 +67,24 @@ class MaintainedTable(Protocol):
 
         Raises:
             ClockDiffers: The storage's clock differs; nothing was removed.
-            EngineFailed: Some files may be removed; run it again.
+            EngineFailed: The removal failed; some files may be removed. A repetition is safe.
         """
         ...
 
 
 def finished_plans(control: ControlReader, pipeline: str, data_log: DataLog) -> IsPlanFinished:
-    """Read which plans of a pipeline no process can land any more.
+    """Return a predicate for plans of a pipeline that no process can land any more.
 
     Raises:
-        ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored: The
-            data table and the control table have different histories. No file may be removed
-            before an operator repairs that, which may need a RESTORE.
+        HistoriesDiverge: The data table and the control table have different histories. No file may
+            be removed before an operator repairs them, which may need a RESTORE.
     """
     # fence: doubtful-table-is-not-maintained
     return finished_plans_of(checked_ledger(control, pipeline, data_log))
 
 
 def _no_plans() -> IsPlanFinished:
-    return lambda sequence: False  # noqa: ARG005  a table without plans
+    return lambda sequence: False  # noqa: ARG005  required by the protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +112,17 @@ class Maintenance:
             dry_run: Only return the files to remove.
 
         Raises:
-            RetentionTooShort: Readers, or a landing, may still need these files.
+            RetentionTooShort: Readers or a landing may still need the files.
             ForeignTable: The table belongs to another pipeline.
             ClockDiffers: This machine's clock differs from the storage's; no file was removed.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored:
-                As in `finished_plans`.
-            EngineFailed: The engine or the storage failed; run it again.
+            HistoriesDiverge: As in `finished_plans`.
+            EngineFailed: The engine failed; a repetition is safe.
         """
         before = self.table.current_files()
         if before is None:
             return MaintenanceResult(table=self.name, outcome=MaintenanceOutcome.NO_TABLE)
         retention = effective_retention(self.name, retention, before.retention)
-        # Read first: a plan that lands after this line is an open plan here, so its files stay.
+        # Read first: a plan that lands after this line counts as open, so its files stay.
         is_finished = self.finished_plans()
         replaced = None if dry_run else self._compact()
         removed = self.table.remove_unreferenced(
@@ -143,8 +141,8 @@ class Maintenance:
         return result
 
     def _compact(self) -> int | None:
-        """Return the number of replaced files; None if other commits prevented every try."""
-        for attempt in range(1, MAX_COMPACTIONS + 1):
+        """Return the number of replaced files; None if other commits prevented every attempt."""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return self.table.compact()
             except CompactionConflict as conflict:

@@ -52,10 +52,10 @@ class RunwayTooShort(TerminalError):
 
     pipeline: str
     runway: timedelta
-    least: timedelta
+    limit: timedelta
 
     problem = "Kafka will delete unread records of pipeline '{pipeline}' in {runway_text}."
-    expected = "at least {least_text} (alarms.runway_minutes)"
+    expected = "at least {limit_text} (alarms.runway_minutes)"
     actual = "{runway_text}"
     fix = (
         "Land the records now with `tidemark ingest {pipeline}`, or raise the topic's retention. "
@@ -68,22 +68,22 @@ class RunwayTooShort(TerminalError):
         return format_duration(self.runway)
 
     @property
-    def least_text(self) -> str:
+    def limit_text(self) -> str:
         """The limit, for people."""
-        return format_duration(self.least)
+        return format_duration(self.limit)
 
 
 @dataclass(kw_only=True, eq=False)
 class PipelineStalled(TerminalError):
-    """Records wait, and no plan lands."""
+    """The topic has unread records, and no plan lands."""
 
     pipeline: str
-    waiting: timedelta | None
+    lag_time: timedelta | None
     last_landed_at: datetime | None
-    longest: timedelta
+    limit: timedelta
 
     problem = "Pipeline '{pipeline}' has unread records and lands no plan."
-    expected = "a landing at least every {longest_text} (alarms.stalled_minutes)"
+    expected = "a landing at least every {limit_text} (alarms.stalled_minutes)"
     actual = "last landing {last_landing}, oldest unread record {record_age}"
     fix = (
         "Check in Airflow that the DAG is enabled, and why its last run failed. "
@@ -91,9 +91,9 @@ class PipelineStalled(TerminalError):
     )
 
     @property
-    def longest_text(self) -> str:
+    def limit_text(self) -> str:
         """The limit, for people."""
-        return format_duration(self.longest)
+        return format_duration(self.limit)
 
     @property
     def last_landing(self) -> str:
@@ -103,7 +103,9 @@ class PipelineStalled(TerminalError):
     @property
     def record_age(self) -> str:
         """Age of the oldest unread record, if it is known."""
-        return "of unknown age" if self.waiting is None else f"{format_duration(self.waiting)} old"
+        if self.lag_time is None:
+            return "of unknown age"
+        return f"{format_duration(self.lag_time)} old"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -111,23 +113,23 @@ class LagTooLong(TerminalError):
     """A record has waited longer than the spec allows."""
 
     pipeline: str
-    waiting: timedelta
-    longest: timedelta
+    lag_time: timedelta
+    limit: timedelta
 
-    problem = "The oldest unread record of pipeline '{pipeline}' is {waiting_text} old."
-    expected = "at most {longest_text} (alarms.lag_minutes)"
-    actual = "{waiting_text}"
+    problem = "The oldest unread record of pipeline '{pipeline}' is {lag_time_text} old."
+    expected = "at most {limit_text} (alarms.lag_minutes)"
+    actual = "{lag_time_text}"
     fix = _CATCH_UP
 
     @property
-    def waiting_text(self) -> str:
+    def lag_time_text(self) -> str:
         """Age of the record, for people."""
-        return format_duration(self.waiting)
+        return format_duration(self.lag_time)
 
     @property
-    def longest_text(self) -> str:
+    def limit_text(self) -> str:
         """The limit, for people."""
-        return format_duration(self.longest)
+        return format_duration(self.limit)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -136,10 +138,10 @@ class LagTooLarge(TerminalError):
 
     pipeline: str
     lag: int
-    most: int
+    limit: int
 
     problem = "Pipeline '{pipeline}' is {lag:,} offsets behind its topic."
-    expected = "at most {most:,} (alarms.lag_records)"
+    expected = "at most {limit:,} (alarms.lag_records)"
     actual = "{lag:,}"
     fix = _CATCH_UP
 
@@ -152,7 +154,7 @@ class PlanStuck(TerminalError):
     sequence: int
     age: timedelta
     runs: int
-    longest: timedelta | None
+    limit: timedelta | None
 
     problem = (
         "Plan {sequence} of pipeline '{pipeline}' is open for {age_text}; "
@@ -174,9 +176,9 @@ class PlanStuck(TerminalError):
     def expected_landing(self) -> str:
         """The limits that apply to the plan."""
         first_runs = "landed by the first or second run"
-        if self.longest is None:
+        if self.limit is None:
             return first_runs
-        return f"{first_runs}, within {format_duration(self.longest)} (alarms.stalled_minutes)"
+        return f"{first_runs}, within {format_duration(self.limit)} (alarms.stalled_minutes)"
 
     @property
     def landing_command(self) -> str:
@@ -217,10 +219,10 @@ class QuarantineTooLarge(TerminalError):
 
     pipeline: str
     records: int
-    most: int
+    limit: int
 
     problem = "Pipeline '{pipeline}' has {records:,} records in quarantine."
-    expected = "at most {most:,} (alarms.quarantined_records)"
+    expected = "at most {limit:,} (alarms.quarantined_records)"
     actual = "{records:,}"
     fix = (
         "`tidemark quarantine list {pipeline}` shows the reasons. Fix the schema or the rule, "

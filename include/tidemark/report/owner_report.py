@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tidemark.core.plain import plain
+from tidemark.core.plain import plain, record_of
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.report.certificate import Certificate
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
-EXAMPLES = 20
+MAX_EXAMPLES = 20
 """Most quarantined records that the page lists; the quarantine table contains all."""
 
 
@@ -27,9 +27,9 @@ class RuleSummary:
         expectation: The expectation of the newest plan's check.
         observed: The observation of the newest plan's check.
         plans: Number of checked plans.
-        broken: Plans that broke the rule, oldest first.
+        failed_plans: Plans that failed the rule, oldest first.
         values: Observed figures by plan, oldest first.
-        examples: Some rows of the newest plan that broke the rule.
+        examples: Rows of the newest failed plan that violate the rule.
         is_measured: Whether any plan had a figure to check. Drift checks need a history.
     """
 
@@ -38,27 +38,18 @@ class RuleSummary:
     expectation: str
     observed: str | None
     plans: int
-    broken: tuple[int, ...]
+    failed_plans: tuple[int, ...]
     values: tuple[tuple[int, float], ...]
     examples: tuple[Example, ...]
     is_measured: bool
 
     def as_record(self) -> dict[str, Any]:
         """Return the summary as plain values."""
-        return {
-            "rule": self.name,
-            "severity": self.severity,
-            "expectation": self.expectation,
-            "observed": self.observed,
-            "plans": self.plans,
-            "broken_by": list(self.broken),
-            "values": [list(each) for each in self.values],
-            "examples": plain(self.examples),
-        }
+        return record_of(self, without=["name", "is_measured"], rule=self.name)
 
 
 def _newest_examples(results: Sequence[tuple[int, CheckResult]]) -> tuple[Example, ...]:
-    """Return the examples of the newest plan that broke the rule."""
+    """Return the examples of the newest plan that failed the rule."""
     return next((result.examples for _, result in reversed(results) if not result.passed), ())
 
 
@@ -67,7 +58,7 @@ class PipelineReport:
     """Content of the owner's page of one pipeline.
 
     Attributes:
-        made_at: Time of the report.
+        created_at: Time of the report.
         description: The pipeline's description in its spec.
         certificate: The completeness certificate of the period.
         checked: Checked plans of the period.
@@ -75,7 +66,7 @@ class PipelineReport:
         quarantined: Open records of the quarantine; None without a typed table.
     """
 
-    made_at: datetime
+    created_at: datetime
     description: str
     certificate: Certificate
     checked: Sequence[CheckedPlan]
@@ -85,14 +76,14 @@ class PipelineReport:
     @property
     def rules(self) -> list[RuleSummary]:
         """Results of each rule; rules with the most failed plans come first."""
-        found: dict[tuple[str, str | None], list[tuple[int, CheckResult]]] = {}
+        results: dict[tuple[str, str | None], list[tuple[int, CheckResult]]] = {}
         for plan in sorted(self.checked, key=lambda each: each.sequence):
             for result in plan.results:
                 # The expectation distinguishes two rules of one type on one column. The expectation
                 # of a built-in check contains its limit, which a suite may change.
                 built_in = result.check in BUILT_IN_CHECKS
                 rule = (result.name, None if built_in else result.expectation)
-                found.setdefault(rule, []).append((plan.sequence, result))
+                results.setdefault(rule, []).append((plan.sequence, result))
         rules = [
             RuleSummary(
                 name=name,
@@ -100,7 +91,7 @@ class PipelineReport:
                 expectation=each[-1][1].expectation,
                 observed=None if each[-1][1].observed is None else str(each[-1][1].observed),
                 plans=len(each),
-                broken=tuple(number for number, result in each if not result.passed),
+                failed_plans=tuple(number for number, result in each if not result.passed),
                 values=tuple(
                     (number, result.value) for number, result in each if result.value is not None
                 ),
@@ -108,23 +99,23 @@ class PipelineReport:
                 is_measured=expectation is not None
                 or any(result.value is not None for _, result in each),
             )
-            for (name, expectation), each in found.items()
+            for (name, expectation), each in results.items()
         ]
-        return sorted(rules, key=lambda rule: -len(rule.broken))
+        return sorted(rules, key=lambda rule: -len(rule.failed_plans))
 
     @property
     def reasons(self) -> Mapping[tuple[str, str, str], int]:
         """Number of quarantined records by reason, part (key or value), and field or rule."""
-        counted: dict[tuple[str, str, str], int] = {}
+        counts: dict[tuple[str, str, str], int] = {}
         for each in self.quarantined or ():
             reason = (str(each.reason), str(each.part or ""), each.detail or "")
-            counted[reason] = counted.get(reason, 0) + 1
-        return dict(sorted(counted.items(), key=lambda item: -item[1]))
+            counts[reason] = counts.get(reason, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
     @property
     def examples(self) -> Sequence[QuarantinedRecord]:
-        """The first `EXAMPLES` quarantined records, without their contents."""
-        return list(self.quarantined or ())[:EXAMPLES]
+        """The first `MAX_EXAMPLES` quarantined records, without their contents."""
+        return list(self.quarantined or ())[:MAX_EXAMPLES]
 
     def as_record(self) -> dict[str, Any]:
         """Return the report as plain values, for `--json`."""
@@ -133,13 +124,8 @@ class PipelineReport:
             quarantine = {
                 "open": len(self.quarantined),
                 "reasons": [[*reason, count] for reason, count in self.reasons.items()],
-                "examples": [each.as_record() for each in self.examples],
+                "examples": plain(self.examples),
             }
-        return {
-            "made_at": self.made_at.isoformat(),
-            "description": self.description,
-            "certificate": self.certificate.as_record(),
-            "rules": [rule.as_record() for rule in self.rules],
-            "plans_by_status": {name: list(plans) for name, plans in self.plans_by_status.items()},
-            "quarantine": quarantine,
-        }
+        return record_of(
+            self, without=["checked", "quarantined"], rules=self.rules, quarantine=quarantine
+        )

@@ -12,7 +12,7 @@ from tidemark.quality.gx.docs import TEMPLATES
 from tidemark.report.owner_report import PipelineReport
 
 _WIDTH, _HEIGHT = 240, 60
-_FEWEST_POINTS = 2
+_MIN_POINTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +20,15 @@ class Trend:
     """A chart of one figure over plans.
 
     Attributes:
-        name: RowOrigin of the chart.
+        name: Name of the chart.
         points: Points of the SVG polyline.
-        broken: Points of plans that broke the rule.
+        failed: Points of plans that failed the rule.
         lowest, highest, newest: Formatted values of the figure.
     """
 
     name: str
     points: str
-    broken: Sequence[tuple[float, float]]
+    failed: Sequence[tuple[float, float]]
     lowest: str
     highest: str
     newest: str
@@ -44,7 +44,7 @@ def render(report: PipelineReport) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = lambda number: f"{number:,}"
-    environment.filters["moment"] = _moment
+    environment.filters["time"] = _time
     certificate = report.certificate
     return environment.get_template("report.html").render(
         report=report,
@@ -59,29 +59,31 @@ def render(report: PipelineReport) -> str:
     )
 
 
-def _moment(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+def _time(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def _trends(report: PipelineReport) -> Iterator[Trend]:
-    landed = [(plan.sequence, float(plan.records)) for plan in report.certificate.plans]
+    landed = [(each.plan, float(each.records)) for each in report.certificate.plans]
     figures: list[tuple[str, Sequence[tuple[int, float]], Collection[int]]] = [
         ("landed records", landed, ())
     ]
     figures += [
-        (rule.name, rule.values, rule.broken) for rule in report.rules if rule.name != "records"
+        (rule.name, rule.values, rule.failed_plans)
+        for rule in report.rules
+        if rule.name != "records"
     ]
-    for name, values, broken in figures:
-        if len(values) >= _FEWEST_POINTS:
-            yield _trend(name, values, broken)
+    for name, values, failed_plans in figures:
+        if len(values) >= _MIN_POINTS:
+            yield _trend(name, values, failed_plans)
 
 
-def _trend(name: str, values: Sequence[tuple[int, float]], broken: Collection[int]) -> Trend:
+def _trend(name: str, values: Sequence[tuple[int, float]], failed_plans: Collection[int]) -> Trend:
     figures = [value for _, value in values]
     lowest, highest = min(figures), max(figures)
     span = highest - lowest
     step = _WIDTH / (len(values) - 1)
-    places = [
+    points = [
         (
             round(number * step, 1),
             round(_HEIGHT * (1 - (value - lowest) / span), 1) if span else 30.0,
@@ -90,8 +92,10 @@ def _trend(name: str, values: Sequence[tuple[int, float]], broken: Collection[in
     ]
     return Trend(
         name=name,
-        points=" ".join(f"{x},{y}" for x, y in places),
-        broken=[place for place, (plan, _) in zip(places, values, strict=True) if plan in broken],
+        points=" ".join(f"{x},{y}" for x, y in points),
+        failed=[
+            point for point, (plan, _) in zip(points, values, strict=True) if plan in failed_plans
+        ],
         lowest=_figure(lowest),
         highest=_figure(highest),
         newest=_figure(figures[-1]),

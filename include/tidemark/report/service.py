@@ -63,8 +63,8 @@ class Reports:
 
         Raises:
             NothingLanded: No plan of the pipeline has landed.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The data table and the control
-                table disagree, so a certificate would be wrong.
+            HistoriesDiverge: The data table and the control table have different histories, so a
+                certificate would be wrong.
             DuplicateRows: The data table has more rows than landed.
         """
         checked_ledger(self.control, self.spec.name, self.data_log, rows=True)
@@ -73,7 +73,7 @@ class Reports:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
         certificate = certify(ledger, landed_at, since, until)
-        plans = {plan.sequence for plan in certificate.plans}
+        plans = {each.plan for each in certificate.plans}
         plans_by_status: dict[str, list[int]] = {}
         for each in self.publication.plans():
             if each.plan.sequence in plans:
@@ -81,7 +81,7 @@ class Reports:
                 status = str(decision.status) if decision else _UNCHECKED
                 plans_by_status.setdefault(status, []).append(each.plan.sequence)
         return PipelineReport(
-            made_at=self.now(),
+            created_at=self.now(),
             description=self.spec.description,
             certificate=certificate,
             checked=[

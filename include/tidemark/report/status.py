@@ -1,4 +1,4 @@
-"""How far each pipeline is behind its topic: lag without a consumer group, and alarms."""
+"""Status of a pipeline: lag behind its topic, without a consumer group, and alarms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plain import plain, record_of
 from tidemark.core.plan import PlanKind, PlannedRange
 from tidemark.core.record import LogRecord
 from tidemark.core.throughput import Backlog, Forecast, Throughput, forecast, runway
@@ -27,7 +28,7 @@ from tidemark.report.errors import (
     RunwayTooShort,
     UndoUnfinished,
 )
-from tidemark.report.unsettled import Unsettled, Unsettling
+from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,49 +36,59 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """One partition: the readable log `[low, end)` and how far of it has landed.
+    """Status of one partition, whose readable log is `[low_watermark, end)`.
 
     Attributes:
         partition: Partition number.
-        low: Low watermark.
+        low_watermark: Low watermark.
         end: End of the readable log at the pipeline's isolation level.
-        committed: Committed offset; None if the pipeline has not begun here.
-        lag: Unread offsets, an upper bound on unread records; None if not begun.
-        held_back: Offsets behind `end`, which nobody can read before a transaction has ended.
-        lag_time: How long the oldest unread record has waited; None if none is known to wait.
-        runway: Time until Kafka deletes what is unread, at the earliest; None if nothing is unread
-            or nothing says that it does.
-        arriving: New offsets per second since the oldest unread record.
+        committed_offset: Committed offset; None if the pipeline has not started in the partition.
+        lag: Unread offsets, an upper bound on unread records; None if not started.
+        held_back: Offsets from `end` to the high watermark, which become readable when an open
+            transaction ends.
+        lag_time: Age of the oldest unread record; None without an unread record of known age.
+        runway: Earliest time until Kafka deletes unread records; None without unread records, or
+            without retention.
+        arrival_rate: New offsets per second since the oldest unread record.
     """
 
     partition: int
-    low: int
+    low_watermark: int
     end: int
-    committed: int | None
+    committed_offset: int | None
     lag: int | None
     held_back: int
     lag_time: timedelta | None
     runway: timedelta | None
-    arriving: float
+    arrival_rate: float
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the status as plain values; times in seconds."""
+        return record_of(
+            self,
+            without=["lag_time", "runway", "arrival_rate"],
+            lag_seconds=self.lag_time,
+            runway_seconds=self.runway,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """One pipeline at one moment.
+    """Status of one pipeline at one time.
 
     Attributes:
         pipeline: Pipeline name.
-        checked_at: The moment.
+        checked_at: The time of the status.
         topic: Topic name.
-        partitions: Sorted by number.
-        last_landed: Newest landed plan that is not a backfill; None before the first.
-        last_landed_at: When it landed.
-        open_plans: Plans recorded and not landed.
-        unsettled: Plans and records that wait for a retry or a decision.
+        partitions: Status of each partition, sorted by number.
+        last_landed: Newest landed plan that is no backfill; None before the first.
+        last_landed_at: Time of its landing.
+        open_plans: Numbers of plans that are recorded and have not landed.
+        unfinished: Plans and records that wait for a retry or a decision.
         records: Records landed by all plans.
-        forecast: When it will have caught up.
-        caught_up_at: The moment, if the forecast is `LATER`.
-        problem: The error that a run would end with now; None if it would continue.
+        forecast: Whether and when the lag will be 0.
+        caught_up_at: The time of the forecast `LATER`; None for other forecasts.
+        problem: The error that a run would now end with; None if it would continue.
         rules: The limits that raise alarms.
     """
 
@@ -88,7 +99,7 @@ class PipelineStatus:
     last_landed: int | None
     last_landed_at: datetime | None
     open_plans: tuple[int, ...]
-    unsettled: Unsettled
+    unfinished: UnfinishedWork
     records: int
     forecast: Forecast
     caught_up_at: datetime | None
@@ -96,98 +107,87 @@ class PipelineStatus:
     rules: AlarmRules
 
     @property
-    def begun(self) -> bool:
-        """Whether the pipeline has a position in its topic."""
-        return any(here.committed is not None for here in self.partitions)
+    def has_started(self) -> bool:
+        """Whether the pipeline has a committed offset in its topic."""
+        return any(each.committed_offset is not None for each in self.partitions)
 
     @property
     def lag(self) -> int | None:
-        """Unread offsets over all partitions; None if the pipeline has not begun in any."""
-        known = [here.lag for here in self.partitions if here.lag is not None]
-        return sum(known) if known else None
+        """Unread offsets in all partitions; None if the pipeline has not started."""
+        lags = [each.lag for each in self.partitions if each.lag is not None]
+        return sum(lags) if lags else None
 
     @property
     def held_back(self) -> int:
-        """Offsets that nobody can read before a transaction has ended."""
-        return sum(here.held_back for here in self.partitions)
+        """Offsets that become readable when an open transaction ends."""
+        return sum(each.held_back for each in self.partitions)
 
     @property
     def lag_time(self) -> timedelta | None:
-        """How long the oldest unread record has waited; None if none is known to wait."""
+        """Age of the oldest unread record; None without an unread record of known age."""
         return max((p.lag_time for p in self.partitions if p.lag_time is not None), default=None)
 
     @property
     def runway(self) -> timedelta | None:
-        """The shortest of the partitions."""
+        """The shortest runway of a partition; None without one."""
         return min((p.runway for p in self.partitions if p.runway is not None), default=None)
 
     @property
-    def arriving(self) -> float:
-        """New offsets per second, lately."""
-        return sum(here.arriving for here in self.partitions)
+    def arrival_rate(self) -> float:
+        """New offsets per second in all partitions."""
+        return sum(each.arrival_rate for each in self.partitions)
 
     def alarms(self) -> Iterator[TidemarkError]:
-        """What somebody should be told: what a run would be refused for, and broken rules."""
+        """Yield the problem that would refuse a run, and an error for each exceeded limit."""
         if self.problem:
             yield self.problem
-        rules, lag, waiting, name = self.rules, self.lag, self.lag_time, self.pipeline
+        rules, lag, lag_time, name = self.rules, self.lag, self.lag_time, self.pipeline
         if rules.runway is not None and self.runway is not None and self.runway < rules.runway:
-            yield RunwayTooShort(pipeline=name, runway=self.runway, least=rules.runway)
+            yield RunwayTooShort(pipeline=name, runway=self.runway, limit=rules.runway)
         if rules.stalled is not None and self._has_stalled(rules.stalled):
             yield PipelineStalled(
                 pipeline=name,
-                waiting=waiting,
+                lag_time=lag_time,
                 last_landed_at=self.last_landed_at,
-                longest=rules.stalled,
+                limit=rules.stalled,
             )
-        if rules.lag_time is not None and waiting is not None and waiting > rules.lag_time:
-            yield LagTooLong(pipeline=name, waiting=waiting, longest=rules.lag_time)
+        if rules.lag_time is not None and lag_time is not None and lag_time > rules.lag_time:
+            yield LagTooLong(pipeline=name, lag_time=lag_time, limit=rules.lag_time)
         if rules.lag_records is not None and lag is not None and lag > rules.lag_records:
-            yield LagTooLarge(pipeline=name, lag=lag, most=rules.lag_records)
-        yield from self.unsettled.alarms(name, rules, self.checked_at)
+            yield LagTooLarge(pipeline=name, lag=lag, limit=rules.lag_records)
+        yield from self.unfinished.alarms(name, rules, self.checked_at)
 
     @property
     def state(self) -> str:
-        """One state or several: alarms, else the unsettled states, else `not begun` or `ok`."""
-        words = [type(alarm).__name__ for alarm in self.alarms()] or list(self.unsettled.words())
-        return ", ".join(words) or ("ok" if self.begun else "not begun")
+        """The names of all alarms, else the states of unfinished work, else `ok` or `not begun`."""
+        states = [type(alarm).__name__ for alarm in self.alarms()] or [*self.unfinished.states()]
+        return ", ".join(states) or ("ok" if self.has_started else "not begun")
 
-    def _has_stalled(self, longest: timedelta) -> bool:
-        """Whether a record has waited so long, and nothing has landed meanwhile.
+    def _has_stalled(self, limit: timedelta) -> bool:
+        """Whether a record has waited longer than `limit` without a landing.
 
-        Of records whose age nobody can tell, the last landing alone tells.
+        If the age of the unread records is unknown, only the time of the last landing counts.
         """
         last = self.last_landed_at
-        nothing_landed = last is None or self.checked_at - last > longest
+        nothing_landed = last is None or self.checked_at - last > limit
         if self.lag_time is not None:
-            return nothing_landed and self.lag_time > longest
+            return nothing_landed and self.lag_time > limit
         return nothing_landed and last is not None and bool(self.lag)
 
     def as_record(self) -> dict[str, Any]:
-        """The status as plain values, for `--json`; times in seconds."""
-        return {
-            **self.as_row(),
-            "open_plans": list(self.open_plans),
-            "blocked_plans": list(self.unsettled.blocked),
-            "problem": self.problem.as_record() if self.problem else None,
-            "alarms": [alarm.as_record() for alarm in self.alarms()],
-            "partitions": [
-                {
-                    "partition": here.partition,
-                    "low_watermark": here.low,
-                    "end": here.end,
-                    "committed_offset": here.committed,
-                    "lag": here.lag,
-                    "held_back": here.held_back,
-                    "lag_seconds": _seconds(here.lag_time),
-                    "runway_seconds": _seconds(here.runway),
-                }
-                for here in self.partitions
-            ],
+        """Return the status as plain values, for `--json`; durations in seconds."""
+        lists = {
+            "open_plans": self.open_plans,
+            "blocked_plans": self.unfinished.blocked,
+            "problem": self.problem,
+            "alarms": list(self.alarms()),
+            "partitions": self.partitions,
         }
+        record: dict[str, Any] = plain({**self.as_row(), **lists})
+        return record
 
     def as_row(self) -> dict[str, Any]:
-        """A row of the status table."""
+        """Return the row of the pipeline in the status table."""
         return {
             "pipeline": self.pipeline,
             "checked_at": self.checked_at,
@@ -196,12 +196,12 @@ class PipelineStatus:
             "held_back": self.held_back,
             "lag_seconds": _seconds(self.lag_time),
             "runway_seconds": _seconds(self.runway),
-            "arriving_per_second": self.arriving,
+            "new_offsets_per_second": self.arrival_rate,
             "records": self.records,
             "last_landed_plan": self.last_landed,
             "last_landed_at": self.last_landed_at,
             "open_plans": len(self.open_plans),
-            **self.unsettled.as_row(),
+            **self.unfinished.as_row(),
             "state": self.state,
             "forecast": self.forecast.value,
             "caught_up_at": self.caught_up_at,
@@ -210,13 +210,20 @@ class PipelineStatus:
         }
 
 
-def row_of(pipeline: str, seen: PipelineStatus | TidemarkError, now: datetime) -> dict[str, Any]:
-    """A row of the status table, also of a pipeline that nobody could look at."""
-    if isinstance(seen, PipelineStatus):
-        return seen.as_row()
-    name = type(seen).__name__
-    row = {"pipeline": pipeline, "checked_at": now, "problem": name, "alarms": name}
-    return {**row, "state": name}
+def status_row(
+    pipeline: str, status: PipelineStatus | TidemarkError, now: datetime
+) -> dict[str, Any]:
+    """Return a row of the status table, from a status or from the error that prevented it."""
+    if isinstance(status, PipelineStatus):
+        return status.as_row()
+    name = type(status).__name__
+    return {
+        "pipeline": pipeline,
+        "checked_at": now,
+        "problem": name,
+        "alarms": name,
+        "state": name,
+    }
 
 
 def _seconds(time: timedelta | None) -> float | None:
@@ -229,19 +236,19 @@ def pipeline_status(
     data_log: BronzeLog,
     open_watermarks: Callable[[], TopicReader],
     open_log: Callable[[], TopicLogReader],
-    unsettling: Unsettling,
+    unfinished: UnfinishedWorkReader,
     now: datetime,
 ) -> PipelineStatus:
-    """Compare a pipeline's ledger with its topic. Only reads; an error becomes a `problem`.
+    """Compare a pipeline's ledger with its topic. Only reads; an error becomes the `problem`.
 
     Args:
         spec: The pipeline.
         control: The control table.
         data_log: The data table's log.
-        open_watermarks: Opens its connection for watermarks, which may be refused as well.
-        open_log: Opens its connection for records.
-        unsettling: Finds plans and records that wait for a retry or a decision.
-        now: The present.
+        open_watermarks: Opens the connection for watermarks. An error becomes the `problem`.
+        open_log: Opens the connection for records. An error becomes the `problem`.
+        unfinished: Finds plans and records that wait for a retry or a decision.
+        now: Current time.
     """
     ledger: Ledger
     problem: TidemarkError | None = None
@@ -252,9 +259,9 @@ def pipeline_status(
     for record in ledger.plans.values():
         if record.undoing:
             problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
-    unsettled = Unsettled()
+    work = UnfinishedWork()
     try:
-        unsettled = unsettling.look(ledger)
+        work = unfinished.read(ledger)
     except TidemarkError as refused:
         problem = problem or refused
     partitions: tuple[PartitionStatus, ...] = ()
@@ -262,29 +269,29 @@ def pipeline_status(
     try:
         watermarks = open_watermarks()
         topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
-        told = _Partitions(
+        view = _Partitions(
             spec=spec, ledger=ledger, throughput=throughput, now=now, watermarks=topic.partitions
         )
-        partitions = told.all()
+        partitions = view.statuses()
         if spec.is_live:
             log_reader = open_log()
-            everything = watermarks.topic_watermarks(
+            uncommitted = watermarks.topic_watermarks(
                 spec.topic, IsolationLevel.READ_UNCOMMITTED
             ).partitions
-            told = replace(
-                told,
-                high={p: here.end for p, here in everything.items()},
+            view = replace(
+                view,
+                high_watermarks={p: each.end for p, each in uncommitted.items()},
                 retention=watermarks.retention_time(spec.topic),
             )
-            told = replace(told, oldest=_oldest(spec, log_reader, told))
-            partitions = told.all()
+            view = replace(view, oldest=_oldest_timestamps(spec, log_reader, view))
+            partitions = view.statuses()
             comparison = LogComparison(
                 watermarks=watermarks, control=control, landed=data_log, log_reader=log_reader
             )
             planning.check_identity(ledger, topic)
             comparison.check_ends(ledger, topic, topic.partitions)
             comparison.check_leaders(ledger, topic, _next_ranges(spec, ledger, topic))
-            # Also for partitions without unread records: a log may end where it did before.
+            # Also for partitions without unread records: a truncated log may have its old end.
             comparison.check_records(ledger, topic, topic.partitions)
     except TidemarkError as refused:
         problem = problem or refused
@@ -296,7 +303,7 @@ def pipeline_status(
         last_landed=throughput.runs[-1].sequence if throughput.runs else None,
         last_landed_at=throughput.last_landed_at,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
-        unsettled=unsettled,
+        unfinished=work,
         records=ledger.records,
         forecast=Forecast.UNKNOWN,
         caught_up_at=None,
@@ -304,35 +311,35 @@ def pipeline_status(
         rules=spec.alarms,
     )
     if problem is not None and status.lag:
-        # No run takes anything before somebody has put that right.
+        # No run lands anything before an operator solves the problem.
         return status
     limit = run_limit(spec, data_log, lambda: throughput)
-    opened = ledger.open_plan(PlanKind.LIVE)
+    open_plan = ledger.open_plan(PlanKind.LIVE)
     expected, at = forecast(
         status.lag,
         status.held_back,
         limit,
-        status.arriving,
+        status.arrival_rate,
         throughput.seconds_between_runs,
         now,
-        opened.plan.size if opened else 0,
+        open_plan.plan.size if open_plan else 0,
     )
     return replace(status, forecast=expected, caught_up_at=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partitions:
-    """What is known of a pipeline's partitions.
+    """Values from which the status of each partition is computed.
 
     Attributes:
         spec: The pipeline.
-        ledger: Its ledger.
-        throughput: Its newest runs.
-        now: The present.
-        watermarks: The topic's watermarks, by partition.
-        high: High watermarks, by partition; as `watermarks` where it is not known.
-        retention: The topic's retention time.
-        oldest: When the oldest unread record was stamped, by partition.
+        ledger: The ledger of the pipeline.
+        throughput: The newest runs of the pipeline.
+        now: Current time.
+        watermarks: The topic's watermarks at the pipeline's isolation level, by partition.
+        high_watermarks: High watermarks, by partition; without one, the end in `watermarks`.
+        retention: The topic's retention time; None if unlimited or unknown.
+        oldest: Timestamp of the oldest unread record, by partition.
     """
 
     spec: PipelineSpec
@@ -340,85 +347,86 @@ class _Partitions:
     throughput: Throughput
     now: datetime
     watermarks: Mapping[int, Watermarks]
-    high: Mapping[int, int] = field(default_factory=dict)
+    high_watermarks: Mapping[int, int] = field(default_factory=dict)
     retention: timedelta | None = None
     oldest: Mapping[int, datetime] = field(default_factory=dict)
 
-    def all(self) -> tuple[PartitionStatus, ...]:
-        """Every partition, sorted by number."""
+    def statuses(self) -> tuple[PartitionStatus, ...]:
+        """Return the status of every partition, sorted by number."""
         return tuple(
-            self._partition(number, here) for number, here in sorted(self.watermarks.items())
+            self._status(number, watermarks)
+            for number, watermarks in sorted(self.watermarks.items())
         )
 
     def unread(self, partition: int) -> SpanSet:
-        """Offsets that can be read and have not landed, from where the next run reads on."""
-        begin, end = self._begin(partition), self.watermarks[partition].end
-        if begin is None or begin >= end:
+        """Return readable offsets that have not landed, from the start of the next run on."""
+        start, end = self._next_start(partition), self.watermarks[partition].end
+        if start is None or start >= end:
             return SpanSet()
-        return self.ledger.covered(partition).missing_from(Span(begin, end))
+        return self.ledger.covered(partition).missing_from(Span(start, end))
 
     def held_back(self, partition: int) -> SpanSet:
-        """Offsets behind those that can be read."""
+        """Return offsets from the end of the readable log to the high watermark."""
         end = self.watermarks[partition].end
-        high = self.high.get(partition, end)
-        is_read = self._begin(partition) is not None and end < high
+        high = self.high_watermarks.get(partition, end)
+        is_read = self._next_start(partition) is not None and end < high
         return SpanSet((Span(end, high),)) if is_read else SpanSet()
 
-    def _begin(self, partition: int) -> int | None:
-        """Where the next run reads on, or would begin; None where nobody knows yet."""
+    def _next_start(self, partition: int) -> int | None:
+        """Return the first offset of the next run; None if it is not known yet."""
         if not self.spec.is_live:
             return None
         if partition in self.ledger.starts:
             return self.ledger.committed_offset(partition)
         if self.ledger.starts:
-            # As `planning.new_partitions`.
+            # The same rule as in `planning.new_partitions`.
             return 0
-        is_all = self.spec.start is StartPolicy.EARLIEST
-        return self.watermarks[partition].low if is_all else None
+        is_earliest = self.spec.start is StartPolicy.EARLIEST
+        return self.watermarks[partition].low if is_earliest else None
 
-    def _partition(self, number: int, here: Watermarks) -> PartitionStatus:
-        begin = self._begin(number)
+    def _status(self, number: int, watermarks: Watermarks) -> PartitionStatus:
+        start = self._next_start(number)
         unread, held_back = self.unread(number).size, self.held_back(number).size
-        waiting = Backlog(
-            low=here.low,
-            committed=here.low if begin is None else begin,
+        backlog = Backlog(
+            low=watermarks.low,
+            committed=watermarks.low if start is None else start,
             size=unread + held_back,
             oldest=self.oldest.get(number),
         )
-        # Of a pipeline that has not begun nobody knows what it will read.
-        has_begun = bool(self.ledger.starts) and self.spec.is_live
+        # Before its first plan, a pipeline has no committed offsets and no lag.
+        has_started = bool(self.ledger.starts) and self.spec.is_live
         return PartitionStatus(
             partition=number,
-            low=here.low,
-            end=here.end,
-            committed=begin if has_begun else None,
-            lag=unread if has_begun else None,
+            low_watermark=watermarks.low,
+            end=watermarks.end,
+            committed_offset=start if has_started else None,
+            lag=unread if has_started else None,
             held_back=held_back,
-            lag_time=waiting.age(self.now),
-            runway=runway(waiting, self.now, self.retention, self._low_before(number)),
-            arriving=waiting.arrival_rate(self.now),
+            lag_time=backlog.age(self.now),
+            runway=runway(backlog, self.now, self.retention, self._earlier_low_watermark(number)),
+            arrival_rate=backlog.arrival_rate(self.now),
         )
 
-    def _low_before(self, partition: int) -> tuple[datetime, int] | None:
+    def _earlier_low_watermark(self, partition: int) -> tuple[datetime, int] | None:
         low = self.throughput.lows.get(partition)
         return None if low is None else (self.throughput.runs[0].planned_at, low)
 
 
-def _oldest(
-    spec: PipelineSpec, log_reader: TopicLogReader, told: _Partitions
+def _oldest_timestamps(
+    spec: PipelineSpec, log_reader: TopicLogReader, view: _Partitions
 ) -> Mapping[int, datetime]:
-    """When the first record that waits was stamped, by partition, as far as it can be told."""
-    unread = {p: here.readable(told.unread(p)) for p, here in told.watermarks.items()}
-    held_back = {p: told.held_back(p) for p in told.watermarks if not unread[p]}
-    waiting = [
+    """Return the timestamp of the oldest unread or held-back record, by partition, if valid."""
+    unread = {p: each.readable(view.unread(p)) for p, each in view.watermarks.items()}
+    held_back = {p: view.held_back(p) for p in view.watermarks if not unread[p]}
+    records = [
         *log_reader.first_records(spec.topic, spec.isolation_level, unread),
         *log_reader.first_records(spec.topic, IsolationLevel.READ_UNCOMMITTED, held_back),
     ]
-    return {record.partition: at for record in waiting if (at := _stamped_at(record))}
+    return {record.partition: at for record in records if (at := _timestamp_of(record))}
 
 
-def _stamped_at(record: LogRecord) -> datetime | None:
-    """When a record was stamped; None if it has no timestamp, or none that can be meant."""
+def _timestamp_of(record: LogRecord) -> datetime | None:
+    """Return the timestamp of a record; None without one, or if Python cannot represent it."""
     if record.timestamp_ms < 0:
         return None
     try:
@@ -430,7 +438,7 @@ def _stamped_at(record: LogRecord) -> datetime | None:
 def _next_ranges(
     spec: PipelineSpec, ledger: Ledger, topic: TopicWatermarks
 ) -> tuple[PlannedRange, ...]:
-    """What the next run would read; raises what it would be refused with."""
+    """Return the ranges that the next run would read. Raises the error that would refuse it."""
     for record in ledger.open_plans():
         planning.check_readable(record.plan, topic)
     if ledger.starts:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tidemark.core.plain import record_of
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.report.errors import TableDiffers
 
-SHOWN = 20
-"""Most differences that are listed one by one."""
+MAX_LISTED = 20
+"""Most differences that are listed individually."""
 NOT_COMPARED = (
     "ingested_at, where all rows of a plan have one time before its landing was recorded",
     "columns that another program added",
@@ -19,33 +20,33 @@ NOT_COMPARED = (
 """Changes of a row that verification does not detect."""
 
 
-class Difference(StrEnum):
-    """How a row and a record can disagree."""
+class DifferenceKind(StrEnum):
+    """A kind of disagreement between rows and records."""
 
-    LOST = "lost"
-    """Kafka shows a record and the table has no row."""
-    DOUBLED = "doubled"
-    """The table has more than one row of one offset."""
-    FOREIGN = "foreign"
-    """The table has a row where Kafka shows no record, or where nothing has landed."""
+    MISSING = "missing"
+    """Kafka shows a record, and the table has no row."""
+    DUPLICATE = "duplicate"
+    """The table has several rows of one offset."""
+    UNEXPECTED = "unexpected"
+    """The table has a row at an offset without a record, or at an offset that has not landed."""
     ALTERED = "altered"
     """Key, value, headers or timestamp differ."""
     MISLABELLED = "mislabelled"
-    """Topic, incarnation, plan or landing time differ from those of the plan that landed it."""
+    """Topic, topic id, plan number or ingestion time differ from those of the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One difference at one offset, or at several from it on.
+class Difference:
+    """One difference, at one offset or at several offsets.
 
     Attributes:
-        difference: Its kind.
+        difference: The kind of the difference.
         partition: Partition number.
         offset: The lowest offset.
         rows: Number of rows.
     """
 
-    difference: Difference
+    difference: DifferenceKind
     partition: int
     offset: int
     rows: int = 1
@@ -56,53 +57,54 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionVerdict:
-    """What was compared of one partition.
+class PartitionComparison:
+    """Counts of the comparison of one partition.
 
     Attributes:
         partition: Partition number.
-        offsets: Landed offsets that Kafka still has, and that were compared.
-        records: Records that Kafka shows there.
-        rows: Rows that the table has there.
-        compacted: Rows whose records Kafka has removed since, inside its log. A row counts as one
-            if its plan has exactly the rows that were recorded when it landed.
-        gone: Landed offsets that Kafka has deleted since: only doubled rows can be detected there.
+        offsets: Compared offsets: they landed, and Kafka still has them.
+        records: Kafka's records at these offsets.
+        rows: Rows of the table at these offsets.
+        compacted: Rows whose records Kafka has compacted since. A row counts as compacted if its
+            plan has exactly the number of rows that was recorded when it landed.
+        deleted: Landed offsets that Kafka has deleted since. Verification detects only duplicate
+            rows there.
         headers_unread: Records whose headers were not compared, because a name is not UTF-8.
     """
 
     partition: int
-    offsets: int
-    records: int
-    rows: int
-    compacted: int
-    gone: int
+    offsets: int = 0
+    records: int = 0
+    rows: int = 0
+    compacted: int = 0
+    deleted: int = 0
     headers_unread: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """How a data table compares with Kafka.
+    """The result of comparing a data table with Kafka.
 
     Attributes:
         pipeline: Pipeline name.
         topic: Topic name.
-        topic_id: Incarnation that was compared.
-        isolation_levels: The isolation levels of the landed plans, also used to compare them.
-        partitions: The result of each partition, by number.
-        differences: Number of differences, by kind.
-        first: The first of them, in the order of reading.
+        topic_id: Topic id of the compared records.
+        isolation_levels: Isolation levels of the landed plans, and of the comparison.
+        partitions: Counts of each partition, sorted by number.
+        differences: Number of differences by kind.
+        first: The first `MAX_LISTED` differences.
     """
 
     pipeline: str
     topic: str
     topic_id: str
     isolation_levels: tuple[IsolationLevel, ...]
-    partitions: tuple[PartitionVerdict, ...]
-    differences: Mapping[Difference, int]
-    first: tuple[Found, ...]
+    partitions: tuple[PartitionComparison, ...]
+    differences: Mapping[DifferenceKind, int]
+    first: tuple[Difference, ...]
 
     def check(self) -> None:
-        """Raise if there are differences.
+        """Raise an error if there are differences.
 
         Raises:
             TableDiffers
@@ -115,34 +117,5 @@ class Verification:
             )
 
     def as_record(self) -> dict[str, Any]:
-        """The verification as plain values, for `--json`."""
-        return {
-            "pipeline": self.pipeline,
-            "topic": self.topic,
-            "topic_id": self.topic_id,
-            "isolation_levels": list(map(str, self.isolation_levels)),
-            "not_compared": list(NOT_COMPARED),
-            "equal": not self.differences,
-            "differences": {str(kind): count for kind, count in self.differences.items()},
-            "first": [
-                {
-                    "difference": str(f.difference),
-                    "partition": f.partition,
-                    "offset": f.offset,
-                    "rows": f.rows,
-                }
-                for f in self.first
-            ],
-            "partitions": [
-                {
-                    "partition": each.partition,
-                    "offsets": each.offsets,
-                    "records": each.records,
-                    "rows": each.rows,
-                    "compacted": each.compacted,
-                    "gone": each.gone,
-                    "headers_unread": each.headers_unread,
-                }
-                for each in self.partitions
-            ],
-        }
+        """Return the verification as plain values, for `--json`."""
+        return record_of(self, not_compared=NOT_COMPARED, equal=not self.differences)

@@ -1,8 +1,7 @@
-"""Proving a data table complete: Kafka read again by another reader, and compared."""
+"""Verifies a data table: reads Kafka again with another reader, and compares every record."""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,33 +25,37 @@ from tidemark.ingest.protocols import (
 )
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.report.errors import UndoUnfinished
-from tidemark.report.verification import SHOWN, Difference, Found, PartitionVerdict, Verification
+from tidemark.report.verification import (
+    MAX_LISTED,
+    Difference,
+    DifferenceKind,
+    PartitionComparison,
+    Verification,
+)
 from tidemark.spec.model import PipelineSpec
 
-log = logging.getLogger(__name__)
+_CHUNK_OFFSETS = 50_000
+"""Offsets whose checksums are in memory at a time."""
+_MAX_OFFSET = 2**63 - 1
 
-_CHUNK = 50_000
-"""Offsets compared at once: what is held in memory is their checksums."""
-_BEYOND = 2**63 - 1
-"""After every offset."""
-
-_CLOCKS_DIFFER = timedelta(hours=1)
-"""How far the clocks of two machines may be apart."""
-Kept: TypeAlias = Mapping[int, Sequence[tuple[int, str]]]
-"""Plan and checksum of every row, by offset."""
+_MAX_CLOCK_DIFFERENCE = timedelta(hours=1)
+"""Tolerated difference between the clocks of two machines."""
+Checksums: TypeAlias = Mapping[int, Sequence[tuple[int, str]]]
+"""Plan number and checksum of every row, by offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verify:
+class Verifier:
     """Compares the landed rows of one pipeline with Kafka's current records. Writes nothing.
 
     Attributes:
         spec: The pipeline.
-        watermarks: The log's watermarks.
-        control: The landed plans.
-        data_log: The rows.
-        log_reader: The records.
-        row_origins: The rows as well; None for a typed table, whose labels are not compared.
+        watermarks: Reads the watermarks of the topic.
+        control: The control table.
+        data_log: The data table.
+        log_reader: Reads Kafka's records.
+        row_origins: Reads the metadata columns of the data table; None for a typed table, whose
+            metadata columns are not compared.
     """
 
     spec: PipelineSpec
@@ -67,74 +70,77 @@ class Verify:
         partition: int | None = None,
         start: int | None = None,
         end: int | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        print_line: Callable[[str], None] = lambda _: None,
     ) -> Verification:
         """Read landed ranges again and compare them record by record, by checksum.
 
         Args:
-            partition: Only this one; all if None.
-            start: Only offsets from here on.
+            partition: Only this partition; all if None.
+            start: Only offsets from this one on.
             end: Only offsets before this one.
-            say: Called with each line of progress.
+            print_line: Called with each line of progress.
 
         Raises:
             NothingLanded: None of these offsets has landed.
             InvalidRange: The end is not after the start.
             EndBehindCommitted: The log ends before the last landed offset.
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: Kafka has another topic
-                now than the one that landed.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The tables are
-                not of one history.
-            UndoUnfinished: Rows of a plan that is being undone may still be there.
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: Kafka now has another
+                topic than the one that landed.
+            HistoriesDiverge: The data table and the control table have different histories.
+            UndoUnfinished: The table may still contain rows of a plan that is being undone.
             UnreadableFile: A file of the table cannot be read.
-            OffsetsDeleted, KafkaUnavailable: Try again.
+            OffsetsDeleted, KafkaUnavailable: Kafka failed temporarily.
         """
         checked_ledger(self.control, self.spec.name, self.data_log)
         ledger = self.control.ledger(self.spec.name)
         for sequence, record in ledger.plans.items():
             if record.undoing:
                 raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
-        newest = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, newest)
+        current = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        planning.check_identity(ledger, current)
         levels = self._levels(ledger)
         bounds = self._bounds(partition, start, end)
-        wanted = self._wanted(ledger.landed, partition, bounds)
-        row_ranges = [h for h in self.data_log.row_ranges() if partition in (None, h.partition)]
-        whole = _whole(ledger, row_ranges)
-        verdicts: list[PartitionVerdict] = []
-        differences: list[Found] = []
-        owners = _Owners.of(ledger, newest.topic_id)
-        strangers: list[_Row] = []
-        for number, spans in sorted(wanted.items()):
+        selected = self._selected(ledger.landed, partition, bounds)
+        row_ranges = [r for r in self.data_log.row_ranges() if partition in (None, r.partition)]
+        complete_plans = _complete_plans(ledger, row_ranges)
+        plan_spans = _PlanSpans.of(ledger, current.topic_id)
+        comparisons: list[PartitionComparison] = []
+        differences: list[Difference] = []
+        foreign_rows: list[_Row] = []
+        for number, spans in sorted(selected.items()):
             parts = [
-                (watermarks, spans.intersection(some.get(number, SpanSet())))
-                for watermarks, some in levels
+                (watermarks, spans.intersection(landed.get(number, SpanSet())))
+                for watermarks, landed in levels
             ]
-            verdict, found = self._partition(number, parts, whole, owners, strangers, say)
-            verdicts.append(verdict)
+            comparison, found = self._compare(
+                number, parts, complete_plans, plan_spans, foreign_rows, print_line
+            )
+            comparisons.append(comparison)
             differences += found
         # Read after the rows, so it contains every plan that landed them.
         ledger = self.control.ledger(self.spec.name)
-        differences += self._unexplained(ledger, newest, row_ranges, bounds)
+        differences += self._unexpected_ranges(ledger, current, row_ranges, bounds)
         if self.row_origins:
-            differences += _Owners.of(ledger, newest.topic_id).mislabelled(strangers)
+            differences += _PlanSpans.of(ledger, current.topic_id).mislabelled(foreign_rows)
             landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
-            labels = [
-                e for e in self.row_origins.row_origins(bounds) if partition in (None, e.partition)
+            origins = [
+                each
+                for each in self.row_origins.row_origins(bounds)
+                if partition in (None, each.partition)
             ]
-            differences += _mislabelled(ledger, labels, landed_at)
+            differences += _mislabelled(ledger, origins, landed_at)
         return Verification(
             pipeline=self.spec.name,
-            topic=newest.topic,
-            topic_id=newest.topic_id,
+            topic=current.topic,
+            topic_id=current.topic_id,
             isolation_levels=tuple(watermarks.isolation_level for watermarks, _ in levels),
-            partitions=tuple(verdicts),
-            differences=_counted(differences),
-            first=tuple(differences[:SHOWN]),
+            partitions=tuple(comparisons),
+            differences=_count_by_kind(differences),
+            first=tuple(differences[:MAX_LISTED]),
         )
 
     def _levels(self, ledger: Ledger) -> list[tuple[TopicWatermarks, Mapping[int, SpanSet]]]:
-        """Landed offsets of each isolation level, and the topic's watermarks at that level.
+        """Return the topic's watermarks and the landed offsets of each isolation level.
 
         Raises:
             EndBehindCommitted: The log ends before the last landed offset.
@@ -156,7 +162,7 @@ class Verify:
         return levels
 
     def _bounds(self, partition: int | None, start: int | None, end: int | None) -> Span:
-        first, beyond = start or 0, _BEYOND if end is None else end
+        first, beyond = start or 0, _MAX_OFFSET if end is None else end
         if not 0 <= first < beyond:
             raise InvalidRange(
                 topic=self.spec.topic,
@@ -167,131 +173,134 @@ class Verify:
             )
         return Span(first, beyond)
 
-    def _wanted(
+    def _selected(
         self, landed: Mapping[int, SpanSet], partition: int | None, bounds: Span
     ) -> Mapping[int, SpanSet]:
-        wanted = {
-            number: spans.within(bounds)
+        selected = {
+            number: within
             for number, spans in landed.items()
-            if partition is None or number == partition
+            if (partition is None or number == partition) and (within := spans.within(bounds))
         }
-        wanted = {number: spans for number, spans in wanted.items() if spans}
-        if not wanted:
+        if not selected:
             raise NothingLanded(
                 pipeline=self.spec.name, topic=self.spec.topic, subject="any of the given offsets"
             )
-        return wanted
+        return selected
 
-    def _unexplained(
+    def _unexpected_ranges(
         self,
         ledger: Ledger,
         watermarks: TopicWatermarks,
         row_ranges: Sequence[RowRange],
         bounds: Span,
-    ) -> Iterator[Found]:
-        """Rows where no plan of the ledger has landed, or may be landing."""
-        incarnations = {record.plan.topic_id for record in ledger.plans.values()}
-        for held in row_ranges:
-            run = SpanSet((Span(held.first, held.last + 1),)).within(bounds)
-            if held.topic_id == watermarks.topic_id:
-                planned = (ledger.landed, ledger.pending)
-                for spans in planned:
-                    run = run.difference(spans.get(held.partition, SpanSet()))
-            elif held.topic_id in incarnations:
-                record = ledger.plans.get(held.sequence)
-                if record is None or record.plan.topic_id == held.topic_id:
+    ) -> Iterator[Difference]:
+        """Yield rows at offsets that no plan of the ledger has landed or may be landing."""
+        topic_ids = {record.plan.topic_id for record in ledger.plans.values()}
+        for row_range in row_ranges:
+            spans = SpanSet((Span(row_range.first, row_range.last + 1),)).within(bounds)
+            if row_range.topic_id == watermarks.topic_id:
+                for planned in (ledger.landed, ledger.pending):
+                    spans = spans.difference(planned.get(row_range.partition, SpanSet()))
+            elif row_range.topic_id in topic_ids:
+                record = ledger.plans.get(row_range.sequence)
+                if record is None or record.plan.topic_id == row_range.topic_id:
                     continue
-            for span in run:
-                for sequence, row in self.data_log.rows_of(held.topic_id, held.partition, span):
-                    if sequence == held.sequence:
-                        yield Found(
-                            difference=Difference.FOREIGN,
+            for span in spans:
+                for sequence, row in self.data_log.rows_of(
+                    row_range.topic_id, row_range.partition, span
+                ):
+                    if sequence == row_range.sequence:
+                        yield Difference(
+                            difference=DifferenceKind.UNEXPECTED,
                             partition=row.partition,
                             offset=row.offset,
                         )
 
-    def _partition(
+    def _compare(
         self,
         partition: int,
         parts: Sequence[tuple[TopicWatermarks, SpanSet]],
-        whole: frozenset[int],
-        owners: _Owners,
-        strangers: list[_Row],
-        say: Callable[[str], None],
-    ) -> tuple[PartitionVerdict, list[Found]]:
+        complete_plans: frozenset[int],
+        plan_spans: _PlanSpans,
+        foreign_rows: list[_Row],
+        print_line: Callable[[str], None],
+    ) -> tuple[PartitionComparison, list[Difference]]:
         """Compare one partition, separately for each isolation level.
 
-        Adds rows of other plans than the ledger has there to `strangers`.
+        Appends rows whose plan does not contain their offset to `foreign_rows`.
         """
-        verdict = PartitionVerdict(
-            partition=partition, offsets=0, records=0, rows=0, compacted=0, gone=0
-        )
-        differences: list[Found] = []
-        equal: int | None = None
+        comparison = PartitionComparison(partition=partition)
+        differences: list[Difference] = []
+        last_equal: int | None = None
         for watermarks, spans in parts:
             readable = watermarks.partitions[partition].readable(spans)
-            gone = spans.difference(readable)
+            deleted = spans.difference(readable)
             for span in _chunks(readable):
-                seen, unread = self._seen(watermarks, partition, span)
-                kept = self._kept(watermarks, partition, span, unread)
+                records, unread = self._records(watermarks, partition, span)
+                rows = self._rows(watermarks, partition, span, unread)
                 for offset in sorted(unread):
-                    say(f"partition {partition}: offset {offset}: a header name is not UTF-8")
-                unseen = {
+                    print_line(
+                        f"partition {partition}: offset {offset}: a header name is not UTF-8"
+                    )
+                compacted = {
                     offset
-                    for offset, found in kept.items()
-                    if offset not in seen and found[0][0] in whole
+                    for offset, found in rows.items()
+                    if offset not in records and found[0][0] in complete_plans
                 }
-                verdict = replace(
-                    verdict,
-                    offsets=verdict.offsets + span.size,
-                    records=verdict.records + len(seen),
-                    rows=verdict.rows + sum(map(len, kept.values())),
-                    compacted=verdict.compacted + len(unseen),
-                    headers_unread=verdict.headers_unread + len(unread),
+                comparison = replace(
+                    comparison,
+                    offsets=comparison.offsets + span.size,
+                    records=comparison.records + len(records),
+                    rows=comparison.rows + sum(map(len, rows.values())),
+                    compacted=comparison.compacted + len(compacted),
+                    headers_unread=comparison.headers_unread + len(unread),
                 )
-                found = _differences(partition, seen, kept, unseen)
-                equals = seen.keys() - {each.offset for each in found}
-                equal = max(equals, default=equal)
-                differences += found
-                strangers += owners.strangers(partition, kept)
-                say(f"partition {partition}: {span} compared, {len(differences)} difference(s)")
-            for span in _chunks(gone):
-                kept = self._kept(watermarks, partition, span)
-                differences += _doubled(partition, kept)
-                strangers += owners.strangers(partition, kept)
-            verdict = replace(verdict, gone=verdict.gone + gone.size)
-        if differences and equal is not None:
-            say(
-                f"partition {partition}: the last row that equals Kafka's record has offset {equal}"
+                chunk_differences = _differences(partition, records, rows, compacted)
+                equal = records.keys() - {each.offset for each in chunk_differences}
+                last_equal = max(equal, default=last_equal)
+                differences += chunk_differences
+                foreign_rows += plan_spans.foreign_rows(partition, rows)
+                print_line(
+                    f"partition {partition}: {span} compared, {len(differences)} difference(s)"
+                )
+            for span in _chunks(deleted):
+                rows = self._rows(watermarks, partition, span)
+                differences += _duplicates(partition, rows)
+                foreign_rows += plan_spans.foreign_rows(partition, rows)
+            comparison = replace(comparison, deleted=comparison.deleted + deleted.size)
+        if differences and last_equal is not None:
+            print_line(
+                f"partition {partition}: the last row that equals Kafka's record has offset "
+                f"{last_equal}"
             )
-        return verdict, differences
+        return comparison, differences
 
-    def _seen(
+    def _records(
         self, watermarks: TopicWatermarks, partition: int, span: Span
     ) -> tuple[Mapping[int, str], Collection[int]]:
-        """Checksums of records by offset, and the offsets whose headers cannot be compared."""
-        seen: dict[int, str] = {}
+        """Return the checksums of Kafka's records by offset, and offsets with unread headers."""
+        checksums: dict[int, str] = {}
         unread: set[int] = set()
         for record in self.log_reader.read(
             watermarks.topic, watermarks.isolation_level, {partition: SpanSet((span,))}
         ):
-            seen[record.offset] = record.checksum
+            checksums[record.offset] = record.checksum
             if record.headers is None:
                 unread.add(record.offset)
-        return seen, unread
+        return checksums, unread
 
-    def _kept(
+    def _rows(
         self, watermarks: TopicWatermarks, partition: int, span: Span, unread: Collection[int] = ()
-    ) -> Kept:
-        kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    ) -> Checksums:
+        checksums: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for sequence, row in self.data_log.rows_of(watermarks.topic_id, partition, span):
             compared = row.without_headers() if row.offset in unread else row
-            kept[row.offset].append((sequence, compared.checksum))
-        return kept
+            checksums[row.offset].append((sequence, compared.checksum))
+        return checksums
 
 
 class _Row(NamedTuple):
-    """A row, and the plan that it names."""
+    """A row, with the plan number in it."""
 
     partition: int
     offset: int
@@ -299,84 +308,89 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Owners:
-    """The plans that contain rows of one incarnation, or may be landing them.
+class _PlanSpans:
+    """Offsets of the plans that have rows of one topic id, or may be landing them.
 
     Attributes:
-        spans: Offsets of each plan, by partition and plan.
+        spans: Offsets by partition and plan number.
     """
 
     spans: Mapping[int, Mapping[int, SpanSet]]
 
     @classmethod
     def of(cls, ledger: Ledger, topic_id: str) -> Self:
-        """The plans of a complete ledger."""
+        """Return the offsets of the plans of a complete ledger."""
         spans: dict[int, dict[int, SpanSet]] = defaultdict(dict)
         for sequence, record in ledger.plans.items():
-            is_held = record.held_now and not record.undoing
-            held = record.held_now.spans() if is_held and record.held_now else record.plan.spans()
-            if record.plan.topic_id == topic_id and (is_held or record.is_open or record.undoing):
-                for partition, some in held.items():
-                    spans[partition][sequence] = some
+            landing = None if record.undoing else record.held_now
+            of_plan = landing.spans() if landing else record.plan.spans()
+            may_have_rows = landing or record.is_open or record.undoing
+            if record.plan.topic_id == topic_id and may_have_rows:
+                for partition, each in of_plan.items():
+                    spans[partition][sequence] = each
         return cls(spans=spans)
 
-    def strangers(self, partition: int, kept: Kept) -> Iterator[_Row]:
-        """Rows that name a plan without their offset."""
-        known = self.spans.get(partition, {})
-        for offset, rows in kept.items():
-            for sequence, _ in rows:
-                there = known.get(sequence)
-                if there is None or not there.overlap_size(Span(offset, offset + 1)):
+    def foreign_rows(self, partition: int, rows: Checksums) -> Iterator[_Row]:
+        """Yield the rows with the number of a plan that does not contain their offset."""
+        plans = self.spans.get(partition, {})
+        for offset, found in rows.items():
+            for sequence, _ in found:
+                spans = plans.get(sequence)
+                if spans is None or not spans.overlap_size(Span(offset, offset + 1)):
                     yield _Row(partition, offset, sequence)
 
-    def mislabelled(self, rows: Iterable[_Row]) -> Iterator[Found]:
-        """Select the rows that name a plan without their offset."""
+    def mislabelled(self, rows: Iterable[_Row]) -> Iterator[Difference]:
+        """Yield differences for the rows whose plan does not contain their offset."""
         for row in rows:
-            if any(self.strangers(row.partition, {row.offset: [(row.sequence, "")]})):
-                yield Found(
-                    difference=Difference.MISLABELLED, partition=row.partition, offset=row.offset
+            if any(self.foreign_rows(row.partition, {row.offset: [(row.sequence, "")]})):
+                yield Difference(
+                    difference=DifferenceKind.MISLABELLED,
+                    partition=row.partition,
+                    offset=row.offset,
                 )
 
 
 def _mislabelled(
-    ledger: Ledger, labels: Sequence[RowOrigin], landed_at: Mapping[int, datetime]
-) -> Iterator[Found]:
-    """Rows with another topic or landing time than the rest of their plan.
+    ledger: Ledger, origins: Sequence[RowOrigin], landed_at: Mapping[int, datetime]
+) -> Iterator[Difference]:
+    """Yield rows with another topic or ingestion time than the other rows of their plan.
 
     One driver writes all rows of a plan and reads its clock once.
     """
     times: dict[int | None, Counter[datetime | None]] = defaultdict(Counter)
-    for label in labels:
-        times[label.sequence][label.ingested_at] += label.rows
-    for label in labels:
-        record = ledger.plans.get(label.sequence or 0)
+    for origin in origins:
+        times[origin.sequence][origin.ingested_at] += origin.rows
+    for origin in origins:
+        record = ledger.plans.get(origin.sequence or 0)
         if record is None:
             continue
-        at = label.ingested_at
-        (usual, _), *_ = times[label.sequence].most_common(1)
-        latest = landed_at.get(record.plan.sequence)
-        is_late = at is not None and latest is not None and at > latest + _CLOCKS_DIFFER
-        if label.topic != record.plan.topic or at is None or at != usual or is_late:
-            yield Found(
-                difference=Difference.MISLABELLED,
-                partition=label.partition,
-                offset=label.first,
-                rows=label.rows,
+        at = origin.ingested_at
+        (most_common, _), *_ = times[origin.sequence].most_common(1)
+        recorded_at = landed_at.get(record.plan.sequence)
+        is_late = (
+            at is not None and recorded_at is not None and at > recorded_at + _MAX_CLOCK_DIFFERENCE
+        )
+        if origin.topic != record.plan.topic or at is None or at != most_common or is_late:
+            yield Difference(
+                difference=DifferenceKind.MISLABELLED,
+                partition=origin.partition,
+                offset=origin.first,
+                rows=origin.rows,
             )
 
 
-def _counted(differences: Iterable[Found]) -> Mapping[Difference, int]:
-    counted = Counter[Difference]()
-    for found in differences:
-        counted[found.difference] += found.rows
-    return counted
+def _count_by_kind(differences: Iterable[Difference]) -> Mapping[DifferenceKind, int]:
+    counts = Counter[DifferenceKind]()
+    for each in differences:
+        counts[each.difference] += each.rows
+    return counts
 
 
-def _whole(ledger: Ledger, row_ranges: Iterable[RowRange]) -> frozenset[int]:
-    """Plans with as many rows as were recorded when they landed."""
+def _complete_plans(ledger: Ledger, row_ranges: Iterable[RowRange]) -> frozenset[int]:
+    """Return the plans with as many rows as were recorded when they landed."""
     rows = Counter[int]()
-    for holding in row_ranges:
-        rows[holding.sequence] += holding.rows
+    for each in row_ranges:
+        rows[each.sequence] += each.rows
     return frozenset(
         sequence
         for sequence, record in ledger.plans.items()
@@ -386,29 +400,30 @@ def _whole(ledger: Ledger, row_ranges: Iterable[RowRange]) -> frozenset[int]:
 
 def _chunks(spans: Iterable[Span]) -> Iterator[Span]:
     for span in spans:
-        for start in range(span.start, span.end, _CHUNK):
-            yield Span(start, min(start + _CHUNK, span.end))
+        for start in range(span.start, span.end, _CHUNK_OFFSETS):
+            yield Span(start, min(start + _CHUNK_OFFSETS, span.end))
 
 
 def _differences(
-    partition: int, seen: Mapping[int, str], kept: Kept, unseen: Collection[int]
-) -> list[Found]:
-    found = [(offset, Difference.LOST) for offset in seen if offset not in kept]
-    for offset, rows in kept.items():
-        if offset not in seen:
-            if offset not in unseen:
-                found.append((offset, Difference.FOREIGN))
-        elif {checksum for _, checksum in rows} != {seen[offset]}:
-            found.append((offset, Difference.ALTERED))
+    partition: int, records: Mapping[int, str], rows: Checksums, compacted: Collection[int]
+) -> list[Difference]:
+    kinds = [(offset, DifferenceKind.MISSING) for offset in records if offset not in rows]
+    for offset, found in rows.items():
+        if offset not in records:
+            if offset not in compacted:
+                kinds.append((offset, DifferenceKind.UNEXPECTED))
+        elif {checksum for _, checksum in found} != {records[offset]}:
+            kinds.append((offset, DifferenceKind.ALTERED))
     differences = [
-        Found(difference=kind, partition=partition, offset=offset) for offset, kind in sorted(found)
+        Difference(difference=kind, partition=partition, offset=offset)
+        for offset, kind in sorted(kinds)
     ]
-    return differences + _doubled(partition, kept)
+    return differences + _duplicates(partition, rows)
 
 
-def _doubled(partition: int, kept: Kept) -> list[Found]:
+def _duplicates(partition: int, rows: Checksums) -> list[Difference]:
     return [
-        Found(difference=Difference.DOUBLED, partition=partition, offset=offset)
-        for offset, rows in sorted(kept.items())
-        if len(rows) > 1
+        Difference(difference=DifferenceKind.DUPLICATE, partition=partition, offset=offset)
+        for offset, found in sorted(rows.items())
+        if len(found) > 1
     ]

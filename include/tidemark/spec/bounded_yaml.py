@@ -1,7 +1,7 @@
 """Reads YAML files within limits of size, depth and features.
 
-A small file can describe a huge value: ten aliases of ten aliases, nine times, are a billion nodes.
-This module refuses aliases, and any file that takes more than a second or a few megabytes to read.
+A small file can describe a huge value: aliases nested nine times, ten in each, are a billion nodes.
+This module refuses aliases. The limits keep reading below a second and a few megabytes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-MOST_BYTES = 256 * 1024
-MOST_LEVELS = 50
-MOST_VALUES = 10_000
-MOST_DIGITS = 100
+MAX_BYTES = 256 * 1024
+MAX_LEVELS = 50
+MAX_VALUES = 10_000
+MAX_DIGITS = 100
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -23,7 +23,7 @@ class UnusableYaml(yaml.YAMLError):
 
     Attributes:
         expected: The requirement on a file.
-        found: The violation in this file, with its line.
+        found: The violation in this file, with its line if it is known.
     """
 
     def __init__(self, expected: str, found: str) -> None:
@@ -36,27 +36,27 @@ def load(path: Path) -> tuple[Any, list[tuple[str, int]]]:
     """Read one document.
 
     Returns:
-        Its value, and the keys that occur twice in a mapping, with the line of the second key,
-        which wins.
+        The value, and the keys that occur twice in a mapping, each with the line of the second
+        occurrence. The value of the second occurrence is returned.
 
     Raises:
-        Refused: The file is not YAML, not a regular file, or beyond a limit.
+        UnusableYaml: The file is not YAML, not a regular file, or exceeds a limit.
     """
     try:
         return _parsed(_text(path))
     except UnusableYaml:
         raise
-    except (yaml.YAMLError, ValueError, OSError) as broken:
-        raise UnusableYaml("YAML", " ".join(str(broken).split())) from broken
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        raise UnusableYaml("YAML", " ".join(str(error).split())) from error
 
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise UnusableYaml("a regular file", "something else")
+        raise UnusableYaml("a regular file", "no file, or another kind of file")
     with path.open("rb") as stream:
-        content = stream.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise UnusableYaml(f"a file of at most {MOST_BYTES:,} bytes", "a larger one")
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise UnusableYaml(f"a file of at most {MAX_BYTES:,} bytes", "a larger one")
     return content.decode()
 
 
@@ -81,11 +81,11 @@ class _Loader(yaml.SafeLoader):
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             raise UnusableYaml("YAML without aliases", f"*{event.anchor} {_line(event)}")
-        if self._levels == MOST_LEVELS:
-            raise UnusableYaml(f"at most {MOST_LEVELS} levels", f"one more {_line(event)}")
-        if self._values == MOST_VALUES:
+        if self._levels == MAX_LEVELS:
+            raise UnusableYaml(f"at most {MAX_LEVELS} levels", f"one more {_line(event)}")
+        if self._values == MAX_VALUES:
             raise UnusableYaml(
-                f"at most {MOST_VALUES:,} keys and values", f"one more {_line(event)}"
+                f"at most {MAX_VALUES:,} keys and values", f"one more {_line(event)}"
             )
         self._values += 1
         self._levels += 1
@@ -94,24 +94,24 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
-            raise UnusableYaml(f"at most {MOST_DIGITS} digits", f"a longer number {_line(node)}")
+        if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
+            raise UnusableYaml(f"at most {MAX_DIGITS} digits", f"a longer number {_line(node)}")
         try:
             return super().construct_object(node, deep=deep)
-        except (ValueError, OverflowError) as wrong:
+        except (ValueError, OverflowError) as error:
             kind = node.tag.rpartition(":")[2]
-            raise UnusableYaml(f"a value of the type {kind}", f"{wrong} {_line(node)}") from wrong
+            raise UnusableYaml(f"a value of the type {kind}", f"{error} {_line(node)}") from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue
-            if key.value in seen:
+            if key.value in keys:
                 self.repeated.append((str(key.value), key.start_mark.line + 1))
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
-def _line(at: yaml.Event | yaml.Node) -> str:
-    return f"in line {at.start_mark.line + 1}" if at.start_mark else "somewhere"
+def _line(node: yaml.Event | yaml.Node) -> str:
+    return f"in line {node.start_mark.line + 1}" if node.start_mark else "in an unknown line"

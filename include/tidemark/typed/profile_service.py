@@ -35,8 +35,8 @@ class Profiler:
 
         Raises:
             NothingLanded: No record has landed.
-            ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
-                TableRestored: The two tables are not of one history.
+            ForeignTable: The table belongs to another pipeline.
+            HistoriesDiverge: The data table and the control table have different histories.
         """
         found = Profile.of(self._newest(records))
         if not found.records:

@@ -1,6 +1,6 @@
-"""Payloads with schema ids: each is read with its own schema, and all values get one column.
+"""Payloads with schema ids: decodes each with its own schema, and combines all values in a column.
 
-The frame is Confluent's wire format: a zero byte, the schema id in four bytes, the payload.
+The frame is Confluent's wire format: a zero byte, the schema id in four bytes, then the payload.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql import functions as F  # noqa: N812  the usual alias
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part, QuarantineReason
 
 _MAX_BYTES = 2**31 - 1
 _MAX_COMPARED_IDS = 8
-"""The most ids to recognise by their bytes; more comparisons are slower than reading the id."""
-_WIDER = {("int", "bigint"), ("float", "double")}
+"""Most ids that are compared as bytes. More comparisons are slower than parsing the id."""
+_WIDENINGS = {("int", "bigint"), ("float", "double")}
 
 
-class Read(NamedTuple):
-    """Names of the columns that a reader of payloads makes.
+class ResultColumns(NamedTuple):
+    """Names of the columns that the decoding of payloads adds.
 
     Attributes:
         value: The decoded value; null on failure.
         reason: Why the payload could not be decoded, a `QuarantineReason`; null on success.
-        detail: The first field with a wrong value; null if unknown.
+        detail: The first field with an invalid value; null if unknown.
     """
 
     value: str
@@ -35,7 +35,12 @@ class Read(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schema_id: int) -> Self:
-        """Return the columns for payloads of one form, named after a schema of that form."""
+        """Return column names for the payloads of one form.
+
+        Args:
+            name: The common prefix.
+            schema_id: The id of a schema of the form.
+        """
         return cls(*(f"__{each}_{name}_{schema_id}" for each in cls._fields))
 
 
@@ -44,8 +49,8 @@ def schema_id_of(payload: Column, expected: Collection[int] = ()) -> Column:
 
     Args:
         payload: The bytes.
-        expected: Ids of most payloads. Recognising a few ids by their bytes is faster than reading
-            a number.
+        expected: Ids of most payloads. To compare bytes with a few ids is faster than to parse a
+            number.
     """
     frame = F.substring(payload, 1, FRAME_BYTES)
     is_framed = (F.length(frame) == FRAME_BYTES) & (F.substring(frame, 1, 1) == F.lit(FRAME_MAGIC))
@@ -68,14 +73,14 @@ def body_of(payload: Column) -> Column:
 
 
 Steps: TypeAlias = Generator[dict[str, Column], StructType, None]
-"""Successive projections. The receiver sends back the schema of the rows after each.
+"""Successive projections. The consumer sends the schema of the rows after each projection.
 
-Each step is a separate projection: in a single one, Spark would compute an input for each use.
+Each step is a separate projection: in a single one, Spark would compute an input once for each use.
 """
 
 
 def with_steps(rows: DataFrame, readings: Sequence[Steps]) -> DataFrame:
-    """Return rows with the columns of several readings; each projection has one step of all."""
+    """Return rows with the columns of all `readings`; each projection combines one step of each."""
     schema: StructType | None = None
     while columns := {name: each for steps in readings for name, each in _next(steps, schema)}:
         rows = rows.withColumns(columns)
@@ -91,25 +96,25 @@ def _next(steps: Steps, schema: StructType | None) -> Iterable[tuple[str, Column
 
 
 def with_empty_columns(
-    rows: DataFrame, reason: Column, column: DataType | None, made: Read
+    rows: DataFrame, reason: Column, column: DataType | None, result: ResultColumns
 ) -> DataFrame:
-    """Return rows with empty result columns, before any schema is read.
+    """Return rows with null results and the reason why no schema can decode a payload.
 
     Args:
         rows: The rows.
-        reason: Why none of the following schemas can read a payload.
+        reason: The result of `unreadable_reason`.
         column: The type of the typed table's column; None without a column and a schema.
-        made: Names of the new columns.
+        result: Names of the new columns.
     """
-    nothing = F.lit(None)
-    columns = (nothing.cast(column or "binary"), reason.cast("string"), nothing.cast("string"))
-    return rows.withColumns(dict(zip(made, columns, strict=True)))
+    null = F.lit(None)
+    columns = (null.cast(column or "binary"), reason.cast("string"), null.cast("string"))
+    return rows.withColumns(dict(zip(result, columns, strict=True)))
 
 
 def is_among(schema_id: str, ids: Collection[int]) -> Column:
     """Return whether a column has one of some ids; null where the column is null.
 
-    Builds SQL for the same reason as `aligned`.
+    The function builds SQL, for the same reason as `aligned`.
     """
     if not ids:
         return F.lit(False)
@@ -123,13 +128,13 @@ def unreadable_reason(
     known: Collection[int],
     refused: Collection[int],
 ) -> Column:
-    """Return the reason why no schema can read a payload; null if one can.
+    """Return the reason why no schema can decode a payload; null if one can.
 
     Args:
         payload: The bytes, including the frame.
         in_header: Result of `has_schema_id_header`.
-        schema_id: The column that `schema_id_of` makes; null where `in_header` is true.
-        known: Ids of readable schemas.
+        schema_id: Name of the column of `schema_id_of`; null where `in_header` is true.
+        known: Ids of schemas that can decode payloads.
         refused: Ids of quarantined schemas.
     """
     return (
@@ -143,50 +148,50 @@ def unreadable_reason(
 
 def with_combined_columns(
     rows: DataFrame,
-    read: Iterable[tuple[Column, Read]],
+    forms: Iterable[tuple[Column, ResultColumns]],
     column: DataType | None,
-    made: Read,
-    kept: Sequence[str],
+    result: ResultColumns,
+    selected: Sequence[str],
 ) -> DataFrame:
-    """Return rows in which the columns of all forms of schemas are combined.
+    """Return rows in which the result columns of all forms of schemas are combined.
 
     Args:
         rows: The rows.
-        read: By form, whether a row's payload is of that form, and the columns of the form.
-        column: The type of the typed table's column; None if there is none.
-        made: The common columns, as `with_empty_columns` makes them.
-        kept: The columns to keep, including `made`.
+        forms: For each form, whether a row's payload has the form, and the result columns.
+        column: The type of the typed table's column; None if the table has no such column.
+        result: The combined columns, which `with_empty_columns` added.
+        selected: Columns of the returned rows, including `result`.
 
     Raises:
         ValueError: The typed table's column lacks fields of a schema.
     """
     if column is None:
-        raise ValueError(f"the typed table has no column {made.value}")
+        raise ValueError(f"the typed table has no column {result.value}")
     schema = rows.schema
-    found: list[list[Column]] = [[F.col(name)] for name in made]
-    for is_mine, place in read:
-        have = schema[place.value].dataType
-        value = F.expr(aligned(quoted(place.value), have, column, made.value))
-        # Another form may read a null payload as a value.
-        found[0].append(F.when(is_mine & F.col(place.reason).isNull(), value))
-        found[1].append(F.when(is_mine, F.col(place.reason)))
-        found[2].append(F.col(place.detail))
-    columns = {name: F.coalesce(*each) for name, each in zip(made, found, strict=True)}
-    return rows.select(*(columns.get(name, F.col(name)).alias(name) for name in kept))
+    candidates: list[list[Column]] = [[F.col(name)] for name in result]
+    for has_form, columns in forms:
+        have = schema[columns.value].dataType
+        value = F.expr(aligned(quoted(columns.value), have, column, result.value))
+        # Another form may decode a null payload to a value.
+        candidates[0].append(F.when(has_form & F.col(columns.reason).isNull(), value))
+        candidates[1].append(F.when(has_form, F.col(columns.reason)))
+        candidates[2].append(F.col(columns.detail))
+    combined = {name: F.coalesce(*each) for name, each in zip(result, candidates, strict=True)}
+    return rows.select(*(combined.get(name, F.col(name)).alias(name) for name in selected))
 
 
 def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0) -> str:
     """Return SQL that converts a column to another type without loss: more fields, wider numbers.
 
-    Builds SQL, because each call of Spark's Python functions takes a millisecond: a thousand
-    schemas of a hundred fields would take minutes.
+    The function builds SQL, because each call of Spark's Python functions takes a millisecond: a
+    thousand schemas of a hundred fields would take minutes.
 
     Args:
         read: The column, in SQL.
-        have: Its type.
+        have: The type of the column.
         want: The other type.
-        path: Its name in errors.
-        depth: Number of lists and maps around it.
+        path: The name of the column in errors.
+        depth: Number of lists and maps that contain the column.
 
     Raises:
         ValueError: The other type cannot represent all values.
@@ -220,7 +225,7 @@ def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0
         case MapType(), MapType():
             inner = aligned(each, have.valueType, want.valueType, f"{path}{{}}", depth + 1)
             return f"transform_values({read}, (key_{depth}, {each}) -> {inner})"
-        case _ if (have.simpleString(), want.simpleString()) in _WIDER:
+        case _ if (have.simpleString(), want.simpleString()) in _WIDENINGS:
             return f"CAST({read} AS {_sql_type(want)})"
         case _:
             raise ValueError(f"{path} is {want.simpleString()} in the typed table")

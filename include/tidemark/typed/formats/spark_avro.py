@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.fields import UNION_MEMBER, FieldType, ListOf, MapOf, Struct, widened_type
 from tidemark.typed.formats.avro import Symbols, as_spark_reads, column_of, is_raw
-from tidemark.typed.spark_frames import Read, Steps
+from tidemark.typed.spark_frames import ResultColumns, Steps
 
 _END = secrets.token_bytes(16)
 """Random bytes behind each record: no record contains them by itself."""
@@ -48,7 +48,7 @@ _LENGTH_BYTES = 5
 _FALSE, _TRUE = b"\x00", b"\x01"
 
 
-def reading(payload: Column, schema: str, place: Read, *, widens: bool) -> Steps:
+def reading(payload: Column, schema: str, place: ResultColumns, *, widens: bool) -> Steps:
     """Projections that decode a payload as one Avro record.
 
     Args:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
-from tidemark.typed.spark_frames import Read, Steps
+from tidemark.typed.spark_frames import ResultColumns, Steps
 
 SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
 """Session settings for decoding: a text with any fault has no fields."""
@@ -81,7 +81,9 @@ _Test: TypeAlias = Callable[[Column, FieldType], Column | None]
 _IsKind: TypeAlias = Callable[[FieldType], bool]
 
 
-def reading(written: Column, schema: Struct, place: Read, *, names_faults: bool = False) -> Steps:
+def reading(
+    written: Column, schema: Struct, place: ResultColumns, *, names_faults: bool = False
+) -> Steps:
     """Projections that decode a text as one JSON object.
 
     Args:

@@ -150,7 +150,7 @@ def with_decoded(
         case Format.JSON:
             if spec.schema is None:
                 raise ValueError("format json without a schema")
-            place = frames.Read(*names)
+            place = frames.ResultColumns(*names)
             reading = spark_json.reading(text, spec.schema, place, names_faults=names_faults)
             return frames.with_steps(rows, [reading]).select(*rows.columns, *names)
         case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
@@ -168,7 +168,7 @@ def _framed(
 ) -> DataFrame:
     """Return rows with each payload decoded by its own schema, in the typed table's column."""
     payload, number = F.col(raw(part)), part.schema_id
-    made = frames.Read(part.value, reason(part), detail(part))
+    made = frames.ResultColumns(part.value, reason(part), detail(part))
     ids = [each.id for each in written.schemas]
     in_header = frames.has_schema_id_header(part)
     framed_id = frames.schema_id_of(payload, ids)
@@ -185,7 +185,7 @@ def _framed(
     readings, read = [], []
     for alike in _forms(kind, written).values():
         is_mine = frames.is_among(number, [each.id for each in alike])
-        place = frames.Read.of(part, alike[0].id)
+        place = frames.ResultColumns.of(part, alike[0].id)
         read.append((is_mine, place))
         readings.append(
             _reading(
@@ -205,7 +205,7 @@ def _reading(
     kind: _FramedFormat,
     payload: Column,
     schema: str,
-    place: frames.Read,
+    place: frames.ResultColumns,
     *,
     widens: bool,
     names_faults: bool,
@@ -223,7 +223,7 @@ def _reading(
             assert_never(kind)
 
 
-def _protobuf_reading(payload: Column, schema: str, place: frames.Read) -> frames.Steps:
+def _protobuf_reading(payload: Column, schema: str, place: frames.ResultColumns) -> frames.Steps:
     """Return projections that decode a payload as the first message of a Protobuf schema.
 
     Spark's own reader is a jar that does not come with Spark. So Python decodes Arrow batches, and

@@ -1,4 +1,4 @@
-"""What a status reports beside lag: open plans, quarantined records, blocked plans."""
+"""Unfinished work in a status: open plans, undecoded and quarantined records, blocked plans."""
 
 from __future__ import annotations
 
@@ -21,46 +21,50 @@ from tidemark.core.offsets import Span
 from tidemark.lake.errors import EngineFailed
 from tidemark.report.errors import PlanStuck, QuarantineTooLarge
 from tidemark.report.status import PipelineStatus, pipeline_status
-from tidemark.report.unsettled import Unsettled, Unsettling
+from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules
 
 HOUR = timedelta(hours=1)
 
 
 def names(status: PipelineStatus) -> list[str]:
-    """Names of the alarms."""
+    """Return the names of the alarms."""
     return [type(alarm).__name__ for alarm in status.alarms()]
 
 
-def test_a_plan_that_run_after_run_leaves_open_is_not_ok() -> None:
-    """Open at first; retrying once a later run takes it over; an alarm after two failed runs."""
+def test_a_plan_that_three_runs_leave_open_is_an_alarm() -> None:
+    """The state is open after one run, and retrying after two."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
-    seen = []
+    states = []
     for run in ("run-1", "run-2", "run-3"):
         pipeline.planner.plan(run)
-        seen.append(pipeline.status().state)
-    assert seen == ["open", "retrying", "PlanStuck"]
+        states.append(pipeline.status().state)
+    assert states == ["open", "retrying", "PlanStuck"]
     record = pipeline.status().as_record()
-    assert (record["open_plans"], record["runs"], record["open_since"]) == ([1], 3, NOW)
+    assert (record["open_plans"], record["open_plan_runs"], record["open_since"]) == (
+        [1],
+        3,
+        NOW.isoformat(),
+    )
     pipeline.ingest.execute(1)
     assert (pipeline.status().state, names(pipeline.status())) == ("ok", [])
 
 
-def test_a_run_that_asks_again_for_its_own_plan_is_no_further_run() -> None:
-    """Airflow's retries of one task."""
+def test_a_repeated_request_of_one_run_counts_once() -> None:
+    """Airflow retries tasks."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
     for _ in range(3):
         pipeline.planner.plan("run-1")
-    assert (pipeline.status().state, pipeline.status().unsettled.runs) == ("open", 1)
+    assert (pipeline.status().state, pipeline.status().unfinished.runs) == ("open", 1)
 
 
 @pytest.mark.parametrize(("stalled", "alarms"), [(HOUR, ["PlanStuck"]), (3 * HOUR, []), (None, [])])
-def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
+def test_a_plan_that_is_open_for_longer_than_the_limit_is_an_alarm(
     stalled: timedelta | None, alarms: list[str]
 ) -> None:
-    """Also one that only one run has asked for: a backfill, or a typed table's."""
+    """Also if only one run requested it, such as a backfill."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=stalled)))
     pipeline.produce(0, 5)
     pipeline.planner.plan("run-1")
@@ -70,7 +74,7 @@ def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
         pipeline.table,
         open_watermarks=lambda: pipeline.watermarks,
         open_log=lambda: pipeline.log_reader,
-        unsettling=pipeline.unsettling,
+        unfinished=pipeline.unfinished_work,
         now=NOW + 2 * HOUR,
     )
     found = [alarm for alarm in later.alarms() if isinstance(alarm, PlanStuck)]
@@ -78,8 +82,8 @@ def test_a_plan_that_is_open_for_longer_than_the_rule_is_an_alarm(
     assert all("open for 2 h" in alarm.rendered("problem") for alarm in found)
 
 
-def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
-    """A chunk gets its plan once the previous chunk landed; a plan that never lands is stuck."""
+def test_waiting_chunks_of_a_backfill_are_no_alarm() -> None:
+    """A chunk is planned when the previous chunk has landed. A plan that never lands is stuck."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=HOUR)))
     pipeline.produce(0, 1)
     pipeline.run("run-1")
@@ -96,13 +100,13 @@ def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
             pipeline.table,
             open_watermarks=lambda: pipeline.watermarks,
             open_log=lambda: pipeline.log_reader,
-            unsettling=pipeline.unsettling,
+            unfinished=pipeline.unfinished_work,
             now=now,
         )
         return [alarm.sequence for alarm in status.alarms() if isinstance(alarm, PlanStuck)]
 
-    seen = backfills().preview(select(offsets=["0:1-5"]), 1, readable_only=False)
-    assert backfills().request(seen, "ops", approved=False) == 4
+    preview = backfills().preview(select(offsets=["0:1-5"]), 1, readable_only=False)
+    assert backfills().request(preview, "ops", approved=False) == 4
     for number in (1, 2, 3):
         plan = backfills().plan_chunk("ops", number).plan
         assert plan is not None
@@ -117,16 +121,16 @@ def test_chunks_of_a_backfill_that_wait_for_their_turn_are_no_alarm() -> None:
     assert stuck() == [plan.sequence]
 
 
-def typed_status(lake: TypedLake, most: int | None = None) -> PipelineStatus:
-    """The status of the pipeline with a decoded table."""
-    spec = make_spec(decode=DECODE, alarms=AlarmRules(quarantined_records=most))
+def typed_status(lake: TypedLake, limit: int | None = None) -> PipelineStatus:
+    """Return the status of a pipeline with a decoded table."""
+    spec = make_spec(decode=DECODE, alarms=AlarmRules(quarantined_records=limit))
     return pipeline_status(
         spec,
         lake.control,
         lake.bronze.table,
         open_watermarks=lambda: lake.bronze.watermarks,
         open_log=lambda: lake.bronze.log_reader,
-        unsettling=Unsettling(
+        unfinished=UnfinishedWorkReader(
             spec=spec,
             control=lake.control,
             blocked=lambda: (),
@@ -137,10 +141,10 @@ def typed_status(lake: TypedLake, most: int | None = None) -> PipelineStatus:
 
 
 def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path: Path) -> None:
-    """An alarm only if the spec sets a limit: a decoder may tolerate some."""
+    """Without a limit in the spec they are no alarm."""
     lake = TypedLake(tmp_path, broken=(1, 2, 3))
     lake.bronze.run(5)
-    assert (typed_status(lake).state, typed_status(lake).unsettled.undecoded) == ("undecoded", 5)
+    assert (typed_status(lake).state, typed_status(lake).unfinished.undecoded) == ("undecoded", 5)
     lake.run()
     status = typed_status(lake)
     assert (status.state, status.as_record()["quarantined"], names(status)) == (
@@ -148,20 +152,20 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
         3,
         [],
     )
-    assert names(typed_status(lake, most=3)) == []
-    (alarm,) = typed_status(lake, most=2).alarms()
+    assert names(typed_status(lake, limit=3)) == []
+    (alarm,) = typed_status(lake, limit=2).alarms()
     assert isinstance(alarm, QuarantineTooLarge)
     lake.broken = (3,)
     lake.replay(Span(1, 4))
-    assert typed_status(lake).unsettled.quarantined == len(lake.quarantined()) == 1
+    assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 1
     lake.broken = ()
     lake.replay(Span(3, 4))
-    assert typed_status(lake).unsettled == Unsettled()
+    assert typed_status(lake).unfinished == UnfinishedWork()
     assert typed_status(lake).state == "ok"
 
 
-def test_a_decoder_that_died_half_way_leaves_an_open_plan_and_no_records(tmp_path: Path) -> None:
-    """Its rows in the quarantine count once its plan has landed; so do those that it closed."""
+def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) -> None:
+    """Until then, a killed decoder leaves an open plan only."""
     lake = TypedLake(tmp_path, broken=(1,))
     lake.bronze.run(3)
     lake.run()
@@ -172,23 +176,23 @@ def test_a_decoder_that_died_half_way_leaves_an_open_plan_and_no_records(tmp_pat
     assert plan is not None
     with pytest.raises(EngineFailed):
         dying.ingest.execute(plan.sequence)
-    found = typed_status(lake).unsettled
+    found = typed_status(lake).unfinished
     assert (found.quarantined, found.undecoded, found.runs) == (1, 2, 1)
-    assert [(each.pipeline, each.sequence) for each in found.opened] == [(lake.spec.name, 2)]
+    assert [(each.pipeline, each.sequence) for each in found.open_plans] == [(lake.spec.name, 2)]
     lake.broken = (1, 3)
     lake.run()
-    assert typed_status(lake).unsettled.quarantined == len(lake.quarantined()) == 2
+    assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 2
 
 
 def checked_status(lake: FileLake) -> PipelineStatus:
-    """The status of a pipeline with checked plans."""
+    """Return the status of a pipeline with checked plans."""
     return pipeline_status(
         lake.spec,
         lake.control,
         lake.table,
         open_watermarks=lambda: lake.watermarks,
         open_log=lambda: lake.log_reader,
-        unsettling=Unsettling(
+        unfinished=UnfinishedWorkReader(
             spec=lake.spec,
             control=lake.control,
             blocked=lambda: table_of(lake).blocked_plans("events"),
@@ -198,8 +202,8 @@ def checked_status(lake: FileLake) -> PipelineStatus:
     )
 
 
-def test_plans_that_a_check_blocked_are_an_alarm_until_a_person_decides(tmp_path: Path) -> None:
-    """A newer check that passes, a release, a rejection, and an undo all settle them."""
+def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) -> None:
+    """Or a newer check passes, or the plan is undone."""
     lake = FileLake(root=tmp_path)
     for plan in (1, 2, 3, 4, 5):
         lake.run(2)
@@ -207,15 +211,15 @@ def test_plans_that_a_check_blocked_are_an_alarm_until_a_person_decides(tmp_path
     status = checked_status(lake)
     assert status.as_record()["blocked_plans"] == [2, 3, 4, 5]
     assert (status.state, names(status)) == ("PlansBlocked", ["PlansBlocked"])
-    assert list(status.unsettled.explain("events", NOW)) == [
+    assert list(status.unfinished.explain("events", NOW)) == [
         "events: plan(s) 2, 3, 4, 5 are blocked by a quality check"
     ]
     check(lake, 2, passed=True, minutes=1)
     publication_of(lake).release(3, "ada", "known outage")
     publication_of(lake).reject(4, "ada", "test data")
-    assert checked_status(lake).unsettled.blocked == (5,)
+    assert checked_status(lake).unfinished.blocked == (5,)
     lake.undo.undo(5, "ada", "test data")
-    assert checked_status(lake).unsettled == Unsettled()
+    assert checked_status(lake).unfinished == UnfinishedWork()
     # The undone offsets are unread again.
     lake.run(0)
     assert checked_status(lake).state == "ok"

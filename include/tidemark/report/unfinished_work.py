@@ -1,7 +1,8 @@
-"""Plans and records that are read from the topic and do not reach the readers.
+"""Finds plans and records that were read from the topic and do not reach the readers.
 
-These are open plans, records that are not decoded or in quarantine, and plans that a check blocked.
-The sources are the control table, the quarantine and the publication table, and no data table.
+These are open plans, landed offsets that are not decoded, records in quarantine, and plans that a
+check blocked. The sources are the control table, the quarantine and the publication table. No data
+table is read.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tidemark.ingest.protocols import ControlReader
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
 from tidemark.spec.model import AlarmRules, PipelineSpec
 
-RUNS_THAT_ALARM = 3
-"""With so many runs that requested one open plan, at least two have failed to land it."""
+STUCK_AFTER_RUNS = 3
+"""An alarm is raised if so many runs requested one open plan: at least two failed to land it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class OpenPlan:
     """A plan that is recorded and has not landed.
 
     Attributes:
-        pipeline: Its pipeline, which may be that of the typed table.
+        pipeline: Name of its pipeline, which may be the pipeline of the typed table.
         sequence: Plan number.
         planned_at: Time of its recording.
         runs: Number of runs that requested it: the run that planned it, and each run that took it
@@ -42,34 +43,34 @@ class OpenPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unsettled:
+class UnfinishedWork:
     """Plans and records of one pipeline that wait for a retry or a decision.
 
     Attributes:
-        opened: Open plans of the pipeline and of its typed table, oldest first.
-        undecoded: Landed offsets that the typed table has not decoded.
-        quarantined: Open records of the quarantine.
+        open_plans: Open plans of the pipeline and of its typed table, oldest first.
+        undecoded: Number of landed offsets that the typed table has not decoded.
+        quarantined: Number of open records in the quarantine.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
     """
 
-    opened: tuple[OpenPlan, ...] = ()
+    open_plans: tuple[OpenPlan, ...] = ()
     undecoded: int = 0
     quarantined: int = 0
     blocked: tuple[int, ...] = ()
 
     @property
     def open_since(self) -> datetime | None:
-        """When the oldest open plan was recorded."""
-        return min((plan.planned_at for plan in self.opened), default=None)
+        """Time of the recording of the oldest open plan; None without an open plan."""
+        return min((plan.planned_at for plan in self.open_plans), default=None)
 
     @property
     def runs(self) -> int:
-        """The highest number of runs that requested one open plan."""
-        return max((plan.runs for plan in self.opened), default=0)
+        """The highest number of runs that requested one open plan; 0 without an open plan."""
+        return max((plan.runs for plan in self.open_plans), default=0)
 
-    def words(self) -> Iterator[str]:
-        """The states that are not `ok`; docs/operations.md explains each."""
-        if self.opened:
+    def states(self) -> Iterator[str]:
+        """Yield the states that are not `ok`; docs/operations.md explains each."""
+        if self.open_plans:
             yield "retrying" if self.runs > 1 else "open"
         if self.undecoded:
             yield "undecoded"
@@ -79,8 +80,8 @@ class Unsettled:
             yield "blocked"
 
     def explain(self, pipeline: str, now: datetime) -> Iterator[str]:
-        """Yield a line for people about each thing that is unsettled."""
-        for plan in self.opened:
+        """Yield a line for people about each open plan and about each other state."""
+        for plan in self.open_plans:
             runs = f"{plan.runs} run{'s' if plan.runs > 1 else ''}"
             age = format_duration(now - plan.planned_at)
             yield f"{plan.pipeline}: plan {plan.sequence} is open for {age} ({runs})"
@@ -92,28 +93,28 @@ class Unsettled:
             yield f"{pipeline}: plan(s) {comma_list(self.blocked)} are blocked by a quality check"
 
     def alarms(self, pipeline: str, rules: AlarmRules, now: datetime) -> Iterator[TidemarkError]:
-        """Yield an error for each broken rule."""
-        for plan in self.opened:
+        """Yield an error for each exceeded limit."""
+        for plan in self.open_plans:
             age = now - plan.planned_at
-            if plan.runs >= RUNS_THAT_ALARM or (rules.stalled is not None and age > rules.stalled):
+            if plan.runs >= STUCK_AFTER_RUNS or (rules.stalled is not None and age > rules.stalled):
                 yield PlanStuck(
                     pipeline=plan.pipeline,
                     sequence=plan.sequence,
                     age=max(age, timedelta(0)),
                     runs=plan.runs,
-                    longest=rules.stalled,
+                    limit=rules.stalled,
                 )
         if self.blocked:
             yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
-        most = rules.quarantined_records
-        if most is not None and self.quarantined > most:
-            yield QuarantineTooLarge(pipeline=pipeline, records=self.quarantined, most=most)
+        limit = rules.quarantined_records
+        if limit is not None and self.quarantined > limit:
+            yield QuarantineTooLarge(pipeline=pipeline, records=self.quarantined, limit=limit)
 
     def as_row(self) -> dict[str, Any]:
-        """Columns of the status table."""
+        """Return columns of the status table."""
         return {
             "open_since": self.open_since,
-            "runs": self.runs,
+            "open_plan_runs": self.runs,
             "undecoded": self.undecoded,
             "quarantined": self.quarantined,
             "blocked_plans": len(self.blocked),
@@ -121,14 +122,14 @@ class Unsettled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unsettling:
-    """Finds the unsettled plans and records of one pipeline.
+class UnfinishedWorkReader:
+    """Finds the unfinished work of one pipeline.
 
     Attributes:
         spec: The pipeline.
         control: The control table.
         blocked: Returns the plans whose publication status is `blocked`.
-        quarantined: Returns the number of open records of the quarantine, given the typed plans
+        quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
     """
 
@@ -137,28 +138,28 @@ class Unsettling:
     blocked: Callable[[], Collection[int]]
     quarantined: Callable[[Collection[int]], int]
 
-    def look(self, ledger: Ledger) -> Unsettled:
-        """Return the unsettled plans and records.
+    def read(self, ledger: Ledger) -> UnfinishedWork:
+        """Return the unfinished work.
 
         Args:
             ledger: The pipeline's ledger; a summary suffices.
         """
-        own = self._opened(ledger)
-        decode = self.spec.decode
-        if decode is None or not self.spec.is_live:
-            return Unsettled(opened=own, blocked=self._blocked())
+        open_plans = self._open_plans(ledger)
+        if self.spec.decode is None or not self.spec.is_live:
+            return UnfinishedWork(open_plans=open_plans, blocked=self._blocked())
         typed = self.control.summary(self.spec.typed_pipeline().name)
-        unlanded = [record.plan.sequence for record in typed.open_plans()]
-        return Unsettled(
-            opened=tuple(sorted((*own, *self._opened(typed)), key=lambda plan: plan.planned_at)),
+        open_plans = (*open_plans, *self._open_plans(typed))
+        open_typed_plans = [record.plan.sequence for record in typed.open_plans()]
+        return UnfinishedWork(
+            open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
             undecoded=_undecoded(ledger, typed),
-            quarantined=self.quarantined(unlanded),
+            quarantined=self.quarantined(open_typed_plans),
             blocked=self._blocked(),
         )
 
-    def _opened(self, ledger: Ledger) -> tuple[OpenPlan, ...]:
-        opened = ledger.open_plans()
-        if not opened:
+    def _open_plans(self, ledger: Ledger) -> tuple[OpenPlan, ...]:
+        records = ledger.open_plans()
+        if not records:
             return ()
         planned_at: Mapping[int, datetime] = self.control.recorded_at(
             ledger.pipeline, EventKind.PLANNED
@@ -170,17 +171,17 @@ class Unsettling:
                 planned_at=planned_at[record.plan.sequence],
                 runs=len(record.requesters),
             )
-            for record in opened
+            for record in records
         )
 
     def _blocked(self) -> tuple[int, ...]:
-        """Blocked plans that still have rows in the table."""
+        """Return blocked plans that still have rows in the table."""
         blocked = self.blocked()
         if not blocked:
             return ()
         plans = self.control.ledger(self.spec.name).plans
-        held = {n for n, record in plans.items() if record.held_now and record.held_now.counts}
-        return tuple(sorted(held.intersection(blocked)))
+        with_rows = {n for n, record in plans.items() if record.held_now and record.held_now.counts}
+        return tuple(sorted(with_rows.intersection(blocked)))
 
 
 def _undecoded(bronze: Ledger, typed: Ledger) -> int:
