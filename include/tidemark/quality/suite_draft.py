@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile, SqlType
+from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
 MIN_VALUES = 100
 """Fewest values for a rule."""
@@ -28,6 +28,8 @@ _SHAPES = {
     "an e-mail address": r"^[^@\s]+@[^@\s]+$",
 }
 _CONTENT = "content"
+_KEY_TYPES = ("STRING", "BIGINT")
+"""Types of fields that may be unique or equal to the key."""
 
 
 def draft(name: str, profile: Profile, batch_columns: set[str]) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def _usable(profile: Profile) -> Iterator[FieldProfile]:
     """Yield fields that can become columns. Spark's column names ignore case."""
     names: set[str] = set()
     for each in profile.fields.values():
-        is_scalar = each.present and each.type is not SqlType.NESTED
+        is_scalar = each.present and each.sql_type
         if is_scalar and _PLAIN.fullmatch(each.name) and each.name.lower() not in names:
             names.add(each.name.lower())
             yield each
@@ -106,7 +108,7 @@ def _column_names(fields: list[FieldProfile], batch_columns: set[str]) -> Mappin
 
 
 def _parse_expression(fields: list[FieldProfile]) -> str:
-    schema = ", ".join(f"`{each.name}` {each.type}" for each in fields)
+    schema = ", ".join(f"`{each.name}` {each.sql_type}" for each in fields)
     return f"from_json(value_text, '{schema}')"
 
 
@@ -143,7 +145,7 @@ def _rules(each: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
     largest = max(abs(each.minimum or 0), abs(each.maximum or 0))
     if each.is_number and largest <= _MAX_LIMITED:
         yield _range_rule(each, column)
-    elif each.type is SqlType.STRING and set(each.types) == {SqlType.STRING}:
+    elif each.texts == each.present:
         # Values of a shape are identifiers, which do not belong in a file in Git.
         if shape := _shape(each.distinct):
             yield _regex_rule(column, f"{each.name} is {shape}", _SHAPES[shape])
@@ -153,7 +155,7 @@ def _rules(each: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
                 {"column": column, "value_set": values},
                 f"{each.name} is one of the {len(values)} sampled value(s)",
             )
-    if each.is_unique and each.type in (SqlType.STRING, SqlType.BIGINT):
+    if each.is_unique and each.sql_type in _KEY_TYPES:
         yield _rule(
             "expect_column_values_to_be_unique",
             {"column": column},
@@ -211,7 +213,7 @@ def _shape(values: Collection[str | None]) -> str | None:
 def _is_key(each: FieldProfile) -> bool:
     """Whether nearly all keys equal this field of their value."""
     return (
-        each.type in (SqlType.STRING, SqlType.BIGINT)
+        each.sql_type in _KEY_TYPES
         and each.with_key >= MIN_VALUES
         and each.equal_to_key >= _NEARLY_ALL * each.with_key
     )

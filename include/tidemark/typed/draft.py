@@ -6,35 +6,19 @@ its readers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
 from typing import Any
 
 from tidemark.core.record import LogRecord
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format
-from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct, parse_type, plain_type
-from tidemark.typed.profile import json_object
+from tidemark.spec.fields import FieldType, ListOf, Struct, parse_type, plain_type
+from tidemark.typed.json_types import UNKNOWN, common_type, json_object, type_of
 
 MAX_FIELDS = 200
-"""The most fields of a nested object. A larger one is treated as a map, and becomes JSON text."""
-_MAX_DEPTH = 50
-"""The most levels of a value that become fields; deeper levels become JSON text."""
+"""Most fields of a nested object. A larger object is treated as a map, and becomes JSON text."""
 _NEARLY_ALL = 0.99
 """The share of values that decides the format; the other values go to the quarantine."""
-_LONGS = range(-(2**63), 2**63)
-_WIDE = Decimal(28, 0)
-_FORMS: dict[str, re.Pattern[str]] = {
-    "date": re.compile(r"\d{4}-\d{2}-\d{2}"),
-    "timestamp": re.compile(
-        r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
-        r"(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)?"
-    ),
-}
-"""The text forms that are decoded as these types."""
-_UNKNOWN = "unknown"
-"""The type of a field with null values only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +55,11 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
     The value format is JSON if nearly all values are JSON objects, string if all are text, and
     binary otherwise.
     """
-    seen, objects, values, texts, framed = 0, 0, 0, 0, 0
+    count, objects, values, texts, framed = 0, 0, 0, 0, 0
     key_is_text = True
-    found: FieldType = _UNKNOWN
+    sampled: FieldType = UNKNOWN
     for record in records:
-        seen += 1
+        count += 1
         key_is_text = key_is_text and _is_text(record.key)
         if record.value is None:
             continue
@@ -85,16 +69,16 @@ def draft(records: Iterable[LogRecord]) -> DecodeDraft:
         content = json_object(record.value)
         if content is not None:
             objects += 1
-            found = _common_type(found, _type_of(content, 0))
+            sampled = common_type(sampled, type_of(content))
     left_out: list[tuple[str, str]] = []
-    schema = _without_unknown(found, "", left_out) if objects >= _NEARLY_ALL * values else None
+    schema = _without_unknown(sampled, "", left_out) if objects >= _NEARLY_ALL * values else None
     if isinstance(schema, Struct):
         kind = Format.JSON
     else:
         schema = None
         kind = Format.STRING if values and texts == values else Format.BINARY
     return DecodeDraft(
-        records=seen,
+        records=count,
         key=Format.STRING if key_is_text else Format.BINARY,
         value=kind,
         schema=schema,
@@ -111,70 +95,12 @@ def _is_text(data: bytes | None) -> bool:
         return False
 
 
-def _type_of(value: Any, depth: int) -> FieldType:
-    if depth > _MAX_DEPTH:
-        return "string"
-    match value:
-        case None:
-            return _UNKNOWN
-        case bool():
-            return "boolean"
-        case int():
-            return "long" if value in _LONGS else _wide(value)
-        case float():
-            return "double"
-        case str():
-            return _type_of_text(value)
-        case list():
-            element: FieldType = _UNKNOWN
-            for each in value:
-                element = _common_type(element, _type_of(each, depth + 1))
-            return ListOf(element)
-        case dict():
-            return Struct(tuple((name, _type_of(each, depth + 1)) for name, each in value.items()))
-    raise AssertionError(type(value))
-
-
-def _wide(value: int) -> FieldType:
-    return _WIDE if len(str(abs(value))) <= _WIDE.precision else "string"
-
-
-def _type_of_text(text: str) -> FieldType:
-    for kind, form in _FORMS.items():
-        if form.fullmatch(text):
-            try:
-                _ = date.fromisoformat(text) if kind == "date" else datetime.fromisoformat(text)
-            except ValueError:
-                return "string"
-            return kind
-    return "string"
-
-
-def _common_type(one: FieldType, other: FieldType) -> FieldType:
-    """Return the type for values of both types; string stores any value, as its JSON."""
-    if one in (_UNKNOWN, other):
-        return other
-    if other == _UNKNOWN:
-        return one
-    match one, other:
-        case Struct(), Struct():
-            there = dict(one.fields)
-            for name, each in other.fields:
-                there[name] = _common_type(there[name], each) if name in there else each
-            return Struct(tuple(there.items()))
-        case ListOf(), ListOf():
-            return ListOf(_common_type(one.element, other.element))
-    if {one, other} == {"long", "double"}:
-        return "double"
-    return _WIDE if {one, other} == {"long", _WIDE} else "string"
-
-
 def _without_unknown(
     kind: FieldType, path: str, left_out: list[tuple[str, str]]
 ) -> FieldType | None:
     """Return a type without unknown parts, and append those to `left_out`; None if none is left."""
     match kind:
-        case str() if kind == _UNKNOWN:
+        case str() if kind == UNKNOWN:
             left_out.append((path, "only null values or empty lists"))
             return None
         case ListOf():
@@ -193,18 +119,18 @@ def _struct_without_unknown(
         return "string"
     fields: dict[str, tuple[str, FieldType]] = {}
     for name, each in kind.fields:
-        place = f"{path}.{name}" if path else name
+        field_path = f"{path}.{name}" if path else name
         try:
             parse_type({name: "string"})
-        except ValueError as why:
-            left_out.append((place, str(why)))
+        except ValueError as error:
+            left_out.append((field_path, str(error)))
             continue
         if name.lower() in fields:
-            left_out.append((place, "the name of another field differs only in case"))
+            left_out.append((field_path, "the name of another field differs only in case"))
             continue
-        found = _without_unknown(each, place, left_out)
-        if found is not None:
-            fields[name.lower()] = (name, found)
+        known = _without_unknown(each, field_path, left_out)
+        if known is not None:
+            fields[name.lower()] = (name, known)
     if not fields and path:
         left_out.append((path, "an object without usable fields"))
     return Struct(tuple(fields.values())) if fields else None

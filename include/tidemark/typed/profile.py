@@ -6,31 +6,19 @@ A person uses it to write the rules that all records must follow.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, TypeAlias
 
 from tidemark.core.record import LogRecord
+from tidemark.spec.fields import FieldType, ListOf, Struct
+from tidemark.typed.json_types import UNKNOWN, common_type, json_object, type_of
 
 MAX_LISTED_VALUES = 10
 """Most distinct values of a field that a rule lists."""
-_LEAST_LONG, _MOST_LONG = -(2**63), 2**63 - 1
+_SQL_TYPES = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE"}
 
 _Scalar: TypeAlias = str | int | float | bool
-
-
-class SqlType(StrEnum):
-    """The Spark SQL type for all sampled values of a field."""
-
-    BOOLEAN = "BOOLEAN"
-    BIGINT = "BIGINT"
-    DOUBLE = "DOUBLE"
-    STRING = "STRING"
-    """Text, or values of several types."""
-    NESTED = "NESTED"
-    """Objects and lists, without their contents."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +28,8 @@ class FieldProfile:
     Attributes:
         name: Name of the field.
         present: Number of records with a value other than null.
-        types: Number of these records by type.
+        type: The common type of these values; text represents values of several types.
+        texts: Number of these records whose value is a text.
         minimum: The smallest number, or the length of the shortest text; None without either.
         maximum: The largest number, or the length of the longest text; None without either.
         distinct: The distinct values as text.
@@ -50,7 +39,8 @@ class FieldProfile:
 
     name: str
     present: int = 0
-    types: Counter[SqlType] = field(default_factory=Counter)
+    type: FieldType = UNKNOWN
+    texts: int = 0
     minimum: float | None = None
     maximum: float | None = None
     distinct: set[str] = field(default_factory=set)
@@ -58,17 +48,16 @@ class FieldProfile:
     equal_to_key: int = 0
 
     @property
-    def type(self) -> SqlType:
-        """The type for all sampled values."""
-        kinds = set(self.types)
-        if kinds == {SqlType.BIGINT, SqlType.DOUBLE}:
-            return SqlType.DOUBLE
-        return kinds.pop() if len(kinds) == 1 else SqlType.STRING
+    def sql_type(self) -> str | None:
+        """The Spark SQL type that represents all sampled values; None for objects and lists."""
+        if isinstance(self.type, Struct | ListOf):
+            return None
+        return _SQL_TYPES.get(str(self.type), "STRING")
 
     @property
     def is_number(self) -> bool:
         """Whether the values are numbers."""
-        return self.type in (SqlType.BIGINT, SqlType.DOUBLE)
+        return self.sql_type in ("BIGINT", "DOUBLE")
 
     @property
     def is_unique(self) -> bool:
@@ -87,9 +76,9 @@ class FieldProfile:
             return
         self.present += 1
         self.with_key += has_key
-        kind = _type_of(value)
-        self.types[kind] += 1
-        if kind is SqlType.NESTED:
+        self.type = common_type(self.type, type_of(value))
+        self.texts += isinstance(value, str)
+        if isinstance(value, dict | list):
             return
         text = _text_of(value)
         self.distinct.add(text)
@@ -160,7 +149,7 @@ class Profile:
             "tombstones": self.tombstones,
             "json_objects": self.objects,
             "fields": {
-                each.name: {"type": str(each.type), "present": each.present}
+                each.name: {"type": each.sql_type or "NESTED", "present": each.present}
                 for each in self.fields.values()
             },
         }
@@ -171,34 +160,6 @@ def _decoded(data: bytes | None) -> str | None:
         return None if data is None else data.decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-def json_object(data: bytes) -> Mapping[str, Any] | None:
-    """Return a value parsed as a JSON object; None if it is not one."""
-    try:
-        # Spark accepts no byte order mark. Python accepts NaN and Infinity, which are not JSON.
-        content = json.loads(data.decode("utf-8"), parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
-
-
-def _type_of(value: Any) -> SqlType:
-    match value:
-        case bool():
-            return SqlType.BOOLEAN
-        case int():
-            return SqlType.BIGINT if _LEAST_LONG <= value <= _MOST_LONG else SqlType.STRING
-        case float():
-            return SqlType.DOUBLE
-        case str():
-            return SqlType.STRING
-        case _:
-            return SqlType.NESTED
 
 
 def _text_of(value: _Scalar) -> str:
