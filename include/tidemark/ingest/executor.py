@@ -76,8 +76,7 @@ class PlanExecutor:
             PlanAbandoned: The plan is abandoned.
             PlanFenced: Another process has started to abandon the plan.
             ForeignTable: The target is not a bronze table of this pipeline.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
-                table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 no longer has the planned records; nothing was written.
             LogTruncated: Kafka has another record at the offset of the last landed row; nothing

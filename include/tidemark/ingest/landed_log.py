@@ -46,8 +46,7 @@ class LandedLog:
 
         Raises:
             NothingLanded
-            TableBehindLedger, LedgerBehindTable, TableRestored: The bronze table and the control
-                table have different histories.
+            HistoriesDiverge: The bronze table and the control table have different histories.
         """
         landed, incarnation = self._landed_incarnation()
         if incarnation.cluster_id is None or incarnation.topic_id is None:

@@ -122,8 +122,7 @@ class Planner:
             LostRange, EndBehindCommitted, TopicRecreated, TopicChanged, ClusterChanged,
                 PartitionsShrunk: The log does not fit the committed offsets.
             LogTruncated: The log has other records than the landed ones.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
-                table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
             NotLive: The pipeline is a copy, which lands backfills only.
             ControlConflict: Concurrent processes were first, several times.

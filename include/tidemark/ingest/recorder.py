@@ -169,7 +169,7 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> C
 
     Raises:
         ForeignTable: The location contains files, or a table of another pipeline.
-        ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished, TableRestored
+        HistoriesDiverge: The data table and the control table have different histories.
         ControlConflict: The ledger is not current; read it again.
     """
     app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
@@ -204,8 +204,7 @@ def checked_ledger(
             need this check; a report or a typed table would contain the rows twice.
 
     Raises:
-        ForeignTable, ControlTruncated, TableBehindLedger, LedgerBehindTable, RepairUnfinished,
-            TableRestored: See `check_ledger`.
+        ForeignTable, HistoriesDiverge: See `check_ledger`.
         DuplicateRows: The data table has more rows than have landed.
     """
     ledger = retry_on_conflict(lambda: check_ledger(control, control.summary(pipeline), data_log))

@@ -87,7 +87,7 @@ class SparkSink:
         Raises:
             KafkaRefused: The brokers denied access.
             SetupError: The table's storage cannot be used from Python, or Spark misses a class.
-            StorageRefused, StorageUnavailable: The files cannot be written.
+            StorageFailure: The files cannot be written.
             EngineFailed: Spark failed.
             OffsetsDeleted, TopicMissing, KafkaUnavailable: The second reader failed.
         """

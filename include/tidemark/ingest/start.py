@@ -200,8 +200,7 @@ class StartService:
             InvalidStart: The source is unusable, or its offsets do not fit the topic.
             UnknownPartition: The source has an offset of a partition that the topic lacks.
             TopicMissing, KafkaUnavailable, KafkaRefused
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
-                table and the data table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             ControlConflict: Concurrent processes were first, several times.
         """
         if not self.spec.is_live:

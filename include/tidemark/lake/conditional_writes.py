@@ -46,7 +46,7 @@ def missing_storage_proofs(table: DeltaTable, uri: str) -> list[Transaction]:
         storage with this version of delta-rs.
 
     Raises:
-        UnsafeStorage, StorageRefused, StorageUnavailable: As in `prove`.
+        UnsafeStorage, StorageFailure: As in `prove`.
     """
     proof = _proof(uri)
     if table.transaction_version(proof.app_id) == proof.version:
@@ -65,7 +65,7 @@ def prove_conditional_writes(uri: str) -> Transaction:
 
     Raises:
         UnsafeStorage: The second creation succeeded, or an option has turned the condition off.
-        StorageRefused, StorageUnavailable: The storage cannot be written at all.
+        StorageFailure: The storage cannot be written at all.
     """
     trial = f"{uri}/{TRIAL_PREFIX}{uuid4().hex}"
     with translate_delta_errors(uri, "creating a file in the table's storage"):

@@ -194,7 +194,7 @@ class DeltaControlTable:
         Raises:
             ControlConflict: Another process recorded this event number first; nothing was written.
             UnsafeStorage: The storage can lose concurrent commits; nothing was written.
-            StorageRefused, StorageUnavailable: The storage cannot be written.
+            StorageFailure: The storage cannot be written.
         """
         number = ledger.event_number + 1
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)

@@ -77,7 +77,7 @@ def spooled_reader(
     The file has no name while it contains rows, so a killed process leaves none of them.
 
     Raises:
-        StorageRefused, StorageUnavailable: The temporary file cannot be written.
+        StorageFailure: The temporary file cannot be written.
     """
     import pyarrow as pa
 

@@ -57,7 +57,7 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
         of_all: Whether to remove rows of all other pipelines.
 
     Raises:
-        StorageRefused, StorageUnavailable, EngineFailed: The table was not written.
+        StorageFailure, EngineFailed: The table was not written.
     """
     with translate_delta_errors(uri, "writing the status table"):
         _replace(uri, rows, of_all=of_all)

@@ -31,7 +31,7 @@ def open_if_exists(uri: str) -> DeltaTable | None:
     """Open a table; None if it does not exist.
 
     Raises:
-        StorageRefused, StorageUnavailable: Its folder cannot be read.
+        StorageFailure: Its folder cannot be read.
         DeltaLogDamaged: The folder has data files and no log.
     """
     try:

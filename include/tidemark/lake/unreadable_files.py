@@ -30,7 +30,7 @@ def translate_read_errors(uri: str, operation: str) -> Iterator[None]:
 
     Raises:
         UnreadableFile: A file of the table cannot be read.
-        StorageRefused, StorageUnavailable, DeltaLogDamaged, EngineFailed: All other causes.
+        StorageFailure, DeltaLogDamaged, EngineFailed: All other causes.
     """
     try:
         yield

@@ -56,8 +56,7 @@ class Abandon:
 
         Raises:
             UnknownPlan: The control table has no such plan.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
-                table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             PlanLanded: The plan has landed; the landing is recorded.
             RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
             TransactionConflict, ControlConflict: Concurrent processes were first, several times.

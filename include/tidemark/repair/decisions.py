@@ -51,8 +51,7 @@ class Decisions:
             PlanStillOpen: An open plan contains deleted offsets.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced,
                 which is no loss.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
-                table and the data table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             ControlConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(
@@ -116,8 +115,7 @@ class Decisions:
             NothingToDo: The topic was not recreated, or the pipeline has not started.
             PlanStillOpen: A plan of the old topic may still land.
             TopicChanged: The spec names another topic, which needs another pipeline.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
-                table and the data table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             ControlConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(

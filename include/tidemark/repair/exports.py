@@ -86,8 +86,7 @@ class Exports:
             GroupActive: The group has members.
             TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk, EndBehindCommitted: The
                 committed offsets do not fit the topic.
-            ControlTruncated, TableBehindLedger, LedgerBehindTable, TableRestored: The control
-                table and the data table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
         if not self.spec.is_live:

@@ -63,8 +63,7 @@ class Undo:
             UnknownPlan: The control table has no such plan.
             PlanNotLanded: The plan is open; it can be abandoned instead.
             PlanAbandoned: The plan was abandoned and has no rows in the table.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The control table and the data
-                table have different histories.
+            HistoriesDiverge: The data table and the control table have different histories.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
             EngineFailed: The outcome of the removal is unknown; run the undo again.

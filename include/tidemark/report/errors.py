@@ -23,7 +23,7 @@ class TableDiffers(TerminalError):
     first: tuple[str, ...]
 
     problem = (
-        "The data table of pipeline '{pipeline}' and Kafka disagree in {differences} place(s). "
+        "The data table of pipeline '{pipeline}' and Kafka differ in {differences} row(s). "
         "First: {first}."
     )
     fix = (

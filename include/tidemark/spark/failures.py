@@ -132,7 +132,7 @@ def spark_error(
     Returns:
         EngineUnavailable: The Spark Connect server or its session has ended.
         SetupError: A class or a data source is missing, or Spark cannot start as configured.
-        StorageRefused, StorageUnavailable: A file cannot be written or read.
+        StorageFailure: A file cannot be written or read.
         EngineFailed: All other causes; the error has the path of the file with the stack.
     """
     if lost := session_loss(failure):

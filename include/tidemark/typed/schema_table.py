@@ -61,7 +61,7 @@ class DeltaSchemaStore:
         """Store schemas that the table lacks.
 
         Raises:
-            StorageRefused, StorageUnavailable, EngineFailed: The schemas may be stored. Repeating
+            StorageFailure, EngineFailed: The schemas may be stored. Repeating
                 the call is safe.
         """
         rows = [

@@ -105,7 +105,7 @@ class SparkDecoder:
             DecoderChanged: The spec's section `decode` has changed since the plan.
             InvalidRule: A row rule is not a condition over the decoded columns.
             TooManyQuarantined: More records fail than the spec allows. Nothing was committed.
-            SetupError, StorageRefused, StorageUnavailable, EngineFailed: As in `spark_error`.
+            SetupError, StorageFailure, EngineFailed: As in `spark_error`.
         """
         source = self._request_of(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"

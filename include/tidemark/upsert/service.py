@@ -120,8 +120,7 @@ class Upserts:
 
         Raises:
             ForeignTable, TableAltered: The upsert table belongs to another pipeline or program.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The histories of the typed table
-                and the control table diverge.
+            HistoriesDiverge: The typed table and the control table have different histories.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.typed)
         version, table_id = self.typed.version_and_id()
