@@ -192,14 +192,20 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> C
 
 
 def checked_ledger(
-    control: ControlReader, pipeline: str, data_log: DataLog, *, rows: bool = False
+    control: ControlReader,
+    pipeline: str,
+    data_log: DataLog,
+    *,
+    full: bool = False,
+    rows: bool = False,
 ) -> CheckedLedger:
-    """Return the pipeline's ledger as a summary, after `check_ledger`.
+    """Return the pipeline's ledger, after `check_ledger`.
 
     Args:
         control: The control table.
         pipeline: Pipeline name.
         data_log: The data table's log.
+        full: Return the full ledger instead of a summary.
         rows: Also check that the data table has no more rows than have landed. A plan does not
             need this check; a report or a typed table would contain the rows twice.
 
@@ -207,7 +213,8 @@ def checked_ledger(
         ForeignTable, HistoriesDiverge: See `check_ledger`.
         DuplicateRows: The data table has more rows than have landed.
     """
-    ledger = retry_on_conflict(lambda: check_ledger(control, control.summary(pipeline), data_log))
+    read = control.ledger if full else control.summary
+    ledger = retry_on_conflict(lambda: check_ledger(control, read(pipeline), data_log))
     if rows:
         _check_rows(control, ledger, data_log)
     return ledger

@@ -67,8 +67,7 @@ class Reports:
                 certificate would be wrong.
             DuplicateRows: The data table has more rows than landed.
         """
-        checked_ledger(self.control, self.spec.name, self.data_log, rows=True)
-        ledger = self.control.ledger(self.spec.name)
+        ledger = checked_ledger(self.control, self.spec.name, self.data_log, full=True, rows=True)
         if ledger.topic is None:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)

@@ -91,8 +91,7 @@ class Verifier:
             UnreadableFile: A file of the table cannot be read.
             OffsetsDeleted, KafkaUnavailable: Kafka failed temporarily.
         """
-        checked_ledger(self.control, self.spec.name, self.data_log)
-        ledger = self.control.ledger(self.spec.name)
+        ledger: Ledger = checked_ledger(self.control, self.spec.name, self.data_log, full=True)
         for sequence, record in ledger.plans.items():
             if record.undoing:
                 raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
