@@ -103,7 +103,8 @@ def _plan(ledger: Ledger, watermarks: TopicWatermarks) -> Plan:
         for partition, here in sorted(watermarks.partitions.items())
     )
     requested_by = f"bench:{ledger.next_sequence}"
-    return planning.build_plan(ledger, watermarks, PlanKind.LIVE, requested_by, ranges)
+    topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
+    return planning.build_plan(topic, PlanKind.LIVE, requested_by, ranges)
 
 
 def _land(table: DeltaTable, plan: Plan) -> None:

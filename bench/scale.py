@@ -71,10 +71,9 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
         with clock.timed("planning"):
             begun: list[ControlEvent] = [] if ledger.starts else [started(watermarks)]
             starts = dict.fromkeys(watermarks.partitions, 0) if begun else {}
-            ranges = planning.live_ranges(ledger, starts, watermarks, None)
-            plan = planning.build_plan(
-                ledger, watermarks, PlanKind.LIVE, f"scale:{pipeline}:{number}", ranges
-            )
+            topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
+            ranges = planning.live_ranges(topic, starts, None)
+            plan = planning.build_plan(topic, PlanKind.LIVE, f"scale:{pipeline}:{number}", ranges)
         with clock.timed("append"):
             control.append(ledger, [*begun, Planned(plan=plan)], datetime.now(UTC))
         with clock.timed("summary"):

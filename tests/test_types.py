@@ -30,7 +30,33 @@ def append(
     control.append(checked.with_landing(plan, landing), [], now)  # error
 """
 
-MAKERS = {"CheckedLedger": {"ingest/recorder.py", "repair/repair.py"}}
+RANGES = """
+from tidemark.core.ledger import CheckedLedger
+from tidemark.core.plan import PlanKind
+from tidemark.core.plan_rules import build_plan, classify_offsets, live_ranges
+from tidemark.core.watermarks import TopicWatermarks
+from tidemark.ingest.draft import Drafter
+from tidemark.ingest.log_comparison import LogComparison
+
+def ranges(
+    comparison: LogComparison, drafter: Drafter, ledger: CheckedLedger, watermarks: TopicWatermarks
+) -> None:
+    topic = comparison.compare(ledger, watermarks, watermarks.partitions)
+    live_ranges(topic, {}, None)
+    drafter.live(topic, None)
+    live_ranges(watermarks, {}, None)  # error
+    classify_offsets(watermarks, {}, readable_only=False)  # error
+    build_plan(watermarks, PlanKind.LIVE, "test:1", ())  # error
+    drafter.live(watermarks, None)  # error
+    comparison.check_leaders(watermarks, ())  # error
+    comparison.check_records(watermarks, ())  # error
+"""
+
+MAKERS = {
+    "CheckedLedger": {"ingest/recorder.py", "repair/repair.py"},
+    "ComparedTopic": {"ingest/log_comparison.py"},
+    "Draft": {"ingest/draft.py"},
+}
 """The modules that may create a value of each type, because they make the check or replace it."""
 
 
@@ -56,6 +82,11 @@ def check_errors(program: str, folder: Path) -> None:
 def test_events_are_appended_after_a_checked_ledger_only(tmp_path: Path) -> None:
     """A ledger that was not compared with its data table is a type error."""
     check_errors(APPENDS, tmp_path)
+
+
+def test_ranges_are_planned_of_a_compared_topic_only(tmp_path: Path) -> None:
+    """Watermarks that were not compared with the ledger are a type error."""
+    check_errors(RANGES, tmp_path)
 
 
 def test_only_the_modules_of_a_check_create_its_type() -> None:

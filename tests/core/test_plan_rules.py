@@ -20,12 +20,14 @@ from tidemark.core.errors import (
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan_rules import (
-    backfill_ranges,
+    ComparedTopic,
     check_identity,
     check_readable,
+    classify_offsets,
     fair_shares,
     live_ranges,
     new_partitions,
+    planned_ranges,
 )
 
 backlogs = st.dictionaries(st.integers(0, 20), st.integers(1, 1000), max_size=12)
@@ -41,6 +43,11 @@ def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) 
         starts=starts,
         landed={p: SpanSet.of(spans) for p, spans in (landed or {}).items()},
     )
+
+
+def compared(known: Ledger, partitions: dict[int, tuple[int, int]]) -> ComparedTopic:
+    """A ledger and the watermarks of its topic."""
+    return ComparedTopic(ledger=known, watermarks=make_watermarks(partitions))
 
 
 @given(backlogs, st.integers(1, 5000))
@@ -64,9 +71,8 @@ def test_fair_shares_without_limit_are_the_backlogs() -> None:
 
 def test_live_ranges_begin_at_the_committed_offset() -> None:
     """S3: the next range starts at the end of contiguous coverage, and ends at the end mark."""
-    ranges = live_ranges(
-        ledger({0: 2, 1: 0}, {0: [Span(2, 6)]}), {}, make_watermarks({0: (0, 9), 1: (0, 0)}), None
-    )
+    known = ledger({0: 2, 1: 0}, {0: [Span(2, 6)]})
+    ranges = live_ranges(compared(known, {0: (0, 9), 1: (0, 0)}), {}, None)
     assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 9)]
 
 
@@ -78,21 +84,22 @@ def test_live_ranges_skip_offsets_of_a_landed_backfill_i2(
 ) -> None:
     """I2: offsets that a backfill landed ahead of the live chain are not read again."""
     known = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
-    ranges = live_ranges(known, {}, make_watermarks({0: (0, 20)}), limit)
+    ranges = live_ranges(compared(known, {0: (0, 20)}), {}, limit)
     assert [(r.start, r.end) for r in ranges] == planned
 
 
 def test_low_watermark_above_the_committed_offset_raises_lost_range_s7() -> None:
     """The error names exactly the offsets that are gone."""
     with pytest.raises(LostRange) as lost:
-        live_ranges(ledger({0: 3}), {}, make_watermarks({0: (7, 9)}), None)
+        live_ranges(compared(ledger({0: 3}), {0: (7, 9)}), {}, None)
     assert lost.value.lost == ((0, 3, 7),)
 
 
 def test_log_end_below_the_committed_offset_raises() -> None:
     """An unclean truncation shows as a log that ends before what was landed."""
+    known = ledger({0: 0}, {0: [Span(0, 9)]})
     with pytest.raises(EndBehindCommitted):
-        live_ranges(ledger({0: 0}, {0: [Span(0, 9)]}), {}, make_watermarks({0: (0, 5)}), None)
+        live_ranges(compared(known, {0: (0, 5)}), {}, None)
 
 
 def test_added_partitions_are_read_from_offset_zero_s10() -> None:
@@ -136,9 +143,9 @@ def test_plan_outside_the_readable_log_raises(
 def test_backfill_leaves_out_landed_offsets_i2() -> None:
     """I2: the landed part of a wanted range is left out."""
     known = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
-    ranges = backfill_ranges(
-        known, make_watermarks({0: (0, 30)}), {0: SpanSet.of([Span(1, 10)])}, readable_only=False
-    )
+    topic = compared(known, {0: (0, 30)})
+    found = classify_offsets(topic, {0: SpanSet.of([Span(1, 10)])}, readable_only=False)
+    ranges = planned_ranges(topic.watermarks, found.missing)
     assert [(r.start, r.end) for r in ranges] == [(1, 3), (5, 7)]
 
 
@@ -155,9 +162,8 @@ def test_backfill_outside_the_log_raises_with_the_reason(
 ) -> None:
     """Each impossible request names the rule it breaks."""
     with pytest.raises((InvalidRange, UnknownPartition), match=rule):
-        backfill_ranges(
-            ledger({0: 2}),
-            make_watermarks({0: (2, 30)}),
+        classify_offsets(
+            compared(ledger({0: 2}), {0: (2, 30)}),
             {partition: SpanSet.of([Span(start, end)])},
             readable_only=False,
         )

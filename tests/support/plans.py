@@ -15,7 +15,7 @@ from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import TableState
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.ingest.planner import RequestedOffsets
+from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.protocols import ControlTable
 from tidemark.spec.model import PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef

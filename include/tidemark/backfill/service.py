@@ -34,12 +34,12 @@ from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen
 from tidemark.ingest.planner import (
     Planner,
     PlannerState,
     PlanResult,
-    RequestedOffsets,
     refuse_open_backfill,
 )
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
@@ -200,20 +200,18 @@ class Backfills:
             RowsChanged: A chunk would replace a part of a range with changed rows.
             TopicRecreated and so on: The topic was replaced.
         """
-        state = self._planner.read_state(PlanKind.BACKFILL)
+        planner = self._planner
+        state = planner.read_state(PlanKind.BACKFILL)
         ledger = state.ledger
         if state.open_plan:
             refuse_open_backfill(state.open_plan)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        # Before the selection, which would look invalid if the topic was recreated.
         planning.check_identity(ledger, watermarks)
-        wanted, notes = self._wanted(selection, watermarks)
-        found = planning.classify_offsets(ledger, watermarks, wanted, replaces=replaces)
-        if not readable_only:
-            planning.check_not_deleted(watermarks, found)
-        self._planner.starts(ledger, watermarks)
-        ranges = planning.planned_ranges(watermarks, found.missing)
-        self._planner.comparison.check_ends(ledger, watermarks, found.missing)
-        self._planner.comparison.check_leaders(ledger, watermarks, ranges)
+        spans, notes = self._wanted(selection, watermarks)
+        wanted = RequestedOffsets(spans=spans, readable_only=readable_only, replaces=replaces)
+        topic = planner.comparison.compare(ledger, watermarks, spans)
+        found = planner.drafter.backfill(topic, wanted).requested
         size = self.data_log.size()
         task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         most = chunk_offsets or self.spec.records_per_chunk
@@ -460,7 +458,7 @@ class Backfills:
             reason=reason,
             chunks=seen.chunks,
         )
-        starts = self._planner.starts(ledger, seen.watermarks)
+        starts = self._planner.drafter.starts(ledger, seen.watermarks)
         started = [Started.at(seen.watermarks, starts, requested_by)] if starts else []
         self.control.append(ledger, [*started, request], self.now())
         log.info("backfill recorded pipeline=%s requested_by=%s", self.spec.name, requested_by)

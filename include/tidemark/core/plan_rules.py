@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from tidemark.core.errors import (
     ClusterChanged,
@@ -20,6 +20,21 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import Position, TopicWatermarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedTopic:
+    """A topic that a ledger's offsets belong to, and whose log contains the landed ones.
+
+    `ingest.log_comparison` creates it; ranges are planned of such a topic only.
+
+    Attributes:
+        ledger: State of the pipeline.
+        watermarks: Watermarks of the topic.
+    """
+
+    ledger: Ledger
+    watermarks: TopicWatermarks
 
 
 def check_identity(ledger: Ledger, watermarks: TopicWatermarks) -> None:
@@ -180,18 +195,16 @@ def new_partitions(ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, 
 
 
 def live_ranges(
-    ledger: Ledger,
+    topic: ComparedTopic,
     starts: Mapping[int, int],
-    watermarks: TopicWatermarks,
     limit: int | None,
     expiring: Callable[[], Mapping[int, int]] = dict,
 ) -> tuple[PlannedRange, ...]:
     """Return the unread ranges of all partitions, up to a limit; expiring offsets come first.
 
     Args:
-        ledger: State of the pipeline.
+        topic: The ledger and the topic.
         starts: First offset to read in partitions that are not in `ledger.starts`.
-        watermarks: Current watermarks of the topic.
         limit: Maximum number of offsets over all partitions; None for no limit.
         expiring: Returns, by partition, the end of the offsets that Kafka will delete soon. It is
             called only if there are more unread offsets than the limit.
@@ -200,6 +213,7 @@ def live_ranges(
         LostRange: Kafka deleted unread offsets.
         EndBehindCommitted: The log ends before a committed offset.
     """
+    ledger, watermarks = topic.ledger, topic.watermarks
     lost = lost_ranges(ledger, starts, watermarks)
     if lost:
         ranges = tuple((p, span.start, span.end) for p, spans in lost.items() for span in spans)
@@ -257,32 +271,34 @@ class ClassifiedOffsets:
         deleted: Offsets that are not covered or planned, and that Kafka has deleted.
     """
 
-    missing: Mapping[int, SpanSet]
-    replaced: Mapping[int, SpanSet]
-    covered: Mapping[int, SpanSet]
-    planned: Mapping[int, SpanSet]
-    deleted: Mapping[int, SpanSet]
+    missing: Mapping[int, SpanSet] = field(default_factory=dict)
+    replaced: Mapping[int, SpanSet] = field(default_factory=dict)
+    covered: Mapping[int, SpanSet] = field(default_factory=dict)
+    planned: Mapping[int, SpanSet] = field(default_factory=dict)
+    deleted: Mapping[int, SpanSet] = field(default_factory=dict)
 
 
 def classify_offsets(
-    ledger: Ledger,
-    watermarks: TopicWatermarks,
+    topic: ComparedTopic,
     wanted: Mapping[int, SpanSet],
     *,
+    readable_only: bool,
     replaces: bool = False,
 ) -> ClassifiedOffsets:
     """Classify requested offsets by their state.
 
     Args:
-        ledger: State of the pipeline.
-        watermarks: Current watermarks of the topic.
+        topic: The ledger and the topic.
         wanted: Requested offsets, by partition.
+        readable_only: Whether to leave out offsets that Kafka has deleted, instead of raising.
         replaces: Whether landed offsets are landed again.
 
     Raises:
         UnknownPartition: The topic lacks a partition.
-        InvalidRange: The readable log ends before a requested offset.
+        InvalidRange: The readable log ends before a requested offset, or Kafka has deleted unread
+            offsets.
     """
+    ledger, watermarks = topic.ledger, topic.watermarks
     states: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(ClassifiedOffsets)}
     check_partitions(watermarks, wanted)
     for partition, requested in sorted(wanted.items()):
@@ -307,34 +323,10 @@ def classify_offsets(
         for name, spans in classified.items():
             if spans:
                 states[name][partition] = spans
-    return ClassifiedOffsets(**states)
-
-
-def backfill_ranges(
-    ledger: Ledger,
-    watermarks: TopicWatermarks,
-    wanted: Mapping[int, SpanSet],
-    *,
-    readable_only: bool,
-    replaces: bool = False,
-) -> tuple[PlannedRange, ...]:
-    """Return the ranges of requested offsets that are neither covered nor planned.
-
-    Args:
-        ledger: State of the pipeline.
-        watermarks: Current watermarks of the topic.
-        wanted: Requested offsets, by partition.
-        readable_only: Whether to leave out offsets that Kafka has deleted, instead of raising.
-        replaces: Whether to include landed offsets.
-
-    Raises:
-        UnknownPartition, InvalidRange: As in `classify_offsets`.
-        InvalidRange: Kafka has deleted unread offsets.
-    """
-    found = classify_offsets(ledger, watermarks, wanted, replaces=replaces)
+    found = ClassifiedOffsets(**states)
     if not readable_only:
-        check_not_deleted(watermarks, found)
-    return planned_ranges(watermarks, found.missing)
+        _check_not_deleted(watermarks, found)
+    return found
 
 
 def planned_ranges(
@@ -346,12 +338,7 @@ def planned_ranges(
     )
 
 
-def check_not_deleted(watermarks: TopicWatermarks, found: ClassifiedOffsets) -> None:
-    """Raise if Kafka has deleted requested offsets.
-
-    Raises:
-        InvalidRange
-    """
+def _check_not_deleted(watermarks: TopicWatermarks, found: ClassifiedOffsets) -> None:
     for partition, spans in found.deleted.items():
         rule = f"the low watermark is {watermarks.partitions[partition].low}"
         raise _invalid(watermarks, partition, next(iter(spans)), rule)
@@ -427,13 +414,13 @@ def fair_shares(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, 
 
 
 def build_plan(
-    ledger: Ledger,
-    watermarks: TopicWatermarks,
+    topic: ComparedTopic,
     kind: PlanKind,
     requested_by: str,
     ranges: tuple[PlannedRange, ...],
 ) -> Plan:
     """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed."""
+    ledger, watermarks = topic.ledger, topic.watermarks
     return Plan(
         pipeline=ledger.pipeline,
         sequence=ledger.next_sequence,

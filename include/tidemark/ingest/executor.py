@@ -149,15 +149,10 @@ class PlanExecutor:
     def _check_log(self, plan: Plan, ledger: Ledger) -> None:
         """Refuse a log without the planned records, or with other records than the landed ones."""
         watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-        partitions = plan.spans()
         if self.comparison:
-            self.comparison.check_ends(ledger, watermarks, partitions)
-        planning.check_readable(plan, watermarks)
-        if self.comparison:
-            # fence: last-landed-record-before-reading
-            self.comparison.check_records(
-                ledger, watermarks, partitions, plan if plan.replaces else None
-            )
+            self.comparison.check_plan(plan, ledger, watermarks)
+        else:
+            planning.check_readable(plan, watermarks)
 
     def _raise_if_unreadable(self, plan: Plan) -> None:
         """Raise the specific error if Kafka no longer has the planned records."""

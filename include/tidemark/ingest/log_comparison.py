@@ -11,6 +11,7 @@ from tidemark.core.errors import EndBehindCommitted
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.plan_rules import ComparedTopic
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 from tidemark.ingest.errors import LogTruncated
@@ -34,38 +35,68 @@ class LogComparison:
     landed: BronzeLog
     log_reader: TopicLogReader
 
-    def check_ends(
+    def compare(
         self, ledger: Ledger, watermarks: TopicWatermarks, partitions: Collection[int]
-    ) -> None:
-        """Refuse a log that ends before the end of a partition's landed offsets.
+    ) -> ComparedTopic:
+        """Return a ledger and the watermarks of its topic after their comparison.
+
+        Args:
+            ledger: State of the pipeline.
+            watermarks: The topic's watermarks.
+            partitions: The partitions whose log has to contain all landed offsets.
 
         Raises:
-            EndBehindCommitted
+            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The ledger's offsets do
+                not belong to this topic.
+            EndBehindCommitted: The log ends before the end of a partition's landed offsets.
         """
-        for partition, spans in self._known(ledger, watermarks, partitions).items():
+        planning.check_identity(ledger, watermarks)
+        topic = ComparedTopic(ledger=ledger, watermarks=watermarks)
+        self._check_ends(topic, partitions)
+        return topic
+
+    def check_plan(self, plan: Plan, ledger: Ledger, watermarks: TopicWatermarks) -> None:
+        """Refuse a log without the records of a recorded plan, or with other records before them.
+
+        Compares the identity of the topic with the plan, whose records Spark will read, and not
+        with the ledger as `compare` does.
+
+        Raises:
+            TopicRecreated, ClusterChanged, LostRange and so on: See `plan_rules.check_readable`.
+            EndBehindCommitted, LogTruncated: See `compare` and `check_records`.
+        """
+        topic = ComparedTopic(ledger=ledger, watermarks=watermarks)
+        partitions = plan.spans()
+        # Before the plan's ends: this error names the plans to undo.
+        self._check_ends(topic, partitions)
+        planning.check_readable(plan, watermarks)
+        # fence: last-landed-record-before-reading
+        self.check_records(topic, partitions, plan if plan.replaces else None)
+
+    def _check_ends(self, topic: ComparedTopic, partitions: Collection[int]) -> None:
+        watermarks = topic.watermarks
+        for partition, spans in _known(topic, partitions).items():
             last = spans.spans[-1].end
             end = watermarks.partitions[partition].end
             if last > end:
+                pipeline = topic.ledger.pipeline
                 raise EndBehindCommitted(
-                    pipeline=ledger.pipeline,
+                    pipeline=pipeline,
                     topic=watermarks.topic,
                     partition=partition,
                     offset=last,
                     end=end,
-                    undo=self._affected(ledger.pipeline, watermarks, partition),
+                    undo=self._affected(pipeline, watermarks, partition),
                 )
 
-    def check_leaders(
-        self, ledger: Ledger, watermarks: TopicWatermarks, ranges: Sequence[PlannedRange]
-    ) -> None:
+    def check_leaders(self, topic: ComparedTopic, ranges: Sequence[PlannedRange]) -> None:
         """Refuse a log that an unclean election has truncated before the start of some ranges.
 
         Compares the positions with Kafka's history of leader epochs. Checks only partitions with
         another leader since their last plan, so a restored log with its old epochs passes.
 
         Args:
-            ledger: The position of each chain, and its leader epoch.
-            watermarks: The topic's watermarks.
+            topic: The ledger, with the position of each chain and its leader epoch, and the topic.
             ranges: The ranges to plan.
 
         Raises:
@@ -75,20 +106,20 @@ class LogComparison:
                 meanwhile.
             OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
         """
+        watermarks = topic.watermarks
         for kind in PlanKind:
             known = planning.positions_under_other_leaders(
-                ledger.positions(kind), watermarks, ranges
+                topic.ledger.positions(kind), watermarks, ranges
             )
             partition = (
                 self.log_reader.truncated_partition(watermarks.topic, known) if known else None
             )
             if partition is not None:  # fence: positions-after-new-leader-epoch
-                raise self._truncated(ledger, watermarks, partition, known[partition])
+                raise self._truncated(topic, partition, known[partition])
 
     def check_records(
         self,
-        ledger: Ledger,
-        watermarks: TopicWatermarks,
+        topic: ComparedTopic,
         partitions: Collection[int],
         replacing: Plan | None = None,
     ) -> None:
@@ -98,8 +129,7 @@ class LogComparison:
         it. Partitions without landed records that Kafka still has are left out.
 
         Args:
-            ledger: What has landed.
-            watermarks: The topic's watermarks.
+            topic: The ledger and the topic.
             partitions: The partitions to compare.
             replacing: A plan that replaces rows. It may fix changed rows, and its next chunks may
                 fix the rows behind it. So the last record before its first offset is compared.
@@ -108,36 +138,19 @@ class LogComparison:
             LogTruncated: Kafka has another record there.
             TopicRecreated and so on, OffsetsDeleted: See `check_leaders`.
         """
-        landed = self._known(ledger, watermarks, partitions)
+        landed = _known(topic, partitions)
         if replacing:
             firsts = {p: spans.spans[0].start for p, spans in replacing.spans().items()}
             landed = {p: kept for p in landed if (kept := _before(landed[p], firsts.get(p)))}
-        pipeline = ledger.pipeline
-        differing = [
-            p for p, differs in self._differing(pipeline, watermarks, landed).items() if differs
-        ]
+        found = self._differing(topic.ledger.pipeline, topic.watermarks, landed)
+        differing = [p for p, differs in found.items() if differs]
         if differing:
-            partition = min(differing)
-            raise self._truncated(ledger, watermarks, partition)
-
-    def _known(
-        self, ledger: Ledger, watermarks: TopicWatermarks, partitions: Collection[int]
-    ) -> Mapping[int, SpanSet]:
-        """Landed offsets of some partitions; none for another incarnation of the topic."""
-        there = (
-            set(partitions) & set(watermarks.partitions)
-            if ledger.topic_id == watermarks.topic_id
-            else ()
-        )
-        return {p: ledger.landed[p] for p in sorted(there) if ledger.landed.get(p)}
+            raise self._truncated(topic, min(differing))
 
     def _truncated(
-        self,
-        ledger: Ledger,
-        watermarks: TopicWatermarks,
-        partition: int,
-        known: Position | None = None,
+        self, topic: ComparedTopic, partition: int, known: Position | None = None
     ) -> LogTruncated:
+        ledger, watermarks = topic.ledger, topic.watermarks
         # A topic that was recreated since this read of its watermarks looks like a truncated log.
         newest = self.watermarks.topic_watermarks(watermarks.topic, watermarks.isolation_level)
         planning.check_identity(ledger, newest)
@@ -265,6 +278,15 @@ class LogComparison:
             for record in self.log_reader.read(watermarks.topic, watermarks.isolation_level, spans):
                 seen[record.partition].append(record)
         return seen
+
+
+def _known(topic: ComparedTopic, partitions: Collection[int]) -> Mapping[int, SpanSet]:
+    """Landed offsets of some partitions; none for another incarnation of the topic."""
+    ledger, watermarks = topic.ledger, topic.watermarks
+    if ledger.topic_id != watermarks.topic_id:
+        return {}
+    there = set(partitions) & set(watermarks.partitions)
+    return {p: ledger.landed[p] for p in sorted(there) if ledger.landed.get(p)}
 
 
 def _around(rows: Sequence[LogRecord]) -> Span:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import TidemarkError
 from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
-from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import retry_on_conflict
-from tidemark.ingest.errors import BackfillOpen, NoStartOffset, NotLive
+from tidemark.ingest.draft import Draft, Drafter, RequestedOffsets
+from tidemark.ingest.errors import BackfillOpen, NotLive
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
 from tidemark.ingest.replacement import superseded_events
-from tidemark.spec.model import PipelineSpec, StartPolicy
+from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
 
@@ -55,29 +51,6 @@ class PlanResult:
 
     outcome: PlanOutcome
     plan: Plan | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedOffsets:
-    """Offsets of a backfill plan.
-
-    Attributes:
-        spans: The offsets, by partition.
-        topic_id: Incarnation of the topic; None for the current one.
-        readable_only: Skip offsets that Kafka has deleted, instead of raising an error.
-        replaces: Land landed offsets again, in place of their rows.
-    """
-
-    spans: Mapping[int, SpanSet]
-    topic_id: str | None = None
-    readable_only: bool = False
-    replaces: bool = False
-
-    def is_planned(self, ledger: Ledger) -> bool:
-        """Return whether all offsets have landed or are in an open plan."""
-        return not any(
-            spans.difference(ledger.covered_or_planned(p)) for p, spans in self.spans.items()
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +130,7 @@ class Planner:
         state = self.read_state(PlanKind.LIVE)
         if state.open_plan:
             return PlanResult(outcome=PlanOutcome.ADOPTED, plan=state.open_plan)
-        events = self._draft(state.ledger, PlanKind.LIVE, "preview", None)
-        plan = _plan_in(events)
+        plan = self._draft(state.ledger, None).plan("preview")
         return PlanResult(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
     def read_state(self, kind: PlanKind) -> PlannerState:
@@ -194,10 +166,11 @@ class Planner:
             self._recorder.record(ledger, opened.plan, landing)
             # A concurrent process may have planned since: start again from the new state.
             return self._once(kind, requested_by, wanted)
-        events = self._draft(ledger, kind, requested_by, wanted)
+        draft = self._draft(ledger, wanted)
+        plan = draft.plan(requested_by)
+        events = self._events(draft, plan, requested_by)
         if events:
             self.control.append(ledger, events, self.now())
-        plan = _plan_in(events)
         if plan is None:
             log.info("nothing to do pipeline=%s topic=%s", self.spec.name, self.spec.topic)
             return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
@@ -222,6 +195,16 @@ class Planner:
         )
 
     @property
+    def drafter(self) -> Drafter:
+        """Finds what would be read next."""
+        return Drafter(
+            spec=self.spec,
+            watermarks=self.watermarks,
+            comparison=self.comparison,
+            now=self.now,
+        )
+
+    @property
     def _recorder(self) -> Recorder:
         return Recorder(
             control=self.control,
@@ -238,92 +221,26 @@ class Planner:
         log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
         return PlanResult(outcome=PlanOutcome.ADOPTED, plan=plan)
 
-    def _draft(
-        self,
-        ledger: Ledger,
-        kind: PlanKind,
-        requested_by: str,
-        wanted: RequestedOffsets | None,
-    ) -> list[ControlEvent]:
+    def _draft(self, ledger: Ledger, wanted: RequestedOffsets | None) -> Draft:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, watermarks)
-        if wanted and wanted.topic_id:
-            planning.check_incarnation(self.spec.name, wanted.topic_id, watermarks)
-        starts = self.starts(ledger, watermarks)
-        self.comparison.check_ends(
-            ledger, watermarks, wanted.spans if wanted else watermarks.partitions
-        )
-        ranges = (
-            planning.backfill_ranges(
-                ledger,
-                watermarks,
-                wanted.spans,
-                readable_only=wanted.readable_only,
-                replaces=wanted.replaces,
-            )
-            if wanted
-            else planning.live_ranges(
-                ledger, starts, watermarks, self._limit(), lambda: self._expiring(watermarks)
-            )
-        )
-        self.comparison.check_leaders(ledger, watermarks, ranges)
+        partitions = wanted.spans if wanted else watermarks.partitions
+        topic = self.comparison.compare(ledger, watermarks, partitions)
+        if wanted:
+            return self.drafter.backfill(topic, wanted)
+        limit = run_limit(self.spec, self.data_log, lambda: self.control.throughput(self.spec.name))
+        return self.drafter.live(topic, limit)
+
+    def _events(self, draft: Draft, plan: Plan | None, requested_by: str) -> list[ControlEvent]:
+        """Return the events that record a draft."""
         events: list[ControlEvent] = []
-        if starts:
-            events.append(Started.at(watermarks, starts, requested_by))
-        if ranges:
-            plan = planning.build_plan(ledger, watermarks, kind, requested_by, ranges)
+        if draft.starts:
+            events.append(Started.at(draft.topic.watermarks, draft.starts, requested_by))
+        if plan:
             events.append(Planned(plan=plan))
             if plan.replaces:
                 whole = self.control.ledger(self.spec.name)
                 events += superseded_events(plan, whole, self.data_log)
         return events
-
-    def _limit(self) -> int | None:
-        """Return the maximum number of offsets of a live plan."""
-        return run_limit(self.spec, self.data_log, lambda: self.control.throughput(self.spec.name))
-
-    def _expiring(self, watermarks: TopicWatermarks) -> Mapping[int, int]:
-        """Return the end of the offsets that Kafka will delete within `alarms.runway`."""
-        runway = self.spec.alarms.runway
-        if runway is None:
-            return {}
-        try:
-            retention = self.watermarks.retention_time(watermarks.topic)
-            if retention is None:
-                return {}
-            moment = self.now() - retention + runway
-            return self.watermarks.offsets_at(
-                watermarks.topic, sorted(watermarks.partitions), moment
-            )
-        except TidemarkError as error:
-            # The result decides only which offsets are read first.
-            log.warning("expiring offsets unknown: %s: %s", type(error).__name__, error)
-            return {}
-
-    def starts(self, ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, int]:
-        """Return the start offsets of partitions that the pipeline has not started.
-
-        Raises:
-            NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
-        """
-        if ledger.starts:
-            return planning.new_partitions(ledger, watermarks)
-        match self.spec.start:
-            case StartPolicy.EARLIEST:
-                return {p: here.low for p, here in watermarks.partitions.items()}
-            case StartPolicy.LATEST:
-                return {p: here.end for p, here in watermarks.partitions.items()}
-            case StartPolicy.TIMESTAMP if self.spec.start_at:
-                found = self.watermarks.offsets_at(
-                    self.spec.topic, sorted(watermarks.partitions), self.spec.start_at
-                )
-                return {p: min(found[p], here.end) for p, here in watermarks.partitions.items()}
-            case _:
-                raise NoStartOffset(
-                    pipeline=self.spec.name,
-                    topic=watermarks.topic,
-                    partitions=tuple(sorted(watermarks.partitions)),
-                )
 
 
 def refuse_open_backfill(opened: Plan) -> None:
@@ -336,7 +253,3 @@ def refuse_open_backfill(opened: Plan) -> None:
         raise BackfillOpen(
             pipeline=opened.pipeline, sequence=opened.sequence, requested_by=opened.requested_by
         )
-
-
-def _plan_in(events: list[ControlEvent]) -> Plan | None:
-    return next((event.plan for event in events if isinstance(event, Planned)), None)

@@ -12,11 +12,11 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plain import plain, record_of
-from tidemark.core.plan import PlanKind, PlannedRange
+from tidemark.core.plan import PlanKind
 from tidemark.core.record import LogRecord
 from tidemark.core.throughput import Backlog, Forecast, Throughput, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.ingest.errors import NoStartOffset
+from tidemark.ingest.draft import Drafter
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
@@ -288,11 +288,10 @@ def pipeline_status(
             comparison = LogComparison(
                 watermarks=watermarks, control=control, landed=data_log, log_reader=log_reader
             )
-            planning.check_identity(ledger, topic)
-            comparison.check_ends(ledger, topic, topic.partitions)
-            comparison.check_leaders(ledger, topic, _next_ranges(spec, ledger, topic))
-            # Also for partitions without unread records: a truncated log may have its old end.
-            comparison.check_records(ledger, topic, topic.partitions)
+            drafter = Drafter(
+                spec=spec, watermarks=watermarks, comparison=comparison, now=lambda: now
+            )
+            _check_next_run(drafter, ledger, topic)
     except TidemarkError as refused:
         problem = problem or refused
     status = PipelineStatus(
@@ -435,17 +434,13 @@ def _timestamp_of(record: LogRecord) -> datetime | None:
         return None
 
 
-def _next_ranges(
-    spec: PipelineSpec, ledger: Ledger, topic: TopicWatermarks
-) -> tuple[PlannedRange, ...]:
-    """Return the ranges that the next run would read. Raises the error that would refuse it."""
+def _check_next_run(drafter: Drafter, ledger: Ledger, watermarks: TopicWatermarks) -> None:
+    """Raise the error with which the next run would end."""
+    comparison = drafter.comparison
+    topic = comparison.compare(ledger, watermarks, watermarks.partitions)
     for record in ledger.open_plans():
-        planning.check_readable(record.plan, topic)
-    if ledger.starts:
-        starts = planning.new_partitions(ledger, topic)
-        return planning.live_ranges(ledger, starts, topic, limit=None)
-    if spec.start is StartPolicy.NONE:
-        raise NoStartOffset(
-            pipeline=spec.name, topic=spec.topic, partitions=tuple(sorted(topic.partitions))
-        )
-    return ()
+        planning.check_readable(record.plan, watermarks)
+    # The limit of a run decides how much it reads of each partition, not of which partitions.
+    drafter.live(topic, limit=None)
+    # Also for partitions without unread records: a truncated log may have its old end.
+    comparison.check_records(topic, watermarks.partitions)
