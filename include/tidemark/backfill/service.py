@@ -447,6 +447,7 @@ class Backfills:
         known = self._request(requested_by)
         if known or not seen.chunks:
             return known
+        # The ledger may be newer than the preview; planning a chunk compares its offsets again.
         planning.check_identity(ledger, seen.watermarks)
         request = BackfillRequested(
             cluster_id=seen.watermarks.cluster_id,

@@ -63,6 +63,7 @@ class Decisions:
     ) -> LossAccepted:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        # The end of the log does not matter: the loss is before the low watermark.
         planning.check_identity(ledger, watermarks)
         planning.check_partitions(watermarks, partitions)
         # Partitions that were added, and lost records before their first plan.

@@ -96,6 +96,7 @@ class Exports:
             raise NothingLanded(pipeline=ledger.pipeline, topic=self.spec.topic)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         planning.check_identity(ledger, watermarks)  # fence: export-of-same-topic
+        # Only the exported offsets have to be inside the log, not the ends of landed backfills.
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}
         for partition, offset in committed.items():
             planning.check_end(ledger.pipeline, watermarks, partition, offset)
