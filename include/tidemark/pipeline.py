@@ -48,8 +48,8 @@ if TYPE_CHECKING:
         TopicReader,
         WatermarkReader,
     )
-    from tidemark.ingest.start import OffsetSource, StartResult
-    from tidemark.ingest.start_rules import OtherPartitions
+    from tidemark.ingest.start import StartResult
+    from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets
     from tidemark.lake.data_table import DeltaDataTable
     from tidemark.lake.deduplication import DeduplicationResult
     from tidemark.maintenance.service import Maintenance
@@ -394,7 +394,7 @@ class Pipeline:
 
     def begin(
         self,
-        source: OffsetSource,
+        found: SourceOffsets,
         requested_by: str,
         reason: str | None = None,
         *,
@@ -411,25 +411,30 @@ class Pipeline:
             data_log=self.table,
             now=utc_now,
         )
-        return starts.begin(source, requested_by, reason, others=others, dry_run=dry_run)
+        return starts.begin(found, requested_by, reason, others=others, dry_run=dry_run)
 
-    def group_source(self, group: str) -> OffsetSource:
+    def group_position(self, group: str) -> SourceOffsets:
         """Return the committed offsets of a consumer group of the cluster, for `begin`."""
-        from tidemark.ingest.start import GroupSource
+        from tidemark.ingest.start import group_position
 
-        return GroupSource(groups=self.group_offsets, group=group)
+        return group_position(self.group_offsets, group, self.spec.topic, self._partitions())
 
-    def checkpoint_source(self, path: str) -> OffsetSource:
-        """Return the checkpoint of a Structured Streaming query, for `begin`."""
-        from tidemark.ingest.start_checkpoint import StreamCheckpoint
+    def checkpoint_position(self, path: str) -> SourceOffsets:
+        """Return the position of a Structured Streaming query by its checkpoint, for `begin`."""
+        from tidemark.ingest.start_checkpoint import checkpoint_position
 
-        return self._armed("source", StreamCheckpoint(_absolute(path)))
+        return checkpoint_position(_absolute(path), self.spec.topic)
 
-    def ingested_source(self, table: str, app_id: str) -> OffsetSource:
-        """Return the transactions of a Delta table that kafka-delta-ingest writes, for `begin`."""
-        from tidemark.ingest.start_ingested import IngestedTable
+    def ingested_position(self, table: str, app_id: str) -> SourceOffsets:
+        """Return the position of kafka-delta-ingest by its Delta table, for `begin`."""
+        from tidemark.ingest.start_ingested import ingested_position
 
-        return self._armed("source", IngestedTable(_absolute(table), app_id))
+        return ingested_position(_absolute(table), app_id, len(self._partitions()))
+
+    def _partitions(self) -> Collection[int]:
+        """Return the partitions of the topic."""
+        spec = self.kafka_spec
+        return self.watermarks.topic_watermarks(spec.topic, spec.isolation_level).partitions
 
     def export_offsets(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:
         """Write the committed offsets to a consumer group. No run does this (I6)."""

@@ -16,8 +16,8 @@ from tidemark.ingest.errors import (
     NothingLanded,
     NotLive,
 )
-from tidemark.ingest.start import GroupSource, StartOutcome
-from tidemark.ingest.start_rules import GivenOffsets, OtherPartitions, given_offsets
+from tidemark.ingest.start import StartOutcome, group_position
+from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
 from tidemark.kafka.errors import GroupActive, TopicMissing
 from tidemark.repair.exports import Exports
 from tidemark.spec.model import StartPolicy
@@ -34,14 +34,15 @@ def pipeline() -> MemoryPipeline:
     return made
 
 
-def given(offsets: Mapping[int, int]) -> GivenOffsets:
-    """Offsets that somebody named."""
-    return GivenOffsets(offsets=offsets)
+def given(offsets: Mapping[int, int]) -> SourceOffsets:
+    """Offsets from the command line."""
+    return SourceOffsets(source="offsets given by hand", offsets=offsets)
 
 
-def of_group(offsets: Mapping[int, int], topic: str = "events") -> GroupSource:
-    """A group that has committed these."""
-    return GroupSource(groups=MemoryGroups({"old": {topic: dict(offsets)}}), group="old")
+def of_group(offsets: Mapping[int, int]) -> SourceOffsets:
+    """The committed offsets of a group."""
+    groups = MemoryGroups({"old": {"events": dict(offsets)}})
+    return group_position(groups, "old", "events", (0, 1))
 
 
 # -- beginning -----------------------------------------------------------------------------------
@@ -70,10 +71,11 @@ def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryP
 def test_a_group_with_members_adds_a_note(pipeline: MemoryPipeline) -> None:
     """Allowed, because a person may know better; whoever looks first sees it."""
     groups = MemoryGroups({"old": {"events": {0: 4, 1: 4}}})
-    source = GroupSource(groups=groups, group="old")
-    assert pipeline.starts.begin(source, WHO, dry_run=True).notes == ()
+    found = group_position(groups, "old", "events", (0, 1))
+    assert pipeline.starts.begin(found, WHO, dry_run=True).notes == ()
     groups.active.add("old")
-    (note,) = pipeline.starts.begin(source, WHO, dry_run=True).notes
+    found = group_position(groups, "old", "events", (0, 1))
+    (note,) = pipeline.starts.begin(found, WHO, dry_run=True).notes
     assert note.startswith("consumer group 'old' has members")
 
 
@@ -126,7 +128,7 @@ def test_repeating_a_start_changes_nothing_even_after_runs(pipeline: MemoryPipel
 
 
 @pytest.mark.parametrize(
-    ("source", "reason", "others"),
+    ("found", "reason", "others"),
     [
         (of_group({0: 5, 1: 4}), None, None),
         (of_group({0: 4, 1: 4}), "another", None),
@@ -136,7 +138,7 @@ def test_repeating_a_start_changes_nothing_even_after_runs(pipeline: MemoryPipel
 )
 def test_a_started_pipeline_cannot_start_at_other_offsets(
     pipeline: MemoryPipeline,
-    source: GroupSource,
+    found: SourceOffsets,
     reason: str | None,
     others: OtherPartitions | None,
 ) -> None:
@@ -145,7 +147,7 @@ def test_a_started_pipeline_cannot_start_at_other_offsets(
     before = list(pipeline.control.rows)
     for dry_run in (True, False):
         with pytest.raises(AlreadyStarted) as refused:
-            pipeline.starts.begin(source, WHO, reason, others=others, dry_run=dry_run)
+            pipeline.starts.begin(found, WHO, reason, others=others, dry_run=dry_run)
         assert refused.value.known == ((0, 4), (1, 4))
         assert "consumer group 'old'" in str(refused.value)
     assert pipeline.control.rows == before
@@ -234,13 +236,12 @@ def test_others_sets_the_start_of_partitions_that_the_source_lacks(
     assert pipeline.committed() == {0: 4, 1: begins}
 
 
-def test_a_group_without_offsets_of_the_topic_is_refused(pipeline: MemoryPipeline) -> None:
-    """One that nobody knows, or one that reads another topic."""
-    unknown = GroupSource(groups=MemoryGroups(), group="mistyped")
-    for source in (unknown, of_group({0: 4}, topic="prices")):
+def test_a_group_without_offsets_of_the_topic_is_refused() -> None:
+    """An unknown group, and a group that reads another topic."""
+    groups = MemoryGroups({"old": {"prices": {0: 4}}})
+    for group in ("mistyped", "old"):
         with pytest.raises(InvalidStart, match="'events'"):
-            pipeline.starts.begin(source, WHO, others=OtherPartitions.LATEST)
-    assert pipeline.control.rows == []
+            group_position(groups, group, "events", (0, 1))
 
 
 def test_a_missing_topic_and_a_copy_are_refused(pipeline: MemoryPipeline) -> None:

@@ -13,7 +13,7 @@ from tests.conftest import TopicFactory
 from tests.support.transactions import produce_values
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import InvalidStart
-from tidemark.ingest.start_checkpoint import StreamCheckpoint
+from tidemark.ingest.start_checkpoint import checkpoint_position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def write(folder: Path, batch: int, sources: Sequence[Source], *, committed: boo
 def refusal(path: Path | str) -> InvalidStart:
     """How a checkpoint is refused."""
     with pytest.raises(InvalidStart) as refused:
-        StreamCheckpoint(str(path)).read("events", 2)
+        checkpoint_position(str(path), "events")
     assert str(path) in refused.value.source
     return refused.value
 
@@ -51,7 +51,7 @@ def test_checkpoint_offsets_are_those_of_the_newest_committed_batch(tmp_path: Pa
     """By number, not by name: batch 10 comes after batch 9."""
     for batch in range(11):
         write(tmp_path, batch, [kafka(p0=batch, p1=2 * batch)])
-    found = StreamCheckpoint(str(tmp_path)).read("events", 2)
+    found = checkpoint_position(str(tmp_path), "events")
     assert found.offsets == {0: 10, 1: 20}
     assert found.source == f"Structured Streaming checkpoint {tmp_path}, batch 10"
     assert found.notes == ()
@@ -61,7 +61,7 @@ def test_a_started_batch_without_commit_is_ignored(tmp_path: Path) -> None:
     """What it wrote may be in the stream's own table: that is said."""
     write(tmp_path, 6, [kafka(p0=5)])
     write(tmp_path, 7, [kafka(p0=9)], committed=False)
-    found = StreamCheckpoint(str(tmp_path)).read("events", 1)
+    found = checkpoint_position(str(tmp_path), "events")
     assert found.offsets == {0: 5}
     (note,) = found.notes
     assert note.startswith("batch 7 was started and not committed")
@@ -71,7 +71,7 @@ def test_checkpoint_sources_other_than_kafka_are_ignored(tmp_path: Path) -> None
     """Files, a Delta table, a rate, and a source without an offset yet."""
     delta = {"sourceVersion": 1, "reservoirId": "id", "reservoirVersion": 4, "index": -1}
     write(tmp_path, 0, ["-", {"logOffset": 3}, delta, "17", kafka(p0=5)])
-    assert StreamCheckpoint(str(tmp_path)).read("events", 1).offsets == {0: 5}
+    assert checkpoint_position(str(tmp_path), "events").offsets == {0: 5}
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_query_of_several_topics_gives_each_pipeline_its_topic(
 ) -> None:
     """The topic says which of them."""
     write(tmp_path, 0, sources)
-    assert StreamCheckpoint(str(tmp_path)).read("events", 1).offsets == {0: 5}
-    assert StreamCheckpoint(str(tmp_path)).read("prices", 1).offsets == {0: 6}
+    assert checkpoint_position(str(tmp_path), "events").offsets == {0: 5}
+    assert checkpoint_position(str(tmp_path), "prices").offsets == {0: 6}
 
 
 def test_a_checkpoint_without_a_committed_batch_is_refused(tmp_path: Path) -> None:
@@ -157,14 +157,14 @@ def test_a_checkpoint_written_by_spark_is_read(
 
     produce_values(broker.bootstrap, name, 5)
     run()
-    assert StreamCheckpoint(str(checkpoint)).read(name, 2).offsets == {0: 5, 1: 0}
+    assert checkpoint_position(str(checkpoint), name).offsets == {0: 5, 1: 0}
     produce_values(broker.bootstrap, name, 3, partition=1)
     run()
-    found = StreamCheckpoint(str(checkpoint)).read(name, 2)
+    found = checkpoint_position(str(checkpoint), name)
     assert (found.offsets, found.notes) == ({0: 5, 1: 3}, ())
     # The query was killed before it could say that its last batch was done.
     newest = max(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdecimal())
     (checkpoint / "commits" / str(newest)).unlink()
-    found = StreamCheckpoint(str(checkpoint)).read(name, 2)
+    found = checkpoint_position(str(checkpoint), name)
     assert found.offsets == {0: 5, 1: 0}
     assert len(found.notes) == 1

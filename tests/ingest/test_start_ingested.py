@@ -9,7 +9,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from tidemark.ingest.errors import InvalidStart
-from tidemark.ingest.start_ingested import IngestedTable
+from tidemark.ingest.start_ingested import ingested_position
 
 ROW = pa.table({"id": pa.array(["a"])})
 
@@ -32,7 +32,7 @@ def test_ingested_table_gives_the_offset_after_the_last_one(tmp_path: Path) -> N
     """Its transactions carry the last offset, ends here are exclusive; the newest commit counts."""
     commit(tmp_path, p0=4, p1=0)
     commit(tmp_path, p0=9, p11=2)
-    found = IngestedTable(str(tmp_path), "web_requests").read("web_requests", 12)
+    found = ingested_position(str(tmp_path), "web_requests", 12)
     assert found.offsets == {0: 10, 1: 1, 11: 3}
     assert found.source == f"transactions of 'web_requests' in the Delta table {tmp_path}"
 
@@ -40,7 +40,7 @@ def test_ingested_table_gives_the_offset_after_the_last_one(tmp_path: Path) -> N
 def test_ingested_table_includes_partitions_that_the_topic_lacks(tmp_path: Path) -> None:
     """They are a sign of another topic, which the core refuses."""
     commit(tmp_path, p0=4, p7=4)
-    assert IngestedTable(str(tmp_path), "web_requests").read("events", 2).offsets == {0: 5, 7: 5}
+    assert ingested_position(str(tmp_path), "web_requests", 2).offsets == {0: 5, 7: 5}
 
 
 def test_transactions_of_another_job_are_ignored(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_transactions_of_another_job_are_ignored(tmp_path: Path) -> None:
     commit(tmp_path, p0=4)
     for app_id in ("web", "web_requests-0", "Web_requests"):
         with pytest.raises(InvalidStart) as refused:
-            IngestedTable(str(tmp_path), app_id).read("events", 1)
+            ingested_position(str(tmp_path), app_id, 1)
         assert f"{app_id}-0" in refused.value.rule
 
 
@@ -56,6 +56,6 @@ def test_a_folder_without_a_table_is_refused_and_not_changed(tmp_path: Path) -> 
     """A folder without a log, and none at all."""
     for path in (tmp_path, tmp_path / "nosuch"):
         with pytest.raises(InvalidStart) as refused:
-            IngestedTable(str(path), "web_requests").read("events", 1)
+            ingested_position(str(path), "web_requests", 1)
         assert refused.value.rule == "a Delta table"
     assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,8 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
 from tidemark.cli.console import err, out, print_json, print_table
 from tidemark.ingest.errors import InvalidStart
-from tidemark.ingest.start import OffsetSource, StartOutcome, StartResult
-from tidemark.ingest.start_rules import OtherPartitions, given_offsets
+from tidemark.ingest.start import StartOutcome, StartResult
+from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
 
 
 def register(app: typer.Typer) -> None:
@@ -71,15 +71,15 @@ def start(
     tidemark start prices --offsets 0:5,1:17 --others earliest
     """  # noqa: D301  click's mark for lines that stay lines
     app = App.from_environment()
-    source = _source(app, pipeline, group, checkpoint, table, app_id, offsets)
-    done = app.pipeline(pipeline).begin(source, requester(), reason, others=others, dry_run=dry_run)
+    found = _position(app, pipeline, group, checkpoint, table, app_id, offsets)
+    done = app.pipeline(pipeline).begin(found, requester(), reason, others=others, dry_run=dry_run)
     if as_json:
         print_json(done.as_record())
         return
     _print_start(pipeline, done)
 
 
-def _source(
+def _position(
     app: App,
     pipeline: str,
     group: str | None,
@@ -87,8 +87,8 @@ def _source(
     table: str | None,
     app_id: str | None,
     offsets: str | None,
-) -> OffsetSource:
-    """The one source that was named.
+) -> SourceOffsets:
+    """Return the position of the one source that the options select.
 
     Raises:
         InvalidStart
@@ -113,11 +113,11 @@ def _source(
             seen=" and ".join(chosen) or "none of them",
         )
     if group is not None:
-        return app.pipeline(pipeline).group_source(group)
+        return app.pipeline(pipeline).group_position(group)
     if checkpoint is not None:
-        return app.pipeline(pipeline).checkpoint_source(checkpoint)
+        return app.pipeline(pipeline).checkpoint_position(checkpoint)
     if table is not None and app_id is not None:
-        return app.pipeline(pipeline).ingested_source(table, app_id)
+        return app.pipeline(pipeline).ingested_position(table, app_id)
     return given_offsets(offsets or "")
 
 

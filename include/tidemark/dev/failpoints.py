@@ -29,7 +29,6 @@ from tidemark.ingest.protocols import (
     TopicLogReader,
     TopicReader,
 )
-from tidemark.ingest.start import OffsetSource
 from tidemark.maintenance.service import MaintainedTable
 from tidemark.quality.gx.checker import CheckResults
 from tidemark.quality.publication_service import PublicationTable
@@ -55,7 +54,6 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "quality": (QualityChecker,),
     "quality_pages": (QualityPages,),
     "sink": (Sink,),
-    "source": (OffsetSource,),
     "results": (CheckResults,),
     "registry": (SchemaRegistry,),
     "schemas": (SchemaStore,),

@@ -26,23 +26,6 @@ from tidemark.spec.model import PipelineSpec
 log = logging.getLogger(__name__)
 
 
-class OffsetSource(Protocol):
-    """Reads the position of another consumer in a topic, and changes nothing of it."""
-
-    def read(self, topic: str, partitions: int) -> SourceOffsets:
-        """Return the next offset to read, by partition; may lack partitions.
-
-        Args:
-            topic: Topic name.
-            partitions: Number of partitions of the topic.
-
-        Raises:
-            InvalidStart: The source is unusable, or has no offsets of this topic.
-            KafkaUnavailable, KafkaRefused
-        """
-        ...
-
-
 class GroupReader(Protocol):
     """Reads committed offsets of consumer groups without joining them."""
 
@@ -139,28 +122,26 @@ class StartResult:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSource:
-    """The committed offsets of a consumer group."""
+def group_position(
+    groups: GroupReader, group: str, topic: str, partitions: Collection[int]
+) -> SourceOffsets:
+    """Return the committed offsets of a consumer group in some partitions of a topic.
 
-    groups: GroupReader
-    group: str
-
-    def read(self, topic: str, partitions: int) -> SourceOffsets:
-        """Implement `OffsetSource.read`."""
-        source = f"offsets of consumer group {self.group!r}"
-        offsets = self.groups.committed(self.group, topic, range(partitions))
-        if not offsets:
-            raise InvalidStart(
-                source=source, rule=f"committed offsets of topic {topic!r}", seen="none"
-            )
-        notes: tuple[str, ...] = ()
-        if self.groups.has_members(self.group):
-            notes = (
-                f"consumer group {self.group!r} has members; records that they read from now on "
-                "are read twice, so stop them and run the command again",
-            )
-        return SourceOffsets(source=source, offsets=offsets, notes=notes)
+    Raises:
+        InvalidStart: The group has no committed offsets of the topic.
+        TopicMissing, KafkaUnavailable, KafkaRefused
+    """
+    source = f"offsets of consumer group {group!r}"
+    offsets = groups.committed(group, topic, partitions)
+    if not offsets:
+        raise InvalidStart(source=source, rule=f"committed offsets of topic {topic!r}", seen="none")
+    notes: tuple[str, ...] = ()
+    if groups.has_members(group):
+        notes = (
+            f"consumer group {group!r} has members; records that they read from now on are read "
+            "twice, so stop them and run the command again",
+        )
+    return SourceOffsets(source=source, offsets=offsets, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +156,7 @@ class StartService:
 
     def begin(
         self,
-        source: OffsetSource,
+        found: SourceOffsets,
         requested_by: str,
         reason: str | None = None,
         *,
@@ -188,7 +169,7 @@ class StartService:
         lost its answer can be run again.
 
         Args:
-            source: The other consumer's position.
+            found: The other consumer's position.
             requested_by: The operator.
             reason: The operator's reason, recorded after the source.
             others: Where to start in partitions without an offset from the source.
@@ -197,7 +178,7 @@ class StartService:
         Raises:
             NotLive: The pipeline is a copy, which lands backfills only.
             AlreadyStarted: The pipeline has other start offsets, or another recorded reason.
-            InvalidStart: The source is unusable, or its offsets do not fit the topic.
+            InvalidStart: The offsets do not fit the topic.
             UnknownPartition: The source has an offset of a partition that the topic lacks.
             TopicMissing, KafkaUnavailable, KafkaRefused
             HistoriesDiverge: The data table and the control table have different histories.
@@ -205,7 +186,6 @@ class StartService:
         """
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
-        found = source.read(self.spec.topic, len(self._watermarks().partitions))
         recorded_reason = start_reason(found, others, reason)
         return retry_on_conflict(
             lambda: self._begin(found, others, requested_by, recorded_reason, dry_run=dry_run)
@@ -222,7 +202,7 @@ class StartService:
     ) -> StartResult:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         # Read after the source, so the log contains every offset that the source had read.
-        watermarks = self._watermarks()
+        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         if ledger.starts:  # fence: pipeline-starts-once
             _check_same_start(ledger, watermarks, found, reason)
             return _result(StartOutcome.NOTHING, watermarks, ledger.starts, found, reason)
@@ -238,9 +218,6 @@ class StartService:
             reason,
         )
         return _result(StartOutcome.RECORDED, watermarks, offsets, found, reason)
-
-    def _watermarks(self) -> TopicWatermarks:
-        return self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
 
 
 def _check_same_start(

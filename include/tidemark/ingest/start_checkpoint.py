@@ -18,81 +18,84 @@ from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start_rules import SourceOffsets
 
 
-class StreamCheckpoint:
-    """Reads the checkpoint folder of one query.
+def checkpoint_position(path: str, topic: str) -> SourceOffsets:
+    """Return the end of the newest committed batch of a query.
 
     Args:
-        path: A local path.
+        path: The checkpoint folder, a local path.
+        topic: Topic name.
+
+    Raises:
+        InvalidStart: There is no checkpoint or no committed batch, or the query does not read this
+            topic exactly once.
     """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._source = f"Structured Streaming checkpoint {path}"
-
-    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the protocol's
-        """Implement `OffsetSource.read`: return the end of the newest committed batch.
-
-        Raises:
-            InvalidStart: There is no checkpoint or no committed batch, or the query does not read
-                this topic exactly once.
-        """
-        if re.match(r"[a-z][a-z0-9+.-]*:", self._path):
-            raise self._unusable("a local path; copy the folders offsets and commits", "a URI")
-        begun, committed = self._batches("offsets"), self._batches("commits")
-        if not committed:
-            raise self._unusable(
-                "a committed batch (commits/0 or later)",
-                f"batch {max(begun)} started, none committed" if begun else "no batch",
-            )
-        newest = max(committed)
-        if newest not in begun:
-            raise self._unusable(f"the file offsets/{newest} of the committed batch", "none")
-        notes: tuple[str, ...] = ()
-        if (later := max(begun)) > newest:
-            notes = (
-                f"batch {later} was started and not committed; its records may be in the stream's "
-                "own table already, and are read again",
-            )
-        return SourceOffsets(
-            source=f"{self._source}, batch {newest}",
-            offsets=self._of_topic(topic, self._lines(newest)),
-            notes=notes,
+    if re.match(r"[a-z][a-z0-9+.-]*:", path):
+        raise _unusable(path, "a local path; copy the folders offsets and commits", "a URI")
+    begun, committed = _batches(path, "offsets"), _batches(path, "commits")
+    if not committed:
+        raise _unusable(
+            path,
+            "a committed batch (commits/0 or later)",
+            f"batch {max(begun)} started, none committed" if begun else "no batch",
         )
+    newest = max(committed)
+    if newest not in begun:
+        raise _unusable(path, f"the file offsets/{newest} of the committed batch", "none")
+    notes: tuple[str, ...] = ()
+    if (later := max(begun)) > newest:
+        notes = (
+            f"batch {later} was started and not committed; its records may be in the stream's "
+            "own table already, and are read again",
+        )
+    return SourceOffsets(
+        source=f"{_name(path)}, batch {newest}",
+        offsets=_offsets_of_topic(path, topic, _lines(path, newest)),
+        notes=notes,
+    )
 
-    def _batches(self, folder: str) -> set[int]:
-        """Return the batch numbers of a folder; other files are checksums and unfinished files."""
-        try:
-            names = [file.name for file in (Path(self._path) / folder).iterdir()]
-        except OSError as failed:
-            raise self._unusable(
-                "a folder with the folders offsets and commits", str(failed.strerror)
-            ) from failed
-        return {int(name) for name in names if name.isdecimal()}
 
-    def _lines(self, batch: int) -> list[str]:
-        """Return the lines of the sources."""
-        file = Path(self._path) / "offsets" / str(batch)
-        try:
-            version, _, *sources = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as failed:
-            raise self._unusable(f"offsets/{batch} as Spark writes it", str(failed)) from failed
-        if version.strip() != "v1":
-            raise self._unusable("version v1 of offsets files", repr(version))
-        return sources
+def _batches(path: str, folder: str) -> set[int]:
+    """Return the batch numbers of a folder; other files are checksums and unfinished files."""
+    try:
+        names = [file.name for file in (Path(path) / folder).iterdir()]
+    except OSError as failed:
+        raise _unusable(
+            path, "a folder with the folders offsets and commits", str(failed.strerror)
+        ) from failed
+    return {int(name) for name in names if name.isdecimal()}
 
-    def _of_topic(self, topic: str, lines: list[str]) -> Mapping[int, int]:
-        found = [places for line in lines for places in _kafka_offsets(line).items()]
-        topics = [name for name, _ in found]
-        wanted = [offsets for name, offsets in found if name == topic]
-        if len(wanted) != 1:
-            raise self._unusable(
-                f"a query with one source that reads topic {topic!r}",
-                f"topic(s) {', '.join(map(repr, topics))}" if topics else "no Kafka offsets",
-            )
-        return wanted[0]
 
-    def _unusable(self, rule: str, seen: str) -> InvalidStart:
-        return InvalidStart(source=self._source, rule=rule, seen=seen)
+def _lines(path: str, batch: int) -> list[str]:
+    """Return the lines of the sources."""
+    file = Path(path) / "offsets" / str(batch)
+    try:
+        version, _, *sources = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as failed:
+        raise _unusable(path, f"offsets/{batch} as Spark writes it", str(failed)) from failed
+    if version.strip() != "v1":
+        raise _unusable(path, "version v1 of offsets files", repr(version))
+    return sources
+
+
+def _offsets_of_topic(path: str, topic: str, lines: list[str]) -> Mapping[int, int]:
+    found = [places for line in lines for places in _kafka_offsets(line).items()]
+    topics = [name for name, _ in found]
+    wanted = [offsets for name, offsets in found if name == topic]
+    if len(wanted) != 1:
+        raise _unusable(
+            path,
+            f"a query with one source that reads topic {topic!r}",
+            f"topic(s) {', '.join(map(repr, topics))}" if topics else "no Kafka offsets",
+        )
+    return wanted[0]
+
+
+def _name(path: str) -> str:
+    return f"Structured Streaming checkpoint {path}"
+
+
+def _unusable(path: str, rule: str, seen: str) -> InvalidStart:
+    return InvalidStart(source=_name(path), rule=rule, seen=seen)
 
 
 def _kafka_offsets(line: str) -> Mapping[str, Mapping[int, int]]:

@@ -36,18 +36,7 @@ class SourceOffsets:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenOffsets:
-    """Offsets from the command line."""
-
-    offsets: Mapping[int, int]
-
-    def read(self, topic: str, partitions: int) -> SourceOffsets:  # noqa: ARG002  the protocol's
-        """Implement `OffsetSource.read`."""
-        return SourceOffsets(source="offsets given by hand", offsets=self.offsets)
-
-
-def given_offsets(text: str) -> GivenOffsets:
+def given_offsets(text: str) -> SourceOffsets:
     """Parse `PARTITION:OFFSET,PARTITION:OFFSET`.
 
     Raises:
@@ -68,7 +57,7 @@ def given_offsets(text: str) -> GivenOffsets:
                 source="--offsets", rule="each partition once", seen=f"partition {partition} twice"
             )
         offsets[partition] = offset
-    return GivenOffsets(offsets=offsets)
+    return SourceOffsets(source="offsets given by hand", offsets=offsets)
 
 
 def start_reason(found: SourceOffsets, others: OtherPartitions | None, reason: str | None) -> str:
