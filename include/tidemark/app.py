@@ -26,7 +26,7 @@ from tidemark.engines import Engines
 from tidemark.pipeline import Environment, Pipeline, utc_now
 from tidemark.spark.engine import Server
 from tidemark.spark.sessions import ApplicationSessions, Sessions
-from tidemark.spec.errors import SpecError, UnknownPipeline
+from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -136,23 +136,15 @@ class App:
         return self.spec_folder.specs
 
     def valid_specs(self, refs: Iterable[str]) -> list[PipelineSpec]:
-        """Return the specs of some pipelines, without those that have no valid spec.
+        """Return the specs of some tables, without tables that no valid spec defines.
 
         The next step refuses these and continues with the others.
         """
         specs = []
         for ref in refs:
-            with suppress(UnknownPipeline, SpecError, InvalidSelection):
+            with suppress(TidemarkError):
                 specs.append(self.spec(ref))
         return specs
-
-    def group(self, name: str) -> list[PipelineSpec]:
-        """Return the pipelines of a group, by name.
-
-        Raises:
-            SpecError: The folder of specs does not exist.
-        """
-        return [spec for spec in self.specs.values() if spec.group == name]
 
     # -- what pipelines share ----------------------------------------------------------------------
 

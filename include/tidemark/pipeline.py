@@ -26,7 +26,7 @@ from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
-from tidemark.spec.decode import Part
+from tidemark.spec.decode import Part, PublishRule
 from tidemark.spec.errors import IsTyped
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
@@ -133,6 +133,16 @@ class Pipeline:
         """The text of `ref`."""
         return self.spec.name
 
+    def table_version(self) -> int:
+        """Return the newest version of the table; -1 if it does not exist."""
+        from tidemark.lake.delta_errors import translate_delta_errors
+        from tidemark.lake.table_io import open_if_exists
+
+        uri = self._uri(self.spec.target)
+        with translate_delta_errors(uri, "reading the table"):
+            table = open_if_exists(uri)
+            return -1 if table is None else table.version()
+
     @property
     def typed(self) -> Pipeline:
         """The typed table of the pipeline.
@@ -147,6 +157,10 @@ class Pipeline:
     @property
     def _typed(self) -> Pipeline:
         return Pipeline(self.live.typed_pipeline(), self.live, self.environment)
+
+    @property
+    def _live(self) -> Pipeline:
+        return Pipeline(self.live, self.live, self.environment)
 
     def _check_kind(self, *kinds: PipelineKind) -> None:
         if self.ref.kind not in kinds:
@@ -254,11 +268,12 @@ class Pipeline:
             NotDecoded: The spec defines no typed table.
         """
         from tidemark.lake.data_table import DeltaDataTable
-        from tidemark.typed.decoder import DecodePlanner
+        from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
         from tidemark.typed.schemas import SchemaResolver
 
         spec = self.live.typed_pipeline()
         decode = self.live.decoding()
+        is_always = decode.publish is PublishRule.ALWAYS
         bronze = self._armed("bronze", DeltaDataTable(self._uri(self.live.target), reads_only=True))
         table = self.typed._typed_tables()
         return DecodePlanner(
@@ -277,6 +292,7 @@ class Pipeline:
                 table=table,
             ),
             now=utc_now,
+            hidden=HiddenOffsets if is_always else self._live.publication.hidden,
         )
 
     @property

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
@@ -25,6 +25,9 @@ from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef
 from tidemark.spec.upsert import MergePlan
+
+if TYPE_CHECKING:
+    from tidemark.typed.decoder import DecodeBacklog
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +91,15 @@ class Left:
         newest: The newest landed plan; None if none has landed.
         unchecked: Landed plans without a check result or a decision.
         to_decode: Number of offsets to decode, to decode again, or to take out of the typed table.
+        unchecked_offsets: Number of landed offsets that are decoded after a check or an operator
+            publishes them.
         merge: The next merge into the upsert table; None if that table is up to date.
     """
 
     newest: int | None
     unchecked: tuple[int, ...] = ()
     to_decode: int = 0
+    unchecked_offsets: int = 0
     merge: MergePlan | None = None
 
     @property
@@ -106,6 +112,7 @@ class Left:
         return {
             "to_check": list(self.unchecked),
             "to_decode": self.to_decode,
+            "unchecked": self.unchecked_offsets,
             "to_merge": self.merge.as_record() if self.merge else None,
         }
 
@@ -115,10 +122,12 @@ def left(app: App, pipeline: str) -> Left:
     newest = app.control.summary(pipeline).last_landed_sequence
     if newest is None:
         return Left(newest=None)
+    backlog = _backlog(app, pipeline)
     return Left(
         newest=newest,
         unchecked=tuple(app.pipeline(pipeline).publication.unchecked()),
-        to_decode=_to_decode(app, pipeline),
+        to_decode=backlog.offsets if backlog else 0,
+        unchecked_offsets=backlog.unchecked if backlog else 0,
         merge=app.pipeline(pipeline).upserts.next() if _has_upsert(app, pipeline) else None,
     )
 
@@ -135,7 +144,8 @@ def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
     planned = offsets_of(app, plans)
     if planned is None:
         return None
-    return planned + sum(_to_decode(app, plan.pipeline) for plan in plans)
+    backlogs = [_backlog(app, plan.pipeline) for plan in plans]
+    return planned + sum(each.offsets + each.unchecked for each in backlogs if each)
 
 
 def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
@@ -305,8 +315,8 @@ def describe(step: Result) -> str:
     return f"publish: plan {step['plan']} is {step['status']}"
 
 
-def _to_decode(app: App, pipeline: str) -> int:
-    return app.pipeline(pipeline).decoder.backlog().offsets if _has_typed(app, pipeline) else 0
+def _backlog(app: App, pipeline: str) -> DecodeBacklog | None:
+    return app.pipeline(pipeline).decoder.backlog() if _has_typed(app, pipeline) else None
 
 
 def _has_typed(app: App, pipeline: str) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import PROJECT
 
 OF_TASKS = (
-    *(f"tidemark.airflow.{name}" for name in ("groups", "maintenance", "operators", "tasks")),
+    *(f"tidemark.airflow.{name}" for name in ("chunks", "maintenance", "operators", "tasks")),
     *("deltalake", "tidemark.kafka.watermarks", "tidemark.spark.settings"),
 )
 """What a task loads before it does anything."""

@@ -68,18 +68,17 @@ def serialized(file: str, environ: Mapping[str, str] | None = None) -> str:
     return json.dumps([DagSerialization.to_dict(dag) for dag in bag.dags.values()], default=str)
 
 
-def run_job(
-    environ: Mapping[str, str], operator: str = "TidemarkJobOperator", **arguments: Any
-) -> dict[str, Any]:
-    """How an operator that submits jobs ends, and what it leaves behind."""
+def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """How the operator ends that calls a function with jobs, and what it leaves behind."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from tidemark.airflow import groups, operators
+    from tidemark.airflow import chunks, tasks
+    from tidemark.airflow.operators import JobOperator
 
     os.environ.update(environ)
     before = dict(os.environ)
-    module = operators if hasattr(operators, operator) else groups
-    job = getattr(module, operator)(task_id="job", **arguments)
+    (module,) = (each for each in (tasks, chunks) if defines(each, task))
+    job = JobOperator(task_id="job", python_callable=getattr(module, task), op_kwargs=arguments)
     failure: Exception | None = None
     try:
         job.execute({})
@@ -127,15 +126,32 @@ def tell_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
 
 
 def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
-    from tidemark.airflow import alarms, groups, maintenance, tasks
+    from tidemark.airflow import alarms, chunks, maintenance, tasks
 
-    if task in ("plan_run", "plan_group"):
+    if task == "plan_run":
         arguments["dag_run"] = _dag_run(**arguments.get("dag_run", {"run_type": "scheduled"}))
-    (module,) = (each for each in (tasks, groups, maintenance, alarms) if defines(each, task))
+    if task in ("plan_run", "publish_run"):
+        arguments["ti"] = TaskInstance(arguments.pop("versions", None))
+    (module,) = (each for each in (tasks, chunks, maintenance, alarms) if defines(each, task))
     try:
         return getattr(module, task)(**arguments), None
     except Exception as error:  # noqa: BLE001  its type is the answer
         return None, error
+
+
+class TaskInstance:
+    """The XCom of one run with one value: the versions of tables when the run was planned."""
+
+    def __init__(self, versions: dict[str, int] | None) -> None:
+        self._versions = versions
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        """Print the value."""
+        print(f"xcom {key}={json.dumps(value)}")
+
+    def xcom_pull(self, task_ids: str, key: str) -> dict[str, int] | None:  # noqa: ARG002
+        """Return the value."""
+        return self._versions
 
 
 def _dag_run(run_type: str, start: str | None = None, end: str | None = None) -> SimpleNamespace:

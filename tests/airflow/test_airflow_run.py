@@ -51,7 +51,8 @@ DATED = "tidemark_dated"
 MEMBERS = {"ebb": "earliest", "flood": "earliest", "lost": "none"}
 # Each pipeline belongs to one test, which creates the topic of the same name.
 SHARED = {
-    "clicks": SPEC.format(topic="clicks"),
+    "clicks": SPEC.format(topic="clicks")
+    + "decode: {key: {format: string}, value: {format: string}, upsert: {}}\n",
     "dated": "name: dated\ntopic: dated\nschedule: '@monthly'\nstart: latest\nretries: 0\n",
     **{
         name: f"name: {name}\ntopic: {name}\nschedule: '@yearly'\nretries: 0\n"
@@ -114,18 +115,26 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
     version = DeltaTable(uri).version()
 
     second = finished(api, api.trigger(DAG))
-    states = {"plan": "success", "ingest": "skipped", "quality": "skipped", "publish": "skipped"}
-    assert second.tasks == states
+    assert second.tasks == {**dict.fromkeys(first.tasks, "skipped"), "plan": "success"}
 
     clear_tasks(api, DAG, first.run_id, ["ingest"], downstream=False)
     assert set(finished(api, first.run_id).tasks.values()) == {"success"}
     assert DeltaTable(uri).version() == version
     assert rows(uri) == sorted(landed)
 
-    (event,) = asset_events(api, DAG)
+    events = {event.uri: event for event in asset_events(api, DAG)}
+    assert set(events) == {f"x-tidemark://{each}/clicks" for each in ("bronze", "typed", "upsert")}
+    typed = app.layout.data_table("silver/clicks")
+    assert rows(typed) == sorted(landed)
+    assert events["x-tidemark://typed/clicks"].extra == {
+        "pipeline": "clicks@typed",
+        "table": typed,
+        "table_version": DeltaTable(typed).version(),
+        "since_version": -1,
+    }
+    event = events["x-tidemark://bronze/clicks"]
     record = app.control.ledger("clicks").plans[1]
     assert record.held_now is not None
-    assert event.uri == "x-tidemark://bronze/clicks"
     assert event.run_id == first.run_id
     assert event.extra == {
         "pipeline": "clicks",
@@ -165,7 +174,7 @@ def test_backfills_by_form_and_by_date(
     api.set_paused(FORM, False)
     form = {"pipeline": "dated", "retained": True, "partitions": "0", "chunk": 8}
     filled = finished(api, api.trigger(FORM, conf=form), FORM)
-    tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "quality", "publish") for n in (0, 1)}
+    tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "check", "publish") for n in (0, 1)}
     assert filled.tasks == dict.fromkeys(["request", "complete", *tasks], "success")
     app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
     uri = app.layout.data_table("bronze/dated")
@@ -286,7 +295,7 @@ def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
     assert first.tasks == {
         "plan": "failed",
         "ingest": "success",
-        "quality": "success",
+        "check": "success",
         "publish": "success",
         "complete": "upstream_failed",
     }
@@ -304,7 +313,7 @@ def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
     assert second.tasks == {
         "plan": "failed",
         "ingest": "skipped",
-        "quality": "skipped",
+        "check": "skipped",
         "publish": "skipped",
         "complete": "upstream_failed",
     }

@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 
 from tests.airflow.conftest import Probe
 from tests.support.webhook import listening
+from tidemark.backfill.errors import UnknownBackfill
+from tidemark.connections import kafka_connection
 from tidemark.core.errors import TidemarkError
-from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.table_io import query_rows
 from tidemark.report.errors import LagTooLarge
 
@@ -90,10 +91,10 @@ def test_an_alarm_fails_with_what_to_do(task_probe: Probe) -> None:
     ("task", "arguments", "error", "command"),
     [
         (
-            "publish_run",
-            {"plan": "3", "outlet_events": {}},
-            UnknownPlan(pipeline="prices", sequence=3, latest=None),
-            "`tidemark plan prices`",
+            "finish_backfill",
+            {"requested_by": "a run", "chunks": [1]},
+            UnknownBackfill(pipeline="prices", requested_by="a run", chunk=1, chunks=0),
+            "Request the offsets again",
         ),
         ("raise_alarms", {"alarms": [LAG.as_record()]}, LAG, "`tidemark ingest prices`"),
     ],
@@ -108,7 +109,8 @@ def test_what_is_told_has_the_command_that_helps(
 ) -> None:
     """Of a task that failed with a named error, and of an alarm: the error's own next step."""
     with listening() as webhook:
-        environ = {"TIDEMARK_HOME": str(tmp_path), **webhook.environ()}
+        kafka = {"AIRFLOW_CONN_KAFKA_DEFAULT": kafka_connection("127.0.0.1:1")}
+        environ = {"TIDEMARK_HOME": str(tmp_path), **webhook.environ(), **kafka}
         task_probe.ask("tell_of", task=task, environ=environ, pipeline="prices", **arguments)
     ((_, body),) = webhook.heard
     assert body["text"].startswith("d.t of r failed: ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -46,19 +45,19 @@ class Tides:
         self._app = App(environ=self._environ)
         self._uri = self._app.layout.data_table("bronze/tides")
 
-    def plan(self, run_type: str) -> Any:
-        """What the task `plan` of the one run comes to, when this has made the run."""
+    def plan(self, run_type: str) -> int | None:
+        """Call the task `plan` of the one run, made by this; return the number of its plan."""
         asked_by = self._probe.ask("requester", dag_id=DAG, run_id=RUN, run_type=run_type).value
         answer = self._probe.ask(
             "call_task",
             task="plan_run",
             environ=self._environ,
-            pipeline="tides",
+            pipelines=["tides"],
             requested_by=asked_by,
             dag_run={"run_type": run_type, **JUNE},
         ).value
-        assert answer["error"] is None
-        return answer["result"]
+        assert answer == {"error": None, "result": True}
+        return self._app.control.summary("tides").plan_requested_by(asked_by)
 
     def land(self, plan: int) -> bool:
         """Execute a plan; whether anything was written."""
@@ -100,8 +99,7 @@ def test_an_interval_that_is_made_again_lands_once(
     name = topic(partitions=2, config={"retention.ms": "-1"})
     produce_months(broker.bootstrap, name, {5: 4, 6: 6, 7: 3})
     tides = Tides(task_probe, tmp_path, broker.bootstrap, name)
-    scheduled = {"pipeline": "tides", "plan": 1}
-    by_date = {"pipeline": "tides", "plan": 2}
+    scheduled, by_date = 1, 2
     both = {1: [(0, 10, 13), (1, 10, 13)], 2: [(0, 4, 10), (1, 4, 10)]}
 
     assert tides.plan("scheduled") == scheduled

@@ -68,8 +68,7 @@ class Chunks:
         return self._probe.ask(
             "run_job",
             environ={**self._environ, "CODE": str(int(code))},
-            operator="ChunkJobOperator",
-            job=job,
+            task=f"{job}_chunk",
             pipeline="prices",
             requested_by=RUN,
             chunk=chunk,
@@ -88,13 +87,13 @@ def chunks(task_probe: Probe, spark_submit: Path) -> Chunks:
     return Chunks(task_probe, spark_submit)
 
 
-def test_quality_is_of_what_its_chunk_has_landed_and_plans_nothing(chunks: Chunks) -> None:
+def test_a_check_is_of_what_its_chunk_has_landed_and_plans_nothing(chunks: Chunks) -> None:
     """Cleared after the plan was given up, it would otherwise leave a new one open."""
     chunks.planned(1, chunk_requester(RUN, 1), landed=True)
     chunks.planned(2, chunk_requester(RUN, 2), landed=True)
-    chunks.run("quality", 2)
+    chunks.run("check", 2)
     assert chunks.submitted() == ["prices=2"]
-    assert chunks.run("quality", 3).value["kind"] == "AirflowSkipException"
+    assert chunks.run("check", 3).value["kind"] == "AirflowSkipException"
 
 
 def test_a_chunk_that_was_left_half_way_lands_before_the_next(chunks: Chunks) -> None:

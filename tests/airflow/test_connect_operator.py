@@ -57,13 +57,13 @@ def connecting(
 
 
 def run(probe: Probe, environ: dict[str, str], server: Server, token: str) -> Answer:
-    """Run the ingest operator on plan 1."""
+    """Run the ingest task of the run with plan 1."""
     return probe.ask(
         "run_job",
         environ=connecting(environ, server, token),
-        job="ingest",
-        pipeline="events",
-        plan="1",
+        task="ingest_run",
+        pipelines=["events"],
+        requested_by="a run",
     )
 
 
@@ -142,8 +142,10 @@ _FORM = {
 }
 
 PLANNERS: dict[str, tuple[str, dict[str, object]]] = {
-    "a run": ("call_task", {"task": "plan_run", "pipeline": "unplanned", "requested_by": "a run"}),
-    "a group": ("call_task", {"task": "plan_group", "group": "all", "requested_by": "a run"}),
+    "a run": (
+        "call_task",
+        {"task": "plan_run", "pipelines": ["unplanned"], "requested_by": "a run"},
+    ),
     "a form": (
         "call_task",
         {
@@ -156,14 +158,13 @@ PLANNERS: dict[str, tuple[str, dict[str, object]]] = {
     "a chunk": (
         "run_job",
         {
-            "operator": "ChunkJobOperator",
-            "job": "ingest",
+            "task": "ingest_chunk",
             "pipeline": "unplanned",
             "requested_by": "before",
             "chunk": 1,
         },
     ),
-    "typed rows": ("run_job", {"operator": "DecodeOperator", "pipelines": ["unplanned"]}),
+    "typed rows": ("run_job", {"task": "decode_run", "pipelines": ["unplanned"]}),
 }
 """The call of the probe and its arguments, by the task that plans."""
 
@@ -174,7 +175,7 @@ def unplanned(environ: dict[str, str]) -> dict[str, str]:
     spec = Path(environ["TIDEMARK_PIPELINES"]) / "unplanned.yaml"
     text = (spec.parent / "events.yaml").read_text().replace("events", "unplanned")
     spec.write_text(
-        f"{text}group: all\ndecode: {{value: {{format: json, schema: {{n: long}}}}}}\n"
+        f"{text}decode: {{value: {{format: json, schema: {{n: long}}}}}}\n"
         "spark: {spark.driver.cores: '1'}\n"
     )
     backfills = App(environ=environ).pipeline("unplanned").backfills
@@ -206,7 +207,7 @@ def test_an_unreachable_server_leaves_no_plan_and_is_retried(
 ) -> None:
     """The task fails like the command, before it records anything."""
     question, arguments = PLANNERS["a run"]
-    arguments = {**arguments, "pipeline": "events", "requested_by": "another run"}
+    arguments = {**arguments, "pipelines": ["events"], "requested_by": "another run"}
     away = task_probe.ask(question, environ=connecting(environ), **arguments).value
     assert away["error"].startswith("EngineUnavailable: ")
     assert away["fails_now"] is False

@@ -48,31 +48,41 @@ def test_every_spec_has_a_dag_and_backfills_and_maintenance_have_one(dags: dict[
     assert set(dags) == {f"tidemark_{name}" for name in SPECS} | others
 
 
+CHAIN = {
+    "plan": ["complete", "ingest"],
+    "ingest": ["check", "complete"],
+    "check": ["complete", "publish"],
+    "publish": ["complete"],
+    "complete": [],
+}
+"""The tasks of a pipeline without a typed table, and their downstream tasks."""
+RULES = {
+    **dict.fromkeys(CHAIN, "all_done"),
+    "plan": "all_success",
+    "complete": "none_failed",
+}
+"""Trigger rules: a task continues with what can continue, and `complete` fails the run."""
+
+
 def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
-    """Four tasks in a row, each only after the one before has succeeded."""
+    """Each task continues after a failure of the one before."""
     for dag in (dags[f"tidemark_{name}"] for name in SPECS):
-        chain = {name: task["downstream"] for name, task in dag["tasks"].items()}
-        assert chain == {
-            "plan": ["ingest"],
-            "ingest": ["quality"],
-            "quality": ["publish"],
-            "publish": [],
-        }
-        assert {task["trigger_rule"] for task in dag["tasks"].values()} == {"all_success"}
+        assert {name: task["downstream"] for name, task in dag["tasks"].items()} == CHAIN
+        assert {name: task["trigger_rule"] for name, task in dag["tasks"].items()} == RULES
 
 
 def test_a_backfill_is_a_request_and_its_chunks_one_at_a_time(dags: dict[str, Any]) -> None:
     """The data table takes the plans of a pipeline's backfills in their order."""
     tasks = dags["tidemark_backfill"]["tasks"]
     assert {name: task["downstream"] for name, task in tasks.items()} == {
-        "request": ["chunk.ingest", "chunk.publish", "chunk.quality", "complete"],
-        "chunk.ingest": ["chunk.quality", "complete"],
-        "chunk.quality": ["chunk.publish"],
+        "request": ["chunk.check", "chunk.ingest", "chunk.publish", "complete"],
+        "chunk.ingest": ["chunk.check", "complete"],
+        "chunk.check": ["chunk.publish"],
         "chunk.publish": [],
         "complete": [],
     }
     at_once = {name: task["at_once"] for name, task in tasks.items()}
-    assert (at_once["chunk.ingest"], at_once["chunk.quality"]) == (1, 1)
+    assert (at_once["chunk.ingest"], at_once["chunk.check"]) == (1, 1)
     rules = {name: task["trigger_rule"] for name, task in tasks.items()}
     assert rules == {**dict.fromkeys(tasks, "all_success"), "complete": "all_done"}
 
@@ -119,7 +129,7 @@ def test_a_dag_says_what_its_spec_says(dags: dict[str, Any], name: str) -> None:
     assert dag["schedule"] == spec.schedule
     assert dag["tags"] == sorted(["tidemark", *spec.tags])
     assert {task["retries"] for task in dag["tasks"].values()} == {spec.retries}
-    assert dag["tasks"]["publish"]["outlets"] == [f"x-tidemark://bronze/{name}"]
+    assert dag["tasks"]["publish"]["outlets"] == [f"tidemark_{name}_tables"]
 
 
 def test_no_run_is_made_for_the_past_and_one_runs_at_a_time(dags: dict[str, Any]) -> None:
@@ -204,41 +214,39 @@ def test_a_broken_spec_is_an_import_error_and_takes_no_other_dag_down(
 
 
 def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
-    """Behind the usual chain, and only there; a group's pipelines do not."""
+    """Behind the usual chain; a group does if one of its pipelines does."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
     (tmp_path / "eager.yaml").write_text(spec.format("eager"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
     tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_eager"]
     chain = {name: task["downstream"] for name, task in tasks["tasks"].items()}
-    assert (chain["publish"], chain["more"], chain["again"]) == (["more"], ["again"], [])
-    (tmp_path / "grouped.yaml").write_text(spec.format("grouped") + "group: tides\n")
-    answer = probe.ask("parse", file="spec_errors.py", environ=environ).value
-    (text,) = answer["import_errors"].values()
-    assert "limits.catch_up: expected false in a group" in text
+    assert (chain["complete"], chain["more"], chain["again"]) == (["more"], ["again"], [])
+    (tmp_path / "eager.yaml").write_text(spec.format("eager") + "group: tides\n")
+    other = "name: other\ntopic: t\nschedule: '@daily'\ngroup: tides\n"
+    (tmp_path / "other.yaml").write_text(other)
+    found = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]
+    assert set(found["tidemark_group_tides"]["tasks"]) == {*CHAIN, "more", "again"}
 
 
-def test_a_typed_table_is_decoded_beside_the_quality_check(probe: Probe, tmp_path: Path) -> None:
-    """Also when nothing was planned: what was landed before may be left. Its tables are kept."""
+@pytest.mark.parametrize("group", ["", "group: tides\n"])
+def test_a_typed_table_and_an_upsert_table_follow_the_check(
+    probe: Probe, tmp_path: Path, group: str
+) -> None:
+    """`publish` is the last task that does something. Maintenance knows all tables."""
     decode = "{value: {format: string}, upsert: {}}"
-    spec = f"name: typed\ntopic: t\nschedule: '@daily'\ndecode: {decode}\n"
+    spec = f"name: typed\ntopic: t\nschedule: '@daily'\ndecode: {decode}\n{group}"
     (tmp_path / "typed.yaml").write_text(spec)
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
-    dag = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_typed"]
+    (dag,) = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"].values()
     assert "silver/typed_quarantine" in dag["doc_md"]
-    tasks = dag["tasks"]
-    assert tasks["ingest"]["downstream"] == ["decode", "quality"]
-    assert tasks["decode"]["trigger_rule"] == "none_failed"
-    assert tasks["decode"]["downstream"] == ["complete", "upsert"]
-    assert tasks["upsert"]["trigger_rule"] == "all_done"
-    (tmp_path / "typed.yaml").write_text(spec + "group: tides\n")
-    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
-        "tidemark_group_tides"
-    ]["tasks"]
-    assert (tasks["decode"]["downstream"], tasks["decode"]["trigger_rule"]) == (
-        ["complete", "upsert"],
-        "all_done",
-    )
-    assert tasks["upsert"]["downstream"] == ["complete"]
+    assert {name: task["downstream"] for name, task in dag["tasks"].items()} == {
+        **CHAIN,
+        "check": ["complete", "decode"],
+        "decode": ["complete", "upsert"],
+        "upsert": ["complete", "publish"],
+    }
+    rules = {name: task["trigger_rule"] for name, task in dag["tasks"].items()}
+    assert rules == {**RULES, "decode": "all_done", "upsert": "all_done"}
     kept = probe.ask("serialized", file="maintenance.py", environ=environ).value
     assert all(
         f'"{name}"' in kept for name in ("typed", "typed@typed", "typed@quarantine", "typed@upsert")
@@ -322,24 +330,10 @@ def test_a_group_has_one_dag_instead_of_one_for_each_pipeline(grouped: dict[str,
     assert "alone" not in dag["doc_md"]
 
 
-def test_a_groups_tasks_go_on_after_a_failure_and_the_last_one_tells(
-    grouped: dict[str, Any],
-) -> None:
-    """A run is as good as its last task: `complete` needs all the others."""
+def test_a_group_has_the_tasks_of_a_single_pipeline(grouped: dict[str, Any]) -> None:
+    """Each task handles all pipelines."""
+    for dag in grouped.values():
+        assert {name: task["downstream"] for name, task in dag["tasks"].items()} == CHAIN
+        assert {name: task["trigger_rule"] for name, task in dag["tasks"].items()} == RULES
     tasks = grouped["tidemark_group_tides"]["tasks"]
-    assert {name: task["downstream"] for name, task in tasks.items()} == {
-        "plan": ["complete", "ingest"],
-        "ingest": ["complete", "quality"],
-        "quality": ["complete", "publish"],
-        "publish": ["complete"],
-        "complete": [],
-    }
-    rules = {name: task["trigger_rule"] for name, task in tasks.items()}
-    assert rules == {
-        "plan": "all_success",
-        "ingest": "all_done",
-        "quality": "all_done",
-        "publish": "all_done",
-        "complete": "all_success",
-    }
-    assert tasks["publish"]["outlets"] == ["tidemark_group_tides"]
+    assert tasks["publish"]["outlets"] == ["tidemark_group_tides_tables"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.airflow.conftest import Answer, Probe, calling
 from tests.airflow.test_job_operator import SECRET
@@ -47,7 +48,7 @@ def run(task_probe: Probe, spark_submit: Path, code: int = ExitCode.OK, **more: 
     return task_probe.ask(
         "run_job",
         environ=environ_of(spark_submit, code) | more,
-        operator="DecodeOperator",
+        task="decode_run",
         pipelines=["events"],
     )
 
@@ -73,7 +74,11 @@ def submitted(spark_submit: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("code", "told", "fails_now"),
     [
-        (ExitCode.OK, "still open after execution: events@typed=1", False),
+        (
+            ExitCode.OK,
+            "Plan 1 of pipeline 'events@typed' is not in its data table after its commit",
+            False,
+        ),
         (ExitCode.REFUSED, "65", True),
         (ExitCode.TRANSIENT, "75", False),
     ],
@@ -114,9 +119,38 @@ def test_plans_are_submitted_until_all_is_decoded(
     lake.check()
 
 
-@pytest.mark.usefixtures("lake")
-def test_the_registry_is_a_connection_of_airflows(task_probe: Probe, spark_submit: Path) -> None:
-    """Looked up where Airflow keeps its connections; one that is not there is named."""
+def test_a_typed_table_that_changed_since_the_plan_has_an_event(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+) -> None:
+    """The event has both versions. A table without changes has no event."""
+    environ = environ_of(spark_submit, ExitCode.OK)
+
+    def publish(since: int) -> dict[str, Any]:
+        answer: dict[str, Any] = task_probe.ask(
+            "published", task="publish_run", environ=environ, alias="events", pipelines=["events"],
+            requested_by="a run", versions={"events@typed": since},
+        ).value  # fmt: skip
+        return answer
+
+    lake.run()
+    version = DeltaTable(lake.typed_uri).version()
+    assert publish(since=version - 1)["events"] == [
+        {
+            "asset": "tidemark_events_typed",
+            "pipeline": "events@typed",
+            "table": str(lake.typed_uri),
+            "table_version": version,
+            "since_version": version - 1,
+        }
+    ]
+    assert "AirflowSkipException" in publish(since=version)["error"]
+
+
+def test_an_undefined_connection_to_the_registry_is_named(
+    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+) -> None:
+    """The task reads it from Airflow's secrets backends."""
+    lake.land_values(framed(7, b"\x02"))
     spec = spark_submit.parent / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().replace("format: string", "format: avro"))
     answer = run(task_probe, spark_submit)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.conftest import Probe
+from tests.airflow.conftest import SPARK, Probe
 from tests.support.plans import append_events, make_plan, make_watermarks
 from tests.support.quality_reports import REPORT
 from tidemark.app import App
@@ -29,7 +29,11 @@ RUN = "airflow:tidemark_backfill:manual__1"
 def environ(tmp_path: Path) -> dict[str, str]:
     """A Kafka connection that leads to nobody, and a home without tables."""
     kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}
-    return {"TIDEMARK_HOME": str(tmp_path), "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
+    return {
+        "TIDEMARK_HOME": str(tmp_path),
+        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK),
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_a_backfill_that_cannot_be_meant_is_refused_before_kafka_is_asked(
 
 def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str]) -> None:
     """No retry makes a spec."""
-    answer = task_probe.ask("call_task", task="plan_run", environ=environ, pipeline="nope",
+    answer = task_probe.ask("call_task", task="plan_run", environ=environ, pipelines=["nope"],
                        requested_by="test")  # fmt: skip
     assert "UnknownPipeline" in answer.value["error"]
     assert answer.value["fails_now"] is True
@@ -68,29 +72,20 @@ def test_a_run_that_left_something_is_followed_by_another(
     task_probe: Probe, environ: dict[str, str], log_end_offset: int, left: bool
 ) -> None:
     """What it could have read when it was planned, and did not."""
-    plan = make_plan((0, 0, 9))
+    plan = make_plan((0, 0, 9), requested_by=RUN)
     plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
-    app = App(environ=environ)
-    append_events(app.control, "prices", Planned(plan=plan))
-    answer = task_probe.ask("call_task", task="has_left", environ=environ, pipeline="prices",
-                       plan="1")  # fmt: skip
+    control = App(environ=environ).control
+    landed = Landed(plan=plan, landing=Landing.of(plan, 0, {0: 9}), committed={0: 9})
+    append_events(control, "prices", Planned(plan=plan), landed)
+    answer = task_probe.ask("call_task", task="has_left", environ=environ, pipelines=["prices"],
+                       requested_by=RUN)  # fmt: skip
     assert answer.value == {"error": None, "result": left}
 
 
-def test_publishing_a_plan_that_is_not_there_fails_now(
+def test_a_chunk_that_an_operator_rejected_is_not_published(
     task_probe: Probe, environ: dict[str, str]
 ) -> None:
-    """The control table, not XCom, says what has landed."""
-    answer = task_probe.ask("call_task", task="publish_run", environ=environ, pipeline="prices",
-                       plan="3", outlet_events={})  # fmt: skip
-    assert "UnknownPlan" in answer.value["error"]
-    assert answer.value["fails_now"] is True
-
-
-def test_what_an_operator_rejected_is_not_published(
-    task_probe: Probe, environ: dict[str, str]
-) -> None:
-    """Neither a run nor a chunk; what an operator released is."""
+    """A chunk that an operator released is."""
     app = App(environ=environ)
     control, uri = app.control, app.layout.data_table(app.spec("prices").target)
     DeltaDataTable(uri).prepare("prices")
@@ -122,9 +117,6 @@ def test_what_an_operator_rejected_is_not_published(
     assert "AirflowSkipException" in skipped["error"]
     assert skipped["events"] == []
     assert [each["plan"] for each in chunk(2)["events"]] == [2]
-    run = task_probe.ask("call_task", task="publish_run", environ=environ, pipeline="prices",
-                         plan="1", outlet_events={})  # fmt: skip
-    assert "AirflowSkipException" in run.value["error"]
     app.pipeline("prices").publication.release(1, "ada", "they were right")
     assert [each["plan"] for each in chunk(1)["events"]] == [1]
 

@@ -40,7 +40,7 @@ def run(
     answer = task_probe.ask(
         "run_job",
         environ=environ_of(spark_submit, code),
-        operator="UpsertOperator",
+        task="upsert_run",
         pipelines=pipelines,
     )
     words = seen.read_text().splitlines() if seen.exists() else []

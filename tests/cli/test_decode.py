@@ -40,6 +40,7 @@ topic: {topic}
 schedule: "@daily"
 start: earliest
 decode:
+  publish: always
   key: {{format: string}}
   value:
     format: json
@@ -183,6 +184,9 @@ def test_a_drafted_schema_takes_what_it_was_drafted_from(
     spec.write_text(f'name: events\ntopic: {name}\nschedule: "@daily"\nstart: earliest\n')
     assert tidemark("ingest", "events").code == ExitCode.OK
     spec.write_text(spec.read_text() + tidemark("schema", "init", "events").out)
+    waiting = tidemark("decode", "events")
+    assert "200 landed offset(s) are not checked: tidemark quality events" in waiting.out
+    assert tidemark("quality", "events").code == ExitCode.OK
     (done,) = [each for each in tidemark("decode", "events", "--json").json if "records" in each]
     assert (done["records"], done["quarantined"]) == (200, 0)
     rows = pa.table(DeltaTable(tmp_path / "lakehouse" / "silver" / "events").scan()).to_pylist()
@@ -370,7 +374,10 @@ def test_avro_from_kafka_by_the_schemas_of_a_registry(
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
     spec = tmp_path / "pipelines" / "events.yaml"
     head = spec.read_text().partition("decode:")[0]
-    decode = "decode:\n  registry: trades\n  key: {format: string}\n  value: {format: avro}\n"
+    decode = (
+        "decode:\n  publish: always\n  registry: trades\n"
+        "  key: {format: string}\n  value: {format: avro}\n"
+    )
     spec.write_text(f"{head}{decode}")
     old, new, other = (
         registry.register(f"{name}-value", each) for each in (_TRADE, _NOTED, _OTHER)
@@ -448,7 +455,9 @@ def test_protobuf_from_kafka_in_whole_processes(
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
     spec = tmp_path / "pipelines" / "events.yaml"
     head = spec.read_text().partition("decode:")[0]
-    spec.write_text(f"{head}decode: {{key: {{format: string}}, value: {{format: protobuf}}}}\n")
+    spec.write_text(
+        f"{head}decode: {{publish: always, key: {{format: string}}, value: {{format: protobuf}}}}\n"
+    )
     registry.register(f"{name}-leg", _LEG, "PROTOBUF")
     leg = {"name": "desk/leg.proto", "subject": f"{name}-leg", "version": 1}
     number = registry.register(f"{name}-value", _ORDER, "PROTOBUF", references=[leg])

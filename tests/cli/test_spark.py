@@ -145,7 +145,7 @@ def test_a_run_leaves_no_session_on_its_server(
 ) -> None:
     """Neither a run that lands nor a run that fails in Spark leaves a session."""
     spec.write_text(
-        f"{spec.read_text()}decode:\n  value: {{format: string}}\n"
+        f"{spec.read_text()}decode:\n  publish: always\n  value: {{format: string}}\n"
         "  rules: {number: \"CAST('x' || value AS INT) > 0\"}\n"
     )
     page = ConnectPage.anywhere()

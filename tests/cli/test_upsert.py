@@ -23,6 +23,7 @@ topic: {topic}
 schedule: "@daily"
 start: {start}
 decode:
+  publish: always
   key: {{format: string}}
   value: {{format: string}}
   upsert: {{deletes: hard}}

@@ -284,6 +284,12 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="only-published-rows-are-decoded",
+        keeps="I7",
+        operation=Replace("HiddenOffsets()"),
+        noticed_by=("tests/typed/test_decoder_published.py",),
+    ),
+    Fence(
         marker="undone-rows-leave-typed-table",
         keeps="I1",
         operation=Never(),

@@ -61,6 +61,7 @@ REFUSALS = (
 
 DECODE = """
 decode:
+  publish: always
   value: {format: json, schema: {n: long}}
   quarantine: {records: 100000}
 """

@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
 _DECODE = """
 decode:
+  publish: always
   key: {format: string}
   value: {format: json, schema: {n: long}}
   quarantine: {records: 100}
@@ -39,6 +40,7 @@ decode:
 """
 _AVRO = """
 decode:
+  publish: always
   value: {format: avro}
 """
 _COUNT = {"type": "record", "name": "Count", "fields": [{"name": "n", "type": "long"}]}

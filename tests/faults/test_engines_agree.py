@@ -30,6 +30,7 @@ schedule: "@daily"
 start: earliest
 quality: {{suite: {suite}}}
 decode:
+  publish: always
   value: {{format: json, schema: {{n: long, name: string}}}}
   rules: {rules}
   quarantine: {{records: {quarantine}}}

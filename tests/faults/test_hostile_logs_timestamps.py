@@ -29,6 +29,7 @@ topic: {topic}
 schedule: "@daily"
 start: earliest
 decode:
+  publish: always
   key: {{format: string}}
   value: {{format: string}}
   upsert: {{deletes: hard}}

@@ -12,7 +12,7 @@ from tidemark.core.accounting import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.spec.decode import DecodeRequest, DecodeSpec, Format, PayloadSpec
+from tidemark.spec.decode import DecodeRequest, DecodeSpec, Format, PayloadSpec, PublishRule
 from tidemark.spec.fields import Decimal, ListOf, Struct, parse_type, plain_type
 from tidemark.spec.upsert import UpsertSpec
 from tidemark.typed.decoder import stale_offsets
@@ -83,6 +83,7 @@ def test_fingerprints_do_not_change_with_an_upgrade() -> None:
 
 DECIDES_NOTHING = {
     "target": "a record decodes to the same in every table",
+    "publish": "selects records, and not how they are decoded",
     "max_quarantined": "says how many may fail, and not which",
     "max_quarantined_percent": "as max_quarantined",
     "upsert": "is made of what has been decoded",
@@ -98,6 +99,7 @@ def test_every_field_is_in_the_fingerprint_or_has_a_reason_for_its_absence() -> 
         "key": PayloadSpec(format=Format.PROTOBUF),
         "value": PayloadSpec(),
         "target": "elsewhere",
+        "publish": PublishRule.ALWAYS,
         "registry": "another",
         "widens": False,
         "refused_schemas": (7,),

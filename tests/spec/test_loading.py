@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tests.conftest import PROJECT
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import loading as specs
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
 from tidemark.spec.errors import SpecError
 from tidemark.spec.fields import Struct
 from tidemark.spec.layout import Layout
@@ -572,6 +572,7 @@ decode:
   registry: registry_other
   widen: false
   target: s3://lake/typed
+  publish: always
   rules: {small: value.n < 5}
   quarantine: {records: 5, percent: 2.5, schemas: [9, 7, 9]}
   upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium}
@@ -588,6 +589,7 @@ decode:
         registry="registry_other",
         widens=False,
         target="s3://lake/typed",
+        publish=PublishRule.ALWAYS,
         rules=(("small", "value.n < 5"),),
         max_quarantined=5,
         max_quarantined_percent=2.5,
@@ -642,7 +644,7 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
         (
             "{value: {format: string}, quaratine: 5}",
             "decode.quaratine",
-            "one of key, value, registry, widen, target, rules, quarantine, upsert",
+            "one of key, value, registry, widen, target, publish, rules, quarantine, upsert",
         ),
         (
             "{value: {format: json, fields: {n: long}}}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, Quaranti
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_schema
-from tidemark.typed.decoder import DecodePlanner
+from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
 from tidemark.typed.schema_table import DeltaSchemaStore
 from tidemark.typed.schemas import SchemaRegistry, SchemaResolver
@@ -107,6 +107,7 @@ class TypedLake(LandingServices):
         rules: What those break that break a rule, by offset of partition 0.
         decode: The decoder.
         registry: What the decoder asks for schemas, if it has to.
+        hidden: Returns the landed offsets that are not decoded.
     """
 
     root: Path
@@ -115,6 +116,7 @@ class TypedLake(LandingServices):
     rules: Mapping[int, str] = field(default_factory=dict)
     decode: DecodeSpec = DECODE
     registry: SchemaRegistry | None = None
+    hidden: Callable[[], HiddenOffsets] = HiddenOffsets
     bronze: FileLake = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,6 +170,7 @@ class TypedLake(LandingServices):
             table=self.table,
             schemas=self.schemas,
             now=lambda: NOW,
+            hidden=self.hidden,
         )
 
     @property
@@ -264,5 +267,7 @@ def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> Home
     """Pipeline `events`, of which nothing has landed yet, with this section `decode`."""
     (home / "pipelines").mkdir()
     spec = "name: events\ntopic: events\nschedule: '@daily'\nstart: earliest\n"
-    (home / "pipelines" / "events.yaml").write_text(f"{spec}decode: {{{decode}}}\n")
+    (home / "pipelines" / "events.yaml").write_text(
+        f"{spec}decode: {{publish: always, {decode}}}\n"
+    )
     return HomeTypedLake(home / "lakehouse")

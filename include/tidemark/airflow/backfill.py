@@ -9,8 +9,15 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, task_group
 
 from tidemark.airflow.chain import REQUESTED_BY, START_DATE, default_args
-from tidemark.airflow.operators import ChunkJobOperator
-from tidemark.airflow.tasks import BACKFILLED, finish_backfill, publish_chunk, request_backfill
+from tidemark.airflow.chunks import (
+    BACKFILLED,
+    check_chunk,
+    finish_backfill,
+    ingest_chunk,
+    publish_chunk,
+    request_backfill,
+)
+from tidemark.airflow.operators import JobOperator
 from tidemark.airflow.texts import BACKFILL_PAGE
 from tidemark.app import App
 from tidemark.spec.ref import COPY_NAME
@@ -22,19 +29,19 @@ PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
 def _land_chunk(number: Any) -> None:
     """Ingest, check and publish one chunk; chunks run one after the other."""
     chunk = {"pipeline": PIPELINE, "requested_by": REQUESTED_BY, "chunk": number}
-    ingested = ChunkJobOperator(
+    ingested = JobOperator(
         task_id="ingest",
-        job="ingest",
-        **chunk,
+        python_callable=ingest_chunk,
+        op_kwargs=chunk,
         # The data table takes the plans of a pipeline's backfills in their order.
         max_active_tis_per_dagrun=1,
         execution_timeout=timedelta(hours=6),
         doc_md="Plans the chunk, or finds its plan, and lands it exactly once, in one transaction.",
     )
-    checked = ChunkJobOperator(
-        task_id="quality",
-        job="quality",
-        **chunk,
+    checked = JobOperator(
+        task_id="check",
+        python_callable=check_chunk,
+        op_kwargs=chunk,
         max_active_tis_per_dagrun=1,
         execution_timeout=timedelta(hours=2),
         doc_md="Checks the rows of the chunk. If a check fails, the rows stay in the table.",

@@ -1,8 +1,10 @@
-"""The tasks of a pipeline's DAG, and the settings that all DAGs share."""
+"""The tasks of a DAG of pipelines, and the settings that all DAGs share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -11,9 +13,21 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
 from tidemark.airflow.alarms import alarm_on_failure
-from tidemark.airflow.operators import DecodeOperator, TidemarkJobOperator, UpsertOperator
-from tidemark.airflow.tasks import has_left, plan_run, publish_run, table_asset
+from tidemark.airflow.operators import JobOperator
+from tidemark.airflow.tasks import (
+    check_run,
+    decode_run,
+    has_left,
+    ingest_run,
+    plan_run,
+    publish_run,
+    table_alias,
+    upsert_run,
+)
 from tidemark.spec.model import PipelineSpec
+
+_GOES_ON = "all_done"
+"""Trigger rule of tasks that continue after a task has failed for some pipelines."""
 
 START_DATE = datetime(2025, 1, 1, tzinfo=UTC)
 """A fixed time in the past. With `catchup` off, a DAG that is switched on runs once."""
@@ -24,8 +38,6 @@ REQUESTED_BY = (
     "{{ ':by-date' if dag_run.run_type == 'backfill' }}"
 )
 """The requester of a plan. A repeated task of the same run gets the same plan."""
-
-_PLAN = "{{ ti.xcom_pull(task_ids='plan')['plan'] }}"
 
 
 def timetable(schedule: str) -> str | CronDataIntervalTimetable:
@@ -51,88 +63,103 @@ def default_args(retries: int) -> dict[str, Any]:
     }
 
 
-def add_chain(spec: PipelineSpec) -> None:
-    """Add the tasks of a pipeline to the DAG of the surrounding block."""
-    pipeline = spec.name
+def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
+    """Add the tasks of some pipelines to the DAG of the surrounding block.
+
+    A task handles all pipelines. It fails if it fails for one of them, and the next task continues
+    with those that can continue. The task `complete` does nothing: it fails a run in which any task
+    has failed.
+    """
+    names = [spec.name for spec in members]
+    decoded = [spec.name for spec in members if spec.decode]
+    upserted = [spec.name for spec in members if spec.has_upsert]
+    run = {"pipelines": names, "requested_by": REQUESTED_BY}
     planned = ShortCircuitOperator(
         task_id="plan",
         python_callable=plan_run,
-        op_kwargs={"pipeline": pipeline, "requested_by": REQUESTED_BY},
+        op_kwargs=run,
         execution_timeout=timedelta(minutes=15),
-        # Records that landed earlier are decoded even if nothing was planned.
-        ignore_downstream_trigger_rules=spec.decode is None,
-        doc_md="Selects and records the offsets that this run reads. Starts no Spark.",
+        doc_md="Selects and records the offsets that this run reads. Ends the run if there is no "
+        "work. Starts no Spark.",
     )
-    ingested = TidemarkJobOperator(
-        task_id="ingest",
-        job="ingest",
-        pipeline=pipeline,
-        plan=_PLAN,
-        execution_timeout=timedelta(hours=6),
-        doc_md="Lands the plan's offsets in the table, in one transaction, exactly once.",
-    )
-    checked = TidemarkJobOperator(
-        task_id="quality",
-        job="quality",
-        pipeline=pipeline,
-        plan=_PLAN,
-        execution_timeout=timedelta(hours=2),
-        doc_md="Checks the landed rows. If a check fails, the rows stay in the table.",
-    )
-    published = PythonOperator(
-        task_id="publish",
-        python_callable=publish_run,
-        op_kwargs={"pipeline": pipeline, "plan": _PLAN},
-        outlets=[table_asset(pipeline)],
-        execution_timeout=timedelta(minutes=15),
-        doc_md="Reports the table version and the offset ranges as an asset event.",
-    )
-    planned >> ingested >> checked >> published
-    if spec.decode:
-        typed = decode_task([pipeline])
-        ingested >> typed
-        if spec.decode.upsert:
-            # Decoded records are merged even if a partition has stopped; the run still fails.
-            complete = EmptyOperator(
-                task_id="complete",
-                execution_timeout=timedelta(minutes=1),
-                doc_md="Fails the run if records could not be decoded.",
+    chain: list[BaseOperator] = [
+        planned,
+        JobOperator(
+            task_id="ingest",
+            python_callable=ingest_run,
+            op_kwargs=run,
+            trigger_rule=_GOES_ON,
+            execution_timeout=timedelta(hours=6),
+            doc_md="Lands each plan in its table, in one transaction, exactly once.",
+        ),
+        JobOperator(
+            task_id="check",
+            python_callable=check_run,
+            op_kwargs=run,
+            trigger_rule=_GOES_ON,
+            execution_timeout=timedelta(hours=2),
+            doc_md="Checks the landed rows. If a check fails, the rows stay in the table, "
+            "unpublished.",
+        ),
+    ]
+    if decoded:
+        chain.append(
+            JobOperator(
+                task_id="decode",
+                python_callable=decode_run,
+                op_kwargs={"pipelines": decoded},
+                trigger_rule=_GOES_ON,
+                execution_timeout=timedelta(hours=6),
+                doc_md="Decodes published records into typed tables. Starts no Spark if none are "
+                "left.",
             )
-            typed >> [upsert_task([pipeline], trigger_rule="all_done"), complete]
-    if spec.catch_up:
-        published >> _next_run(pipeline)
-
-
-def decode_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:
-    """Return the task that decodes landed records, even if this run landed nothing."""
-    return DecodeOperator(
-        task_id="decode",
-        pipelines=pipelines,
-        trigger_rule=trigger_rule,
-        execution_timeout=timedelta(hours=6),
-        doc_md="Decodes landed records into typed tables. Starts no Spark if none are left.",
+        )
+    if upserted:
+        chain.append(
+            JobOperator(
+                task_id="upsert",
+                python_callable=upsert_run,
+                op_kwargs={"pipelines": upserted},
+                trigger_rule=_GOES_ON,
+                execution_timeout=timedelta(hours=6),
+                doc_md="Merges typed rows by key. Starts no Spark if nothing has changed.",
+            )
+        )
+    alias = table_alias(dag_id)
+    chain.append(
+        PythonOperator(
+            task_id="publish",
+            python_callable=publish_run,
+            op_kwargs={**run, "alias": alias.name},
+            outlets=[alias],
+            trigger_rule=_GOES_ON,
+            execution_timeout=timedelta(minutes=15),
+            doc_md="Reports new versions of the tables, and the landed ranges, as asset events.",
+        )
     )
-
-
-def upsert_task(pipelines: list[str], trigger_rule: str = "none_failed") -> BaseOperator:
-    """Return the task that merges decoded records into upsert tables."""
-    return UpsertOperator(
-        task_id="upsert",
-        pipelines=pipelines,
-        trigger_rule=trigger_rule,
-        execution_timeout=timedelta(hours=6),
-        doc_md="Merges typed rows by key. Starts no Spark if nothing has changed.",
+    for first, second in pairwise(chain):
+        first >> second
+    complete = EmptyOperator(
+        task_id="complete",
+        # A skipped task is no failure.
+        trigger_rule="none_failed",
+        execution_timeout=timedelta(minutes=1),
+        doc_md="Fails the run if a task has failed for a pipeline.",
     )
+    chain >> complete
+    eager = [spec.name for spec in members if spec.catch_up]
+    if eager:
+        complete >> _next_run({**run, "pipelines": eager})
 
 
-def _next_run(pipeline: str) -> BaseOperator:
+def _next_run(run: Mapping[str, Any]) -> BaseOperator:
     """Add the tasks that start another run of this DAG if a limit left offsets."""
     more = ShortCircuitOperator(
         task_id="more",
         python_callable=has_left,
-        op_kwargs={"pipeline": pipeline, "plan": _PLAN},
+        op_kwargs=run,
         execution_timeout=timedelta(minutes=15),
-        doc_md="Continues if a limit left offsets of the topic unread.",
+        doc_md="Continues if a limit left offsets of a topic unread.",
     )
     again = TriggerDagRunOperator(
         task_id="again",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
@@ -45,13 +46,11 @@ def kafka_environment(*pipelines: str) -> dict[str, str]:
     The result omits an undefined connection: only the pipelines that need it are refused.
 
     Raises:
-        UnknownPipeline, SpecError
         UnknownConnection: No backend defines any of them.
     """
-    app = App.from_environment()
     variables = {}
     missing: UnknownConnection | None = None
-    specs = [app.spec(pipeline) for pipeline in pipelines]
+    specs = App.from_environment().valid_specs(pipelines)
     # Landed records are decoded without Kafka.
     for conn_id in sorted({spec.connection for spec in specs if spec.reads_kafka}):
         try:
@@ -63,26 +62,28 @@ def kafka_environment(*pipelines: str) -> dict[str, str]:
     return variables
 
 
-def registry_environment(pipeline: str) -> dict[str, str]:
-    """Return the schema registry's connection as an environment variable, with secrets.
+def registry_environment(*pipelines: str) -> dict[str, str]:
+    """Return the registries' connections of typed tables as environment variables, with secrets.
 
-    Raises:
-        UnknownPipeline, SpecError
-        UnknownConnection: No backend defines it.
+    The result omits an undefined connection: only the pipelines that need it are refused.
     """
-    decode = App.from_environment().spec(pipeline).decode
-    if decode is None or not decode.framed_parts:
-        return {}
-    return {connection_variable(decode.registry): connection(decode.registry).as_json()}
+    variables = {}
+    for spec in App.from_environment().valid_specs(pipelines):
+        if spec.is_typed and spec.decode and spec.decode.framed_parts:
+            with suppress(UnknownConnection):
+                registry = spec.decode.registry
+                variables[connection_variable(registry)] = connection(registry).as_json()
+    return variables
 
 
 def connected_app(*pipelines: str) -> App:
-    """Return the app with the pipelines' Kafka connections from Airflow.
+    """Return the app with the connections of some tables: to Kafka, or to a schema registry.
 
     Raises:
-        UnknownPipeline, SpecError, UnknownConnection
+        UnknownConnection: No backend defines any of the Kafka connections.
     """
-    return App.from_environment(extra=kafka_environment(*pipelines))
+    extra = kafka_environment(*pipelines) | registry_environment(*pipelines)
+    return App.from_environment(extra=extra)
 
 
 def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) -> Engine:

@@ -12,6 +12,7 @@ the function. The repository's folder dags/ has one such file for each function.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from airflow.providers.standard.operators.python import PythonOperator
@@ -19,9 +20,8 @@ from airflow.sdk import DAG, Param
 
 from tidemark.airflow.alarms import deadline, raise_alarms, record_status_of_all
 from tidemark.airflow.chain import START_DATE, add_chain, default_args, timetable
-from tidemark.airflow.groups import add_group_chain
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
-from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, group_page, pipeline_page
+from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
 from tidemark.app import App
 from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION
 from tidemark.spec.model import PipelineSpec
@@ -38,40 +38,22 @@ def check_specs() -> None:
 
 
 def pipeline_dags() -> list[DAG]:
-    """Return a DAG for each pipeline without a group, and one for each group.
+    """Return a DAG for each group, and one for each pipeline without a group.
 
     An invalid spec has no DAG; `check_specs` shows its problems.
     """
     app = App.from_environment()
-    specs = app.specs.values()
-    alone = [_pipeline_dag(app, spec) for spec in specs if spec.group is None]
-    groups = sorted({spec.group for spec in specs if spec.group})
-    return [*alone, *(_group_dag(app, group) for group in groups)]
+    members: dict[str, list[PipelineSpec]] = {}
+    for spec in app.specs.values():
+        members.setdefault(spec.dag_id, []).append(spec)
+    return [_pipeline_dag(app, dag_id, each) for dag_id, each in members.items()]
 
 
-def _pipeline_dag(app: App, spec: PipelineSpec) -> DAG:
+def _pipeline_dag(app: App, dag_id: str, members: Sequence[PipelineSpec]) -> DAG:
     with DAG(
-        dag_id=spec.dag_id,
-        description=f"Kafka topic {spec.topic} to Delta Lake",
-        doc_md=pipeline_page(spec, app.layout),
-        schedule=timetable(spec.schedule),
-        start_date=START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        default_args=default_args(spec.retries),
-        deadline=deadline(spec),
-        tags=["tidemark", *spec.tags],
-    ) as dag:
-        add_chain(spec)
-    return dag
-
-
-def _group_dag(app: App, group: str) -> DAG:
-    members = app.group(group)
-    with DAG(
-        dag_id=members[0].dag_id,
-        description=f"{len(members)} Kafka topics to Delta Lake",
-        doc_md=group_page(group, members, app.layout),
+        dag_id=dag_id,
+        description=f"Kafka to Delta Lake: {', '.join(spec.name for spec in members)}",
+        doc_md=pipelines_page(members, app.layout),
         schedule=timetable(members[0].schedule),
         start_date=START_DATE,
         catchup=False,
@@ -80,7 +62,7 @@ def _group_dag(app: App, group: str) -> DAG:
         deadline=[each for spec in members if (each := deadline(spec))],
         tags=["tidemark", *sorted({tag for spec in members for tag in spec.tags})],
     ) as dag:
-        add_group_chain(group)
+        add_chain(dag_id, members)
     return dag
 
 

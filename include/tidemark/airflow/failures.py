@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tidemark.core.errors import ExitCode, TidemarkError, one_line
-from tidemark.spark.engine import JobRun
-
-_ERROR = {"pipeline", "error", "problem", "expected", "actual", "fix"}
-"""Keys in the record of a plan that ended with a named error."""
+from tidemark.pipelines import Outcomes
 
 
 @contextmanager
@@ -25,35 +22,29 @@ def airflow_failures() -> Iterator[None]:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 
-def job_failure(done: JobRun, output: str) -> AirflowException:
-    """Return the task's exception for a failed job.
+def raise_failed(outcomes: Outcomes, output: str = "") -> None:
+    """Fail the task if a pipeline has failed. Airflow retries it if a retry can end differently.
 
     Args:
-        done: The end of the job, with an exit code other than 0.
-        output: The last lines of the job's output.
+        outcomes: What became of the pipelines.
+        output: The last lines of the jobs' output, shown if a job ended abnormally.
 
-    Returns:
-        An exception that Airflow retries, or `AirflowFailException`. The exit code decides.
+    Raises:
+        AirflowFailException, AirflowException
     """
-    named = [
-        f"{each['pipeline']}: {each['error']}: {one_line(each)}"
-        for each in done.results or ()
-        if set(each) >= _ERROR
-    ]
-    if done.failure:
-        named.append(f"{type(done.failure).__name__}: {done.failure}\n{output}")
-    ended = f"the job ended with exit code {int(done.exit_code)} and no named error\n{output}"
-    return _failure(done.exit_code, "\n".join(named) or ended)
-
-
-def pipelines_failure(errors: Mapping[str, TidemarkError]) -> AirflowException:
-    """Return the task's exception for errors of pipelines: a retry if one is retryable."""
-    code = ExitCode.worst(error.exit_code for error in errors.values())
-    text = "\n".join(
-        f"{pipeline}: {type(error).__name__}: {error}" for pipeline, error in errors.items()
-    )
-    return _failure(code, text)
-
-
-def _failure(exit_code: int, text: str) -> AirflowException:
-    return (AirflowException if ExitCode(exit_code).retryable else AirflowFailException)(text)
+    code = outcomes.exit_code
+    if code == ExitCode.OK:
+        return
+    named: dict[str, list[str]] = {}
+    for record in outcomes.records:
+        if "error" in record or record.get("exit_code"):
+            is_named = "error" in record
+            text = f"{record['error']}: {one_line(record)}" if is_named else record["outcome"]
+            named.setdefault(text, []).append(record["pipeline"])
+    for error in outcomes.failures:
+        named.setdefault(f"{type(error).__name__}: {error}", [])
+    lines = [": ".join(filter(None, [", ".join(each), text])) for text, each in named.items()]
+    if outcomes.failures or any("exit_code" in record for record in outcomes.records):
+        lines.append(output)
+    failure = AirflowException if code.retryable else AirflowFailException
+    raise failure("\n".join(lines))

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tidemark.airflow.failures import airflow_failures, pipelines_failure
+from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.app import App
 from tidemark.core.errors import TidemarkError
 from tidemark.ingest.parallel import map_in_threads
 from tidemark.pipeline import utc_now
+from tidemark.pipelines import Outcomes
 
 if TYPE_CHECKING:
     from tidemark.maintenance.service import Maintenance
@@ -29,13 +30,10 @@ def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Maintain the tables that pipelines share. A failed table does not stop the others."""
     tables = {each.name: each for each in App.from_environment().shared_maintenance()}
     came = map_in_threads(list(tables), lambda name: _maintained(tables[name], params), 1)
-    errors = {
-        name: each
-        for name, each in zip(tables, came, strict=True)
-        if isinstance(each, TidemarkError)
-    }
-    if errors:
-        raise pipelines_failure(errors)
+    outcomes = Outcomes()
+    for name, each in zip(tables, came, strict=True):
+        outcomes.add(name, each)
+    raise_failed(outcomes)
     return [each for each in came if not isinstance(each, TidemarkError)]
 
 

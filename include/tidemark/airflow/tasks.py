@@ -1,54 +1,109 @@
-"""Callables of Python tasks. They import heavy libraries after Airflow's fork."""
+"""Functions of the tasks of a pipeline's run. They import heavy libraries after Airflow's fork.
+
+Each task handles all pipelines of its DAG. It finds their plans in the control table by the
+requester, which is the run, and continues with the pipelines that can continue.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.airflow.connections import checked_engine, connected_app
-from tidemark.airflow.failures import airflow_failures
+from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.app import App
+from tidemark.core.errors import TidemarkError
+from tidemark.core.plan import PlanRef
+from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.repair.errors import PlanNotLanded
+from tidemark.spec.ref import PipelineKind, PipelineRef
+from tidemark.steps import left
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol as TaskInstance
 
+    from tidemark.airflow.operators import SparkTask
     from tidemark.backfill.selection import TimeWindow
     from tidemark.ingest.planner import PlanResult
+    from tidemark.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
-BACKFILLED = AssetAlias("tidemark_backfilled", group="tidemark")
-"""Alias of the asset of the table that a backfill writes."""
+_VERSIONS = "versions"
+"""XCom key of the versions that typed tables and upsert tables had when the run was planned."""
 
 
-def table_asset(pipeline: str) -> Asset:
-    """Return the asset of a pipeline's data table. Custom URI schemes begin with `x-`."""
-    return Asset(
-        name=f"tidemark_{pipeline}", uri=f"x-tidemark://bronze/{pipeline}", group="tidemark"
+def table_asset(table: str) -> Asset:
+    """Return the asset of a table. Custom URI schemes begin with `x-`.
+
+    Args:
+        table: Text of a `PipelineRef`.
+    """
+    ref = PipelineRef.parse(table)
+    if ref.kind in (PipelineKind.TYPED, PipelineKind.UPSERT):
+        kind = ref.kind.value
+        name, uri = f"tidemark_{ref.name}_{kind}", f"x-tidemark://{kind}/{ref.name}"
+    else:
+        name, uri = f"tidemark_{table}", f"x-tidemark://bronze/{table}"
+    return Asset(name=name, uri=uri, group="tidemark")
+
+
+def table_alias(dag_id: str) -> AssetAlias:
+    """Return the alias of the assets of the tables that the runs of a DAG write."""
+    return AssetAlias(f"{dag_id}_tables", group="tidemark")
+
+
+# -- plan ----------------------------------------------------------------------------------------
+
+
+def plan_run(
+    pipelines: Sequence[str], requested_by: str, dag_run: DagRun, ti: TaskInstance
+) -> bool:
+    """Plan each pipeline, or find the recorded plans of this run.
+
+    Returns:
+        Whether the run has work: a plan, or records to decode or to merge.
+
+    Raises:
+        AirflowException: Pipelines were refused. The others have been planned before.
+    """
+    with airflow_failures():
+        app = connected_app(*pipelines)
+        checked_engine(*pipelines)
+        ti.xcom_push(_VERSIONS, _versions(app, pipelines))
+        window = _window_of(dag_run)
+        plans, outcomes = plan_each(
+            app, pipelines, lambda each: _plan_of_run(each, requested_by, window), log.info
+        )
+        for plan in plans:
+            adds = app.pipeline(plan.pipeline).size_estimate(plan)
+            log.info("%s\n%s", plan.explain(), adds.explain())
+    raise_failed(outcomes)
+    return bool(plans) or _has_backlog(app, pipelines)
+
+
+def _has_backlog(app: App, pipelines: Sequence[str]) -> bool:
+    """Return whether records wait for a decode or a merge; an error counts as work."""
+    found = for_each(app, pipelines, lambda each: left(app, each.name)).values()
+    return any(
+        isinstance(each, TidemarkError) or each.to_decode or each.merge is not None
+        for each in found
     )
 
 
-def plan_run(pipeline: str, requested_by: str, dag_run: DagRun) -> dict[str, Any] | None:
-    """Plan this run, or find its recorded plan; None ends the run."""
-    with airflow_failures():
-        app = connected_app(pipeline)
-        checked_engine(pipeline)
-        made = plan_of_run(app, pipeline, requested_by, window_of(dag_run))
-        if made.plan is None:
-            log.info("nothing to do: all readable offsets are landed or planned")
-            return None
-        adds = app.pipeline(made.plan.pipeline).size_estimate(made.plan)
-        log.info("plan outcome=%s\n%s\n%s", made.outcome, made.plan.explain(), adds.explain())
-        # The next tasks receive a name and a number. Ranges stay in the control table.
-        return {"pipeline": made.plan.pipeline, "plan": made.plan.sequence}
+def _plan_of_run(pipeline: Pipeline, requested_by: str, window: TimeWindow | None) -> PlanResult:
+    """Plan unread offsets, or the missing offsets of a time window."""
+    if window is None:
+        return pipeline.plan(requested_by)
+    return pipeline.backfills.plan_whole(window, requested_by)
 
 
-def window_of(dag_run: DagRun) -> TimeWindow | None:
+def _window_of(dag_run: DagRun) -> TimeWindow | None:
     """Return the interval of a run of `airflow backfill create`; None for other runs."""
     from tidemark.backfill.selection import TimeWindow
 
@@ -58,94 +113,122 @@ def window_of(dag_run: DagRun) -> TimeWindow | None:
     return TimeWindow(start=start, end=end)
 
 
-def plan_of_run(
-    app: App, pipeline: str, requested_by: str, window: TimeWindow | None
-) -> PlanResult:
-    """Plan unread offsets, or the missing offsets of a time window."""
-    if window is None:
-        return app.pipeline(pipeline).planner.plan(requested_by)
-    return app.pipeline(pipeline).backfills.plan_whole(window, requested_by)
+# -- jobs ----------------------------------------------------------------------------------------
 
 
-def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]) -> list[int]:
-    """Record the offsets that a form selects, or find the recorded request of this run.
+def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) -> Outcomes:
+    """Land the open plans of a run.
 
-    Returns:
-        The numbers of the chunks; none if all offsets have landed, or for a dry run.
+    Raises:
+        AirflowSkipException: The run has no plan.
     """
-    from tidemark.backfill.selection import select
-
-    with airflow_failures():
-        selection = select(
-            offsets=_split(params["offsets"]),
-            start=params["from"],
-            end=params["until"],
-            retained=params["retained"],
-            plan=params["plan"],
-            plan_of=params["pipeline"] if params["into"] else None,
-            partitions=[int(partition) for partition in _split(params["partitions"])],
-        )
-        backfills = connected_app(pipeline).pipeline(pipeline).backfills
-        count = backfills.chunk_count(requested_by)
-        if count is not None:
-            log.info("this run has recorded its request before")
-        else:
-            seen = backfills.preview(
-                selection,
-                params["chunk"],
-                readable_only=params["readable_only"],
-                replaces=params["replace"],
-            )
-            log.info("preview\n%s", seen.explain())
-            if params["dry_run"]:
-                return []
-            checked_engine(pipeline)
-            count = backfills.request(
-                seen, requested_by, approved=params["approved"], reason=params["reason"]
-            )
-        return list(range(1, count + 1))
+    unlanded, done = _plans_of_run(pipelines, requested_by)
+    log.info("landed_before=%s", ", ".join(map(str, done)) or "none")
+    if not unlanded and not done:
+        raise AirflowSkipException("this run has no plan")
+    return _executed(spark, "ingest", unlanded)
 
 
-def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
-    """Fail unless all requested offsets are in the table."""
-    from tidemark.backfill.service import check_finished
+def check_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) -> Outcomes:
+    """Check the landed plans of a run.
 
-    with airflow_failures():
-        if chunks is None:
-            raise AirflowFailException("no request was recorded: see the task `request`")
-        if chunks:
-            progress = connected_app(pipeline).pipeline(pipeline).backfills.progress(requested_by)
-            check_finished(pipeline, requested_by, progress)
-
-
-def _split(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
+    Raises:
+        AirflowSkipException: No plan of the run has landed.
+    """
+    _, done = _plans_of_run(pipelines, requested_by)
+    if not done:
+        raise AirflowSkipException("no plan of this run has landed")
+    return _executed(spark, "quality", done)
 
 
-def has_left(pipeline: str, plan: str) -> bool:
-    """Return whether a limit left offsets out of a plan."""
+def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
+    """Decode published records, plan by plan, until none are left; also of earlier runs."""
+    return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
+
+
+def upsert_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
+    """Merge decoded records into upsert tables; starts no Spark for tables that are up to date."""
+    return spark.on(*_tables(pipelines, PipelineKind.UPSERT)).upsert()
+
+
+def _executed(spark: SparkTask, job: str, plans: Sequence[PlanRef]) -> Outcomes:
+    if not plans:
+        return Outcomes()
+    return spark.on(*(plan.pipeline for plan in plans)).execute(job, plans)
+
+
+def _tables(pipelines: Sequence[str], kind: PipelineKind) -> list[str]:
+    return [str(PipelineRef(name, kind)) for name in pipelines]
+
+
+def _plans_of_run(
+    pipelines: Sequence[str], requested_by: str
+) -> tuple[list[PlanRef], list[PlanRef]]:
+    """Return the open plans and the landed plans of a run."""
     from tidemark.ingest.recorder import recorded_plan
 
+    control = App.from_environment().control
+    asked = {name: control.summary(name).plan_requested_by(requested_by) for name in pipelines}
+    records = [
+        recorded_plan(control, pipeline, number)
+        for pipeline, number in asked.items()
+        if number is not None
+    ]
+    return (
+        [record.plan.ref for record in records if record.held_now is None],
+        [record.plan.ref for record in records if record.held_now is not None],
+    )
+
+
+# -- publish -------------------------------------------------------------------------------------
+
+
+def publish_run(
+    alias: str, pipelines: Sequence[str], requested_by: str, ti: TaskInstance, outlet_events: Any
+) -> None:
+    """Emit an asset event for each published plan of a run, and for each table made from it.
+
+    The event of a typed table or an upsert table says between which versions the table changed
+    since the run was planned.
+
+    Raises:
+        AirflowSkipException: There is nothing to report.
+    """
+    before = ti.xcom_pull(task_ids="plan", key=_VERSIONS) or {}
     with airflow_failures():
-        left = recorded_plan(App.from_environment().control, pipeline, int(plan)).plan.left
-        log.info("left=%d", left)
-        return left > 0
+        _, done = _plans_of_run(pipelines, requested_by)
+        events = {
+            plan.pipeline: landed(plan.pipeline, plan.sequence)
+            for plan in done
+            if is_published(plan.pipeline, plan.sequence)
+        }
+        app = App.from_environment()
+        for table, version in _versions(app, pipelines).items():
+            since = before.get(table, -1)
+            if version > since:
+                events[table] = {
+                    "pipeline": table,
+                    "table": app.layout.data_table(app.spec(table).target),
+                    "table_version": version,
+                    "since_version": since,
+                }
+    for table, extra in events.items():
+        log.info("published %s", " ".join(f"{key}={value}" for key, value in extra.items()))
+        outlet_events[AssetAlias(alias, group="tidemark")].add(table_asset(table), extra=extra)
+    if not events:
+        raise AirflowSkipException("nothing that this run landed is published")
 
 
-def publish_run(pipeline: str, plan: str, outlet_events: Any) -> None:
-    """Emit an asset event for the landed plan of a run if the plan is published."""
-    with airflow_failures():
-        _skip_unpublished(pipeline, int(plan))
-        outlet_events[table_asset(pipeline)].extra = landed(pipeline, int(plan))
-
-
-def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
-    """Emit an asset event for the landed plan of a chunk if the plan is published."""
-    with airflow_failures():
-        plan = plan_of_chunk(pipeline, requested_by, chunk)
-        if plan is not None:
-            _skip_unpublished(pipeline, plan)
-            outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, plan))
+def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int]:
+    """Return the newest versions of the typed tables and upsert tables that can be read."""
+    tables = [
+        str(PipelineRef(name, kind))
+        for name in pipelines
+        for kind in (PipelineKind.TYPED, PipelineKind.UPSERT)
+    ]
+    names = [str(spec.ref) for spec in app.valid_specs(tables)]
+    found = for_each(app, names, lambda each: each.table_version())
+    return {name: version for name, version in found.items() if isinstance(version, int)}
 
 
 def is_published(pipeline: str, sequence: int) -> bool:
@@ -155,19 +238,6 @@ def is_published(pipeline: str, sequence: int) -> bool:
         status = publication.decision.status if publication.decision else "not checked"
         log.warning("not published pipeline=%s plan=%d status=%s", pipeline, sequence, status)
     return publication.is_published
-
-
-def _skip_unpublished(pipeline: str, sequence: int) -> None:
-    if not is_published(pipeline, sequence):
-        raise AirflowSkipException(f"plan {sequence} of {pipeline} is not published")
-
-
-def plan_of_chunk(pipeline: str, requested_by: str, chunk: int) -> int | None:
-    """Return the newest plan of a chunk of a backfill; None without a plan."""
-    from tidemark.backfill.selection import chunk_requester
-
-    ledger = App.from_environment().control.summary(pipeline)
-    return ledger.plan_requested_by(chunk_requester(requested_by, chunk))
 
 
 def landed(pipeline: str, sequence: int) -> dict[str, Any]:
@@ -182,7 +252,7 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
     record = recorded_plan(app.control, pipeline, sequence)
     if record.held_now is None or record.landed_originally is None:
         raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
-    landed = {
+    return {
         "pipeline": pipeline,
         "plan": sequence,
         "kind": record.plan.kind.value,
@@ -192,5 +262,15 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
         "replaces": record.plan.replaces,
         "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
     }
-    log.info("published %s", " ".join(f"{key}={value}" for key, value in landed.items()))
-    return landed
+
+
+def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
+    """Return whether a limit left offsets out of a plan of a run."""
+    from tidemark.ingest.recorder import recorded_plan
+
+    with airflow_failures():
+        _, done = _plans_of_run(pipelines, requested_by)
+        control = App.from_environment().control
+        left = sum(recorded_plan(control, each.pipeline, each.sequence).plan.left for each in done)
+        log.info("left=%d", left)
+        return left > 0

@@ -9,8 +9,40 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
 
-def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
-    """What one pipeline does, where its tables are, how to repair and to backfill it."""
+def pipelines_page(members: Sequence[PipelineSpec], layout: Layout) -> str:
+    """Return the page of a DAG: the tables of its pipelines, its tasks, and how to repair."""
+    tables = "\n".join(_pipeline_section(spec, layout) for spec in members)
+    typed = any(spec.decode for spec in members)
+    or_decode = ", and no record is left to decode" if typed else ""
+    typed_tasks = (
+        " **decode** and **upsert** bring the typed tables and upsert tables up to date with all\n"
+        "published records, also if there was nothing to read."
+        if typed
+        else ""
+    )
+    return f"""\
+{tables}
+The control table is `{layout.control_table}`.
+
+### Tasks
+
+**plan** records which offsets this run reads. If there is nothing new to read{or_decode}, the run
+ends there and no Spark starts. **ingest** lands exactly those offsets, once. **check** checks what
+landed, and publishes or blocks it.{typed_tasks}
+**publish** reports table versions and offset ranges as asset events.
+
+If a task fails for one pipeline, the next tasks continue with the others, and **complete** fails
+the run. A plan that did not land stays open, and the next run takes it over.
+
+**Clearing a task is safe.** A run keeps its plans: `ingest` does not land a landed plan again,
+`check` adds another attempt to the results, `publish` adds another event.
+
+**To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
+lands records by their timestamps; all other runs read what is unread, whatever their date.
+"""
+
+
+def _pipeline_section(spec: PipelineSpec, layout: Layout) -> str:
     limits = (
         f"{spec.records_per_run:,} offsets" if spec.records_per_run else "",
         f"about {spec.bytes_per_run:,} bytes" if spec.bytes_per_run else "",
@@ -20,15 +52,14 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
     )
     limit = ", ".join(filter(None, limits)) or "no limit"
     start = spec.start_at.isoformat() if spec.start_at else spec.start.value
+    decode = spec.decode
     typed = (
-        f"`{layout.data_table(spec.decode.target)}`, with its quarantine "
-        f"`{layout.data_table(spec.decode.quarantine_target)}`; **decode** makes them of all that "
-        "has landed, also when there was nothing to read"
-        if spec.decode
+        f"`{layout.data_table(decode.target)}`, with its quarantine "
+        f"`{layout.data_table(decode.quarantine_target)}`"
+        if decode
         else "none"
     )
-    or_decode = ", and nothing left to decode" if spec.decode else ""
-    upsert = spec.decode.upsert if spec.decode else None
+    upsert = f"`{layout.data_table(decode.upsert.target)}`" if decode and decode.upsert else "none"
     return f"""\
 ### {spec.name}
 
@@ -39,55 +70,10 @@ def pipeline_page(spec: PipelineSpec, layout: Layout) -> str:
 | Kafka topic | `{spec.topic}`, connection `{spec.connection}`, {spec.isolation_level.value} |
 | Data table | `{layout.data_table(spec.target)}` |
 | Typed table | {typed} |
-| Upsert table | {f"`{layout.data_table(upsert.target)}`, by **upsert**" if upsert else "none"} |
-| Control table | `{layout.control_table}` |
+| Upsert table | {upsert} |
 | Quality suite | {f"`{spec.suite}`" if spec.suite else "built-in checks only"} |
 | First run starts at | {start} |
-| Taken by one run | {limit} |
-
-**plan** records which offsets this run reads. With nothing new to read{or_decode}, the run
-ends there and no Spark starts. **ingest** lands exactly those offsets, once. **quality** checks
-what landed. **publish** reports the table version and the offset ranges as an asset event.
-
-**Clearing a task is safe.** A run keeps its plan: `ingest` does not land a landed plan again,
-`quality` adds another attempt to its results, `publish` adds another event.
-
-**To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
-lands records by the time they are stamped with; all other runs take what is unread, whatever their
-date.
-"""
-
-
-def group_page(group: str, members: Sequence[PipelineSpec], layout: Layout) -> str:
-    """Which pipelines a group has, and what becomes of the others if one of them fails."""
-    rows = "\n".join(
-        f"| {spec.name} | `{spec.topic}`, connection `{spec.connection}` "
-        f"| `{layout.data_table(spec.target)}` | {spec.description} |"
-        for spec in members
-    )
-    return f"""\
-### Group {group}
-
-| pipeline | Kafka topic | data table | |
-|---|---|---|---|
-{rows}
-
-The control table is `{layout.control_table}`.
-
-**plan** records for each pipeline which offsets this run reads. With nothing new to read in any,
-and nothing left to decode or to merge, the run ends there and no Spark starts. **ingest** lands
-them in one Spark application, **quality** checks them in another; **decode** and **upsert** make
-typed tables and upsert tables of them, where a spec asks for it. **publish** reports
-an asset event for each landed plan that the published view shows.
-
-A pipeline that fails fails its task, and **complete** with it; the others go on to their asset
-event. Its plan stays open, and the next run takes it over.
-
-**Clearing a task is safe.** A run keeps its plans: `ingest` does not land a landed plan again,
-`quality` adds another attempt to its results, `publish` adds other events.
-
-**To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
-lands records by the time they are stamped with.
+| Limit of one run | {limit} |
 """
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-Pipeline = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
+PipelineName = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Reason = Annotated[str, typer.Option(help="Why; kept with your name.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]

@@ -12,10 +12,11 @@ from tidemark.app import App
 from tidemark.backfill.errors import BackfillUnfinished
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills, ChunkState, check_finished
-from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table, step
-from tidemark.cli.spark import Parts, chosen_engine
+from tidemark.cli.spark import exit_with, on_engine
 from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
+from tidemark.pipelines import Outcomes, Pipelines
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def backfill(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     offsets: Annotated[
         list[str] | None,
         typer.Option(help="PARTITION:START-END, END is not landed; as often as you like."),
@@ -113,8 +114,7 @@ def backfill(
         if dry_run:
             _print_chunks(pipeline, resume, backfills.progress(resume), None, as_json=as_json)
             return
-        parts = Parts(app, chosen_engine(app, master, [pipeline]))
-        _land(parts, backfills, pipeline, resume, as_json=as_json)
+        _land(on_engine(app, master, [pipeline]), backfills, pipeline, resume, as_json=as_json)
         return
     selection = select(
         offsets=offsets or (),
@@ -131,18 +131,19 @@ def backfill(
         return
     if not as_json:
         out.print(seen.explain(), markup=False)
-    parts = Parts(app, chosen_engine(app, master, [pipeline]))
+    chosen = on_engine(app, master, [pipeline])
     asked_by = requester()
     backfills.request(seen, asked_by, approved=yes, reason=reason)
-    _land(parts, backfills, pipeline, asked_by, as_json=as_json)
+    _land(chosen, backfills, pipeline, asked_by, as_json=as_json)
 
 
 def _land(
-    parts: Parts, backfills: Backfills, pipeline: str, asked_by: str, *, as_json: bool
+    chosen: Pipelines, backfills: Backfills, pipeline: str, asked_by: str, *, as_json: bool
 ) -> None:
     """Land the chunks that are not in the table yet, until a job fails."""
     chunks = backfills.progress(asked_by)
     note(f"if it stops, go on with: tidemark backfill {pipeline} --resume {asked_by}")
+    outcomes = Outcomes()
     refused: TidemarkError | None = None
     for each in chunks:
         if each.done:
@@ -156,11 +157,11 @@ def _land(
         if plan is None:
             continue
         step(f"chunk {each.number} of {len(chunks)}: plan {plan.sequence}, {plan.size:,} offset(s)")
-        parts.add_run("ingest", [plan.ref])
-        if parts.code != ExitCode.OK:
+        outcomes.extend(chosen.execute("ingest", [plan.ref]))
+        if outcomes.exit_code != ExitCode.OK:
             break
     chunks = backfills.progress(asked_by)
-    failed = parts.records[pipeline] if parts.code != ExitCode.OK else None
+    failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None
     if failed is None:
         try:
             check_finished(pipeline, asked_by, chunks)
@@ -168,7 +169,7 @@ def _land(
             refused = refused or unfinished
         failed = refused.as_record() if refused else None
     _print_chunks(pipeline, asked_by, chunks, failed, as_json=as_json)
-    parts.exit()
+    exit_with(outcomes)
     if refused is not None:
         raise typer.Exit(refused.exit_code)
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline
-from tidemark.cli.console import out, print_error_record, print_json, print_table, step
-from tidemark.cli.spark import Parts, chosen_engine
-from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName
+from tidemark.cli.console import out, print_error_record, print_json, print_table
+from tidemark.cli.spark import exit_with, on_engine
+from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
-from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanResult
-from tidemark.run import applications
+from tidemark.pipeline import Pipeline
+from tidemark.pipelines import Outcomes, for_each
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import MergeRef
+from tidemark.spec.ref import PipelineRef
+from tidemark.spec.upsert import MergePlan
+from tidemark.steps import Result
+from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 app = typer.Typer(
@@ -28,6 +31,11 @@ app = typer.Typer(
 )
 
 _SHOWN = 50
+_BACKLOG = (
+    *("to decode", "of them planned", "to decode again", "to remove"),
+    *("not checked", "blocked or rejected"),
+)
+"""The columns of a `DecodeBacklog`."""
 
 
 def register(to: typer.Typer) -> None:
@@ -56,8 +64,12 @@ def decode(
     if dry_run:
         _print_backlog(tidemark, names, as_json=as_json)
         return
-    plans = {name: tidemark.pipeline(name).decoder.plan for name in names}
-    _print(*_executed(tidemark, plans, master), as_json=as_json)
+    outcomes = on_engine(tidemark, master, names).decode()
+    if not as_json:
+        decoded = {record["pipeline"] for record in outcomes.records if "wrote" in record}
+        idle = [name for name in names if name not in decoded]
+        _print_hidden(for_each(tidemark, idle, lambda each: each.decoder.backlog()))
+    _print(outcomes, as_json=as_json)
 
 
 def upsert(
@@ -75,42 +87,32 @@ def upsert(
     """
     tidemark = App.from_environment()
     names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
-    parts = Parts(tidemark, chosen_engine(tidemark, master, names))
-    refs = []
-    found = map_in_threads(
-        names, lambda name: tidemark.pipeline(name).upserts.next(), PLANNING_THREADS
-    )
-    for name, answer in zip(names, found, strict=True):
-        if isinstance(answer, TidemarkError):
-            parts.add(name, answer.exit_code, **answer.as_record())
-        elif answer is None:
-            parts.add(name, ExitCode.OK, outcome="nothing to do")
-        elif dry_run:
-            parts.add(name, ExitCode.OK, **answer.as_record())
-        else:
-            refs.append(MergeRef(pipeline=name, version=answer.version))
-    for together in applications(tidemark, refs):
-        parts.add_run("upsert", together)
-    told = [_of_pipeline(name, parts.records) for name in names]
+    if dry_run:
+        outcomes = Outcomes()
+        for name, came in for_each(tidemark, names, lambda each: each.upserts.next()).items():
+            draft = came.as_record() if isinstance(came, MergePlan) else came
+            outcomes.add(name, draft or {"outcome": "nothing to do"})
+    else:
+        outcomes = on_engine(tidemark, master, names).upsert()
+    records = [_without_plan(outcomes.by_pipeline[name]) for name in names]
     if as_json:
-        print_json(told)
-    for record in () if as_json else told:
+        print_json(records)
+    for record in () if as_json else records:
         if "error" in record:
             print_error_record(record)
         else:
             out.print(f"{record['pipeline']}: {record.get('scope', record.get('outcome'))}")
-    parts.exit()
+    exit_with(outcomes)
 
 
-def _of_pipeline(name: str, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the result of a pipeline's upsert table."""
-    told = {key: value for key, value in records[name].items() if key != "plan"}
-    return {"typed_version": None, **told}
+def _without_plan(record: Result) -> Result:
+    """Return the result of a merge, which has no plan."""
+    return {"typed_version": None, **{key: record[key] for key in record if key != "plan"}}
 
 
 @app.command("list", short_help="What is in quarantine, and why.")
 def list_records(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     everything: Annotated[
         bool, typer.Option("--all", help="Closed records as well, not only what is open.")
     ] = False,
@@ -145,7 +147,7 @@ def list_records(
 
 @app.command(short_help="Decode records in quarantine again.")
 def replay(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     partition: Annotated[
         int | None, typer.Option(min=0, help="Only of this partition; of all if left out.")
     ] = None,
@@ -178,61 +180,26 @@ def replay(
         for topic_id in sorted({each.topic_id for each in wanted})
     }
     if dry_run:
-        drafted = {"pipeline": spec.name, "outcome": "draft", "offsets": len(wanted)}
-        _print([drafted], ExitCode.OK, as_json=as_json)
+        outcomes = Outcomes()
+        outcomes.add(spec.name, {"outcome": "draft", "offsets": len(wanted)})
+        _print(outcomes, as_json=as_json)
         return
-    decoding = tidemark.pipeline(pipeline).decoder
 
-    def next_plan() -> PlanResult:
+    def next_plan(typed: Pipeline) -> PlanResult:
         for topic_id, spans in left.items():
-            made = decoding.replay(topic_id, spans)
+            made = typed.decoder.replay(topic_id, spans)
             if made.plan is None:
                 continue
             if made.plan.topic_id == topic_id:
                 left[topic_id] = difference_by_partition(spans, made.plan.spans())
             return made
-        return decoding.plan()
+        return typed.decoder.plan()
 
-    _print(*_executed(tidemark, {spec.name: next_plan}, master), as_json=as_json)
-
-
-def _executed(
-    tidemark: App, plans: Mapping[str, Callable[[], PlanResult]], master: str | None
-) -> tuple[list[Mapping[str, Any]], int]:
-    """Plan and execute until nothing is left of any; one that fails does not stop the others.
-
-    Returns:
-        What became of each plan, and the worst exit code.
-    """
-    engine = chosen_engine(tidemark, master, list(plans))
-    codes: list[int] = []
-    told: list[Mapping[str, Any]] = []
-    going = dict(plans)
-    while going:
-        parts = Parts(tidemark, engine)
-        refs = []
-        answers = map_in_threads(list(going), lambda name: going[name](), PLANNING_THREADS)
-        for name, answer in zip(list(going), answers, strict=True):
-            if isinstance(answer, TidemarkError):
-                parts.add(name, answer.exit_code, **answer.as_record())
-                del going[name]
-            elif answer.plan is None:
-                parts.add(name, ExitCode.OK, outcome=answer.outcome.value)
-                del going[name]
-            else:
-                step(f"{name}: plan {answer.plan.sequence}: {answer.plan.size:,} offset(s)")
-                refs.append(answer.plan.ref)
-        for together in applications(tidemark, refs):
-            parts.add_run("decode", together)
-        codes.append(parts.code)
-        told += parts.records.values()
-        for name, record in parts.records.items():
-            if "wrote" not in record:
-                going.pop(name, None)
-    return told, ExitCode.worst(codes)
+    _print(on_engine(tidemark, master, [spec.name]).decode(next_plan), as_json=as_json)
 
 
-def _print(records: list[Mapping[str, Any]], code: int, *, as_json: bool) -> None:
+def _print(outcomes: Outcomes, *, as_json: bool) -> None:
+    records = outcomes.records
     if as_json:
         print_json(records)
     for record in () if as_json else records:
@@ -250,8 +217,7 @@ def _print(records: list[Mapping[str, Any]], code: int, *, as_json: bool) -> Non
             out.print(f"{record['offsets']:,} record(s) would be decoded again")
         elif len(records) == 1 or record["outcome"] != "nothing to do":
             out.print(f"{record['pipeline']}: {record['outcome']}", markup=False)
-    if code != ExitCode.OK:
-        raise typer.Exit(code)
+    exit_with(outcomes)
 
 
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
@@ -261,9 +227,25 @@ def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
         return
     print_table(
         "Offsets",
-        ("pipeline", "to decode", "of them planned", "to decode again", "to take out"),
-        [(name, e.missing, e.open, e.stale, e.surplus) for name, e in seen.items()],
+        ("pipeline", *_BACKLOG),
+        [(name, *each.as_record().values()) for name, each in seen.items()],
     )
+
+
+def _print_hidden(backlogs: Mapping[str, DecodeBacklog | TidemarkError]) -> None:
+    """Print which landed offsets are not decoded, and the command that helps."""
+    for name, backlog in backlogs.items():
+        if isinstance(backlog, TidemarkError):
+            continue
+        origin = PipelineRef.parse(name).name
+        if backlog.unchecked:
+            text = f"{name}: {backlog.unchecked:,} landed offset(s) are not checked: "
+            out.print(f"{text}tidemark quality {origin} --plan NUMBER", markup=False)
+        if backlog.refused:
+            text = (
+                f"{name}: {backlog.refused:,} landed offset(s) are in blocked or rejected plans: "
+            )
+            out.print(f"{text}tidemark publication list {origin}", markup=False)
 
 
 def _row(each: QuarantinedRecord) -> tuple[object, ...]:

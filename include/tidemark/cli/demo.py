@@ -308,5 +308,5 @@ def _dag_id(pipeline: str) -> str:
 
 
 def _skipped_spark(run: DagRun) -> bool:
-    jobs = [state for task, state in run.tasks.items() if "ingest" in task or "quality" in task]
+    jobs = [state for task, state in run.tasks.items() if "ingest" in task or "check" in task]
     return bool(jobs) and set(jobs) == {"skipped"}

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.console import err, out, print_json, print_table
 from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start import StartOutcome, StartResult
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def start(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     group: Annotated[
         str | None, typer.Option("--from-group", help="What this consumer group has committed.")
     ] = None,
@@ -145,7 +145,7 @@ def _print_start(pipeline: str, done: StartResult) -> None:
 
 
 def export_offsets(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     group: Annotated[
         str, typer.Option(help="A consumer group without members; it is made if there is none.")
     ],

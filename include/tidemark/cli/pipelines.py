@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError, format_duration
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
@@ -128,7 +128,7 @@ def _print_partitions(each: PipelineStatus) -> None:
     )
 
 
-def plan(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Decide what to read next, the unread part of the log, and record it, without reading it.
 
     A plan that an earlier run left open is taken over, because it has to land first. Execute the
@@ -149,7 +149,7 @@ def plan(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
 
 
 def verify(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     start: Annotated[int | None, typer.Option(min=0, help="Only offsets from here on.")] = None,
     end: Annotated[int | None, typer.Option(min=1, help="Only offsets before this one.")] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline, Reason, requester
+from tidemark.cli.arguments import AsJson, DryRun, PipelineName, Reason, requester
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.offsets import size_of
 from tidemark.quality.publication_service import PlanPublication, Publication
@@ -25,7 +25,7 @@ _Landed = Annotated[int, typer.Option("--plan", min=1, help="Number of a landed 
 
 @app.command("list", short_help="List the plans that are not published.")
 def list_plans(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     everything: Annotated[bool, typer.Option("--all", help="List published plans too.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -51,7 +51,7 @@ def list_plans(
 
 @app.command(short_help="Publish a plan that is blocked, rejected or unchecked.")
 def release(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     plan_number: _Landed,
     reason: Reason,
     dry_run: DryRun = False,
@@ -67,7 +67,7 @@ def release(
 
 @app.command(short_help="Hide a plan from the published view.")
 def reject(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     plan_number: _Landed,
     reason: Reason,
     dry_run: DryRun = False,
@@ -83,7 +83,7 @@ def reject(
 
 @app.command(short_help="Print the published view as a query.")
 def view(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     engine: Annotated[Engine, typer.Option(help="Query engine.")] = Engine.SPARK,
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline, Reason, requester
+from tidemark.cli.arguments import AsJson, DryRun, PipelineName, Reason, requester
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.repair.rules import Differences
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def abandon(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     plan_number: Annotated[int, typer.Option("--plan", min=1, help="An open plan.")],
     reason: Reason,
     discard: Annotated[
@@ -66,7 +66,7 @@ def abandon(
 
 
 def undo(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     plan_number: Annotated[int, typer.Option("--plan", min=1, help="A plan that has landed.")],
     reason: Reason,
     dry_run: DryRun = False,
@@ -91,7 +91,7 @@ def undo(
 
 
 def accept_loss(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     reason: Reason,
     partition: Annotated[
         list[int] | None,
@@ -121,7 +121,7 @@ def accept_loss(
 
 
 def new_incarnation(
-    pipeline: Pipeline, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
+    pipeline: PipelineName, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
     """Accept that the topic was made again, and read the new one from its start.
 
@@ -145,7 +145,7 @@ def new_incarnation(
 
 
 def rewind(
-    pipeline: Pipeline, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
+    pipeline: PipelineName, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
     """Follow a RESTORE of the data table: what it took out is unread again, and read again once.
 
@@ -159,7 +159,7 @@ def rewind(
 
 @control_app.command(short_help="Record again what the control table has lost.")
 def rebuild(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     apply: Annotated[
         bool | None,
         typer.Option("--apply/--dry-run", help="Record it, or only show it. One must be chosen."),
@@ -183,7 +183,7 @@ def rebuild(
 
 
 def deduplicate(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     apply: Annotated[
         bool | None,
         typer.Option("--apply/--dry-run", help="Remove the copies, or only count them. Required."),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, Pipeline
+from tidemark.cli.arguments import AsJson, PipelineName
 from tidemark.cli.console import out, print_json
 from tidemark.core.errors import ExitCode
 from tidemark.pipeline import utc_now
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     since: Moment = None,
     until: Moment = None,
     output: Annotated[

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master
+from tidemark.cli.arguments import AsJson, DryRun, Master, requester
 from tidemark.cli.console import out, print_error_record, print_json, print_table
-from tidemark.cli.spark import Parts, chosen_engine, planned
-from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.cli.spark import exit_with, on_engine
+from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.run import applications
+from tidemark.pipeline import Pipeline
+from tidemark.pipelines import Outcomes, for_each
 from tidemark.steps import left
 
 
@@ -44,25 +44,23 @@ def run(
     if dry_run:
         _print_drafts(app, names, as_json=as_json)
         return
-    parts = Parts(app, chosen_engine(app, master, names))
-    plans = planned(app, names, parts)
-    idle = [name for name in names if name in parts.records and "error" not in parts.records[name]]
-    for name, answer in zip(
-        idle, map_in_threads(idle, lambda name: left(app, name), PLANNING_THREADS), strict=True
-    ):
-        if isinstance(answer, TidemarkError):
-            parts.add(name, answer.exit_code, **answer.as_record())
-        elif answer.is_any and answer.newest is not None:
-            del parts.records[name]
-            plans.append(PlanRef(pipeline=name, sequence=answer.newest))
-    for together in applications(app, plans):
-        parts.add_run("run", together)
-    records = [parts.records[name] for name in names]
+    chosen = on_engine(app, master, names)
+    asked_by = requester()
+    plans, outcomes = chosen.plan(lambda each: each.plan(asked_by))
+    refs = [plan.ref for plan in plans]
+    idle = [record["pipeline"] for record in outcomes.records if "error" not in record]
+    for name, came in for_each(app, idle, lambda each: left(app, each.name)).items():
+        if isinstance(came, TidemarkError):
+            outcomes.add(name, came)
+        elif came.is_any and came.newest is not None:
+            refs.append(PlanRef(pipeline=name, sequence=came.newest))
+    outcomes.extend(chosen.execute("run", refs))
+    records = [outcomes.by_pipeline[name] for name in names]
     if as_json:
         print_json(records)
     else:
         _print_summary(records)
-    parts.exit()
+    exit_with(outcomes)
 
 
 def _print_summary(records: list[Mapping[str, Any]]) -> None:
@@ -111,23 +109,19 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
 def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
     """Print what a run would do; end with the worst exit code if a pipeline fails."""
 
-    def draft(name: str) -> dict[str, Any]:
-        planning = app.pipeline(name).planner.preview()
+    def draft(each: Pipeline) -> dict[str, Any]:
+        planning = each.planner.preview()
         return {
             "outcome": planning.outcome.value,
             "plan": planning.plan.as_record() if planning.plan else None,
             "offsets": planning.plan.size if planning.plan else 0,
-            **left(app, name).as_record(),
+            **left(app, each.name).as_record(),
         }
 
-    answers = map_in_threads(names, draft, PLANNING_THREADS)
-    records = [
-        {
-            "pipeline": name,
-            **(answer.as_record() if isinstance(answer, TidemarkError) else answer),
-        }
-        for name, answer in zip(names, answers, strict=True)
-    ]
+    outcomes = Outcomes()
+    for name, came in for_each(app, names, draft).items():
+        outcomes.add(name, came)
+    records = outcomes.records
     if as_json:
         print_json(records)
     for record in () if as_json else records:
@@ -137,10 +131,8 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
         out.print(
             f"{record['pipeline']}: {record['offsets']:,} offset(s) to land, "
             f"{len(record['to_check']):,} landed plan(s) to check, "
-            f"{record['to_decode']:,} offset(s) to decode, "
+            f"{record['to_decode']:,} offset(s) to decode, {record['unchecked']:,} after a check, "
             f"{'one merge' if record['to_merge'] else 'nothing'} to upsert",
             markup=False,
         )
-    codes = [each.exit_code for each in answers if isinstance(each, TidemarkError)]
-    if codes:
-        raise typer.Exit(ExitCode.worst(codes))
+    exit_with(outcomes)

@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, Pipeline
+from tidemark.cli.arguments import AsJson, PipelineName
 from tidemark.cli.console import note, out, print_json
 from tidemark.spec.decode import Format
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
@@ -30,7 +30,7 @@ def _group() -> None:
 
 @app.command(short_help="Draft the section `decode` of a spec from what has landed.")
 def init(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     records: Annotated[
         int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
     ] = DEFAULT_SAMPLE,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master, Pipeline, requester
+from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
 from tidemark.cli.console import (
     err,
     note,
@@ -20,12 +20,13 @@ from tidemark.cli.console import (
 )
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
+from tidemark.pipeline import Pipeline
+from tidemark.pipelines import Outcomes, Pipelines, for_each
 from tidemark.quality.publication_service import landing_of
-from tidemark.run import Ref, applications, identity, run
-from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server
+from tidemark.run import run
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
 
 
 def register(app: typer.Typer) -> None:
@@ -62,25 +63,27 @@ def ingest(
     if dry_run:
         _print_drafts(app, names, plan_number, as_json=as_json)
         return
-    parts = Parts(app, chosen_engine(app, master, names))
+    chosen = on_engine(app, master, names)
     if plan_number is None:
-        plans = planned(app, names, parts)
+        asked_by = requester()
+        plans, outcomes = chosen.plan(lambda each: each.plan(asked_by))
+        refs = [plan.ref for plan in plans]
     else:
-        plans = [PlanRef(pipeline=names[0], sequence=plan_number)]
-    for together in applications(app, plans):
-        parts.add_run("ingest", together)
-    records = [parts.records[name] for name in names]
+        outcomes = Outcomes()
+        refs = [PlanRef(pipeline=names[0], sequence=plan_number)]
+    outcomes.extend(chosen.execute("ingest", refs))
+    records = [outcomes.by_pipeline[name] for name in names]
     if as_json:
         print_json(records)
     elif len(records) == 1:
         _print_record(records[0])
     else:
         _print_overview(records)
-    parts.exit()
+    exit_with(outcomes)
 
 
 def quality(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     plan_number: Annotated[
         int | None, typer.Option("--plan", min=1, help="A landed plan; the newest if left out.")
     ] = None,
@@ -108,15 +111,17 @@ def quality(
             checks = f"suite {suite!r}" if suite else "the built-in checks"
             out.print(f"plan {sequence} of {pipeline} would be checked by {checks}", markup=False)
         return
-    parts = Parts(app, chosen_engine(app, master, [pipeline]))
-    parts.add_run("quality", [PlanRef(pipeline=pipeline, sequence=sequence)])
-    record = parts.records[pipeline]
+    checked = PlanRef(pipeline=pipeline, sequence=sequence)
+    outcomes = on_engine(app, master, [pipeline]).execute("quality", [checked])
+    (record,) = outcomes.records
     print_json(record) if as_json else _print_record(record)
-    parts.exit()
+    exit_with(outcomes)
 
 
-def chosen_engine(app: App, master: str | None, pipelines: Sequence[str]) -> Engine:
-    """Return the engine of a command, and print its name; check a server before its first use.
+def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
+    """Return the pipelines of a command on its engine; print the name of the engine.
+
+    A server is checked before its first use.
 
     Raises:
         EngineUnavailable: The server does not answer.
@@ -129,92 +134,35 @@ def chosen_engine(app: App, master: str | None, pipelines: Sequence[str]) -> Eng
     engine = app.engines.select(master)
     step(f"engine: {engine}")
     if isinstance(engine, Server):
-        app.check_server(engine, pipelines)
-    return engine
-
-
-class Parts:
-    """What becomes of each pipeline of a command.
-
-    Args:
-        app: Tidemark.
-        engine: Where jobs run.
-
-    Attributes:
-        records: What is told of it, by pipeline: a result, a named error, or an outcome.
-    """
-
-    def __init__(self, app: App, engine: Engine) -> None:
-        self._app = app
-        self._engine = engine
-        self.records: dict[str, Mapping[str, Any]] = {}
-        self._codes: list[int] = []
-
-    def add(self, pipeline: str, code: int, **told: Any) -> None:
-        """One pipeline that no job is needed for any more."""
-        self._codes.append(code)
-        self.records[pipeline] = {"pipeline": pipeline, "plan": None, **told}
-
-    def add_run(self, job: str, plans: Sequence[Ref]) -> None:
-        """Run a job for plans of different pipelines."""
-        done = run(self._app, self._engine, job, plans, say=note)
-        self._codes.append(done.exit_code)
-        outcome = {"outcome": f"the job ended with exit code {done.exit_code} and no result"}
-        why = done.failure.as_record() if done.failure else outcome
-        if done.failure:
-            step(done.failure.rendered("problem"))
-        died = [{**identity(plan), **why} for plan in plans]
-        for record in died if done.results is None else done.results:
-            self.records[record["pipeline"]] = record
-
-    @property
-    def code(self) -> int:
-        """The worst exit code of all."""
-        return ExitCode.worst(self._codes)
-
-    def exit(self) -> None:
-        """End the command with the worst code, unless all is well."""
-        if self.code != ExitCode.OK:
-            raise typer.Exit(self.code)
-
-
-def planned(app: App, names: Sequence[str], parts: Parts) -> list[PlanRef]:
-    """Return a plan of each pipeline that has something to read; add the others to `parts`."""
-    plans = []
-    asked_by = requester()
-    # Specs that cannot be used are nobody's own refusal.
-    _ = app.specs
-    answers = map_in_threads(
-        names, lambda name: app.pipeline(name).planner.plan(asked_by), PLANNING_THREADS
+        app.check_server(engine, names)
+    return Pipelines(
+        app=app,
+        names=names,
+        run=lambda job, refs: run(app, engine, job, refs, say=note),
+        progress=step,
     )
-    for name, answer in zip(names, answers, strict=True):
-        if isinstance(answer, TidemarkError):
-            parts.add(name, answer.exit_code, **answer.as_record())
-            continue
-        if answer.plan is None:
-            parts.add(name, ExitCode.OK, outcome=answer.outcome.value)
-            continue
-        plan, how = answer.plan, answer.outcome.value
-        step(f"{name}: plan {plan.sequence} ({how}): {plan.size:,} offset(s)")
-        plans.append(plan.ref)
-    return plans
+
+
+def exit_with(outcomes: Outcomes) -> None:
+    """End the command with the worst exit code, unless no pipeline has failed."""
+    if outcomes.exit_code != ExitCode.OK:
+        raise typer.Exit(outcomes.exit_code)
 
 
 def _print_drafts(
     app: App, names: Sequence[str], plan_number: int | None, *, as_json: bool
 ) -> None:
-    """Show what would be read of each pipeline; end with the worst code, unless all is well."""
-    _ = app.specs
+    """Print what would be read of each pipeline; end with the worst code, unless all is well."""
 
-    def draft(name: str) -> PlanResult:
+    def draft(each: Pipeline) -> PlanResult:
         if plan_number is None:
-            return app.pipeline(name).planner.preview()
-        record = recorded_plan(app.control, app.spec(name).name, plan_number)
+            return each.planner.preview()
+        record = recorded_plan(app.control, each.name, plan_number)
         refuse_abandoned(record)
         outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
         return PlanResult(outcome=outcome, plan=record.plan)
 
-    answers = dict(zip(names, map_in_threads(names, draft, PLANNING_THREADS), strict=True))
+    answers = for_each(app, names, draft)
     if as_json:
         print_json(
             [{"pipeline": name, **_draft_record(answer)} for name, answer in answers.items()]

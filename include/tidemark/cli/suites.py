@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Pipeline
+from tidemark.cli.arguments import AsJson, DryRun, PipelineName
 from tidemark.cli.console import note, out, print_json
 from tidemark.lake.local_files import replace_text
 from tidemark.quality.errors import SuiteExists
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 @app.command(short_help="Draft a suite from what has landed.")
 def init(
-    pipeline: Pipeline,
+    pipeline: PipelineName,
     name: Annotated[
         str | None,
         typer.Option(help="The suite's name; the pipeline's if left out.", metavar="NAME"),

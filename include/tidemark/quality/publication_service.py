@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -11,7 +11,12 @@ from typing import Any, Protocol
 from tidemark.core.accounting import Landing
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import PlanRecord
-from tidemark.core.offsets import SpanSet, difference_by_partition
+from tidemark.core.offsets import (
+    SpanSet,
+    difference_by_partition,
+    intersection_by_partition,
+    union_by_partition,
+)
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.protocols import Clock, ControlReader
@@ -23,6 +28,7 @@ from tidemark.quality.publication import (
     effective_decisions,
 )
 from tidemark.repair.errors import PlanNotLanded
+from tidemark.typed.decoder import HiddenOffsets
 
 
 class PublicationTable(Protocol):
@@ -44,6 +50,10 @@ class PublicationTable(Protocol):
         """Return the plans of a pipeline with a decision by a check or an operator."""
         ...
 
+    def visible_plans(self, pipeline: str) -> Collection[int]:
+        """Return the plans of a pipeline whose effective decision shows their rows."""
+        ...
+
     def blocked_plans(self, pipeline: str) -> Collection[int]:
         """Return the plans whose effective publication status is `blocked`."""
         ...
@@ -52,6 +62,9 @@ class PublicationTable(Protocol):
 log = logging.getLogger(__name__)
 
 _TICK = timedelta(microseconds=1)
+_FEW_PLANS = 20
+"""The most plans that are read one by one. Reading all plans of a pipeline at once is faster for
+more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +133,32 @@ class Publication:
         """Return landed plans without a decision, oldest first. The published view omits them."""
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
         decided = self.publication.decided_plans(self.pipeline)
-        candidates = sorted(set(landed).difference(decided))
-        found = ((n, self.control.plan_record(self.pipeline, n)) for n in candidates)
-        return [n for n, record in found if record and record.held_now and record.held_now.counts]
+        return [each.plan.sequence for each in self._current(set(landed).difference(decided))]
+
+    def hidden(self) -> HiddenOffsets:
+        """Return the landed offsets that the published view hides."""
+        # Read the plans before the decisions: a plan that lands later is decided later.
+        landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
+        others = set(landed).difference(self.publication.visible_plans(self.pipeline))
+        # In a later epoch, a RESTORE may have brought back offsets of a visible plan that its
+        # decision does not cover.
+        is_restored = self.control.summary(self.pipeline).epoch > 0
+        few = not is_restored and len(others) <= _FEW_PLANS
+        found = self._current(others) if few else self.plans()
+        unchecked, refused = [], []
+        for each in found:
+            unchecked.append((each.plan.topic_id, each.unchecked))
+            if each.decision and not each.decision.status.is_visible:
+                decided = intersection_by_partition(each.landing.spans(), each.decision.spans)
+                refused.append((each.plan.topic_id, decided))
+        return HiddenOffsets(unchecked=_by_topic_id(unchecked), refused=_by_topic_id(refused))
+
+    def _current(self, sequences: Collection[int]) -> Iterator[PlanPublication]:
+        """Yield those of some plans that have rows in the data table, oldest first."""
+        for sequence in sorted(sequences):
+            record = self.control.plan_record(self.pipeline, sequence)
+            if record and record.held_now and record.held_now.counts:
+                yield self._with_decision(record.plan, record.held_now)
 
     def of(self, sequence: int) -> PlanPublication:
         """Return one landed plan with its effective decision.
@@ -131,9 +167,11 @@ class Publication:
             UnknownPlan: The pipeline has no such plan.
             PlanNotLanded, PlanAbandoned: None of its rows are in the table.
         """
-        plan, landing = self._landed(sequence)
-        decisions = effective_decisions(self.publication.decisions(self.pipeline, sequence))
-        return PlanPublication(plan=plan, landing=landing, decision=decisions.get(sequence))
+        return self._with_decision(*self._landed(sequence))
+
+    def _with_decision(self, plan: Plan, landing: Landing) -> PlanPublication:
+        decisions = effective_decisions(self.publication.decisions(self.pipeline, plan.sequence))
+        return PlanPublication(plan=plan, landing=landing, decision=decisions.get(plan.sequence))
 
     def release(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
@@ -213,6 +251,17 @@ class Publication:
             self.publication.append(plan, landing, decision)
             log.info("%s pipeline=%s plan=%d", status, self.pipeline, sequence)
         return PlanPublication(plan=plan, landing=landing, decision=decision)
+
+
+def _by_topic_id(
+    found: Iterable[tuple[str, Mapping[int, SpanSet]]],
+) -> Mapping[str, Mapping[int, SpanSet]]:
+    """Return the union of some offsets by topic id, without topic ids that have none."""
+    parts: dict[str, list[Mapping[int, SpanSet]]] = {}
+    for topic_id, spans in found:
+        parts.setdefault(topic_id, []).append(spans)
+    united = {topic_id: union_by_partition(each) for topic_id, each in parts.items()}
+    return {topic_id: spans for topic_id, spans in united.items() if spans}
 
 
 def landing_of(record: PlanRecord) -> Landing:

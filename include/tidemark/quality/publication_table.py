@@ -121,8 +121,16 @@ class DeltaPublicationTable:
         )
         return [row["plan_sequence"] for row in found]
 
+    def visible_plans(self, pipeline: str) -> Sequence[int]:
+        """Return the plans whose effective decision shows their rows, sorted."""
+        return self._plans_with(pipeline, f"status IN ({_VISIBLE})")
+
     def blocked_plans(self, pipeline: str) -> Sequence[int]:
-        """Return the plans whose effective publication status is `blocked`, sorted.
+        """Return the plans whose effective publication status is `blocked`, sorted."""
+        return self._plans_with(pipeline, f"status = '{PublicationStatus.BLOCKED}'")
+
+    def _plans_with(self, pipeline: str, condition: str) -> Sequence[int]:
+        """Return the plans whose effective decision fulfils an SQL condition, sorted.
 
         Equals `effective_decisions` over `decisions`, without a Python object for each row.
         """
@@ -138,7 +146,7 @@ class DeltaPublicationTable:
         found = query_rows(
             table,
             f"SELECT DISTINCT plan_sequence FROM ({effective}) "
-            f"WHERE place = 1 AND status = '{PublicationStatus.BLOCKED}' ORDER BY plan_sequence",
+            f"WHERE place = 1 AND {condition} ORDER BY plan_sequence",
         )
         return [row["plan_sequence"] for row in found]
 

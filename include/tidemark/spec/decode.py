@@ -51,6 +51,15 @@ class Format(StrEnum):
         return "JSON" if self is Format.JSON_SCHEMA else self.value.upper()
 
 
+class PublishRule(StrEnum):
+    """The landed records that are decoded."""
+
+    CHECKED = "checked"
+    """Records of published and released plans: the rows of the published view."""
+    ALWAYS = "always"
+    """All landed records, checked or not."""
+
+
 class Part(StrEnum):
     """The key or the value of a record."""
 
@@ -157,6 +166,7 @@ class DecodeSpec:
         key: How keys are decoded.
         value: How values are decoded.
         target: Path of the typed table, in the form of a pipeline's `target`.
+        publish: Which landed records are decoded.
         registry: Connection of the schema registry. Formats without schema ids do not use it.
         widens: Whether `int` and `float` of a registry's schemas become `long` and `double`
             columns, so that a later schema may widen its fields.
@@ -172,6 +182,7 @@ class DecodeSpec:
     key: PayloadSpec
     value: PayloadSpec
     target: str
+    publish: PublishRule = PublishRule.CHECKED
     registry: str = "schema_registry_default"
     widens: bool = True
     refused_schemas: tuple[int, ...] = ()

@@ -26,7 +26,7 @@ from pydantic import (
 
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
 from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.fields import Struct, parse_type
 from tidemark.spec.layout import Layout
@@ -186,6 +186,7 @@ class _Decode(_Section):
     registry: str = Field(default="schema_registry_default", pattern=_CONNECTION)
     widen: bool = True
     target: str | None = Field(default=None, min_length=1)
+    publish: PublishRule = Field(default=PublishRule.CHECKED, strict=False)
     rules: dict[str, str] = Field(default_factory=dict)
     quarantine: _Quarantine = _Quarantine()
     upsert: _Upsert | None = None
@@ -203,6 +204,7 @@ class _Decode(_Section):
             key=self.key.to_spec(),
             value=self.value.to_spec(),
             target=self.target or f"silver/{pipeline}",
+            publish=self.publish,
             registry=self.registry,
             widens=self.widen,
             refused_schemas=tuple(sorted(set(self.quarantine.schemas))),
@@ -492,8 +494,6 @@ def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
     for path, spec in found.items():
         if spec.group is None:
             continue
-        if spec.catch_up:
-            problems.append(_problem(path, "limits.catch_up", "false in a group", "true"))
         example, other = first.setdefault(spec.group, (path, spec))
         for key in ("schedule", "spark"):
             wanted, value = getattr(other, key), getattr(spec, key)

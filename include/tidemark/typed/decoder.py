@@ -1,15 +1,15 @@
 """Plans that decode the rows of a bronze table into its typed table.
 
 The typed table has its own pipeline with plans, a ledger and transactions. Its log is the bronze
-table. The planner undoes plans with offsets that the bronze table lost, decodes offsets again that
-landed again there, and plans the offsets that are not decoded yet.
+table. The planner undoes plans with offsets that left the bronze table or its published view,
+decodes offsets again that landed again, and plans the offsets that are not decoded yet.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from tidemark.core import plan_rules as planning
@@ -47,21 +47,43 @@ _MAX_REPLAYED = 1_000
 row of the control table and a condition of the query."""
 
 
+_ByTopicId: TypeAlias = Mapping[str, Mapping[int, SpanSet]]
+"""Offsets by topic id and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenOffsets:
+    """Landed offsets that the published view of the bronze table hides.
+
+    Attributes:
+        unchecked: Offsets without a decision.
+        refused: Offsets of blocked and rejected plans.
+    """
+
+    unchecked: _ByTopicId = field(default_factory=dict)
+    refused: _ByTopicId = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeBacklog:
     """Numbers of offsets at which the typed table differs from the bronze table.
 
     Attributes:
-        missing: Landed offsets that are not decoded, including those of open plans.
+        missing: Offsets to decode, including those of open plans.
         open: Offsets in open plans.
-        stale: Decoded offsets that have landed again since.
-        surplus: Decoded offsets that the bronze table no longer has.
+        stale: Decoded offsets to decode again, because they have landed again since.
+        surplus: Decoded offsets to remove, because they left the bronze table or its published
+            view.
+        unchecked: Landed offsets that wait for a check, or for an operator's decision.
+        refused: Landed offsets of blocked and rejected plans.
     """
 
     missing: int
     open: int
     stale: int
     surplus: int
+    unchecked: int = 0
+    refused: int = 0
 
     @property
     def offsets(self) -> int:
@@ -70,7 +92,35 @@ class DecodeBacklog:
 
     def as_record(self) -> dict[str, int]:
         """Return the numbers as plain values, for `--json`."""
-        return {name: getattr(self, name) for name in ("missing", "open", "stale", "surplus")}
+        return asdict(self)
+
+
+class _Bronze(NamedTuple):
+    """The bronze table: what has landed in it, and what its published view hides."""
+
+    ledger: Ledger
+    hidden: HiddenOffsets
+
+    def published(self, topic_id: str) -> Mapping[int, SpanSet]:
+        """Return the offsets of an incarnation that belong into the typed table."""
+        spans = self.ledger.landed_of(topic_id)
+        for hidden in (self.hidden.unchecked, self.hidden.refused):
+            spans = difference_by_partition(spans, hidden.get(topic_id, {}))
+        return spans
+
+    def missing_in(self, typed: Ledger) -> _ByTopicId:
+        """Return the offsets to decode."""
+        return _each(
+            topic_ids_of(self.ledger),
+            lambda each: difference_by_partition(self.published(each), typed.landed_of(each)),
+        )
+
+    def surplus_in(self, typed: Ledger) -> _ByTopicId:
+        """Return the decoded offsets to remove."""
+        return _each(
+            topic_ids_of(typed),
+            lambda each: difference_by_partition(typed.landed_of(each), self.published(each)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +135,8 @@ class DecodePlanner:
         table: The typed table, with its quarantine.
         schemas: The schemas of records with schema ids.
         now: The clock.
+        hidden: Returns the landed offsets that are not decoded. It is called after the ledger of
+            the bronze table was read, so that it knows every plan of that ledger.
     """
 
     spec: PipelineSpec
@@ -94,6 +146,7 @@ class DecodePlanner:
     table: TypedTable
     schemas: SchemaResolver
     now: Clock
+    hidden: Callable[[], HiddenOffsets] = HiddenOffsets
 
     @property
     def bronze_log(self) -> LandedLog:
@@ -109,7 +162,8 @@ class DecodePlanner:
         """Return the next plan: the open one or a new one; no plan if all offsets are decoded.
 
         First records an open plan that has landed, abandons an open plan that would be decoded
-        differently now, and undoes typed plans with rows that the bronze table no longer has.
+        differently now, and undoes typed plans with offsets that left the bronze table or its
+        published view.
         Offsets that have landed again in the bronze table are planned before all others; their plan
         replaces the typed rows.
 
@@ -128,10 +182,12 @@ class DecodePlanner:
         """Return the numbers of offsets that `plan` would decode or remove. Writes nothing."""
         bronze, ledger = self._ledgers()
         return DecodeBacklog(
-            missing=sum(map(size_of, _landed_only_in(bronze, ledger).values())),
+            missing=_size(bronze.missing_in(ledger)),
             open=sum(record.plan.size for record in ledger.open_plans()),
-            stale=sum(map(size_of, self._stale_offsets(bronze, ledger).values())),
-            surplus=sum(map(size_of, _landed_only_in(ledger, bronze).values())),
+            stale=_size(self._stale_offsets(bronze, ledger)),
+            surplus=_size(bronze.surplus_in(ledger)),
+            unchecked=_size(bronze.hidden.unchecked),
+            refused=_size(bronze.hidden.refused),
         )
 
     def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:
@@ -161,16 +217,16 @@ class DecodePlanner:
                 return first
         bronze, ledger = self._ledgers()
         wanted = intersection_by_partition(
-            intersection_by_partition(spans, ledger.landed_of(topic_id)), bronze.landed_of(topic_id)
+            intersection_by_partition(spans, ledger.landed_of(topic_id)), bronze.published(topic_id)
         )
         again = _Selection(PlanKind.BACKFILL, topic_id, wanted)
-        return self._plan_first(bronze, ledger, [again], _MAX_REPLAYED)
+        return self._plan_first(bronze.ledger, ledger, [again], _MAX_REPLAYED)
 
     def _plan_once(self) -> PlanResult:
         bronze, ledger = self._ledgers()
-        if bronze.topic_id is None:
+        if bronze.ledger.topic_id is None:
             return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
-        if self._record_bronze_changes(bronze, ledger):
+        if self._record_bronze_changes(bronze.ledger, ledger):
             return self._plan_once()
         for opened in ledger.open_plans():
             landing = self.table.find_landing(opened.plan)
@@ -182,18 +238,18 @@ class DecodePlanner:
             return self._plan_once()
         stale = self._stale_offsets(bronze, ledger)
         wanted = [_Selection(PlanKind.BACKFILL, *each) for each in stale.items()]
-        wanted += [
-            _Selection(PlanKind.LIVE, *each) for each in _landed_only_in(bronze, ledger).items()
-        ]
-        return self._plan_first(bronze, ledger, wanted, self.spec.records_per_chunk)
+        wanted += [_Selection(PlanKind.LIVE, *each) for each in bronze.missing_in(ledger).items()]
+        return self._plan_first(bronze.ledger, ledger, wanted, self.spec.records_per_chunk)
 
-    def _ledgers(self) -> tuple[CheckedLedger, CheckedLedger]:
+    def _ledgers(self) -> tuple[_Bronze, CheckedLedger]:
         """Return the ledgers of the bronze table and of the typed table."""
         self.table.check_not_restored(self.spec.name)  # fence: restored-quarantine-is-missed
         # Read before the bronze ledger, so that a plan that lands and is decoded between the two
         # reads does not look like rows that the bronze table has lost.
         typed = checked_ledger(self.control, self.spec.name, self.table, rows=True)
-        return checked_ledger(self.control, self.spec.origin, self.bronze, rows=True), typed
+        bronze = checked_ledger(self.control, self.spec.origin, self.bronze, rows=True)
+        hidden = self.hidden()  # fence: only-published-rows-are-decoded
+        return _Bronze(bronze, hidden), typed
 
     # -- changes of the bronze ledger -------------------------------------------------------------
 
@@ -247,7 +303,7 @@ class DecodePlanner:
 
     # -- open plans -------------------------------------------------------------------------------
 
-    def _is_current(self, bronze: Ledger, plan: Plan) -> bool:
+    def _is_current(self, bronze: _Bronze, plan: Plan) -> bool:
         """Return whether a new plan would decode the offsets of an open plan in the same way."""
         source = DecodeRequest.parse(plan.requested_by)
         if (
@@ -255,7 +311,7 @@ class DecodePlanner:
             or source.fingerprint != self.decode.fingerprint  # fence: plan-of-another-decoder
         ):
             return False
-        if plan.offsets_outside(bronze.landed_of(plan.topic_id)):
+        if plan.offsets_outside(bronze.published(plan.topic_id)):
             return False
         try:
             resolved = self.schemas.resolve(plan.topic_id, plan.spans())
@@ -294,18 +350,19 @@ class DecodePlanner:
         ).abandon(
             plan.sequence,
             _REQUESTER,
-            "the decoder in the spec has changed, or the bronze table no longer has all offsets",
+            "the decoder in the spec has changed, or some offsets left the bronze table or its "
+            "published view",
         )
 
     # -- outdated rows ----------------------------------------------------------------------------
 
-    def _undo_surplus(self, bronze: Ledger, ledger: Ledger) -> bool:
-        """Undo plans with offsets that the bronze table no longer has.
+    def _undo_surplus(self, bronze: _Bronze, ledger: Ledger) -> bool:
+        """Undo plans with offsets that left the bronze table or its published view.
 
         Returns:
             Whether there were any.
         """
-        more = _landed_only_in(ledger, bronze)
+        more = bronze.surplus_in(ledger)
         if not more and not any(record.undoing for record in ledger.plans.values()):
             return False
         undo = Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
@@ -315,25 +372,28 @@ class DecodePlanner:
             if record.undoing or intersection_by_partition(
                 holds, more.get(record.plan.topic_id, {})
             ):
-                reason = f"{self.spec.origin} no longer has some of its offsets"
+                reason = f"some of its offsets are no longer published by {self.spec.origin}"
                 undo.undo(record.plan.sequence, _REQUESTER, reason)
         return True
 
-    def _stale_offsets(self, bronze: Ledger, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
-        """Return decoded offsets that have landed again since, by topic id and partition."""
-        kinds = {kind for _, kind in bronze.settled.chain_heads}
-        kinds |= {record.plan.kind for record in bronze.plans.values()}
-        is_undone = any(record.abandoned is not None for record in bronze.plans.values())
-        if PlanKind.BACKFILL not in kinds and not is_undone and bronze.epoch == 0:
+    def _stale_offsets(self, bronze: _Bronze, ledger: Ledger) -> _ByTopicId:
+        """Return decoded offsets to decode again, because they have landed again since."""
+        landed = bronze.ledger
+        kinds = {kind for _, kind in landed.settled.chain_heads}
+        kinds |= {record.plan.kind for record in landed.plans.values()}
+        is_undone = any(record.abandoned is not None for record in landed.plans.values())
+        if PlanKind.BACKFILL not in kinds and not is_undone and landed.epoch == 0:
             # No offset has landed twice.
             return {}
         whole = self.control.ledger(self.spec.origin)
         typed = self.control.ledger(self.spec.name)
-        found = {
-            topic_id: stale_offsets(whole, typed, topic_id) for topic_id in topic_ids_of(ledger)
-        }
         # fence: replaced-rows-are-decoded-again
-        return {topic_id: spans for topic_id, spans in found.items() if spans}
+        return _each(
+            topic_ids_of(ledger),
+            lambda each: intersection_by_partition(
+                stale_offsets(whole, typed, each), bronze.published(each)
+            ),
+        )
 
     # -- the plan ---------------------------------------------------------------------------------
 
@@ -456,13 +516,13 @@ def topic_ids_of(ledger: Ledger) -> list[str]:
     return sorted(found | {record.plan.topic_id for record in ledger.plans.values()})
 
 
-def _landed_only_in(ledger: Ledger, other: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
-    """Return offsets that landed in one ledger and not in the other, by topic id and partition."""
-    found = {
-        topic_id: difference_by_partition(ledger.landed_of(topic_id), other.landed_of(topic_id))
-        for topic_id in topic_ids_of(ledger)
-    }
-    return {topic_id: spans for topic_id, spans in found.items() if spans}
+def _each(topic_ids: Iterable[str], of: Callable[[str], Mapping[int, SpanSet]]) -> _ByTopicId:
+    """Return the offsets of each incarnation that has any."""
+    return {topic_id: spans for topic_id in topic_ids if (spans := of(topic_id))}
+
+
+def _size(offsets: _ByTopicId) -> int:
+    return sum(map(size_of, offsets.values()))
 
 
 def stale_offsets(bronze: Ledger, typed: Ledger, topic_id: str) -> Mapping[int, SpanSet]:

@@ -1,4 +1,4 @@
-"""The tasks of a group's DAG: each takes what is left, and tells what is not."""
+"""The tasks of a run: each continues with the pipelines that can continue."""
 
 from __future__ import annotations
 
@@ -118,13 +118,12 @@ class Group:
             self._environ[variable] = definition
 
     def run_job(self, job: str, **environ: str) -> Answer:
-        """Run the group's operator."""
+        """Run the task of a job."""
         return self._probe.ask(
             "run_job",
             environ={**self._environ, **environ},
-            operator="GroupJobOperator",
-            job=job,
-            group="tides",
+            task=f"{job}_run",
+            pipelines=list(CONNECTIONS),
             requested_by=RUN,
         )
 
@@ -139,15 +138,15 @@ class Group:
     def call(self, task: str, **arguments: object) -> Answer:
         """Call a task of the group."""
         return self._probe.ask(
-            "call_task", task=task, environ=self._environ, group="tides", requested_by=RUN,
-            **arguments,
+            "call_task", task=task, environ=self._environ, pipelines=list(CONNECTIONS),
+            requested_by=RUN, **arguments,
         )  # fmt: skip
 
     def published(self) -> tuple[list[tuple[str, int]], Answer]:
         """Pipeline and plan of each asset event that `publish` sends, and how it ends."""
         answer = self._probe.ask(
-            "published", task="publish_group", environ=self._environ, group="tides",
-            requested_by=RUN,
+            "published", task="publish_run", environ=self._environ, alias="tides",
+            pipelines=list(CONNECTIONS), requested_by=RUN,
         )  # fmt: skip
         events = answer.value["events"]
         assert [each["asset"] for each in events] == [
@@ -186,16 +185,16 @@ def test_ingest_after_everything_has_landed_starts_nothing(group: Group) -> None
     assert group.submitted() is None
 
 
-def test_quality_takes_the_plans_that_have_landed(group: Group) -> None:
+def test_check_takes_the_plans_that_have_landed(group: Group) -> None:
     """Whatever became of the others."""
     group.planned("a", landed=True)
     group.planned("b")
     group.planned("c", landed=True)
-    assert group.run_job("quality").value["error"] is None
+    assert group.run_job("check").value["error"] is None
     assert group.submitted() == ["a=4", "c=4"]
 
 
-@pytest.mark.parametrize("job", ["ingest", "quality"])
+@pytest.mark.parametrize("job", ["ingest", "check"])
 def test_a_task_without_a_plan_is_skipped(group: Group, job: str) -> None:
     """After a planning that was refused for all pipelines."""
     assert group.run_job(job).value["kind"] == "AirflowSkipException"
@@ -223,7 +222,7 @@ def test_planning_tells_every_pipeline_that_was_refused(group: Group) -> None:
     group.damage_table("a")
     group.connect("kafka_third", '{"conn_type": "postgres", "host": "h"}')
     group.connect("kafka_other", None)
-    answer = group.call("plan_group")
+    answer = group.call("plan_run")
     assert answer.value["fails_now"] is False
     assert "a: EngineFailed: " in answer.value["error"]
     assert "b: UnknownConnection: " in answer.value["error"]
@@ -253,7 +252,8 @@ def test_a_plan_that_was_not_checked_is_not_published(group: Group) -> None:
     """Landed and never checked, or not landed: the task is skipped, and says which."""
     group.planned("a", landed=True)
     group.planned("b")
-    answer = group.call("publish_group", outlet_events={})
+    events, answer = group.published()
+    assert events == []
     assert "AirflowSkipException" in answer.value["error"]
     assert "pipeline=a plan=4 status=not checked" in answer.printed
 
@@ -317,7 +317,7 @@ def test_a_run_by_dates_plans_the_interval_of_each_member(
         group.reads(name, made, broker.bootstrap)
     june = {"start": "2025-06-01T00:00:00+00:00", "end": "2025-07-01T00:00:00+00:00"}
     for _ in range(2):
-        answer = group.call("plan_group", dag_run={"run_type": "backfill", **june})
+        answer = group.call("plan_run", dag_run={"run_type": "backfill", **june})
         assert answer.value == {"error": None, "result": True}
         ranges = {
             name: [

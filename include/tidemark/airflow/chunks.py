@@ -1,0 +1,154 @@
+"""Functions of the tasks of a backfill. They import heavy libraries after Airflow's fork."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import AssetAlias
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from tidemark.airflow.connections import checked_engine, connected_app
+from tidemark.airflow.failures import airflow_failures
+from tidemark.airflow.tasks import is_published, landed, table_asset
+from tidemark.app import App
+from tidemark.core.errors import ExitCode
+from tidemark.core.plan import PlanKind, PlanRef
+from tidemark.pipelines import Outcomes
+
+if TYPE_CHECKING:
+    from tidemark.airflow.operators import SparkTask
+    from tidemark.core.ledger import PlanRecord
+
+log = logging.getLogger(__name__)
+
+BACKFILLED = AssetAlias("tidemark_backfilled", group="tidemark")
+"""Alias of the asset of the table that a backfill writes."""
+
+
+def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]) -> list[int]:
+    """Record the offsets that a form selects, or find the recorded request of this run.
+
+    Returns:
+        The numbers of the chunks; none if all offsets have landed, or for a dry run.
+    """
+    from tidemark.backfill.selection import select
+
+    with airflow_failures():
+        selection = select(
+            offsets=_split(params["offsets"]),
+            start=params["from"],
+            end=params["until"],
+            retained=params["retained"],
+            plan=params["plan"],
+            plan_of=params["pipeline"] if params["into"] else None,
+            partitions=[int(partition) for partition in _split(params["partitions"])],
+        )
+        backfills = connected_app(pipeline).pipeline(pipeline).backfills
+        count = backfills.chunk_count(requested_by)
+        if count is not None:
+            log.info("this run has recorded its request before")
+        else:
+            seen = backfills.preview(
+                selection,
+                params["chunk"],
+                readable_only=params["readable_only"],
+                replaces=params["replace"],
+            )
+            log.info("preview\n%s", seen.explain())
+            if params["dry_run"]:
+                return []
+            checked_engine(pipeline)
+            count = backfills.request(
+                seen, requested_by, approved=params["approved"], reason=params["reason"]
+            )
+        return list(range(1, count + 1))
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
+
+
+def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
+    """Plan and land one chunk, or find its plan; land an open chunk of the backfill before it.
+
+    Raises:
+        AirflowSkipException: All offsets of the chunk are landed or planned.
+    """
+    outcomes, on_engine = Outcomes(), spark.on(pipeline)
+    if left := _open_chunk(pipeline, requested_by, chunk):
+        log.info("chunk %s is open and lands first", left)
+        outcomes.extend(on_engine.execute("ingest", [left]))
+        if outcomes.exit_code != ExitCode.OK:
+            return outcomes
+    backfills = on_engine.app.pipeline(pipeline).backfills
+    plan = backfills.plan_chunk(requested_by, chunk).plan
+    record = _record_of(pipeline, chunk, plan.sequence if plan else None)
+    if record.held_now is None:
+        outcomes.extend(on_engine.execute("ingest", [record.plan.ref]))
+    return outcomes
+
+
+def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
+    """Check the newest plan of a chunk. Plans nothing.
+
+    Raises:
+        AirflowSkipException: The chunk has no plan.
+    """
+    on_engine = spark.on(pipeline)
+    record = _record_of(pipeline, chunk, newest_plan(pipeline, requested_by, chunk))
+    return on_engine.execute("quality", [record.plan.ref])
+
+
+def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:
+    from tidemark.ingest.recorder import recorded_plan
+
+    if sequence is None:
+        raise AirflowSkipException(f"no offset of chunk {chunk} is left")
+    record = recorded_plan(App.from_environment().control, pipeline, sequence)
+    log.info("chunk %d\n%s", chunk, record.plan.explain())
+    return record
+
+
+def _open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef | None:
+    """Return the open plan of another chunk of a backfill; None without one."""
+    from tidemark.backfill.selection import chunk_requester, is_chunk_of
+
+    ledger = App.from_environment().control.summary(pipeline)
+    record = ledger.open_plan(PlanKind.BACKFILL)
+    if record is None or record.plan.requested_by == chunk_requester(requested_by, chunk):
+        return None
+    is_ours = is_chunk_of(requested_by, record.plan.requested_by)
+    return record.plan.ref if is_ours else None
+
+
+def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
+    """Emit an asset event for the landed plan of a chunk if the plan is published."""
+    with airflow_failures():
+        sequence = newest_plan(pipeline, requested_by, chunk)
+        if sequence is None:
+            return
+        if not is_published(pipeline, sequence):
+            raise AirflowSkipException(f"plan {sequence} of {pipeline} is not published")
+        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, sequence))
+
+
+def newest_plan(pipeline: str, requested_by: str, chunk: int) -> int | None:
+    """Return the newest plan of a chunk of a backfill; None without a plan."""
+    from tidemark.backfill.selection import chunk_requester
+
+    ledger = App.from_environment().control.summary(pipeline)
+    return ledger.plan_requested_by(chunk_requester(requested_by, chunk))
+
+
+def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
+    """Fail unless all requested offsets are in the table."""
+    from tidemark.backfill.service import check_finished
+
+    with airflow_failures():
+        if chunks is None:
+            raise AirflowFailException("no request was recorded: see the task `request`")
+        if chunks:
+            progress = connected_app(pipeline).pipeline(pipeline).backfills.progress(requested_by)
+            check_finished(pipeline, requested_by, progress)

@@ -1,0 +1,193 @@
+"""The use cases of `Pipeline` for several pipelines at once: plan, execute, decode, merge.
+
+An error of one pipeline does not stop the others. The command line prints the outcomes; Airflow's
+tasks end by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+
+from tidemark.app import App
+from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.plan import Plan, PlanRef
+from tidemark.ingest.errors import CommitNotFound
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
+from tidemark.ingest.planner import PlanResult
+from tidemark.pipeline import Pipeline
+from tidemark.run import Ref, applications, identity
+from tidemark.spark.engine import JobRun
+from tidemark.spec.ref import MergeRef, PipelineRef
+from tidemark.steps import Result, outcome
+
+T = TypeVar("T")
+
+Planned: TypeAlias = tuple[list[Plan], "Outcomes"]
+"""The plans to execute, and the outcomes of the pipelines without one."""
+
+
+@dataclass(kw_only=True)
+class Outcomes:
+    """Results and named errors of pipelines.
+
+    Attributes:
+        records: A record for each plan, merge or refused pipeline, in order: `pipeline`, `plan`,
+            and the values of the result or of the error.
+        codes: The exit codes.
+        failures: The errors of jobs that ended abnormally, such as a killed Spark process.
+    """
+
+    records: list[Result] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    failures: list[TidemarkError] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The worst exit code."""
+        return ExitCode(ExitCode.worst(self.codes))
+
+    @property
+    def by_pipeline(self) -> Mapping[str, Result]:
+        """The last record of each pipeline."""
+        return {record["pipeline"]: record for record in self.records}
+
+    def add(self, pipeline: str, came: Result | TidemarkError) -> None:
+        """Add the result or the error of a pipeline that needs no job."""
+        result, code = outcome(came)
+        self.records.append({"pipeline": pipeline, "plan": None, **result})
+        self.codes.append(code)
+
+    def extend(self, others: Outcomes) -> None:
+        """Add all of some other outcomes."""
+        self.records += others.records
+        self.codes += others.codes
+        self.failures += others.failures
+
+
+def for_each(
+    app: App, names: Sequence[str], use_case: Callable[[Pipeline], T]
+) -> dict[str, T | TidemarkError]:
+    """Return the result or the named error of a use case of each pipeline.
+
+    Raises:
+        SpecError: The folder of specs does not exist.
+    """
+    # An unreadable folder is an error of all pipelines.
+    _ = app.specs
+    found = map_in_threads(names, lambda name: use_case(app.pipeline(name)), PLANNING_THREADS)
+    return dict(zip(names, found, strict=True))
+
+
+def plan_each(
+    app: App,
+    names: Sequence[str],
+    next_plan: Callable[[Pipeline], PlanResult],
+    progress: Callable[[str], None],
+) -> Planned:
+    """Record the next plan of each pipeline, or find its recorded one. Starts no Spark.
+
+    Args:
+        app: Tidemark.
+        names: The pipelines, as texts of `PipelineRef`.
+        next_plan: Plans one pipeline.
+        progress: Called with a line for each plan.
+    """
+    plans, outcomes = [], Outcomes()
+    for name, came in for_each(app, names, next_plan).items():
+        if isinstance(came, TidemarkError):
+            outcomes.add(name, came)
+        elif came.plan is None:
+            outcomes.add(name, {"outcome": came.outcome.value})
+        else:
+            plan = came.plan
+            progress(f"{name}: plan {plan.sequence} ({came.outcome}): {plan.size:,} offset(s)")
+            plans.append(plan)
+    return plans, outcomes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelines:
+    """Some pipelines of a home.
+
+    Attributes:
+        app: Tidemark.
+        names: The pipelines, as texts of `PipelineRef`.
+        run: Runs a job for some plans or merges of pipelines with the same Spark settings.
+        progress: Called with each line about progress.
+    """
+
+    app: App
+    names: Sequence[str]
+    run: Callable[[str, Sequence[Ref]], JobRun]
+    progress: Callable[[str], None]
+
+    def plan(self, next_plan: Callable[[Pipeline], PlanResult]) -> Planned:
+        """As `plan_each`."""
+        return plan_each(self.app, self.names, next_plan, self.progress)
+
+    def execute(self, job: str, refs: Sequence[Ref]) -> Outcomes:
+        """Run a job for plans or merges of different pipelines, and wait for it.
+
+        Those of pipelines with the same Spark settings share an application.
+        """
+        outcomes = Outcomes()
+        for together in applications(self.app, refs):
+            done = self.run(job, together)
+            outcomes.codes.append(done.exit_code)
+            if done.failure:
+                outcomes.failures.append(done.failure)
+                self.progress(done.failure.rendered("problem"))
+            if done.results is not None:
+                outcomes.records += done.results
+                continue
+            code = int(done.exit_code)
+            ended = f"the job ended with exit code {code} and no result"
+            why = (
+                done.failure.as_record() if done.failure else {"outcome": ended, "exit_code": code}
+            )
+            outcomes.records += [{**identity(ref), **why} for ref in together]
+        return outcomes
+
+    def decode(self, next_plan: Callable[[Pipeline], PlanResult] | None = None) -> Outcomes:
+        """Decode until nothing is left of any pipeline.
+
+        Args:
+            next_plan: Plans one pipeline; None to plan everything that is left.
+        """
+        outcomes, executed, going = Outcomes(), set[PlanRef](), self
+        while going.names:
+            plans, others = going.plan(next_plan or (lambda each: each.decoder.plan()))
+            outcomes.extend(others)
+            for plan in plans:
+                if plan.ref in executed:
+                    outcomes.add(plan.pipeline, _still_open(plan))
+            new = [plan.ref for plan in plans if plan.ref not in executed]
+            executed.update(new)
+            done = self.execute("decode", new)
+            outcomes.extend(done)
+            # A job may end well without a result; the next plan shows whether it landed.
+            is_well = done.exit_code == ExitCode.OK
+            left = [each["pipeline"] for each in done.records if is_well or "wrote" in each]
+            going = replace(self, names=left)
+        return outcomes
+
+    def upsert(self) -> Outcomes:
+        """Merge what is missing into the upsert table of each pipeline."""
+        outcomes, refs = Outcomes(), []
+        found = for_each(self.app, self.names, lambda each: each.upserts.next())
+        for name, came in found.items():
+            origin = PipelineRef.parse(name).name
+            if isinstance(came, TidemarkError):
+                outcomes.add(origin, came)
+            elif came is None:
+                outcomes.add(origin, {"outcome": "nothing to do"})
+            else:
+                refs.append(MergeRef(pipeline=origin, version=came.version))
+        outcomes.extend(self.execute("upsert", refs))
+        return outcomes
+
+
+def _still_open(plan: Plan) -> TidemarkError:
+    return CommitNotFound(pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan")

@@ -1,0 +1,169 @@
+"""A typed table has the rows of the published view; on real tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.quality.test_publication import check, publication_of, published
+from tests.support.plans import wanted
+from tests.support.typed_lake import TypedLake
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.quality.errors import NotBlocked
+
+
+def lake_of(root: Path) -> TypedLake:
+    """A lake whose decoder follows publication decisions."""
+    lake = TypedLake(root=root)
+    return replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> TypedLake:
+    """Three plans of two, three and four records have landed, and none is checked."""
+    lake = lake_of(tmp_path)
+    for records in (2, 3, 4):
+        lake.bronze.run(records)
+    return lake
+
+
+def offsets(lake: TypedLake) -> list[int]:
+    """The decoded offsets of partition 0."""
+    return [offset for _, offset, _ in lake.decoded()]
+
+
+def replace_rows(lake: TypedLake, start: int, end: int) -> int:
+    """Land some offsets of partition 0 again, in place of their rows; the number of the plan."""
+    plan = lake.bronze.planner.backfill(
+        replace(wanted((0, start, end)), replaces=True), f"test:{start}-{end}"
+    ).plan
+    assert plan is not None
+    lake.bronze.ingest.execute(plan.sequence)
+    return plan.sequence
+
+
+def test_landed_records_wait_for_their_check(lake: TypedLake) -> None:
+    """The backlog counts them apart, so that a user sees what they wait for."""
+    assert lake.run() == []
+    backlog = lake.decoding.backlog()
+    assert (backlog.missing, backlog.unchecked, backlog.refused) == (0, 9, 0)
+    assert backlog.offsets == 0
+    check(lake.bronze, 2, passed=True)
+    assert lake.decoding.backlog().missing == 3
+    assert lake.run() == [1]
+    assert offsets(lake) == [2, 3, 4]
+
+
+def test_a_blocked_plan_is_decoded_after_its_release(lake: TypedLake) -> None:
+    """Not before, whatever else is decoded."""
+    for plan, passed in ((1, True), (2, False), (3, True)):
+        check(lake.bronze, plan, passed=passed)
+    lake.run()
+    assert offsets(lake) == [0, 1, 5, 6, 7, 8]
+    backlog = lake.decoding.backlog()
+    assert (backlog.missing, backlog.unchecked, backlog.refused) == (0, 0, 3)
+    publication_of(lake.bronze).release(2, "test", "as it is")
+    assert lake.run() == [2]
+    assert offsets(lake) == list(range(9))
+
+
+def test_the_rows_of_a_rejected_plan_leave_the_typed_table(lake: TypedLake) -> None:
+    """Rows of other plans that were decoded together with them are decoded again."""
+    for plan in (1, 2, 3):
+        check(lake.bronze, plan, passed=True)
+    assert lake.run() == [1]
+    publication_of(lake.bronze).reject(2, "test", "wrong unit")
+    assert lake.decoding.backlog().surplus == 3
+    assert lake.run() == [2]
+    assert offsets(lake) == [0, 1, 5, 6, 7, 8]
+
+
+def test_an_open_typed_plan_of_a_rejected_plan_is_abandoned(lake: TypedLake) -> None:
+    """A plan without the refused offsets takes its place."""
+    for plan in (1, 2, 3):
+        check(lake.bronze, plan, passed=True)
+    assert lake.decoding.plan().plan is not None
+    publication_of(lake.bronze).reject(3, "test", "wrong unit")
+    second = lake.decoding.plan().plan
+    assert second is not None
+    assert (second.sequence, second.spans()) == (2, {0: SpanSet((Span(0, 5),))})
+
+
+def test_replaced_rows_leave_the_typed_table_until_the_new_rows_are_checked(
+    lake: TypedLake,
+) -> None:
+    """As in the published view: the old rows are gone, and the new rows may be wrong."""
+    for plan in (1, 2, 3):
+        check(lake.bronze, plan, passed=True)
+    lake.run()
+    first, second = replace_rows(lake, 0, 2), replace_rows(lake, 5, 9)
+    lake.run()
+    assert offsets(lake) == [2, 3, 4]
+    check(lake.bronze, first, passed=True)
+    check(lake.bronze, second, passed=False)
+    lake.run()
+    assert offsets(lake) == [0, 1, 2, 3, 4]
+
+
+_ACTIONS = st.sampled_from(
+    ["land", "pass", "fail", "release", "reject", "undo", "replace", "decode"]
+)
+
+
+@pytest.mark.e2e
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.lists(st.tuples(_ACTIONS, st.integers(0, 10)), min_size=4, max_size=14))
+def test_decoded_rows_are_the_rows_of_the_published_view(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
+) -> None:
+    """Whatever checks and operators decide, and in which order."""
+    lake = lake_of(tmp_path_factory.mktemp("lake"))
+    lake.bronze.run(2)
+    check(lake.bronze, 1, passed=True)
+    lake.run()
+    for minutes, (action, number) in enumerate(actions, start=1):
+        _act(lake, action, number, minutes)
+    lake.run()
+    assert offsets(lake) == [offset for _, offset in published(lake.bronze)]
+    assert lake.run() == []
+
+
+def _act(lake: TypedLake, action: str, number: int, minutes: int) -> None:
+    plans = publication_of(lake.bronze).plans()
+    if action == "land" or not plans:
+        lake.bronze.run(1 + number % 3)
+        return
+    chosen = plans[number % len(plans)]
+    sequence, span = chosen.plan.sequence, chosen.landing.spans()[0].spans[0]
+    if action in ("pass", "fail"):
+        check(lake.bronze, sequence, passed=action == "pass", minutes=minutes)
+    elif action == "reject":
+        publication_of(lake.bronze, minutes).reject(sequence, "test", "wrong")
+    elif action == "release":
+        _ignoring(
+            NotBlocked,
+            lambda: publication_of(lake.bronze, minutes).release(sequence, "test", "fine"),
+        )
+    elif action == "undo":
+        lake.bronze.undo.undo(sequence, "test", "wrong")
+    elif action == "replace":
+        replace_rows(lake, span.start, span.end)
+    else:
+        lake.run()
+
+
+def _ignoring(error: type[Exception], act: Callable[[], object]) -> None:
+    try:
+        act()
+    except error:
+        return
