@@ -36,7 +36,7 @@ def result(severity: Severity, *, passed: bool) -> CheckResult:
         severity=severity,
         passed=passed,
         observed=1,
-        expectation="something holds",
+        expectation="an expectation",
     )
 
 
@@ -83,7 +83,7 @@ def planned(
 
 
 @pytest.mark.parametrize(
-    ("broken", "outcome"),
+    ("failed", "outcome"),
     [
         ((), CheckOutcome.PASSED),
         ((Severity.INFO,), CheckOutcome.PASSED),
@@ -92,11 +92,11 @@ def planned(
     ],
 )
 def test_the_most_severe_failed_check_decides_the_outcome(
-    broken: tuple[Severity, ...], outcome: CheckOutcome
+    failed: tuple[Severity, ...], outcome: CheckOutcome
 ) -> None:
     """Passed checks of any severity do not."""
     results = [result(severity, passed=True) for severity in Severity]
-    results += [result(severity, passed=False) for severity in broken]
+    results += [result(severity, passed=False) for severity in failed]
     assert report(*results).outcome is outcome
 
 
@@ -272,7 +272,7 @@ def test_stored_results_are_masked_by_the_current_suite(
     changes: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """The suite may mask a column after the check."""
-    kept = CheckResult(
+    stored = CheckResult(
         check="expect_something",
         column=None,
         severity=Severity.WARNING,
@@ -282,6 +282,6 @@ def test_stored_results_are_masked_by_the_current_suite(
         unexpected_count=1,
         examples=(Example(0, 1, "jane"),),
     )
-    kept = replace(kept, **changes)
-    assert kept.masked({"email"}) == replace(kept, **expected)
-    assert kept.masked(()) == kept
+    stored = replace(stored, **changes)
+    assert stored.masked({"email"}) == replace(stored, **expected)
+    assert stored.masked(()) == stored

@@ -16,7 +16,7 @@ from tidemark.quality.check_results import BatchRef, Example, QualityReport
 from tidemark.quality.check_results_table import SCHEMA, DeltaCheckResults
 
 _LATER = ("value", "kind", "examples")
-"""Columns that older tables do not have."""
+"""Columns that older tables lack."""
 
 
 def measured(
@@ -71,7 +71,7 @@ def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
     """Its rows stay, without figures."""
     table = str(tmp_path / "results")
     old = pa.schema([field for field in SCHEMA if field.name not in _LATER])
-    told = {
+    row = {
         "pipeline": "prices",
         "plan_sequence": 1,
         "table_version": 0,
@@ -87,7 +87,7 @@ def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
     }
     write_deltalake(
         table,
-        pa.Table.from_pylist([told], old),
+        pa.Table.from_pylist([row], old),
         partition_by=["pipeline"],
         configuration={"delta.appendOnly": "true"},
     )
@@ -99,8 +99,8 @@ def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
     assert earlier_figures(table, 9) == {"records": [20]}
     first, second = DeltaCheckResults(table).checked("prices", [1, 2])
     assert (first.results[0].examples, second.results[0].examples) == ((), examples)
-    kept = pa.table(DeltaTable(table).scan()).to_pylist()
-    assert sorted((row["plan_sequence"], row["observed"], row["value"]) for row in kept) == [
+    stored = pa.table(DeltaTable(table).scan()).to_pylist()
+    assert sorted((row["plan_sequence"], row["observed"], row["value"]) for row in stored) == [
         (1, "10", None),
         (2, "0", 20.0),
     ]

@@ -1,4 +1,4 @@
-"""What is published follows checks and people; on real tables, read by DuckDB and by Spark."""
+"""Publication of plans by checks and operators, on real tables read by DuckDB and Spark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """Three plans of two, three and four records have landed; the second was blocked."""
+    """Land plans of two, three and four records; the check of the second one failed."""
     lake = FileLake(root=tmp_path)
     for records in (2, 3, 4):
         lake.run(records)
@@ -48,12 +48,12 @@ def lake(tmp_path: Path) -> FileLake:
 
 
 def table_of(lake: FileLake) -> DeltaPublicationTable:
-    """The publication table."""
+    """Return the publication table."""
     return DeltaPublicationTable(str(lake.root / "publication"), str(lake.uri))
 
 
 def publication_of(lake: FileLake, minutes: int = 0) -> Publication:
-    """Decides, some minutes from now."""
+    """Return the publication at a time some minutes from now."""
     return Publication(
         pipeline="events",
         control=lake.control,
@@ -63,8 +63,8 @@ def publication_of(lake: FileLake, minutes: int = 0) -> Publication:
 
 
 @dataclass(frozen=True)
-class Finds:
-    """A checker that finds what a test says; nobody reads what it keeps."""
+class FixedResult:
+    """A checker with a fixed result, which stores nothing."""
 
     passed: bool
     severity: Severity
@@ -76,7 +76,7 @@ class Finds:
         suite: str | None,  # noqa: ARG002
         run_at: datetime,
     ) -> QualityReport:
-        """As `QualityChecker.check`."""
+        """Return a report with the fixed result."""
         (result,) = REPORT.results
         return replace(
             REPORT,
@@ -87,7 +87,7 @@ class Finds:
         )
 
     def record(self, report: QualityReport) -> None:
-        """As `QualityChecker.record`."""
+        """Store nothing."""
 
 
 def check(
@@ -104,14 +104,14 @@ def check(
         data_table=str(lake.uri),
         data_log=lake.table,
         control=lake.control,
-        checker=Finds(passed, severity),
+        checker=FixedResult(passed, severity),
         publication=table_of(lake),
         now=lambda: NOW + timedelta(minutes=minutes),
     ).check(plan)
 
 
 def test_a_plan_is_unchecked_until_a_check_or_an_operator_decides(lake: FileLake) -> None:
-    """An open plan and an undone plan have no rows to check."""
+    """Open plans and undone plans have no rows to check."""
     assert publication_of(lake).unchecked() == []
     for records in (2, 3, 1):
         lake.run(records)
@@ -126,7 +126,7 @@ def test_a_plan_is_unchecked_until_a_check_or_an_operator_decides(lake: FileLake
 
 
 def published(lake: FileLake) -> list[tuple[int, int]]:
-    """Partition and offset of what the view shows, by DuckDB."""
+    """Return partition and offset of the rows in the published view, read by DuckDB."""
     sql = published_view("events", str(lake.uri), str(lake.root / "publication"), Engine.DUCKDB)
     named = re.sub(r"delta_scan\('[^']*/(\w+)'\)", r"\1", sql)
     with duckdb.connect() as connection:
@@ -141,8 +141,8 @@ def published(lake: FileLake) -> list[tuple[int, int]]:
         return rows.fetchall()
 
 
-def test_a_blocked_range_stays_out_and_later_ones_go_on(lake: FileLake) -> None:
-    """Offsets 2 to 4 are plan 2's."""
+def test_a_blocked_range_is_hidden_and_later_plans_are_published(lake: FileLake) -> None:
+    """Plan 2 has offsets 2 to 4."""
     assert published(lake) == [(0, offset) for offset in (0, 1, 5, 6, 7, 8)]
     plans = publication_of(lake).plans()
     assert [each.is_published for each in plans] == [True, False, True]
@@ -159,8 +159,8 @@ def test_a_blocked_range_stays_out_and_later_ones_go_on(lake: FileLake) -> None:
     }
 
 
-def test_only_what_is_critical_keeps_a_range_back(lake: FileLake) -> None:
-    """A broken warning is told, and the rows are published."""
+def test_a_failed_warning_does_not_block_a_plan(lake: FileLake) -> None:
+    """Only critical checks do."""
     check(lake, 2, passed=False, severity=Severity.WARNING, minutes=1)
     assert published(lake) == [(0, offset) for offset in range(9)]
     decision = publication_of(lake).plans()[1].decision
@@ -168,8 +168,8 @@ def test_only_what_is_critical_keeps_a_range_back(lake: FileLake) -> None:
     assert (decision.status, decision.reason) == (PublicationStatus.PUBLISHED, None)
 
 
-def test_what_nobody_has_checked_is_not_published(lake: FileLake) -> None:
-    """It has landed, and that is all."""
+def test_an_unchecked_plan_is_not_published_until_an_operator_releases_it(lake: FileLake) -> None:
+    """Also if it can no longer be checked."""
     lake.run(2)
     assert (0, 9) not in published(lake)
     assert publication_of(lake).plans()[-1].decision is None
@@ -177,8 +177,8 @@ def test_what_nobody_has_checked_is_not_published(lake: FileLake) -> None:
     assert (0, 9) in published(lake)
 
 
-def test_a_person_decides_and_later_checks_change_nothing(lake: FileLake) -> None:
-    """Until a person decides again."""
+def test_an_operators_decision_overrides_later_checks(lake: FileLake) -> None:
+    """Until the next operator's decision."""
     publication_of(lake, 1).release(2, "ann", "the currency is new")
     check(lake, 2, passed=False, minutes=2)
     assert len(published(lake)) == 9
@@ -197,24 +197,24 @@ def test_a_person_decides_and_later_checks_change_nothing(lake: FileLake) -> Non
     assert len(table_of(lake).decisions("events")) == 3 + 5
 
 
-def test_the_newest_check_counts(lake: FileLake) -> None:
-    """One that was mended is published; the older decision stays in the table."""
+def test_the_newest_check_decides(lake: FileLake) -> None:
+    """Older decisions stay in the table."""
     check(lake, 2, passed=True, minutes=-1)
     assert len(published(lake)) == 6
     check(lake, 2, passed=True, minutes=1)
     assert len(published(lake)) == 9
 
 
-def test_a_draft_of_a_decision_says_nothing(lake: FileLake) -> None:
-    """`--dry-run`."""
+def test_a_dry_run_of_a_decision_records_nothing(lake: FileLake) -> None:
+    """For `--dry-run`."""
     drafted = publication_of(lake).release(2, "ann", "why", dry_run=True)
     assert drafted.is_published
     publication_of(lake).reject(1, "ann", "why", dry_run=True)
     assert len(table_of(lake).decisions("events")) == 3
 
 
-def test_only_what_is_in_the_table_and_kept_back_can_be_released(lake: FileLake) -> None:
-    """Each error says what there is instead."""
+def test_deciding_about_published_unknown_open_or_undone_plans_is_an_error(lake: FileLake) -> None:
+    """With another error for each."""
     with pytest.raises(NotBlocked, match="already published"):
         publication_of(lake).release(1, "ann", "why")
     with pytest.raises(UnknownPlan):
@@ -231,8 +231,8 @@ def test_only_what_is_in_the_table_and_kept_back_can_be_released(lake: FileLake)
     assert len(table_of(lake).decisions("events")) == 3
 
 
-def test_what_replaces_a_blocked_plan_is_judged_anew(lake: FileLake) -> None:
-    """The view never shows an offset twice, nor rows that were replaced."""
+def test_the_replacement_of_a_blocked_plan_needs_its_own_check(lake: FileLake) -> None:
+    """The view shows no offset twice and no replaced row."""
     plan = lake.land_again((0, 2, 5))
     assert len(published(lake)) == 6
     check(lake, plan.sequence, passed=True, minutes=1)
@@ -241,8 +241,8 @@ def test_what_replaces_a_blocked_plan_is_judged_anew(lake: FileLake) -> None:
     assert published(lake) == [(0, offset) for offset in range(2, 9)]
 
 
-def test_what_a_restore_brings_back_waits_for_a_word_of_its_own(lake: FileLake) -> None:
-    """What was left of the blocked plan was published without the offset that was replaced."""
+def test_offsets_that_a_restore_brought_back_need_their_own_decision(lake: FileLake) -> None:
+    """The decision covered the rest of the plan."""
     before = DeltaTable(lake.uri).version()
     lake.land_again((0, 3, 4))
     check(lake, 2, passed=True, minutes=1)
@@ -257,8 +257,10 @@ def test_what_a_restore_brings_back_waits_for_a_word_of_its_own(lake: FileLake) 
     assert published(lake) == [(0, offset) for offset in range(9)]
 
 
-def test_pipelines_and_places_are_told_apart(lake: FileLake) -> None:
-    """Two pipelines have a plan 2; ranges of one plan are one decision."""
+def test_decisions_are_separate_by_pipeline_and_combine_the_ranges_of_a_plan(
+    lake: FileLake,
+) -> None:
+    """Two pipelines have a plan 2."""
     assert table_of(lake).decisions("other") == []
     assert [decision.plan for decision in table_of(lake).decisions("events", 2)] == [2]
     assert (
@@ -274,14 +276,14 @@ def test_pipelines_and_places_are_told_apart(lake: FileLake) -> None:
     assert sorted(ranges) == [(0, 9, 11, 2), (1, 0, 5, 5)]
 
 
-def test_the_last_to_speak_has_the_last_word(lake: FileLake) -> None:
-    """Whatever their clocks say."""
+def test_the_last_of_two_decisions_wins_despite_a_slow_clock(lake: FileLake) -> None:
+    """The second operator's clock is two minutes behind."""
     publication_of(lake, 5).release(2, "ann", "it is right")
     assert not publication_of(lake, 3).reject(2, "bob", "it is not").is_published
     assert len(published(lake)) == 6
 
 
-def test_what_was_said_of_a_table_that_is_gone_says_nothing_of_the_next(lake: FileLake) -> None:
+def test_a_recreated_data_table_has_no_decisions(lake: FileLake) -> None:
     """Its plans have the same numbers."""
     publication_of(lake).reject(3, "ann", "test data")
     shutil.rmtree(lake.uri)
@@ -293,8 +295,8 @@ def test_what_was_said_of_a_table_that_is_gone_says_nothing_of_the_next(lake: Fi
     assert published(lake) == [(0, offset) for offset in range(10)]
 
 
-def test_what_is_left_of_a_plan_is_judged_by_itself(lake: FileLake) -> None:
-    """A plan of which all was replaced has nothing left to be released."""
+def test_a_partly_replaced_plan_stays_blocked_and_can_be_released(lake: FileLake) -> None:
+    """A plan without any rows left cannot."""
     for name, span in (("part", (0, 2, 3)), ("rest", (0, 3, 5))):
         lake.land_again(span, requested_by=name)
         plans = {each.plan.sequence: each for each in publication_of(lake).plans()}
@@ -306,7 +308,7 @@ def test_what_is_left_of_a_plan_is_judged_by_itself(lake: FileLake) -> None:
         publication_of(lake).release(2, "ann", "why")
 
 
-_words = st.builds(
+_decisions = st.builds(
     PublicationDecision,
     plan=st.integers(1, 2),
     status=st.sampled_from(PublicationStatus),
@@ -316,20 +318,22 @@ _words = st.builds(
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(_words, max_size=6))
-def test_the_query_and_the_command_agree(decisions: list[PublicationDecision]) -> None:
-    """One rule in two languages: which decision counts, ties as well."""
-    place = {"topic_id": "id", "partition": 0}
+@given(st.lists(_decisions, max_size=6))
+def test_the_view_and_the_command_agree_about_effective_decisions(
+    decisions: list[PublicationDecision],
+) -> None:
+    """One rule in SQL and in Python, also for ties."""
+    partition = {"topic_id": "id", "partition": 0}
     columns = ["plan_sequence", "status", "decided_at", "decided_by"]
-    said_rows = [(w.plan, str(w.status), w.decided_at, w.decided_by) for w in decisions]
+    values = [(w.plan, str(w.status), w.decided_at, w.decided_by) for w in decisions]
     sql = published_view("p", "/none/rows", "/none/publication", Engine.DUCKDB)
     named = re.sub(r"delta_scan\('[^']*/(\w+)'\)", r"\1", sql)
-    told = pa.table(
+    table = pa.table(
         {
-            **{name: [row[n] for row in said_rows] for n, name in enumerate(columns)},
+            **{name: [row[n] for row in values] for n, name in enumerate(columns)},
             "pipeline": ["p"] * len(decisions),
             "table_id": [""] * len(decisions),
-            **{name: [value] * len(decisions) for name, value in place.items()},
+            **{name: [value] * len(decisions) for name, value in partition.items()},
             "start_offset": [0] * len(decisions),
             "end_offset": [1] * len(decisions),
         },
@@ -348,8 +352,8 @@ def test_the_query_and_the_command_agree(decisions: list[PublicationDecision]) -
         ),
     )
     with duckdb.connect() as connection:
-        connection.register("publication", told)
-        rows = [{"plan_sequence": plan, "offset": 0, **place} for plan in (1, 2)]
+        connection.register("publication", table)
+        rows = [{"plan_sequence": plan, "offset": 0, **partition} for plan in (1, 2)]
         connection.register("rows", pa.Table.from_pylist(rows))
         shown = connection.execute(f"SELECT plan_sequence FROM ({named}) ORDER BY 1").fetchall()
     counted = effective_decisions(decisions).items()
@@ -358,8 +362,8 @@ def test_the_query_and_the_command_agree(decisions: list[PublicationDecision]) -
     ]
 
 
-def test_two_at_once_both_say_their_word(lake: FileLake, tmp_path: Path) -> None:
-    """The table is not there yet, and one of them makes it."""
+def test_concurrent_decisions_are_all_recorded(lake: FileLake, tmp_path: Path) -> None:
+    """The table does not exist yet, and one of the writers creates it."""
     table = DeltaPublicationTable(str(tmp_path / "new"), str(lake.uri))
     record = lake.ledger.plans[1]
     assert record.held_now is not None
@@ -373,9 +377,9 @@ def test_two_at_once_both_say_their_word(lake: FileLake, tmp_path: Path) -> None
 
 @pytest.mark.spark
 def test_spark_reads_the_published_view(lake: FileLake, spark: SparkSession) -> None:
-    """The query as `tidemark publication view` prints it."""
+    """The query that `tidemark publication view` prints."""
     for checksums in lake.root.rglob("*.crc"):
-        # Empty here, and Spark would compare.
+        # Spark would compare these checksums, which are empty.
         checksums.unlink()
     sql = published_view("events", str(lake.uri), str(lake.root / "publication"), Engine.SPARK)
     assert sorted(row["offset"] for row in spark.sql(sql).collect()) == [0, 1, 5, 6, 7, 8]

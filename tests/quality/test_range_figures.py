@@ -70,10 +70,10 @@ def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[BatchExpectation]
             None,
         )
         groups.setdefault((row["topic_id"], row["partition"], start), []).append(row)
-    found = {}
-    for place, some in groups.items():
+    figures = {}
+    for group, some in groups.items():
         ahead = [seconds for row in some if (seconds := _ahead(row)) is not None]
-        found[place] = {
+        figures[group] = {
             "records": len(some),
             "distinct": len({row["offset"] for row in some}),
             "null_keys": sum(row["key"] is None for row in some),
@@ -82,17 +82,17 @@ def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[BatchExpectation]
             "seconds_ahead": max(ahead, default=None),
             "oldest_seconds_behind": -min(ahead) if ahead else None,
         }
-    return found
+    return figures
 
 
 def _by_range(figures: Sequence[RangeFigures]) -> Any:
     """Return all figures by range, so that `_counted` must contain every figure."""
-    found = {}
+    by_range = {}
     for each in figures:
-        told = asdict(each)
-        place = tuple(told.pop(name) for name in ("topic_id", "partition", "start"))
-        found[place] = told
-    return found
+        values = asdict(each)
+        key = tuple(values.pop(name) for name in ("topic_id", "partition", "start"))
+        by_range[key] = values
+    return by_range
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -117,7 +117,7 @@ def test_every_row_counts_in_its_planned_range_or_outside_all_ranges(
     ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=1, plan_sequence=1)
     expected = _counted([row for row in rows if row["plan_sequence"] == 1], planned)
     assert _by_range(range_figures(ref, planned)) == expected
-    # As of the version that the plan made, and of no later one.
+    # In the version of the reference, and in no later one.
     first = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
     earlier = [row for row in rows[:20_000] if row["plan_sequence"] == 1]
     assert _by_range(range_figures(first, planned)) == _counted(earlier, planned)
@@ -155,10 +155,10 @@ def test_values_are_not_read_if_no_file_has_null_values(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), _full(range(9)))
     (file,) = tmp_path.glob("*.parquet")
     value = pq.read_metadata(file).row_group(0).column(1)
-    place = value.dictionary_page_offset or value.data_page_offset
-    with file.open("r+b") as bytes_of:
-        bytes_of.seek(place)
-        bytes_of.write(b"\xff" * value.total_compressed_size)
+    position = value.dictionary_page_offset or value.data_page_offset
+    with file.open("r+b") as stream:
+        stream.seek(position)
+        stream.write(b"\xff" * value.total_compressed_size)
     write_deltalake(str(tmp_path), _full([50], plan_sequence=2, value=None), mode="append")
     assert _null_counts(tmp_path) == (0, 0)
 
@@ -173,8 +173,10 @@ def test_null_values_in_one_of_several_files_are_counted(tmp_path: Path) -> None
 
 def test_values_of_a_file_without_statistics_are_read(tmp_path: Path) -> None:
     """A writer may omit statistics."""
-    untold = ColumnProperties(statistics_enabled="NONE")
-    properties = WriterProperties(column_properties={"key": untold, "value": untold})
+    without_statistics = ColumnProperties(statistics_enabled="NONE")
+    properties = WriterProperties(
+        column_properties={"key": without_statistics, "value": without_statistics}
+    )
     for rows in (_full(range(8)), _full([8], value=None)):
         write_deltalake(str(tmp_path), rows, mode="append", writer_properties=properties)
     assert _null_counts(tmp_path) == (0, 1)

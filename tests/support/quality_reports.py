@@ -1,4 +1,4 @@
-"""Work for the processes of a test; light to import, because each of them does."""
+"""Functions for processes of quality tests. Imports no heavy module, because each process does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ REPORT = QualityReport(
 
 
 def report_often(folder: Path, pipeline: str, times: int) -> None:
-    """Report plans of one pipeline, to its pages and to the results table."""
+    """Write reports of one pipeline to its pages and to the results table."""
     folders = DocsFolders(home=folder / "quality", pipeline=pipeline)
     for plan in range(1, times + 1):
         report = replace(REPORT, pipeline=pipeline, plan_sequence=plan)
@@ -72,7 +72,7 @@ def check_without_a_suite(folder: Path, records: int) -> QualityReport:
     """Check plan 1 of the table `bronze`, whose range should have `records` records."""
 
     def no_session() -> NoReturn:
-        raise AssertionError("the built-in checks need no Spark")
+        raise AssertionError("the built-in checks started Spark")
 
     quality = GreatExpectationsQuality(
         spark=no_session,

@@ -184,7 +184,7 @@ pytestmark = pytest.mark.spark
 
 def sample_rows(topic: str) -> list[Row]:
     """Return bronze rows of 500 records that `tidemark sample produce` creates."""
-    made = SAMPLES[topic].records(
+    records = SAMPLES[topic].records(
         seed=1, start=0, count=500, base_ms=int(NOW.timestamp() * 1000) - 60_000
     )
     return [
@@ -195,7 +195,7 @@ def sample_rows(topic: str) -> list[Row]:
             headers=[{"key": name, "value": value} for name, value in sample.headers],
             timestamp=datetime.fromtimestamp(sample.timestamp_ms / 1000, UTC),
         )
-        for offset, sample in enumerate(made)
+        for offset, sample in enumerate(records)
     ]
 
 
@@ -375,7 +375,7 @@ def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path)
 
     def lost_session() -> NoReturn:
         socket.create_connection(address)
-        raise AssertionError("the port is closed")
+        raise AssertionError("unreachable: the port is closed")
 
     table = str(tmp_path / "bronze")
     write_deltalake(table, pa.Table.from_pylist(rows(range(2)), BRONZE))
@@ -477,10 +477,10 @@ def test_masked_values_are_in_no_page_table_or_result(check: Check) -> None:
     assert keys.examples == (Example(0, 0, "(masked)"), Example(0, 1, "(masked)"))
     assert (values.examples, values.unexpected_count) == ((Example(0, 0, "(masked)"),), 1)
     assert [example.value for example in topics.examples] == ["t", "t"]
-    kept = str(pa.table(DeltaTable(check.results_table).scan()).to_pylist())
+    stored = str(pa.table(DeltaTable(check.results_table).scan()).to_pylist())
     pages = [file.read_text(encoding="utf-8") for file in check.home.rglob("*.html")]
     assert len(pages) > 1
-    for text in (*pages, kept, str(report.as_record())):
+    for text in (*pages, stored, str(report.as_record())):
         assert not re.search("secret|987,?654", text)
 
 
@@ -539,7 +539,7 @@ def test_more_expectations_run_no_more_spark_jobs(check: Check, spark: SparkSess
         for n in range(10)
     ]
     few = check.suite([one])
-    check(planned(0, 10), suite=few)  # what Spark and Delta cache is cached for both
+    check(planned(0, 10), suite=few)  # fills the caches of Spark and Delta
     jobs = [jobs_of(spark, f"few-{check.table}", lambda: check(planned(0, 10), suite=few))]
     many = check.suite([one, *more])
     jobs += [jobs_of(spark, f"many-{check.table}", lambda: check(planned(0, 10), suite=many))]
@@ -606,7 +606,7 @@ def test_an_expectation_that_fails_on_these_rows_is_an_engine_error(check: Check
     )
     with pytest.raises(EngineFailed, match="CAST_INVALID_INPUT") as failed:
         check(planned(0, 2), suite=suite)
-    # Not the value, which Spark tells.
+    # Spark's message contains the value.
     assert "'text'" not in str(failed.value)
 
 
