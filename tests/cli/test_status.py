@@ -76,7 +76,7 @@ def test_a_look_is_the_same_in_json_in_words_and_in_sql(
     begin(tidemark, tmp_path, topic)
     (empty,) = tidemark("status", "calm", "--json").json
     assert (empty["lag"], empty["lag_seconds"], empty["runway_seconds"]) == (0, None, None)
-    assert (empty["forecast"], empty["arriving_per_second"]) == ("caught up", 0)
+    assert (empty["forecast"], empty["new_offsets_per_second"]) == ("caught up", 0)
 
     now_ms = int(time.time() * 1000)
     old_ms, new_ms = (
@@ -103,7 +103,7 @@ def test_a_look_is_the_same_in_json_in_words_and_in_sql(
         assert (each["lag"], each["lag_seconds"]) == (4, old.total_seconds())
         assert each["runway_seconds"] == left[0]
         arriving = 3 / old.total_seconds() + 1 / new.total_seconds()
-        assert each["arriving_per_second"] == pytest.approx(arriving)
+        assert each["new_offsets_per_second"] == pytest.approx(arriving)
         assert (each["topic"], each["records"], each["problem"]) == (topic, 0, None)
     assert {name: each["forecast"] for name, each in told.items()} == {
         "calm": "with the next run",
