@@ -126,7 +126,9 @@ def test_the_seam_of_a_migration(lake: FileLake) -> None:
     assert answer("migrating.md", "SELECT coalesce", tables) == [(1, 2, 3)]
 
 
-def test_failed_checks_and_the_share_of_the_most_frequent_key(lake: FileLake, tmp_path: Path) -> None:
+def test_failed_checks_and_the_share_of_the_most_frequent_key(
+    lake: FileLake, tmp_path: Path
+) -> None:
     """Of each plan in its newest attempt, and of no other pipeline."""
     skew = CheckResult(
         check="top_key_percent",
@@ -158,7 +160,10 @@ def test_failed_checks_and_the_share_of_the_most_frequent_key(lake: FileLake, tm
     assert answer("quality.md", "-- DuckDB: failed checks", tables) == [
         (2, "warning", "rule", "price", "1 of 2", "at most 50")
     ]
-    assert answer("quality.md", "-- Spark SQL: the share of the most frequent key", tables) == [(1, 20.0), (2, 30.0)]
+    assert answer("quality.md", "-- Spark SQL: the share of the most frequent key", tables) == [
+        (1, 20.0),
+        (2, 30.0),
+    ]
 
 
 def test_plans_that_were_ever_blocked_or_rejected(lake: FileLake, tmp_path: Path) -> None:

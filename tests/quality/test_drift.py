@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT, Figure
-from tidemark.quality.drift import MAX_HISTORY, MEASURES, MIN_HISTORY, drifts
+from tidemark.quality.drift import MAX_HISTORY, MIN_HISTORY, SCALES, drifts
 
 LIMIT = BUILT_IN_CHECKS["records_drift"].limit or 0
 
@@ -16,16 +16,16 @@ LIMIT = BUILT_IN_CHECKS["records_drift"].limit or 0
 def drift_of(
     measure: str, now: float | None, history: Sequence[float]
 ) -> tuple[float | None, Mapping[str, Figure]]:
-    """Return the drift of one measure, and all drift figures."""
-    measured = {name: Figure(value=None) for name in MEASURES}
+    """Return the drift of one figure, and all drift figures."""
+    measured = {name: Figure(value=None) for name in SCALES}
     found = drifts({**measured, measure: Figure(value=now)}, {measure: history})
     return found[f"{measure}_drift"].value, found
 
 
-def test_every_drift_check_has_a_measure_and_a_built_in_check() -> None:
+def test_every_drift_check_has_a_scale_and_a_built_in_check() -> None:
     """A drift check without one would be omitted silently."""
-    assert set(DRIFT.values()) == set(MEASURES)
-    assert set(DRIFT) | set(MEASURES) <= set(BUILT_IN_CHECKS)
+    assert set(DRIFT.values()) == set(SCALES)
+    assert set(DRIFT) | set(SCALES) <= set(BUILT_IN_CHECKS)
 
 
 def test_noise_is_within_the_limit_and_less_than_half_of_the_records_is_beyond() -> None:

@@ -1,8 +1,8 @@
 """Drift checks: compare figures of a batch with those of earlier plans.
 
-The usual value of a measure is the median of earlier plans. The usual spread is the median absolute
-deviation (MAD), scaled to the standard deviation of a normal distribution. Each measure has a
-minimum spread, because the spread of a constant measure is 0 and any change would be a drift.
+The usual value of a figure is the median of earlier plans. The usual spread is the median absolute
+deviation (MAD), scaled to the standard deviation of a normal distribution. Each scale has a minimum
+spread, because the spread of a constant figure is 0 and any change would be a drift.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAD_TO_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class Scale:
     """Scale on which a figure is compared.
 
     Attributes:
@@ -42,12 +42,12 @@ class Measure:
         return log1p(value) if self.by_ratio else value
 
 
-_PERCENT = Measure(minimum_spread=1)
-_TIME = Measure(minimum_spread=60)
+_PERCENT = Scale(minimum_spread=1)
+_TIME = Scale(minimum_spread=60)
 
-MEASURES: Mapping[str, Measure] = MappingProxyType(
+SCALES: Mapping[str, Scale] = MappingProxyType(
     {
-        "records": Measure(minimum_spread=log(1.1), by_ratio=True),
+        "records": Scale(minimum_spread=log(1.1), by_ratio=True),
         "null_key_percent": _PERCENT,
         "null_value_percent": _PERCENT,
         "top_key_percent": _PERCENT,
@@ -61,34 +61,34 @@ and one minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
-    """Usual value and spread of a measure in earlier plans.
+class Baseline:
+    """Usual value and usual spread of a figure in earlier plans.
 
     Attributes:
-        value: The median.
-        spread: The usual distance from the median, on the measure's scale.
+        median: The usual value.
+        spread: The usual distance from the median, on the scale.
         plans: Number of earlier plans.
     """
 
-    value: float
+    median: float
     spread: float
     plans: int
 
     @classmethod
-    def of(cls, values: Sequence[float], measure: Measure) -> Usual | None:
-        """Return the usual value and spread; None with fewer than `MIN_HISTORY` values."""
+    def of(cls, values: Sequence[float], scale: Scale) -> Baseline | None:
+        """Return the baseline of some values; None with fewer than `MIN_HISTORY` values."""
         if len(values) < MIN_HISTORY:
             return None
-        usual = median(values)
-        center = measure.scaled(usual)
-        spread = _MAD_TO_DEVIATION * median(abs(measure.scaled(v) - center) for v in values)
-        return cls(value=usual, spread=max(spread, measure.minimum_spread), plans=len(values))
+        center = median(values)
+        distances = (abs(scale.scaled(value) - scale.scaled(center)) for value in values)
+        spread = max(_MAD_TO_DEVIATION * median(distances), scale.minimum_spread)
+        return cls(median=center, spread=spread, plans=len(values))
 
 
 def drifts(
     measured: Mapping[str, Figure], history: Mapping[str, Sequence[float]]
 ) -> dict[str, Figure]:
-    """Return the distance of each measure from its usual value, in usual spreads.
+    """Return the distance of each figure from its usual value, in usual spreads.
 
     Args:
         measured: Figures of the batch, by built-in check.
@@ -99,18 +99,20 @@ def drifts(
         fewer than `MIN_HISTORY` earlier figures.
     """
     return {
-        name: _drift(measured[check], history.get(check, ()), MEASURES[check])
+        name: _drift(measured[check], history.get(check, ()), SCALES[check])
         for name, check in DRIFT.items()
     }
 
 
-def _drift(now: Figure, earlier: Sequence[float], measure: Measure) -> Figure:
-    usual = Usual.of(earlier[:MAX_HISTORY], measure)
-    if now.value is None:
+def _drift(figure: Figure, earlier: Sequence[float], scale: Scale) -> Figure:
+    baseline = Baseline.of(earlier[:MAX_HISTORY], scale)
+    value = figure.value
+    if value is None:
         return Figure(value=None)
-    if usual is None:
+    if baseline is None:
         return Figure(value=None, detail=NO_HISTORY)
+    distance = abs(scale.scaled(value) - scale.scaled(baseline.median))
     return Figure(
-        value=round(abs(measure.scaled(now.value) - measure.scaled(usual.value)) / usual.spread, 2),
-        detail=f"{now.value:,.6g} against {usual.value:,.6g} in {usual.plans} earlier plans",
+        value=round(distance / baseline.spread, 2),
+        detail=f"{value:,.6g} against {baseline.median:,.6g} in {baseline.plans} earlier plans",
     )
