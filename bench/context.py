@@ -14,6 +14,7 @@ from typing import Any
 from bench.frame import Benchmark, Say
 from tidemark.app import App
 from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
+from tidemark.dev.broker import home_broker
 
 PROJECT = Path(__file__).resolve().parents[1]
 HOME = PROJECT / ".tidemark" / "bench"
@@ -71,7 +72,7 @@ def opened(
     """Start a broker in a new folder below `home`; stop it and remove that at the end, always."""
     home.mkdir(parents=True, exist_ok=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
-    broker = App.from_environment({"TIDEMARK_HOME": str(run)}).broker()
+    broker = home_broker(App.from_environment({"TIDEMARK_HOME": str(run)}).layout)
     try:
         say("starting a broker")
         yield Context(

@@ -28,6 +28,7 @@ from pathlib import Path
 from tidemark.app import App
 from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import home_broker
 from tidemark.dev.producer import produce
 from tidemark.lake.local_files import locked
 from tidemark.spark.engine import Submit
@@ -101,7 +102,7 @@ def _training_app(layout: Layout, home: Path) -> Iterator[App]:
         "TIDEMARK_LAKEHOUSE": str(home / "lakehouse"),
         "TIDEMARK_PIPELINES": str(specs),
     }
-    broker = App.from_environment(places).broker()
+    broker = home_broker(App.from_environment(places).layout)
     try:
         bootstrap = broker.start().bootstrap
         client = {"bootstrap.servers": bootstrap, "log_level": "3"}

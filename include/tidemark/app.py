@@ -33,13 +33,11 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 
 if TYPE_CHECKING:
     from tidemark.dev.airflow_standalone import AirflowStandalone
-    from tidemark.dev.broker import Broker
     from tidemark.dev.failpoints import FailPoint
     from tidemark.ingest.protocols import ControlTable
     from tidemark.lake.control_repair import DeltaControlRepair
     from tidemark.maintenance.service import Maintenance
     from tidemark.quality.service import QualityPages
-    from tidemark.report.owner_report import PipelineReport
     from tidemark.report.status import PipelineStatus
     from tidemark.spec.loading import SpecFolder
 
@@ -191,20 +189,6 @@ class App:
         """
         self.engines.check(server, self.valid_specs(pipelines))
 
-    def prepare_checks(self, pipelines: Iterable[str]) -> None:
-        """Start importing Great Expectations in a thread if a suite of a pipeline needs it.
-
-        The method ignores unreadable suites; their checks fail.
-        """
-        from tidemark.quality.gx.checker import import_ahead
-        from tidemark.quality.gx.suite import load_suite
-
-        for suite in {self.spec(pipeline).suite for pipeline in pipelines} - {None}:
-            with suppress(TidemarkError):
-                if load_suite(self.layout.expectations / f"{suite}.json").expectations:
-                    import_ahead()
-                    return
-
     # -- maintenance and reports -------------------------------------------------------------------
 
     def data_tables(self, *pipelines: str) -> list[str]:
@@ -250,20 +234,6 @@ class App:
 
         return self._armed("quality_pages", DataDocs(self.layout.quality_home))
 
-    def write_report(self, report: PipelineReport, output: Path | None) -> Path:
-        """Write the page of a report, by default beside the Data Docs. Return its path."""
-        from tidemark.lake.local_files import replace_text, translate_os_errors
-        from tidemark.quality.gx.docs import DocsFolders
-        from tidemark.report.page import render
-
-        certificate = report.certificate
-        folders = DocsFolders(home=self.layout.quality_home, pipeline=certificate.pipeline)
-        name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
-        page = output or folders.site / "reports" / name
-        with translate_os_errors(page, "writing the page"):
-            replace_text(page, render(report))
-        return page.resolve()
-
     def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
         """Write the status of some pipelines, or their errors, to the status table."""
         from tidemark.lake.status_table import write_status
@@ -276,20 +246,7 @@ class App:
             of_all=set(seen) == {*self.specs, *self.spec_folder.broken},
         )
 
-    # -- the local broker and Airflow --------------------------------------------------------------
-
-    def broker(self, *, port: int = 0, nodes: int = 1) -> Broker:
-        """Return the embedded broker of this home; `port` 0 selects a free port."""
-        from tidemark.dev.broker import Broker, BrokerConfig, Listener
-
-        return Broker(
-            BrokerConfig(
-                home=self.layout.broker,
-                jars=self.layout.kafka_jars,
-                nodes=nodes,
-                listeners=(Listener(name="EXTERNAL", port=port),),
-            )
-        )
+    # -- the Airflow and the broker of this home ---------------------------------------------------
 
     def airflow(self, *, port: int = 0) -> AirflowStandalone:
         """Return the Airflow of this home, with the connections of this environment."""
@@ -303,7 +260,9 @@ class App:
         return AirflowStandalone(self.layout, environ, port=port)
 
     def _local_bootstrap(self) -> str | None:
-        status = self.broker().status()
+        from tidemark.dev.broker import home_broker
+
+        status = home_broker(self.layout).status()
         return status.bootstrap if status.running else None
 
     # -- tests of crashes --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -161,7 +161,7 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
     Returns:
         For each plan its results of steps and its worst exit code, in the order of `plans`.
     """
-    app.prepare_checks(plan.pipeline for plan in plans)
+    _import_great_expectations(app, plans)
     with named_failures(app, "starting Spark"):
         at_once = app.sessions.plans_at_once()
     stopped = Event()
@@ -173,6 +173,21 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
         stopped.set()
         raise
     return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
+
+
+def _import_great_expectations(app: App, plans: Sequence[PlanRef]) -> None:
+    """Start importing Great Expectations in a thread if a suite of a pipeline needs it.
+
+    Ignores unreadable suites; their checks fail.
+    """
+    from tidemark.quality.gx.checker import import_ahead
+    from tidemark.quality.gx.suite import load_suite
+
+    for suite in {app.spec(plan.pipeline).suite for plan in plans} - {None}:
+        with suppress(TidemarkError):
+            if load_suite(app.layout.expectations / f"{suite}.json").expectations:
+                import_ahead()
+                return
 
 
 def _take_all(runs: Sequence[_PipelineRun], at_once: int) -> None:

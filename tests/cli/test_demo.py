@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.app import App
+from tidemark.dev.broker import home_broker
 from tidemark.quality.counts import count_bronze
 
 pytestmark = [pytest.mark.e2e, pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker]
@@ -44,7 +45,7 @@ def test_s22_s23_the_demo_holds_all_that_it_checks(tmp_path: Path) -> None:
         each.decision for name in app.specs for each in app.pipeline(name).publication.plans()
     ]
     assert sum(each is not None for each in decisions) == int(counts["plans"])
-    for part in (app.broker(), app.airflow(), app.engines.server()):
+    for part in (home_broker(app.layout), app.airflow(), app.engines.server()):
         assert not part.status().running
     logs = list(app.layout.airflow.glob("logs/**/*ingest*/**/*.log"))
     engines = [re.findall(r"engine=([\w ]+)", log.read_text()) for log in logs]

@@ -9,6 +9,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import out, print_json, step
+from tidemark.dev.broker import home_broker
 
 app = typer.Typer(
     help="A real Apache Kafka on this machine, in KRaft mode, with its data below TIDEMARK_HOME.",
@@ -30,20 +31,20 @@ def start(
     """Start the broker, or find that it runs; waits until it answers."""
     if not as_json:
         step(f"starting Kafka, {nodes} node(s)")
-    state = App.from_environment().broker(port=port, nodes=nodes).start()
+    state = home_broker(App.from_environment().layout, port=port, nodes=nodes).start()
     _show(state.as_record(), as_json)
 
 
 @app.command()
 def stop(as_json: AsJson = False) -> None:
     """Stop the broker; its data stays."""
-    _show(App.from_environment().broker().stop().as_record(), as_json)
+    _show(home_broker(App.from_environment().layout).stop().as_record(), as_json)
 
 
 @app.command(short_help="Say whether the broker runs, and where.")
 def status(as_json: AsJson = False) -> None:
     """Say whether the broker runs, where it listens, where its data and logs are."""
-    _show(App.from_environment().broker().status().as_record(), as_json)
+    _show(home_broker(App.from_environment().layout).status().as_record(), as_json)
 
 
 def _show(record: dict[str, object], as_json: bool) -> None:

@@ -19,6 +19,7 @@ from tidemark.cli.service import start_spark, stop_all
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger
+from tidemark.dev.broker import home_broker
 
 if TYPE_CHECKING:
     from tidemark.dev.airflow_api import AirflowApi, DagRun
@@ -112,7 +113,7 @@ class _Demo:
 
     def _start_kafka(self) -> None:
         step("starting Kafka")
-        kafka = self.app.broker().start()
+        kafka = home_broker(self.app.layout).start()
         note(f"Kafka at {kafka.bootstrap}, data in {kafka.home}")
         self.app = App.from_environment(
             {

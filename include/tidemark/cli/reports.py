@@ -54,7 +54,9 @@ def report(
     if as_json:
         print_json(found.as_record())
     else:
-        page = app.write_report(found, output)
+        from tidemark.report.page import write_page
+
+        page = write_page(found, output, app.layout.quality_home)
         certificate = found.certificate
         word = "complete" if certificate.is_complete else "NOT complete"
         others = certificate.plans_of_other_incarnations

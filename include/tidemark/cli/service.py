@@ -9,6 +9,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.console import note, out, print_json, step
 from tidemark.connections import SPARK_CONNECTION, connection_variable
+from tidemark.dev.broker import home_broker
 
 DEFAULT_PORT = 8080
 
@@ -47,7 +48,7 @@ def up(
 
     app = App.from_environment()
     step("starting Kafka")
-    kafka = app.broker(port=kafka_port).start()
+    kafka = home_broker(app.layout, port=kafka_port).start()
     note(f"Kafka at {kafka.bootstrap}")
     ensure_sample_topics({"bootstrap.servers": kafka.bootstrap})
     start_spark(app)
@@ -102,7 +103,7 @@ def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
     parts: dict[str, _Part] = {
         "airflow": app.airflow(),
         "spark": app.engines.server(),
-        "kafka": app.broker(),
+        "kafka": home_broker(app.layout),
     }
     ran = [_NAMES[name] for name, part in parts.items() if part.status().running]
     return ran, {name: part.stop().as_record() for name, part in parts.items()}

@@ -29,6 +29,7 @@ from tidemark.dev.broker_settings import HOST, BrokerConfig, Listener, NodePorts
 from tidemark.dev.broker_state import BrokerState, BrokerStatus, NodeState
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.spark import processes, sockets
+from tidemark.spec.layout import Layout
 
 __all__ = ["Broker", "BrokerConfig", "BrokerStatus", "Listener"]
 
@@ -40,6 +41,18 @@ _STABLE_PORTS = range(20_000, 32_000)
 _ERROR_LINE = re.compile(r" (ERROR|FATAL) |^Exception in |^Error|^Terminating")
 _STACK_FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
 _ERROR_LINES = 3
+
+
+def home_broker(layout: Layout, *, port: int = 0, nodes: int = 1) -> Broker:
+    """Return the embedded broker of a home; `port` 0 selects a free port."""
+    return Broker(
+        BrokerConfig(
+            home=layout.broker,
+            jars=layout.kafka_jars,
+            nodes=nodes,
+            listeners=(Listener(name="EXTERNAL", port=port),),
+        )
+    )
 
 
 class Broker:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import jinja2
 
-from tidemark.quality.gx.docs import TEMPLATES
+from tidemark.lake.local_files import replace_text, translate_os_errors
+from tidemark.quality.gx.docs import TEMPLATES, DocsFolders
 from tidemark.report.owner_report import PipelineReport
 
 _WIDTH, _HEIGHT = 240, 60
@@ -32,6 +34,23 @@ class Trend:
     lowest: str
     highest: str
     newest: str
+
+
+def write_page(report: PipelineReport, output: Path | None, quality_home: Path) -> Path:
+    """Write the page, by default beside the Data Docs. Return its absolute path.
+
+    Args:
+        report: The report.
+        output: The file; None for the default.
+        quality_home: Folder of the Data Docs.
+    """
+    certificate = report.certificate
+    folders = DocsFolders(home=quality_home, pipeline=certificate.pipeline)
+    name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
+    page = output or folders.site / "reports" / name
+    with translate_os_errors(page, "writing the page"):
+        replace_text(page, render(report))
+    return page.resolve()
 
 
 def render(report: PipelineReport) -> str:
