@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 _TICK = timedelta(microseconds=1)
 _FEW_PLANS = 20
-"""The most plans that are read one by one. Reading all plans of a pipeline at once is faster for
+"""Most plans that are read one by one. To read all plans of a pipeline at once is faster for
 more."""
 
 
@@ -119,7 +119,7 @@ class Publication:
     now: Clock
 
     def plans(self) -> list[PlanPublication]:
-        """Return every plan that holds offsets in the data table, oldest first."""
+        """Return every landed plan with ranges in the data table, oldest first."""
         decisions = effective_decisions(self.publication.decisions(self.pipeline))
         return [
             PlanPublication(

@@ -57,7 +57,7 @@ class DeltaPublicationTable:
 
         Raises:
             UnsafeStorage: The storage can lose a concurrent decision; nothing was recorded.
-            StorageRefused, StorageUnavailable: Nothing was recorded.
+            StorageFailure: Nothing was recorded.
             EngineFailed: The append failed, or its result is unknown. Repeating it is safe.
         """
         table_id = _id_of(self._data_table)

@@ -254,16 +254,16 @@ def pipeline_status(
     problem: TidemarkError | None = None
     try:
         ledger = checked_ledger(control, spec.name, data_log, rows=True)
-    except TidemarkError as refused:
-        ledger, problem = control.summary(spec.name), refused
+    except TidemarkError as error:
+        ledger, problem = control.summary(spec.name), error
     for record in ledger.plans.values():
         if record.undoing:
             problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
     work = UnfinishedWork()
     try:
         work = unfinished.read(ledger)
-    except TidemarkError as refused:
-        problem = problem or refused
+    except TidemarkError as error:
+        problem = problem or error
     partitions: tuple[PartitionStatus, ...] = ()
     throughput = control.throughput(spec.name)
     try:
@@ -292,8 +292,8 @@ def pipeline_status(
                 spec=spec, watermarks=watermarks, comparison=comparison, now=lambda: now
             )
             _check_next_run(drafter, ledger, topic)
-    except TidemarkError as refused:
-        problem = problem or refused
+    except TidemarkError as error:
+        problem = problem or error
     status = PipelineStatus(
         pipeline=spec.name,
         checked_at=now,
