@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from tidemark.report.unfinished_work import UnfinishedWorkReader
     from tidemark.report.verification import Verification
     from tidemark.spec.fields import FieldType
-    from tidemark.typed.decoder import DecodePlanner
+    from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
     from tidemark.typed.profile_service import Profiler
     from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.typed.schemas import SchemaRegistry, SchemaStore
@@ -268,12 +268,11 @@ class Pipeline:
             NotDecoded: The spec defines no typed table.
         """
         from tidemark.lake.data_table import DeltaDataTable
-        from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
+        from tidemark.typed.decoder import DecodePlanner
         from tidemark.typed.schemas import SchemaResolver
 
         spec = self.live.typed_pipeline()
         decode = self.live.decoding()
-        is_always = decode.publish is PublishRule.ALWAYS
         bronze = self._armed("bronze", DeltaDataTable(self._uri(self.live.target), reads_only=True))
         table = self.typed._typed_tables()
         return DecodePlanner(
@@ -292,8 +291,17 @@ class Pipeline:
                 table=table,
             ),
             now=utc_now,
-            hidden=HiddenOffsets if is_always else self._live.publication.hidden,
+            hidden=self._hidden_offsets(),
         )
+
+    def _hidden_offsets(self) -> Callable[[], HiddenOffsets]:
+        """Return what reads the landed offsets that are not decoded."""
+        from tidemark.typed.decoder import HiddenOffsets
+
+        decode = self.live.decode
+        if decode is None or decode.publish is PublishRule.ALWAYS:
+            return HiddenOffsets
+        return self._live.publication.hidden
 
     @property
     def upserts(self) -> Upserts:
@@ -541,6 +549,7 @@ class Pipeline:
             control=self.control,
             blocked=lambda: self._publication_table().blocked_plans(self.name),
             quarantined=lambda plans: self.quarantine.count_open(plans),
+            hidden=self._hidden_offsets(),
         )
 
     def verify(

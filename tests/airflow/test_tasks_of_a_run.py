@@ -194,6 +194,16 @@ def test_check_takes_the_plans_that_have_landed(group: Group) -> None:
     assert group.submitted() == ["a=4", "c=4"]
 
 
+def test_check_takes_earlier_plans_without_a_result(group: Group) -> None:
+    """A check that crashed would otherwise hide its plan from the typed table for ever."""
+    group.planned("a", landed=True, run="airflow:tidemark_group_tides:manual__0")
+    group.planned("b", landed=True)
+    group.planned("c", landed=True, run="airflow:tidemark_group_tides:manual__0")
+    group.checked("c", passed=False)
+    assert group.run_job("check").value["error"] is None
+    assert group.submitted() == ["a=4", "b=4"]
+
+
 @pytest.mark.parametrize("job", ["ingest", "check"])
 def test_a_task_without_a_plan_is_skipped(group: Group, job: str) -> None:
     """After a planning that was refused for all pipelines."""

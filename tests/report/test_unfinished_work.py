@@ -135,6 +135,7 @@ def typed_status(lake: TypedLake, limit: int | None = None) -> PipelineStatus:
             control=lake.control,
             blocked=lambda: (),
             quarantined=lake.quarantine.count_open,
+            hidden=lake.hidden,
         ),
         now=NOW,
     )
@@ -162,6 +163,19 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
     lake.replay(Span(3, 4))
     assert typed_status(lake).unfinished == UnfinishedWork()
     assert typed_status(lake).state == "ok"
+
+
+def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path) -> None:
+    """The decoder does not decode them."""
+    lake = TypedLake(root=tmp_path)
+    lake = replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+    for records in (2, 3, 4):
+        lake.bronze.run(records)
+    check(lake.bronze, 1, passed=True)
+    check(lake.bronze, 2, passed=False)
+    assert typed_status(lake).unfinished.undecoded == 2
+    lake.run()
+    assert typed_status(lake).unfinished.undecoded == 0
 
 
 def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def plan_run(
     """Plan each pipeline, or find the recorded plans of this run.
 
     Returns:
-        Whether the run has work: a plan, or records to decode or to merge.
+        Whether the run has work: a plan, or what an earlier run did not finish.
 
     Raises:
         AirflowException: Pipelines were refused. The others have been planned before.
@@ -88,12 +88,12 @@ def plan_run(
 
 
 def _has_backlog(app: App, pipelines: Sequence[str]) -> bool:
-    """Return whether records wait for a decode or a merge; an error counts as work."""
+    """Return whether plans wait for a check, or records for a decode or a merge.
+
+    An error counts as work: the task that does the work raises it again.
+    """
     found = for_each(app, pipelines, lambda each: left(app, each.name)).values()
-    return any(
-        isinstance(each, TidemarkError) or each.to_decode or each.merge is not None
-        for each in found
-    )
+    return any(isinstance(each, TidemarkError) or each.is_any for each in found)
 
 
 def _plan_of_run(pipeline: Pipeline, requested_by: str, window: TimeWindow | None) -> PlanResult:
@@ -130,15 +130,27 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
 
 
 def check_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) -> Outcomes:
-    """Check the landed plans of a run.
+    """Check the landed plans of a run, and earlier plans without a check result.
+
+    An earlier check may have ended without a result. Records of an unchecked plan are not decoded.
 
     Raises:
-        AirflowSkipException: No plan of the run has landed.
+        AirflowSkipException: No plan has to be checked.
     """
     _, done = _plans_of_run(pipelines, requested_by)
-    if not done:
-        raise AirflowSkipException("no plan of this run has landed")
-    return _executed(spark, "quality", done)
+    outcomes, plans = Outcomes(), set(done)
+    app = App.from_environment()
+    found = for_each(app, pipelines, lambda each: each.publication.unchecked())
+    for name, came in found.items():
+        if isinstance(came, TidemarkError):
+            outcomes.add(name, came)
+        else:
+            plans.update(PlanRef(pipeline=name, sequence=sequence) for sequence in came)
+    if not plans and not outcomes.records:
+        raise AirflowSkipException("no plan has to be checked")
+    by_number = sorted(plans, key=lambda plan: (plan.pipeline, plan.sequence))
+    outcomes.extend(_executed(spark, "quality", by_number))
+    return outcomes
 
 
 def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:

@@ -19,6 +19,7 @@ from tidemark.core.offsets import difference_by_partition, size_of
 from tidemark.ingest.protocols import ControlReader
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
 from tidemark.spec.model import AlarmRules, PipelineSpec
+from tidemark.typed.decoder import HiddenOffsets
 
 STUCK_AFTER_RUNS = 3
 """An alarm is raised if so many runs requested one open plan: at least two failed to land it."""
@@ -48,7 +49,8 @@ class UnfinishedWork:
 
     Attributes:
         open_plans: Open plans of the pipeline and of its typed table, oldest first.
-        undecoded: Number of landed offsets that the typed table has not decoded.
+        undecoded: Number of published offsets that the typed table does not have. With
+            `decode.publish: always` all landed offsets count.
         quarantined: Number of open records in the quarantine.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
     """
@@ -86,7 +88,7 @@ class UnfinishedWork:
             age = format_duration(now - plan.planned_at)
             yield f"{plan.pipeline}: plan {plan.sequence} is open for {age} ({runs})"
         if self.undecoded:
-            yield f"{pipeline}: {self.undecoded:,} landed offset(s) are not decoded"
+            yield f"{pipeline}: {self.undecoded:,} published offset(s) are not decoded"
         if self.quarantined:
             yield f"{pipeline}: {self.quarantined:,} record(s) are in quarantine"
         if self.blocked:
@@ -131,12 +133,14 @@ class UnfinishedWorkReader:
         blocked: Returns the plans whose publication status is `blocked`.
         quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
+        hidden: Returns the landed offsets that are not decoded.
     """
 
     spec: PipelineSpec
     control: ControlReader
     blocked: Callable[[], Collection[int]]
     quarantined: Callable[[Collection[int]], int]
+    hidden: Callable[[], HiddenOffsets] = HiddenOffsets
 
     def read(self, ledger: Ledger) -> UnfinishedWork:
         """Return the unfinished work.
@@ -152,7 +156,7 @@ class UnfinishedWorkReader:
         open_typed_plans = [record.plan.sequence for record in typed.open_plans()]
         return UnfinishedWork(
             open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
-            undecoded=_undecoded(ledger, typed),
+            undecoded=_undecoded(ledger, typed, self.hidden()),
             quarantined=self.quarantined(open_typed_plans),
             blocked=self._blocked(),
         )
@@ -184,8 +188,11 @@ class UnfinishedWorkReader:
         return tuple(sorted(with_rows.intersection(blocked)))
 
 
-def _undecoded(bronze: Ledger, typed: Ledger) -> int:
+def _undecoded(bronze: Ledger, typed: Ledger, hidden: HiddenOffsets) -> int:
     if bronze.topic_id is None:
         return 0
-    topic_id = bronze.topic_id
-    return size_of(difference_by_partition(bronze.landed_of(topic_id), typed.landed_of(topic_id)))
+    return size_of(
+        difference_by_partition(
+            hidden.published(bronze, bronze.topic_id), typed.landed_of(bronze.topic_id)
+        )
+    )

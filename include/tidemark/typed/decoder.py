@@ -63,6 +63,13 @@ class HiddenOffsets:
     unchecked: _ByTopicId = field(default_factory=dict)
     refused: _ByTopicId = field(default_factory=dict)
 
+    def published(self, ledger: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
+        """Return the landed offsets of an incarnation that belong into the typed table."""
+        spans = ledger.landed_of(topic_id)
+        for hidden in (self.unchecked, self.refused):
+            spans = difference_by_partition(spans, hidden.get(topic_id, {}))
+        return spans
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeBacklog:
@@ -103,10 +110,7 @@ class _Bronze(NamedTuple):
 
     def published(self, topic_id: str) -> Mapping[int, SpanSet]:
         """Return the offsets of an incarnation that belong into the typed table."""
-        spans = self.ledger.landed_of(topic_id)
-        for hidden in (self.hidden.unchecked, self.hidden.refused):
-            spans = difference_by_partition(spans, hidden.get(topic_id, {}))
-        return spans
+        return self.hidden.published(self.ledger, topic_id)
 
     def missing_in(self, typed: Ledger) -> _ByTopicId:
         """Return the offsets to decode."""
