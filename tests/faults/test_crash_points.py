@@ -283,7 +283,7 @@ def test_the_matrix_has_every_step(site: Site) -> None:
 
 @pytest.mark.parametrize(
     "at",
-    points(*FIRST_PLAN, bounded=("after control.append:1",)),
+    points(*FIRST_PLAN),
 )
 def test_planner_dies_making_the_first_plan(court: Court, site: Site, at: str) -> None:
     """I2: the next run makes the plan, or takes over the one that was recorded."""
@@ -296,7 +296,7 @@ def test_planner_dies_making_the_first_plan(court: Court, site: Site, at: str) -
 
 @pytest.mark.parametrize(
     "at",
-    points(*SETTLING, bounded=("after control.append:1",)),
+    points(*SETTLING),
 )
 def test_planner_dies_settling_a_landing_that_nobody_recorded(
     court: Court, site: Site, at: str
@@ -329,7 +329,7 @@ def test_planner_dies_taking_over_an_open_plan(court: Court, site: Site, at: str
 
 @pytest.mark.parametrize(
     "at",
-    points(*BACKFILL, bounded=("after control.append:1",)),
+    points(*BACKFILL),
 )
 def test_backfill_dies_planning(
     court: Court,
@@ -358,7 +358,8 @@ def asked_by(site: Site) -> set[str]:
     return {row["requested_by"] for row in rows if row["event"] == "backfill_requested"}
 
 
-@pytest.mark.parametrize("chunks", [3, pytest.param(10, marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("chunks", [3, 10])
 def test_machine_dies_in_the_middle_of_a_backfill(
     court: Court,
     late_site: Site,
@@ -396,9 +397,7 @@ def test_machine_dies_in_the_middle_of_a_backfill(
 # -- the driver ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "at", points(*DRIVER, bounded=("after sink.write:1", "after table.append:1"))
-)
+@pytest.mark.parametrize("at", points(*DRIVER, bounded=("after table.append:1",)))
 def test_driver_dies_and_the_same_task_runs_again(court: Court, site: Site, at: str) -> None:
     """I1, I4: what was done is found done, what was not is done, by a driver like the first."""
     plan = site.lake.plan("a run")
@@ -484,9 +483,7 @@ def test_replacements_driver_dies_and_runs_again(court: Court, site: Site, at: s
     settled(court, site)
 
 
-@pytest.mark.parametrize(
-    "at", points(*UNDOING, bounded=("after control.append:1", "after table.remove_rows:1"))
-)
+@pytest.mark.parametrize("at", points(*UNDOING, bounded=("after table.remove_rows:1",)))
 def test_undo_dies_and_is_said_again(court: Court, site: Site, at: str) -> None:
     """I1, I2: the same command goes on, and what the plan had landed is read again, once."""
     lake = site.lake
@@ -546,9 +543,10 @@ def test_driver_dies_in_mid_read_with_some_of_its_files_written(
     "all_of_them",
     [
         pytest.param(False, id="one-of-two"),
-        pytest.param(True, id="both", marks=pytest.mark.faults),
+        pytest.param(True, id="both"),
     ],
 )
+@pytest.mark.faults
 def test_executor_dies_in_mid_read(
     court: Court, long_read: Site, proxied: ProxiedBroker, all_of_them: bool
 ) -> None:
@@ -586,6 +584,7 @@ def test_abandon_dies_and_is_said_again(court: Court, site: Site, at: str) -> No
     assert sorted(site.lake.ledger.plans) == [1, 2]
 
 
+@pytest.mark.faults
 def test_abandon_dies_behind_its_fence_and_a_run_comes_first(court: Court, site: Site) -> None:
     """I7: the run fails by name and writes nothing; giving the plan up again cures it."""
     plan = site.lake.plan("a run")
@@ -599,6 +598,7 @@ def test_abandon_dies_behind_its_fence_and_a_run_comes_first(court: Court, site:
     settled(court, site)
 
 
+@pytest.mark.faults
 def test_a_run_that_meets_a_fence_is_told_to_give_the_plan_up(site: Site) -> None:
     """I7: the error says what to do, and a retry by itself is not it."""
     plan = site.lake.plan("a run")
@@ -624,9 +624,7 @@ def test_abandon_dies_recording_a_landing_that_it_found(court: Court, site: Site
 # -- maintenance of the control table ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "at", points("maintenance.compact:2", bounded=("after maintenance.compact:2",))
-)
+@pytest.mark.parametrize("at", points("maintenance.compact:2"))
 def test_maintenance_of_the_control_table_dies_and_runs_again(
     court: Court, site: Site, at: str
 ) -> None:
@@ -659,7 +657,6 @@ def test_maintenance_of_the_control_table_dies_and_runs_again(
         "quality.check:1",
         "quality.record:1",
         "publication.append:1",
-        bounded=("before publication.append:1",),
     ),
 )
 def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
@@ -717,9 +714,7 @@ def dag_run(*skipped: str) -> list[str]:
 @pytest.mark.airflow
 @pytest.mark.parametrize(
     "at",
-    points(
-        "watermarks.topic_watermarks:1", "control.append:1", bounded=("after control.append:1",)
-    ),
+    points("watermarks.topic_watermarks:1", "control.append:1"),
 )
 def test_airflows_plan_task_dies_and_the_same_run_goes_on(
     court: Court, airflow_site: Site, at: str

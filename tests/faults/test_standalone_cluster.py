@@ -249,6 +249,7 @@ def held_in_mid_task(
         pytest.param(False, id="alone", marks=pytest.mark.faults),
     ],
 )
+@pytest.mark.faults
 def test_executor_of_a_cluster_dies_in_mid_read(
     court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker, worker_too: bool
 ) -> None:

@@ -130,6 +130,7 @@ def test_two_drivers_of_one_plan_inside_the_transaction_at_once(
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_two_drivers_of_one_plan_commit_at_the_same_moment(court: Court, pipeline: Lake) -> None:
     """I4: whichever of them is first."""
     plan = pipeline.plan("a run")
@@ -144,6 +145,7 @@ def test_two_drivers_of_one_plan_commit_at_the_same_moment(court: Court, pipelin
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_two_drivers_of_one_plan_that_read_at_the_same_time(court: Court, pipeline: Lake) -> None:
     """I4: the second finds the transaction there, commits nothing and confirms the first."""
     plan = pipeline.plan("a run")
@@ -193,7 +195,13 @@ def slow_topic(proxied: ProxiedBroker) -> str:
 # -- a driver that wakes too late ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("landed_again", [False, True], ids=["given-up", "given-up-and-replaced"])
+@pytest.mark.parametrize(
+    "landed_again",
+    [
+        pytest.param(False, id="given-up"),
+        pytest.param(True, id="given-up-and-replaced", marks=pytest.mark.faults),
+    ],
+)
 def test_a_driver_wakes_after_its_plan_was_given_up(
     court: Court, pipeline: Lake, landed_again: bool
 ) -> None:
@@ -237,6 +245,7 @@ def test_a_driver_process_wakes_after_its_plan_was_given_up(
     court.judge(site.lake)
 
 
+@pytest.mark.faults
 def test_a_driver_wakes_when_others_have_landed_its_plan_and_the_next(
     court: Court, pipeline: Lake, broker: BrokerStatus
 ) -> None:
@@ -252,6 +261,7 @@ def test_a_driver_wakes_when_others_have_landed_its_plan_and_the_next(
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_a_driver_commits_when_giving_up_is_about_to_fence(court: Court, pipeline: Lake) -> None:
     """I1: the plan has landed, so it is not given up, and its offsets are not planned again."""
     plan = pipeline.plan("a run that hangs")
@@ -265,6 +275,7 @@ def test_a_driver_commits_when_giving_up_is_about_to_fence(court: Court, pipelin
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_giving_up_meets_a_driver_that_has_committed_and_not_yet_recorded(
     court: Court, pipeline: Lake
 ) -> None:
@@ -280,6 +291,7 @@ def test_giving_up_meets_a_driver_that_has_committed_and_not_yet_recorded(
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_a_run_takes_over_a_plan_that_is_being_given_up(court: Court, pipeline: Lake) -> None:
     """I2: it was fenced already; giving it up meets a conflict, looks again, and is done."""
     plan = pipeline.plan("a run")
@@ -313,6 +325,7 @@ def test_two_planners_at_once_make_one_plan(court: Court, pipeline: Lake) -> Non
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_two_planners_of_one_run_get_one_plan(court: Court, pipeline: Lake) -> None:
     """I4: one task, run twice at once: the plan is the run's, whichever of them recorded it."""
     barrier = Barrier(2, timeout=180)
@@ -324,6 +337,7 @@ def test_two_planners_of_one_run_get_one_plan(court: Court, pipeline: Lake) -> N
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_two_planners_record_one_landing(
     court: Court, pipeline: Lake, broker: BrokerStatus
 ) -> None:
@@ -340,6 +354,7 @@ def test_two_planners_record_one_landing(
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_a_planner_and_the_driver_record_one_landing(
     court: Court, pipeline: Lake, broker: BrokerStatus
 ) -> None:
@@ -370,6 +385,7 @@ def compact_control(lake: Lake) -> None:
     assert DeltaMaintainedTable(str(lake.root / "control")).compact() > 0
 
 
+@pytest.mark.faults
 def test_compaction_comes_between_a_decision_and_its_record(court: Court, pipeline: Lake) -> None:
     """I4: a run that decided before the control table was compacted records, or decides again."""
     pipeline.run("a run")
@@ -385,6 +401,7 @@ def test_compaction_comes_between_a_decision_and_its_record(court: Court, pipeli
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_two_planners_and_a_compaction_at_once(court: Court, pipeline: Lake) -> None:
     """I2: whatever the order, there is one plan."""
     pipeline.run("a run")
@@ -458,6 +475,7 @@ def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
     settled(court, lake, {0: (4, ends[0]), 1: (begun[1], ends[1])})
 
 
+@pytest.mark.faults
 def test_two_backfills_want_the_same_offsets(court: Court, pipeline: Lake) -> None:
     """I2: one is planned, the other is refused with the name of the first."""
     lake = pipeline.of(pipeline.spec.topic, start=StartPolicy.LATEST)
@@ -485,7 +503,13 @@ def test_the_answer_to_the_commit_of_a_landing_is_lost(court: Court, pipeline: L
     settled(court, pipeline)
 
 
-@pytest.mark.parametrize("calls", [1, 2], ids=["once", "by-the-retry-as-well"])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(1, id="once"),
+        pytest.param(2, id="by-the-retry-as-well", marks=pytest.mark.faults),
+    ],
+)
 def test_the_answer_to_an_append_of_a_plan_is_lost(
     court: Court, pipeline: Lake, calls: int
 ) -> None:
@@ -500,6 +524,7 @@ def test_the_answer_to_an_append_of_a_plan_is_lost(
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_the_answer_to_an_append_of_a_landing_is_lost(court: Court, pipeline: Lake) -> None:
     """I4: it looks again, and the landing is recorded: by itself."""
     plan = pipeline.plan("a run")
@@ -509,6 +534,7 @@ def test_the_answer_to_an_append_of_a_landing_is_lost(court: Court, pipeline: La
     settled(court, pipeline)
 
 
+@pytest.mark.faults
 def test_the_answers_to_a_fence_and_to_giving_up_are_lost(court: Court, pipeline: Lake) -> None:
     """I4: both are looked for, found done, and not done again."""
     plan = pipeline.plan("a run")
