@@ -381,7 +381,7 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         assert "`tidemark status clicks`" in alarm
         assert "`tidemark ingest clicks`" in alarm
         failure = told("tidemark_lost.plan of ")
-        assert " failed: NoStartOffset: " in failure
+        assert " failed: lost: NoStartOffset: " in failure
         assert "`tidemark start" in failure
 
 

@@ -56,6 +56,7 @@ EXECUTORS = {
 _TRADE = 'syntax = "proto3"; message Trade { int64 id = 1; }'
 _MESSAGES = 500
 _DECODE = {
+    "publish": "always",
     "key": {"format": "binary"},
     "value": {"format": "protobuf"},
     "target": "silver/trades",
