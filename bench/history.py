@@ -12,6 +12,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import Landed, Planned, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.lake.control_table import COMPACT_EVERY
@@ -104,7 +105,7 @@ def _plan(ledger: Ledger, watermarks: TopicWatermarks) -> Plan:
     )
     requested_by = f"bench:{ledger.next_sequence}"
     topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
-    return planning.build_plan(topic, PlanKind.LIVE, requested_by, ranges)
+    return planning.build_plan(topic, PlanKind.LIVE, RunOrigin(requested_by), ranges)
 
 
 def _land(table: DeltaTable, plan: Plan) -> None:

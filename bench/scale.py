@@ -35,6 +35,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, Landed, Planned
 from tidemark.core.ledger import CheckedLedger
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.lake.control_table import DeltaControlTable
@@ -73,7 +74,9 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
             starts = dict.fromkeys(watermarks.partitions, 0) if begun else {}
             topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
             ranges = planning.live_ranges(topic, starts, None)
-            plan = planning.build_plan(topic, PlanKind.LIVE, f"scale:{pipeline}:{number}", ranges)
+            plan = planning.build_plan(
+                topic, PlanKind.LIVE, RunOrigin(f"scale:{pipeline}:{number}"), ranges
+            )
         with clock.timed("append"):
             control.append(ledger, [*begun, Planned(plan=plan)], datetime.now(UTC))
         with clock.timed("summary"):

@@ -17,6 +17,7 @@ from tests.support.services import NOW
 from tests.support.transactions import produce_months
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
+from tidemark.core.origins import RunOrigin
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.executor import PlanExecutor
 
@@ -57,7 +58,7 @@ class Tides:
             dag_run={"run_type": run_type, **JUNE},
         ).value
         assert answer == {"error": None, "result": True}
-        return self._app.control.summary("tides").plan_requested_by(asked_by)
+        return self._app.control.summary("tides").plan_requested_by(RunOrigin(asked_by))
 
     def land(self, plan: int) -> bool:
         """Execute a plan; whether anything was written."""

@@ -11,11 +11,11 @@ from tests.airflow.conftest import Answer, Probe, calling
 from tests.airflow.test_job_operator import KAFKA
 from tests.support.plans import append_events, make_plan
 from tidemark.app import App
-from tidemark.backfill.selection import chunk_requester
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import BackfillRequested, Landed, Planned
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import ChunkOrigin
 from tidemark.core.plan import PlanKind
 
 RUN = "airflow:tidemark_backfill:manual__1"
@@ -48,14 +48,14 @@ class Chunks:
         )
         append_events(control, "prices", request)
 
-    def planned(self, sequence: int, requested_by: str, *, landed: bool = False) -> None:
+    def planned(self, sequence: int, origin: ChunkOrigin, *, landed: bool = False) -> None:
         """Record a backfill's plan."""
         control = App(environ=self._environ).control
         plan = make_plan(
             (0, 10 * sequence, 10 * sequence + 5),
             pipeline="prices",
             sequence=sequence,
-            requested_by=requested_by,
+            origin=origin,
             kind=PlanKind.BACKFILL,
         )
         append_events(control, "prices", Planned(plan=plan))
@@ -89,8 +89,8 @@ def chunks(task_probe: Probe, spark_submit: Path) -> Chunks:
 
 def test_a_check_is_of_what_its_chunk_has_landed_and_plans_nothing(chunks: Chunks) -> None:
     """Cleared after the plan was given up, it would otherwise leave a new one open."""
-    chunks.planned(1, chunk_requester(RUN, 1), landed=True)
-    chunks.planned(2, chunk_requester(RUN, 2), landed=True)
+    chunks.planned(1, ChunkOrigin(RUN, 1), landed=True)
+    chunks.planned(2, ChunkOrigin(RUN, 2), landed=True)
     chunks.run("check", 2)
     assert chunks.submitted() == ["prices=2"]
     assert chunks.run("check", 3).value["kind"] == "AirflowSkipException"
@@ -98,7 +98,7 @@ def test_a_check_is_of_what_its_chunk_has_landed_and_plans_nothing(chunks: Chunk
 
 def test_a_chunk_that_was_left_half_way_lands_before_the_next(chunks: Chunks) -> None:
     """Whichever task comes first: a chunk that waits for its retry keeps no other one waiting."""
-    chunks.planned(1, chunk_requester(RUN, 1))
+    chunks.planned(1, ChunkOrigin(RUN, 1))
     answer = chunks.run("ingest", 2)
     assert chunks.submitted() == ["prices=1"]
     assert answer.value["fails_now"] is True
@@ -107,14 +107,14 @@ def test_a_chunk_that_was_left_half_way_lands_before_the_next(chunks: Chunks) ->
 def test_after_a_chunk_that_was_left_its_own_is_landed(chunks: Chunks) -> None:
     """Airflow's operator keeps what it has submitted once, unless it is told to begin anew."""
     chunks.requested()
-    chunks.planned(1, chunk_requester(RUN, 1))
-    chunks.planned(2, chunk_requester(RUN, 2))
+    chunks.planned(1, ChunkOrigin(RUN, 1))
+    chunks.planned(2, ChunkOrigin(RUN, 2))
     answer = chunks.run("ingest", 2, ExitCode.OK)
     assert (answer.value["error"], chunks.submitted()) == (None, ["prices=2"])
 
 
 def test_another_backfills_plan_is_waited_for(chunks: Chunks) -> None:
     """It is somebody else's: nothing is submitted for it."""
-    chunks.planned(1, "cli:ann:1#1")
+    chunks.planned(1, ChunkOrigin("cli:ann:1", 1))
     chunks.run("ingest", 2)
     assert chunks.submitted() == []

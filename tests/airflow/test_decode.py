@@ -16,7 +16,8 @@ from tests.conftest import PROJECT
 from tests.support.registry import connection_environ, framed, guarded, known
 from tests.support.typed_lake import HomeTypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
-from tidemark.spec.decode import DecodeRequest, Part
+from tidemark.core.origins import DecodeOrigin
+from tidemark.spec.decode import Part
 
 # Says what it was given each time, and does what Spark would.
 DECODING = f"""\
@@ -180,9 +181,8 @@ def test_the_registrys_password_is_for_planning_alone(
         answer = run(task_probe, spark_submit, ExitCode.CRASH, **environ)
     assert door.asked == ["/schemas/ids/7"]
     (record,) = lake.control.ledger("events@typed").plans.values()
-    source = DecodeRequest.parse(record.plan.requested_by)
-    assert source is not None
-    assert source.schemas == {Part.VALUE: (7,)}
+    assert isinstance(record.plan.origin, DecodeOrigin)
+    assert record.plan.origin.schemas == {Part.VALUE: (7,)}
     assert submitted(spark_submit) == ["events@typed=1"]
     assert answer.value["environment_restored"] is True
     for told in ("argv", "environ"):

@@ -12,6 +12,7 @@ from tests.airflow.conftest import SPARK, Answer, Probe, calling
 from tests.support.plans import append_events, make_plan
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Planned
+from tidemark.core.origins import RunOrigin
 from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.control_table import DeltaControlTable
 
@@ -45,7 +46,7 @@ def run(
     environ["TIDEMARK_LAKEHOUSE"] = str(lakehouse)
     control = DeltaControlTable(str(lakehouse / "control" / "offset_ranges"))
     if control.plan_record("prices", 7) is None:
-        plan = make_plan((0, 0, offsets), pipeline="prices", sequence=7, requested_by=RUN)
+        plan = make_plan((0, 0, offsets), pipeline="prices", sequence=7, origin=RunOrigin(RUN))
         append_events(control, "prices", Planned(plan=plan))
     environ |= {} if spark is None else calling(program, spark)
     environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}

@@ -13,10 +13,10 @@ from tests.airflow.conftest import SPARK, Probe
 from tests.support.plans import append_events, make_plan, make_watermarks
 from tests.support.quality_reports import REPORT
 from tidemark.app import App
-from tidemark.backfill.selection import chunk_requester
 from tidemark.core.accounting import Landing
 from tidemark.core.events import BackfillRequested, Landed, Planned, Started
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.quality.publication import PublicationDecision
@@ -72,7 +72,7 @@ def test_a_run_that_left_something_is_followed_by_another(
     task_probe: Probe, environ: dict[str, str], log_end_offset: int, left: bool
 ) -> None:
     """What it could have read when it was planned, and did not."""
-    plan = make_plan((0, 0, 9), requested_by=RUN)
+    plan = make_plan((0, 0, 9), origin=RunOrigin(RUN))
     plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
     control = App(environ=environ).control
     landed = Landed(plan=plan, landing=Landing.of(plan, 0, {0: 9}), committed={0: 9})
@@ -95,7 +95,7 @@ def test_a_chunk_that_an_operator_rejected_is_not_published(
             pipeline="prices",
             sequence=number,
             kind=PlanKind.BACKFILL,
-            requested_by=chunk_requester(RUN, number),
+            origin=ChunkOrigin(RUN, number),
         )
         landing = Landing.of(plan, number, {0: 1})
         for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={})):
@@ -143,7 +143,7 @@ def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str
             pipeline="prices",
             sequence=number,
             kind=PlanKind.BACKFILL,
-            requested_by=chunk_requester(RUN, number),
+            origin=ChunkOrigin(RUN, number),
         )
         append_events(control, "prices", Planned(plan=plan))
         return plan

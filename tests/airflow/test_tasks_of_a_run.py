@@ -23,6 +23,7 @@ from tidemark.connections import kafka_connection
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Landed, Planned
+from tidemark.core.origins import RunOrigin
 from tidemark.dev.broker import BrokerStatus
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -68,7 +69,7 @@ class Group:
     def planned(self, pipeline: str, *, landed: bool = False, run: str = RUN) -> None:
         """Record plan 4 of a pipeline."""
         control = self.control
-        plan = make_plan((0, 0, 5), pipeline=pipeline, sequence=4, requested_by=run)
+        plan = make_plan((0, 0, 5), pipeline=pipeline, sequence=4, origin=RunOrigin(run))
         append_events(control, pipeline, Planned(plan=plan))
         if landed:
             event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 5})

@@ -27,6 +27,7 @@ from tidemark.backfill.selection import OffsetRanges
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import InvalidRange, InvalidSelection, TableRestored, TransientError
 from tidemark.core.offsets import SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.errors import PlanAbandoned, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
@@ -80,7 +81,7 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
 def plan_replacing(lake: FileLake, *ranges: tuple[int, int, int]) -> Plan:
     """Plan offsets once more."""
     request = replace(wanted(*ranges), replaces=True)
-    plan = lake.planner.backfill(request, f"replace {ranges}").plan
+    plan = lake.planner.backfill(request, RunOrigin(f"replace {ranges}")).plan
     assert plan is not None
     return plan
 
@@ -289,7 +290,7 @@ def test_replacing_deleted_offsets_is_refused_or_skips_them(lake: FileLake) -> N
     with pytest.raises(InvalidRange):
         plan_replacing(lake, (0, 0, 10))
     request = replace(wanted((0, 0, 10)), replaces=True, readable_only=True)
-    plan = lake.planner.backfill(request, "what is left").plan
+    plan = lake.planner.backfill(request, RunOrigin("what is left")).plan
     assert plan is not None
     lake.ingest.execute(plan.sequence)
     assert held(lake)[1] == places(0, 0, 1, 2)
@@ -408,7 +409,7 @@ def test_a_preview_counts_a_replacement_that_has_landed_and_is_not_recorded(
 ) -> None:
     """Its driver died before the record: the rows of the replaced plan are gone for a reason."""
     request = replace(wanted((0, 3, 8)), replaces=True)
-    plan = lake.planner.backfill(request, "killed").plan
+    plan = lake.planner.backfill(request, RunOrigin("killed")).plan
     assert plan is not None
     lake.land(plan)
     again = OffsetRanges(spans=wanted((0, 3, 8)).spans)
@@ -607,7 +608,7 @@ def test_rows_of_another_incarnation_at_the_same_offsets_stay() -> None:
     pipeline.decisions.new_incarnation("ops", "made again")
     pipeline.run("run")
     request = replace(wanted((0, 0, 5)), replaces=True)
-    plan = pipeline.planner.backfill(request, "again").plan
+    plan = pipeline.planner.backfill(request, RunOrigin("again")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     assert Counter(row[0] for row in pipeline.table.rows) == {"id-1": 5, "id-2": 5}
@@ -619,7 +620,7 @@ def replaced_in_memory(*, land: bool = True) -> MemoryPipeline:
     pipeline.produce(0, 5)
     pipeline.run("run-1")
     request = replace(wanted((0, 1, 3)), replaces=True)
-    assert pipeline.planner.backfill(request, "replace").plan is not None
+    assert pipeline.planner.backfill(request, RunOrigin("replace")).plan is not None
     if land:
         pipeline.ingest.execute(2)
     return pipeline

@@ -22,6 +22,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind, PlannedRange
 from tidemark.core.watermarks import Position
 
@@ -99,7 +100,7 @@ def test_ledger_state_follows_from_its_events() -> None:
     assert [ledger.committed_offset(p) for p in (0, 1)] == [5, 3]
     assert [record.plan.sequence for record in ledger.open_plans()] == [3, 4]
     assert ledger.open_plan(PlanKind.LIVE) is None
-    assert ledger.plan_requested_by("test:later") == 1
+    assert ledger.plan_requested_by(RunOrigin("test:later")) == 1
     assert [str(span) for span in ledger.covered_or_planned(0)] == ["[0, 5)", "[9, 12)"]
 
 

@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from tests.support.plans import make_plan, make_range
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind
 
 
@@ -41,7 +42,7 @@ def test_fingerprint_covers_every_field_that_selects_records() -> None:
         replace(plan, ranges=(make_range(0, 0, 6),)),
     ]
     assert len({plan.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
-    assert replace(plan, requested_by="somebody else").fingerprint == plan.fingerprint
+    assert replace(plan, origin=RunOrigin("somebody else")).fingerprint == plan.fingerprint
 
 
 def test_backfill_plans_have_their_own_application_id() -> None:

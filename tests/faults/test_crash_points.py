@@ -41,6 +41,7 @@ from tests.support.transactions import (
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills, ChunkState
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.failpoints import kill_message
@@ -430,7 +431,7 @@ def test_backfills_driver_dies_and_runs_again(
     lake.planner.plan("begin at the end")
     begun = lake.committed()
     request = wanted((0, 3, 9))
-    plan = lake.planner.backfill(request, "somebody").plan
+    plan = lake.planner.backfill(request, RunOrigin("somebody")).plan
     assert plan is not None
     late_site.crash(late_site.driver("ingest", plan.sequence), at)
     fill(late_site.bootstrap, late_site.topic)
@@ -439,7 +440,7 @@ def test_backfills_driver_dies_and_runs_again(
     assert lake.ledger.open_plans() == []
     assert landings(late_site, plan) == 1
     # The judge takes one range of a partition at a time: what is between the two was never asked.
-    lake.planner.backfill(wanted((0, 9, begun[0])), "the rest")
+    lake.planner.backfill(wanted((0, 9, begun[0])), RunOrigin("the rest"))
     land_what_is_open(late_site)
     settled(court, late_site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
 
@@ -473,7 +474,7 @@ def test_replacements_driver_dies_and_runs_again(court: Court, site: Site, at: s
     lake.run("a second run")
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 4")
     request = replace(wanted((0, 0, 30)), replaces=True)
-    plan = lake.planner.backfill(request, "somebody").plan
+    plan = lake.planner.backfill(request, RunOrigin("somebody")).plan
     assert plan is not None
     site.crash(site.driver("ingest", plan.sequence), at)
     fill(site.bootstrap, site.topic)

@@ -31,6 +31,7 @@ from tidemark.core.errors import (
     TableRestored,
     TidemarkError,
 )
+from tidemark.core.origins import RunOrigin
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.lake.errors import ForeignCommit
@@ -230,7 +231,7 @@ def test_i5_backfills_are_rebuilt_from_rows_alone(
         produce_committed(broker.bootstrap, name, [Record()] * 4)
     for start, end in ((13, 17), (20, 22), (11, 25)):
         request = wanted((0, start, end))
-        plan = pipeline.planner.backfill(request, f"from {start}").plan
+        plan = pipeline.planner.backfill(request, RunOrigin(f"from {start}")).plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
     pipeline.run("the rest")

@@ -32,6 +32,7 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.zombies import Interposed, LostAnswer, zombie
 from tidemark.core.errors import ExitCode
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import BackfillOpen, PlanAbandoned
@@ -461,7 +462,10 @@ def test_a_scheduled_run_and_a_backfill_want_the_same_offsets(
     scheduled, filling = at_the_append(lake, barrier), at_the_append(lake, barrier)
     # From before where the pipeline began into what the scheduled run wants.
     request = wanted((0, 4, begun[0] + 6))
-    together(lambda: scheduled.plan("scheduled"), lambda: filling.backfill(request, "somebody"))
+    together(
+        lambda: scheduled.plan("scheduled"),
+        lambda: filling.backfill(request, RunOrigin("somebody")),
+    )
     live, backfill = lake.ledger.open_plan(PlanKind.LIVE), lake.ledger.open_plan(PlanKind.BACKFILL)
     assert live is not None
     assert backfill is not None
@@ -484,7 +488,8 @@ def test_two_backfills_want_the_same_offsets(court: Court, pipeline: Lake) -> No
     request = wanted((0, 2, 9))
     one, other = at_the_append(lake, barrier), at_the_append(lake, barrier)
     outcomes = together(
-        lambda: one.backfill(request, "one"), lambda: other.backfill(request, "other")
+        lambda: one.backfill(request, RunOrigin("one")),
+        lambda: other.backfill(request, RunOrigin("other")),
     )
     refused = [outcome for outcome in outcomes if isinstance(outcome, BackfillOpen)]
     assert len(refused) == 1

@@ -15,6 +15,7 @@ from tidemark.core.errors import (
     TopicRecreated,
 )
 from tidemark.core.ledger import Ledger
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableSize
 from tidemark.ingest.errors import CommitNotFound, PlanFenced, UnknownPlan
@@ -173,7 +174,7 @@ def test_i1_a_control_table_that_was_lost_lands_nothing_again() -> None:
     with pytest.raises(LedgerBehindTable):
         amnesiac.planner.plan("run-1")
     with pytest.raises(LedgerBehindTable):
-        amnesiac.planner.backfill(wanted((0, 0, 5)), "fill")
+        amnesiac.planner.backfill(wanted((0, 0, 5)), RunOrigin("fill"))
     with pytest.raises(LedgerBehindTable):
         amnesiac.planner.preview()
 

@@ -15,6 +15,7 @@ from tests.support.memory import MemoryKafka
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.errors import EndBehindCommitted, TopicRecreated
 from tidemark.core.offsets import SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.ingest.errors import LogTruncated
@@ -186,15 +187,15 @@ def test_a_backfill_is_refused_only_for_the_truncated_partition() -> None:
     """For every planner: the execution compares the last landed records."""
     pipeline = landed(20)
     pipeline.undo.undo(1, "ops", "wrong")
-    fill = pipeline.planner.backfill(wanted((0, 10, 20)), "ops").plan
+    fill = pipeline.planner.backfill(wanted((0, 10, 20)), RunOrigin("ops")).plan
     assert fill is not None
     pipeline.ingest.execute(fill.sequence)
     put_back(pipeline, 15)
     pipeline.produce(0, 15, LATER_MS)
-    other = pipeline.planner.backfill(wanted((1, 0, 1)), "ops 2").plan
+    other = pipeline.planner.backfill(wanted((1, 0, 1)), RunOrigin("ops 2")).plan
     assert other is not None
     pipeline.ingest.execute(other.sequence)
-    here = pipeline.planner.backfill(wanted((0, 0, 10)), "ops 3").plan
+    here = pipeline.planner.backfill(wanted((0, 0, 10)), RunOrigin("ops 3")).plan
     assert here is not None
     with pytest.raises(LogTruncated) as caught:
         pipeline.ingest.execute(here.sequence)
@@ -250,7 +251,7 @@ def test_log_comparison_passes_before_anything_has_landed() -> None:
     pipeline.produce(0, 10)
     pipeline.planner.plan("begin")
     for start, end in ((0, 3), (5, 8), (3, 5)):
-        plan = pipeline.planner.backfill(wanted((0, start, end)), f"fill {start}").plan
+        plan = pipeline.planner.backfill(wanted((0, start, end)), RunOrigin(f"fill {start}")).plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
     pipeline.produce(0, 10)
@@ -412,7 +413,9 @@ def test_replacing_rows_after_a_truncation_is_refused(
 ) -> None:
     """Rows before the replaced ones are of the old log, though the newest one is replaced."""
     pipeline = landed(60)
-    plan = pipeline.planner.backfill(replace(wanted((0, 40, 60)), replaces=True), "ops").plan
+    plan = pipeline.planner.backfill(
+        replace(wanted((0, 40, 60)), replaces=True), RunOrigin("ops")
+    ).plan
     assert plan is not None
     lose(pipeline, 30)
     pipeline.produce(0, 40, LATER_MS)

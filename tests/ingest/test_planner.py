@@ -13,6 +13,7 @@ from tests.support.services import NOW
 from tidemark.backfill.selection import select
 from tidemark.core.errors import LostRange, TopicRecreated
 from tidemark.core.ledger import Ledger
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel, Position
 from tidemark.ingest.errors import BackfillOpen, LogTruncated, NoStartOffset
@@ -229,7 +230,7 @@ def test_i7_a_backfill_at_higher_offsets_does_not_hide_a_truncation() -> None:
         pipeline.kafka.elect("events", 0, end=6)
         pipeline.produce(0, 30)
         request = wanted((0, 20, 30))
-        plan = pipeline.planner.backfill(request, "ops").plan
+        plan = pipeline.planner.backfill(request, RunOrigin("ops")).plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
 
@@ -430,13 +431,13 @@ def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:
     pipeline.produce(0, 5)
     pipeline.run("b")
     asked = wanted((0, 4, 12))
-    plan = pipeline.planner.backfill(asked, "fill").plan
+    plan = pipeline.planner.backfill(asked, RunOrigin("fill")).plan
     assert plan is not None
     assert ranges(pipeline, plan.sequence) == [(0, 4, 10)]
     pipeline.ingest.execute(plan.sequence)
     assert pipeline.committed() == {0: 15, 1: 0}
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4, 15)]
-    assert pipeline.planner.backfill(asked, "again").outcome is PlanOutcome.NOTHING
+    assert pipeline.planner.backfill(asked, RunOrigin("again")).outcome is PlanOutcome.NOTHING
 
 
 def test_a_second_backfill_waits_for_the_first() -> None:
@@ -444,10 +445,10 @@ def test_a_second_backfill_waits_for_the_first() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     request = wanted((0, 0, 5))
-    opened = pipeline.planner.backfill(request, "first").plan
-    assert pipeline.planner.backfill(request, "first").plan == opened
+    opened = pipeline.planner.backfill(request, RunOrigin("first")).plan
+    assert pipeline.planner.backfill(request, RunOrigin("first")).plan == opened
     with pytest.raises(BackfillOpen):
-        pipeline.planner.backfill(wanted((0, 5, 9)), "second")
+        pipeline.planner.backfill(wanted((0, 5, 9)), RunOrigin("second"))
 
 
 def test_a_live_plan_excludes_the_range_of_an_open_backfill() -> None:
@@ -455,7 +456,7 @@ def test_a_live_plan_excludes_the_range_of_an_open_backfill() -> None:
     pipeline = MemoryPipeline()
     pipeline.planner.plan("a")
     pipeline.produce(0, 10)
-    pipeline.planner.backfill(wanted((0, 4, 6)), "fill")
+    pipeline.planner.backfill(wanted((0, 4, 6)), RunOrigin("fill"))
     pipeline.planner.plan("b")
     assert ranges(pipeline, 2) == [(0, 0, 4), (0, 6, 10)]
 
@@ -464,7 +465,7 @@ def test_a_preview_raises_the_error_of_the_plan() -> None:
     """A dry run answers as the real one would."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
-    pipeline.planner.backfill(wanted((0, 0, 5)), "first")
+    pipeline.planner.backfill(wanted((0, 0, 5)), RunOrigin("first"))
     with pytest.raises(BackfillOpen):
         pipeline.backfills.preview(select(offsets=["0:5-9"]), None, readable_only=False)
     pipeline.produce(0, 1)

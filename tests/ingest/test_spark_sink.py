@@ -18,6 +18,7 @@ from tests.support.plans import make_plan, wanted
 from tests.support.services import NOW
 from tests.support.transactions import produce_values
 from tidemark.core.errors import TableBehindLedger, TableRestored, TidemarkError
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import BrokerStatus
@@ -221,7 +222,7 @@ def test_i2_a_backfill_lands_only_missing_offsets(
 
     def backfill(start: int, end: int) -> Plan:
         request = wanted((0, start, end))
-        plan = pipeline.planner.backfill(request, f"fill {start} to {end}").plan
+        plan = pipeline.planner.backfill(request, RunOrigin(f"fill {start} to {end}")).plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
         return plan

@@ -47,6 +47,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.protocols import ControlTable
 from tidemark.lake.conditional_writes import PROOF_PREFIX
@@ -329,7 +330,7 @@ def lived(seed: int) -> MemoryPipeline:
                     pipeline.decisions.new_incarnation("ops", "made again")
                 case "backfill":
                     request = wanted((0, 0, 2))
-                    pipeline.planner.backfill(request, f"backfill-{number}")
+                    pipeline.planner.backfill(request, RunOrigin(f"backfill-{number}"))
                 case "plan":
                     pipeline.planner.plan(f"planned-{number}")
                 case "miss":
@@ -355,7 +356,7 @@ def take_out(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
             start = chance.randrange(20)
             spans = wanted((0, start, start + chance.randrange(1, 9)))
             request = replace(spans, replaces=True)
-            plan = pipeline.planner.backfill(request, f"replace-{chance.random()}").plan
+            plan = pipeline.planner.backfill(request, RunOrigin(f"replace-{chance.random()}")).plan
             if plan and chance.random() < 0.8:
                 pipeline.ingest.execute(plan.sequence)
         case "undo":
@@ -418,7 +419,7 @@ def test_a_summary_adds_up_what_was_replaced() -> None:
     pipeline.produce(0, 10)
     pipeline.run("run")
     request = replace(wanted((0, 2, 5)), replaces=True)
-    plan = pipeline.planner.backfill(request, "replace").plan
+    plan = pipeline.planner.backfill(request, RunOrigin("replace")).plan
     assert plan is not None
     assert sorted(pipeline.control.summary("events").plans) == [1, 2]
     pipeline.ingest.execute(plan.sequence)
@@ -457,8 +458,8 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     requesters = {asked for record in whole.plans.values() for asked in record.requesters}
     assert len(requesters) > 5
     assert delta.throughput("events") == memory.throughput("events")
-    assert {r: summary.plan_requested_by(r) for r in requesters} == {
-        r: whole.plan_requested_by(r) for r in requesters
+    assert {r: summary.plan_requested_by(RunOrigin(r)) for r in requesters} == {
+        r: whole.plan_requested_by(RunOrigin(r)) for r in requesters
     }
     for made in (memory, delta):
         assert {n: made.plan_record("events", n) for n in whole.plans} == whole.plans

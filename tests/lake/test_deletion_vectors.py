@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.file_lake import FileLake, double, without_checksums
 from tests.support.plans import wanted
+from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.errors import CompactionConflict
@@ -61,7 +62,7 @@ def test_rows_deleted_since_are_no_gaps_to_a_repair_or_a_replacement(
     lake.run(4)
     delete_two(lake, spark)
     with pytest.raises(RowsChanged):
-        lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), "again")
+        lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), RunOrigin("again"))
     held = lake.table.current_landing(lake.ledger.plans[1].plan)
     assert (held.records, held.gaps) == (2, 2)
 

@@ -29,6 +29,7 @@ from tests.support.transactions import (
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import OverfullRange, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import FENCED_VERSION, RowRange, TableSize
@@ -216,7 +217,7 @@ def test_reading_an_absent_or_empty_table_returns_nothing(
         if made:
             stocked.table.prepare("events")
         assert stocked.table.row_ranges() == ()
-        assert stocked.table.plan_commits("ann") == ()
+        assert stocked.table.plan_commits(RunOrigin("ann")) == ()
         assert list(stocked.table.rows_of("id-1", 0, Span(0, 9))) == []
         assert stocked.table.find_landing(make_plan((0, 0, 9))) is None
 
@@ -298,9 +299,9 @@ def test_plan_commits_carry_the_given_requester(stocked: Stocked) -> None:
     backfill = make_plan((1, 2, 4), sequence=2, kind=PlanKind.BACKFILL, epoch=3)
     for plan in (live, backfill):
         stocked.land(plan, [(plan.ranges[0].partition, plan.ranges[0].start)])
-    assert newest_plans(stocked.table.plan_commits("ann")) == {
-        1: replace(live, requested_by="ann"),
-        2: replace(backfill, requested_by="ann"),
+    assert newest_plans(stocked.table.plan_commits(RunOrigin("ann"))) == {
+        1: replace(live, origin=RunOrigin("ann")),
+        2: replace(backfill, origin=RunOrigin("ann")),
     }
 
 
@@ -309,7 +310,7 @@ def test_plan_commits_with_one_number_resolve_to_the_newer_plan(stocked: Stocked
     stocked.land(make_plan((0, 0, 4)), [])
     newer = make_plan((0, 0, 2), epoch=1)
     stocked.land(newer, places(0, 0))
-    assert newest_plans(stocked.table.plan_commits("test:1")) == {1: newer}
+    assert newest_plans(stocked.table.plan_commits(RunOrigin("test:1"))) == {1: newer}
 
 
 def test_rows_of_returns_plan_and_record_in_offset_order(stocked: Stocked) -> None:
@@ -425,7 +426,7 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
     ]
     seen = checksums_in_kafka(pipeline)
     assert len(seen) == 16
-    told = newest_plans(pipeline.table.plan_commits("ann"))
+    told = newest_plans(pipeline.table.plan_commits(RunOrigin("ann")))
     for compacted in (False, True):
         if compacted:
             lake.session.sql(f"OPTIMIZE delta.`{lake.uri}`").collect()

@@ -20,6 +20,7 @@ from tidemark.core.errors import (
     TransientError,
     UnknownOutcomeError,
 )
+from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import PlanFenced, RecordsMissed
 from tidemark.lake.errors import RowsWouldBeLost
 from tidemark.repair.errors import (
@@ -58,7 +59,7 @@ def backfill(
     request = replace(wanted((partition, start, end)), replaces=replaces)
 
     def program(pipeline: MemoryPipeline) -> object:
-        made = pipeline.planner.backfill(request, requested_by).plan
+        made = pipeline.planner.backfill(request, RunOrigin(requested_by)).plan
         return pipeline.ingest.execute(made.sequence) if made else None
 
     return program

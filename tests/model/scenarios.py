@@ -22,6 +22,7 @@ from tests.model.programs import (
 from tests.model.search import Scenario
 from tests.model.world import World, make_world
 from tests.support.plans import MemoryPipeline, wanted
+from tidemark.core.origins import RunOrigin
 from tidemark.spec.model import StartPolicy
 
 # -- beginnings ----------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ def filling() -> World:
     """An open live plan and an open backfill beside it."""
     world = begun_at_the_end()
     world.pipeline.planner.plan("run-1")
-    world.pipeline.planner.backfill(wanted((0, 0, 2)), "fill-1")
+    world.pipeline.planner.backfill(wanted((0, 0, 2)), RunOrigin("fill-1"))
     return world
 
 
@@ -139,7 +140,9 @@ def replacing() -> World:
     """Plan 1 has landed two records, and an open plan 2 replaces the second of them."""
     world = make_world((2,))
     world.pipeline.run("run-1")
-    world.pipeline.planner.backfill(replace(wanted((0, 1, 2)), replaces=True), "replace-1")
+    world.pipeline.planner.backfill(
+        replace(wanted((0, 1, 2)), replaces=True), RunOrigin("replace-1")
+    )
     return world
 
 

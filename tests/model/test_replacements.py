@@ -16,6 +16,7 @@ from tests.support.memory import MemoryRow
 from tests.support.plans import MemoryPipeline, wanted
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
+from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import BackfillOpen, PlanFenced
 from tidemark.repair.errors import NothingToDo
 
@@ -58,7 +59,7 @@ class Operations:
         start = self.chance.randrange(end)
         request = wanted((0, start, min(end, start + self.chance.randrange(1, 6))))
         name = f"replace-{len(self.done)}"
-        plan = self.pipeline.planner.backfill(replace(request, replaces=True), name).plan
+        plan = self.pipeline.planner.backfill(replace(request, replaces=True), RunOrigin(name)).plan
         if plan and land:
             self.pipeline.ingest.execute(plan.sequence)
 

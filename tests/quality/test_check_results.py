@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidemark.core.accounting import Landing, RangeCount
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.quality.check_results import (
@@ -141,7 +142,7 @@ def test_a_landing_yields_one_expectation_for_each_range() -> None:
         topic="prices",
         topic_id="T1",
         isolation_level=IsolationLevel.READ_COMMITTED,
-        requested_by="test",
+        origin=RunOrigin("test"),
         ranges=(PlannedRange(partition=0, start=5, end=9, low_watermark=0, log_end_offset=9),),
     )
     landing = Landing(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.errors import TidemarkError, TopicRecreated
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.planner import PlanOutcome
@@ -133,10 +134,10 @@ def test_an_abandoned_backfill_allows_the_next_backfill() -> None:
     """A backfill whose range Kafka lost blocked every later one."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
-    pipeline.planner.backfill(wanted((0, 0, 5)), "first")
+    pipeline.planner.backfill(wanted((0, 0, 5)), RunOrigin("first"))
     pipeline.kafka.delete_records("events", 0, before=3)
     pipeline.abandon.abandon(1, "ops", "retention was faster")
-    plan = pipeline.planner.backfill(wanted((0, 3, 8)), "second").plan
+    plan = pipeline.planner.backfill(wanted((0, 3, 8)), RunOrigin("second")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(3, 8)]

@@ -19,6 +19,7 @@ from tidemark.core.errors import (
     TableBehindLedger,
     TableRestored,
 )
+from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.lake.errors import ForeignCommit
 from tidemark.repair.errors import NothingToDo, RebuildRequired, UnexplainedRows
@@ -244,7 +245,7 @@ def test_i2_a_zombie_of_an_epoch_without_landings_lands_nothing(pipeline: Memory
 def test_backfills_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
     """Both chains are taken in."""
     pipeline.produce(0, 10)
-    plan = pipeline.planner.backfill(wanted((0, 20, 22)), "backfill").plan
+    plan = pipeline.planner.backfill(wanted((0, 20, 22)), RunOrigin("backfill")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     pipeline.control.rows.clear()
@@ -370,7 +371,7 @@ def test_i3_a_rebuilt_partition_does_not_start_at_a_backfill() -> None:
     made.produce(0, 20)
     made.planner.plan("live")
     made.produce(0, 80)
-    backfill = made.planner.backfill(wanted((0, 50, 60)), "backfill").plan
+    backfill = made.planner.backfill(wanted((0, 50, 60)), RunOrigin("backfill")).plan
     assert backfill is not None
     made.ingest.execute(backfill.sequence)
     made.control.rows.clear()
@@ -434,7 +435,7 @@ def test_i2_a_zombie_landing_is_not_mistaken_for_a_plan_of_other_partitions(
     assert zombie is not None
     pipeline.control = backup
     pipeline.produce(1, 3)
-    pipeline.planner.backfill(wanted((1, 15, 18)), "other")
+    pipeline.planner.backfill(wanted((1, 15, 18)), RunOrigin("other"))
     pipeline.table.land(zombie)
     if not told:
         pipeline.table.plans.clear()
@@ -453,7 +454,7 @@ def test_i5_a_rebuild_from_rows_separates_nested_backfills(deleted: int) -> None
     pipeline.produce(0, 24)
     for start, end in ((15, 18), (30, 32), (12, 35)):
         request = wanted((0, start, end))
-        plan = pipeline.planner.backfill(request, f"from {start}").plan
+        plan = pipeline.planner.backfill(request, RunOrigin(f"from {start}")).plan
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
     pipeline.run("the rest")

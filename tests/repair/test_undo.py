@@ -9,6 +9,7 @@ import pytest
 from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, wanted
 from tidemark.core.errors import TableRestored
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned, UnknownPlan
 from tidemark.lake.errors import EngineFailed
@@ -121,7 +122,7 @@ def test_undone_offsets_of_a_backfill_are_read_by_the_next_run() -> None:
     """They lie before the end of the live chain."""
     pipeline = landed(4)
     pipeline.produce(0, 4)
-    plan = pipeline.planner.backfill(wanted((0, 5, 7)), "fill").plan
+    plan = pipeline.planner.backfill(wanted((0, 5, 7)), RunOrigin("fill")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     pipeline.run("live")

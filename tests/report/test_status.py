@@ -11,6 +11,7 @@ from tests.support.memory import MemoryPartition
 from tests.support.plans import MemoryPipeline, make_overtaken, make_spec, wanted
 from tests.support.services import NOW
 from tidemark.core.errors import EndBehindCommitted, LedgerBehindTable
+from tidemark.core.origins import RunOrigin
 from tidemark.core.throughput import Forecast
 from tidemark.ingest.errors import LogTruncated, NoStartOffset
 from tidemark.kafka.errors import TopicMissing
@@ -30,7 +31,7 @@ def test_lag_counts_offsets_that_have_not_landed() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.EARLIEST))
     pipeline.planner.plan("begin")
     pipeline.produce(0, 10)
-    plan = pipeline.planner.backfill(wanted((0, 4, 9)), "fill").plan
+    plan = pipeline.planner.backfill(wanted((0, 4, 9)), RunOrigin("fill")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     status = pipeline.status()

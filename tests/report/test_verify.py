@@ -16,6 +16,7 @@ from tests.support.memory import MemoryKafka
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.errors import EndBehindCommitted, InvalidRange, TopicRecreated
 from tidemark.core.offsets import SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.ingest.errors import NothingLanded
@@ -271,13 +272,13 @@ def test_replaced_undone_and_landing_rows_are_not_mislabelled(lake: FileLake) ->
     lake.land_again((0, 3, 7))
     assert lake.verified() == [(10, 10)]
     lake.undo.undo(3, "ops", "wrong")
-    plan = lake.planner.backfill(wanted((0, 3, 7)), "ops").plan
+    plan = lake.planner.backfill(wanted((0, 3, 7)), RunOrigin("ops")).plan
     assert plan is not None
     lake.land(plan)
     lake.verify.verify().check()
     lake.ingest.execute(plan.sequence)
     request = replace(wanted((0, 0, 2)), replaces=True)
-    plan = lake.planner.backfill(request, "killed").plan
+    plan = lake.planner.backfill(request, RunOrigin("killed")).plan
     assert plan is not None
     lake.land(plan)
     lake.verify.verify().check()

@@ -21,6 +21,7 @@ from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import SetupError
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.spark_sink import SparkSink
 from tidemark.lake.data_table import DeltaDataTable
@@ -199,7 +200,7 @@ def test_i4_one_of_two_concurrent_commits_of_a_plan_is_refused(table: Path) -> N
             super()._add_files(*arguments, **named)
 
     def land(number: int) -> Exception | None:
-        files = write(table, replace(plan, requested_by=f"{number}"), [record(0)])
+        files = write(table, replace(plan, origin=RunOrigin(f"{number}")), [record(0)])
         try:
             Together(str(table)).append(plan, files)
         except TransactionConflict as refused:

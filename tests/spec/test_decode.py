@@ -11,8 +11,9 @@ from tests.support.plans import make_plan
 from tidemark.core.accounting import Landing
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
-from tidemark.spec.decode import DecodeRequest, DecodeSpec, Format, PayloadSpec, PublishRule
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
 from tidemark.spec.fields import Decimal, ListOf, Struct, parse_type, plain_type
 from tidemark.spec.upsert import UpsertSpec
 from tidemark.typed.decoder import stale_offsets
@@ -129,14 +130,6 @@ def test_the_quarantine_limit_is_the_larger_of_number_and_percentage() -> None:
     ]
 
 
-def test_a_decode_request_survives_printing_and_parsing() -> None:
-    """Other requesters parse to None."""
-    source = DecodeRequest(pipeline="events", epoch=2, version=-1, fingerprint="0ab1")
-    assert str(source) == "decode:events:2:-1:0ab1"
-    assert DecodeRequest.parse(str(source)) == source
-    assert DecodeRequest.parse("cli:root:0ab1") is None
-
-
 def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
     """A pipeline with plans that have landed as a version of their table."""
     return Ledger(
@@ -155,8 +148,8 @@ def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
 
 def seen_at(plan: Plan, version: int, epoch: int = 0) -> tuple[Plan, int]:
     """A typed plan that goes by some version of the bronze table."""
-    source = DecodeRequest(pipeline="events", epoch=epoch, version=version, fingerprint="0ab1")
-    return replace(plan, requested_by=str(source)), 1
+    origin = DecodeOrigin(pipeline="events", epoch=epoch, version=version, fingerprint="0ab1")
+    return replace(plan, origin=origin), 1
 
 
 def test_offsets_landed_again_since_their_decoding_are_stale() -> None:

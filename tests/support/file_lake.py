@@ -24,6 +24,7 @@ from tests.support.plans import make_spec, wanted
 from tests.support.services import NOW, Services
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.protocols import LogReader, TopicLogReader, TopicReader
 from tidemark.lake.columns import BRONZE_SCHEMA
@@ -177,7 +178,9 @@ class FileLake(Services):
 
     def land_again(self, *ranges: tuple[int, int, int], requested_by: str = "test") -> Plan:
         """Land ranges (partition, start, end) in place of what has landed there."""
-        plan = self.planner.backfill(replace(wanted(*ranges), replaces=True), requested_by).plan
+        plan = self.planner.backfill(
+            replace(wanted(*ranges), replaces=True), RunOrigin(requested_by)
+        ).plan
         assert plan is not None
         self.ingest.execute(plan.sequence)
         return plan

@@ -19,6 +19,7 @@ from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
@@ -568,10 +569,10 @@ class MemoryTable:
             for (sequence, topic_id, partition), offsets in sorted(runs)
         )
 
-    def plan_commits(self, requested_by: str) -> tuple[PlanCommit, ...]:
+    def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         """As `DataLog.plan_commits`."""
         return tuple(
-            PlanCommit(version=version, plan=replace(self.plans[mark], requested_by=requested_by))
+            PlanCommit(version=version, plan=replace(self.plans[mark], origin=origin))
             for version, (_, _, mark) in reversed(list(enumerate(self.commits, start=1)))
             if mark in self.plans
         )

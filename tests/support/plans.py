@@ -12,6 +12,7 @@ from tests.support.services import NOW, Services
 from tidemark.core.events import ControlEvent
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, spans_by_partition
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import TableState
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
@@ -62,7 +63,7 @@ def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) 
         topic="events",
         topic_id="id-1",
         isolation_level=IsolationLevel.READ_COMMITTED,
-        requested_by=f"test:{sequence}",
+        origin=RunOrigin(f"test:{sequence}"),
         ranges=tuple(make_range(*some) for some in ranges),
     )
     return replace(plan, **changes)

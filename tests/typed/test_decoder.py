@@ -17,12 +17,13 @@ from tests.support.plans import wanted
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.core.errors import TableBehindLedger, TableRestored
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition
+from tidemark.core.origins import DecodeOrigin, RunOrigin
 from tidemark.core.plan import PlanKind
 from tidemark.ingest.errors import PlanAbandoned, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer, EngineFailed
-from tidemark.spec.decode import DecodeRequest, Format, PayloadSpec
+from tidemark.spec.decode import Format, PayloadSpec
 from tidemark.typed.columns import typed_schema
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -49,8 +50,7 @@ def test_landed_records_are_decoded_once(lake: TypedLake) -> None:
     lake.check()
     record = lake.control.plan_record("events@typed", 2)
     assert record is not None
-    source = DecodeRequest.parse(record.plan.requested_by)
-    assert source == DecodeRequest(
+    assert record.plan.origin == DecodeOrigin(
         pipeline="events", epoch=0, version=3, fingerprint=DECODE.fingerprint
     )
 
@@ -128,7 +128,7 @@ def test_replaced_bronze_rows_are_decoded_again(lake: TypedLake) -> None:
     lake.bronze.run(4)
     lake.run()
     again = replace(wanted((0, 1, 3)), replaces=True)
-    plan = lake.bronze.planner.backfill(again, "test").plan
+    plan = lake.bronze.planner.backfill(again, RunOrigin("test")).plan
     assert plan is not None
     lake.bronze.ingest.execute(plan.sequence)
     backlog = lake.decoding.backlog()

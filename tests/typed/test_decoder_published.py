@@ -14,6 +14,7 @@ from tests.quality.test_publication import check, publication_of, published
 from tests.support.plans import wanted
 from tests.support.typed_lake import TypedLake
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.quality.errors import NotBlocked
 
 
@@ -40,7 +41,7 @@ def offsets(lake: TypedLake) -> list[int]:
 def replace_rows(lake: TypedLake, start: int, end: int) -> int:
     """Land some offsets of partition 0 again, in place of their rows; the number of the plan."""
     plan = lake.bronze.planner.backfill(
-        replace(wanted((0, start, end)), replaces=True), f"test:{start}-{end}"
+        replace(wanted((0, start, end)), replaces=True), RunOrigin(f"test:{start}-{end}")
     ).plan
     assert plan is not None
     lake.bronze.ingest.execute(plan.sequence)

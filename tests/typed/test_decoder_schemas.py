@@ -21,9 +21,9 @@ from deltalake import DeltaTable
 from tests.support.framed_lake import FramedLake, bare
 from tests.support.registry import Registry, avro_bytes, framed, guarded
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import DecodeOrigin
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.spec.decode import (
-    DecodeRequest,
     DecodeSpec,
     Format,
     Part,
@@ -125,9 +125,9 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
         (0, 10): (QuarantineReason.UNKNOWN_SCHEMA, 2**31),
     }
     # The plan says what it was decoded with, and the schemas are in a table.
-    source = DecodeRequest.parse(lake.control.ledger(lake.spec.name).plans[1].plan.requested_by)
-    assert source is not None
-    assert source.schemas == {Part.VALUE: tuple(sorted(ids))}
+    origin = lake.control.ledger(lake.spec.name).plans[1].plan.origin
+    assert isinstance(origin, DecodeOrigin)
+    assert origin.schemas == {Part.VALUE: tuple(sorted(ids))}
     assert sorted(lake.schemas.store.kept(ids)) == sorted(ids)
     assert lake.run() == []
 

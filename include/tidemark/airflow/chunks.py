@@ -14,6 +14,7 @@ from tidemark.airflow.failures import airflow_failures
 from tidemark.airflow.tasks import is_published, landed, table_asset
 from tidemark.app import App
 from tidemark.core.errors import ExitCode
+from tidemark.core.origins import ChunkOrigin
 from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.pipelines import Outcomes
 
@@ -113,14 +114,13 @@ def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:
 
 def _open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef | None:
     """Return the open plan of another chunk of a backfill; None without one."""
-    from tidemark.backfill.selection import chunk_requester, is_chunk_of
-
     ledger = App.from_environment().control.summary(pipeline)
     record = ledger.open_plan(PlanKind.BACKFILL)
-    if record is None or record.plan.requested_by == chunk_requester(requested_by, chunk):
-        return None
-    is_ours = is_chunk_of(requested_by, record.plan.requested_by)
-    return record.plan.ref if is_ours else None
+    match record.plan.origin if record else None:
+        case ChunkOrigin(requester=requester, chunk=number):
+            is_other = requester == requested_by and number != chunk
+            return record.plan.ref if record and is_other else None
+    return None
 
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
@@ -136,10 +136,8 @@ def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: A
 
 def newest_plan(pipeline: str, requested_by: str, chunk: int) -> int | None:
     """Return the newest plan of a chunk of a backfill; None without a plan."""
-    from tidemark.backfill.selection import chunk_requester
-
     ledger = App.from_environment().control.summary(pipeline)
-    return ledger.plan_requested_by(chunk_requester(requested_by, chunk))
+    return ledger.plan_requested_by(ChunkOrigin(requested_by, chunk))
 
 
 def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:

@@ -17,6 +17,7 @@ from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.app import App
 from tidemark.core.errors import TidemarkError
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanRef
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.repair.errors import PlanNotLanded
@@ -179,8 +180,8 @@ def _plans_of_run(
     """Return the open plans and the landed plans of a run."""
     from tidemark.ingest.recorder import recorded_plan
 
-    control = App.from_environment().control
-    asked = {name: control.summary(name).plan_requested_by(requested_by) for name in pipelines}
+    control, run = App.from_environment().control, RunOrigin(requested_by)
+    asked = {name: control.summary(name).plan_requested_by(run) for name in pipelines}
     records = [
         recorded_plan(control, pipeline, number)
         for pipeline, number in asked.items()

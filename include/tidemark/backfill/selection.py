@@ -238,13 +238,3 @@ def _add(made: list[_Chunk], partition: int, span: Span, chunk_offsets: int) -> 
         chunk.spans[partition] = [*own, Span(last, end)]
         chunk.room -= end - start
         start = end
-
-
-def chunk_requester(requested_by: str, number: int) -> str:
-    """Return the requester of the plan of a backfill's chunk, counted from 1."""
-    return f"{requested_by}#{number}"
-
-
-def is_chunk_of(requested_by: str, requester: str) -> bool:
-    """Return whether a plan's requester is a chunk of a requester's backfill."""
-    return requester.startswith(f"{requested_by}#")

@@ -21,7 +21,6 @@ from tidemark.backfill.selection import (
     RetainedLog,
     Selection,
     TimeWindow,
-    chunk_requester,
     chunks,
 )
 from tidemark.core import plan_rules as planning
@@ -29,6 +28,7 @@ from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import BackfillRequested, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
+from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.plan import PlanKind
 from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
@@ -323,7 +323,7 @@ class Backfills:
             readable_only=request.readable_only,
             replaces=request.replaces,
         )
-        return self._plan(wanted, chunk_requester(requested_by, number))
+        return self._plan(wanted, ChunkOrigin(requested_by, number))
 
     def plan_whole(self, selection: Selection, requested_by: str) -> PlanResult:
         """Plan the missing offsets of a selection without chunks, or return its existing plan.
@@ -342,12 +342,12 @@ class Backfills:
             # A time window selects no fixed offsets, so deleted offsets need no error.
             readable_only=isinstance(selection, TimeWindow),
         )
-        return self._plan(wanted, requested_by)
+        return self._plan(wanted, RunOrigin(requested_by))
 
-    def _plan(self, wanted: RequestedOffsets, requested_by: str) -> PlanResult:
+    def _plan(self, wanted: RequestedOffsets, origin: RunOrigin | ChunkOrigin) -> PlanResult:
         """Plan requested offsets. An open plan of another request has to land first."""
         try:
-            return self._planner.backfill(wanted, requested_by)
+            return self._planner.backfill(wanted, origin)
         except BackfillOpen as opened:
             raise BackfillAhead(
                 pipeline=opened.pipeline,
@@ -373,7 +373,7 @@ class Backfills:
         open_plans = {record.plan.sequence for record in ledger.open_plans()}
         states = []
         for number, chunk in enumerate(request.chunks, start=1):
-            plan = ledger.plan_requested_by(chunk_requester(request.requested_by, number))
+            plan = ledger.plan_requested_by(ChunkOrigin(request.requested_by, number))
             done = not any(spans.intersection(left.get(p, SpanSet())) for p, spans in chunk.items())
             if done and request.replaces:
                 nothing = not any(

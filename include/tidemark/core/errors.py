@@ -217,6 +217,19 @@ class InvalidRange(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class InvalidRequester(TerminalError):
+    """The name of a run could be mistaken for a plan of another origin."""
+
+    requester: str
+
+    problem = (
+        "The requester {requester!r} has the form of the name of a backfill's chunk "
+        "(`NAME#NUMBER`) or of a decoder (`decode:PIPELINE:NUMBERS`)."
+    )
+    fix = "Name the run in another way, such as `notebook:2026-01-31`."
+
+
+@dataclass(kw_only=True, eq=False)
 class OverfullRange(TerminalError):
     """A plan has more rows than offsets: another program duplicated rows."""
 

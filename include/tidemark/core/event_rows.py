@@ -30,6 +30,7 @@ from tidemark.core.events import (
     UndoStarted,
 )
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.origins import parse_origin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import IsolationLevel
 
@@ -422,7 +423,7 @@ def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
         topic=first["topic"],
         topic_id=first["topic_id"],
         isolation_level=IsolationLevel(first["isolation_level"]),
-        requested_by=first["requested_by"],
+        origin=parse_origin(first["requested_by"]),
         ranges=tuple(ranges),
         replaces=bool(first.get("replaces")),
     )

@@ -24,6 +24,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.ledger_summary import ChainHead, SettledTotals
 from tidemark.core.offsets import SpanSet, union_by_partition
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.watermarks import Position, furthest_positions
 
@@ -316,11 +317,12 @@ class Ledger:
         """Return the open plan of a chain, if any. The protocol allows one."""
         return next((record for record in self.open_plans() if record.plan.kind is kind), None)
 
-    def plan_requested_by(self, requester: str) -> int | None:
-        """Return the number of the newest plan that a run requested or took over.
+    def plan_requested_by(self, origin: PlanOrigin) -> int | None:
+        """Return the number of the newest plan that was made for an origin or taken over by it.
 
         Abandoned and undone plans do not count.
         """
+        requester = str(origin)
         requested = [
             record.plan.sequence
             for record in self.plans.values()

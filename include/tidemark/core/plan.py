@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.watermarks import IsolationLevel, Position
 
 
@@ -117,8 +118,8 @@ class Plan:
         topic: Topic name.
         topic_id: Kafka's id of the incarnation of the topic.
         isolation_level: Isolation level of the reader.
-        requested_by: Requester: `airflow:<dag>:<run>` or `cli:<user>:<id>`. It is the
-            idempotency key: a second request with the same value returns this plan.
+        origin: Why the plan was made. It is the idempotency key: a second request of the same
+            origin returns this plan.
         ranges: Ranges, sorted by partition and start. Ranges of one partition are not adjacent.
         replaces: Whether the plan's rows replace the rows at its offsets.
     """
@@ -131,7 +132,7 @@ class Plan:
     topic: str
     topic_id: str
     isolation_level: IsolationLevel
-    requested_by: str
+    origin: PlanOrigin
     ranges: tuple[PlannedRange, ...]
     replaces: bool = False
 
@@ -148,6 +149,11 @@ class Plan:
     def ref(self) -> PlanRef:
         """Reference to the plan."""
         return PlanRef(pipeline=self.pipeline, sequence=self.sequence)
+
+    @property
+    def requested_by(self) -> str:
+        """The requester: the text of the origin."""
+        return str(self.origin)
 
     @property
     def size(self) -> int:
@@ -188,12 +194,12 @@ class Plan:
         return _canonical({**self._identity(), "fingerprint": self.fingerprint})
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any], requested_by: str) -> Self:
+    def from_metadata(cls, metadata: Mapping[str, Any], origin: PlanOrigin) -> Self:
         """Build a plan from the metadata of a data table's commit, without watermarks.
 
         Args:
             metadata: The parsed value of `commit_metadata`.
-            requested_by: Requester of the new value; the commit does not contain the original.
+            origin: Origin of the new value; the commit does not contain the original.
         """
         return cls(
             pipeline=metadata["pipeline"],
@@ -204,7 +210,7 @@ class Plan:
             topic=metadata["topic"],
             topic_id=metadata["topic_id"],
             isolation_level=IsolationLevel(metadata["isolation_level"]),
-            requested_by=requested_by,
+            origin=origin,
             ranges=tuple(
                 PlannedRange.without_watermarks(partition, Span(start, end))
                 for partition, start, end in metadata["ranges"]

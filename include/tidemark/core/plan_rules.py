@@ -18,6 +18,7 @@ from tidemark.core.errors import (
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import Position, TopicWatermarks
 
@@ -416,7 +417,7 @@ def fair_shares(backlogs: Mapping[int, int], limit: int | None) -> Mapping[int, 
 def build_plan(
     topic: ComparedTopic,
     kind: PlanKind,
-    requested_by: str,
+    origin: PlanOrigin,
     ranges: tuple[PlannedRange, ...],
 ) -> Plan:
     """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed."""
@@ -430,7 +431,7 @@ def build_plan(
         topic=watermarks.topic,
         topic_id=watermarks.topic_id,
         isolation_level=watermarks.isolation_level,
-        requested_by=requested_by,
+        origin=origin,
         ranges=ranges,
         replaces=any(
             ledger.landed.get(planned.partition, SpanSet()).overlap_size(planned.span)

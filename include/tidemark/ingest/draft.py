@@ -10,6 +10,7 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.plan_rules import ClassifiedOffsets, ComparedTopic
 from tidemark.core.watermarks import TopicWatermarks
@@ -62,11 +63,11 @@ class Draft:
     ranges: tuple[PlannedRange, ...]
     requested: ClassifiedOffsets = field(default_factory=ClassifiedOffsets)
 
-    def plan(self, requested_by: str) -> Plan | None:
+    def plan(self, origin: PlanOrigin) -> Plan | None:
         """Return the plan of the ranges; None without ranges."""
         if not self.ranges:
             return None
-        return planning.build_plan(self.topic, self.kind, requested_by, self.ranges)
+        return planning.build_plan(self.topic, self.kind, origin, self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

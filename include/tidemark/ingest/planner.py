@@ -9,6 +9,7 @@ from enum import StrEnum
 from tidemark.core.accounting import Landing
 from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
+from tidemark.core.origins import ChunkOrigin, PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.draft import Draft, Drafter, RequestedOffsets
@@ -89,9 +90,13 @@ class Planner:
     now: Clock
 
     def plan(self, requested_by: str) -> PlanResult:
-        """Plan the unread part of the log, or return the requester's existing plan.
+        """Plan the unread part of the log, or return the run's existing plan.
+
+        Args:
+            requested_by: The run: `airflow:<dag>:<run>` or `cli:<user>:<id>`.
 
         Raises:
+            InvalidRequester: The name could be the one of a backfill's chunk or of a decoder.
             LostRange, EndBehindCommitted, TopicRecreated, TopicChanged, ClusterChanged,
                 PartitionsShrunk: The log does not fit the committed offsets.
             LogTruncated: The log has other records than the landed ones.
@@ -101,19 +106,19 @@ class Planner:
             ControlConflict: Concurrent processes were first, several times.
         """
         self._refuse_copy()
-        return retry_on_conflict(lambda: self._once(PlanKind.LIVE, requested_by, None))
+        return retry_on_conflict(lambda: self._once(PlanKind.LIVE, RunOrigin(requested_by), None))
 
     def _refuse_copy(self) -> None:
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
 
-    def backfill(self, wanted: RequestedOffsets, requested_by: str) -> PlanResult:
+    def backfill(self, wanted: RequestedOffsets, origin: RunOrigin | ChunkOrigin) -> PlanResult:
         """Plan the requested offsets that are neither landed nor planned, or replace all of them.
 
         Args:
             wanted: The offsets.
-            requested_by: The requester. A repeated request of the same requester returns the same
-                plan, unless the plan has landed without some of the offsets.
+            origin: The chunk or the run that asks. It gets the same plan when it asks again, unless
+                the plan has landed without some of the offsets.
 
         Raises:
             InvalidRange, UnknownPartition: The offsets are not inside the readable log.
@@ -122,7 +127,7 @@ class Planner:
             RowsChanged: A range can be replaced only as a whole.
             LogTruncated, TopicRecreated and so on: See `plan`.
         """
-        return retry_on_conflict(lambda: self._once(PlanKind.BACKFILL, requested_by, wanted))
+        return retry_on_conflict(lambda: self._once(PlanKind.BACKFILL, origin, wanted))
 
     def preview(self) -> PlanResult:
         """Return what `plan` would return now. Writes nothing."""
@@ -130,7 +135,7 @@ class Planner:
         state = self.read_state(PlanKind.LIVE)
         if state.open_plan:
             return PlanResult(outcome=PlanOutcome.ADOPTED, plan=state.open_plan)
-        plan = self._draft(state.ledger, None).plan("preview")
+        plan = self._draft(state.ledger, None).plan(RunOrigin("preview"))
         return PlanResult(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
     def read_state(self, kind: PlanKind) -> PlannerState:
@@ -147,10 +152,10 @@ class Planner:
         return PlannerState(recorded=ledger, unrecorded=(opened.plan, accounted))
 
     def _once(
-        self, kind: PlanKind, requested_by: str, wanted: RequestedOffsets | None
+        self, kind: PlanKind, origin: PlanOrigin, wanted: RequestedOffsets | None
     ) -> PlanResult:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        mine = ledger.plan_requested_by(requested_by)  # fence: plan-of-a-run-is-kept
+        mine = ledger.plan_requested_by(origin)  # fence: plan-of-a-run-is-kept
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)
             # No other plan would read the offsets that the plan of a backfill missed.
@@ -162,13 +167,13 @@ class Planner:
         if opened:
             landing = self.data_log.find_landing(opened.plan)  # fence: look-before-taking-over
             if landing is None:
-                return self._take_over(ledger, opened.plan, requested_by)
+                return self._take_over(ledger, opened.plan, origin)
             self._recorder.record(ledger, opened.plan, landing)
             # A concurrent process may have planned since: start again from the new state.
-            return self._once(kind, requested_by, wanted)
+            return self._once(kind, origin, wanted)
         draft = self._draft(ledger, wanted)
-        plan = draft.plan(requested_by)
-        events = self._events(draft, plan, requested_by)
+        plan = draft.plan(origin)
+        events = self._events(draft, plan, origin)
         if events:
             self.control.append(ledger, events, self.now())
         if plan is None:
@@ -214,9 +219,9 @@ class Planner:
             now=self.now,
         )
 
-    def _take_over(self, ledger: CheckedLedger, plan: Plan, requested_by: str) -> PlanResult:
+    def _take_over(self, ledger: CheckedLedger, plan: Plan, origin: PlanOrigin) -> PlanResult:
         refuse_open_backfill(plan)
-        adopted = Adopted(sequence=plan.sequence, requested_by=requested_by)
+        adopted = Adopted(sequence=plan.sequence, requested_by=str(origin))
         self.control.append(ledger, [adopted], self.now())
         log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
         return PlanResult(outcome=PlanOutcome.ADOPTED, plan=plan)
@@ -230,11 +235,11 @@ class Planner:
         limit = run_limit(self.spec, self.data_log, lambda: self.control.throughput(self.spec.name))
         return self.drafter.live(topic, limit)
 
-    def _events(self, draft: Draft, plan: Plan | None, requested_by: str) -> list[ControlEvent]:
+    def _events(self, draft: Draft, plan: Plan | None, origin: PlanOrigin) -> list[ControlEvent]:
         """Return the events that record a draft."""
         events: list[ControlEvent] = []
         if draft.starts:
-            events.append(Started.at(draft.topic.watermarks, draft.starts, requested_by))
+            events.append(Started.at(draft.topic.watermarks, draft.starts, str(origin)))
         if plan:
             events.append(Planned(plan=plan))
             if plan.replaces:

@@ -11,6 +11,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import PlanCommit, RowOrigin, RowRange, TableSize, TableState
@@ -214,7 +215,7 @@ class DataLog(Protocol):
         """Return the contents of the newest version by plan, incarnation and partition."""
         ...
 
-    def plan_commits(self, requested_by: str) -> Sequence[PlanCommit]:
+    def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """Return the commits of plans, newest first, as far back as the log reaches."""
         ...
 

@@ -17,6 +17,7 @@ from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
@@ -228,15 +229,15 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return () if table is None else row_queries.row_ranges(table)
 
-    def plan_commits(self, requested_by: str) -> tuple[PlanCommit, ...]:
+    def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         """Return the commits of plans, newest first, as far as the log reaches back.
 
         Args:
-            requested_by: Requester of the returned plans; commits do not contain it.
+            origin: Origin of the returned plans; commits do not contain it.
         """
         table = open_if_exists(self._uri)
         return tuple(
-            PlanCommit(version=version, plan=Plan.from_metadata(metadata, requested_by))
+            PlanCommit(version=version, plan=Plan.from_metadata(metadata, origin))
             for version, metadata in (() if table is None else commit_log.plan_commits(table))
         )
 
@@ -260,7 +261,7 @@ class DeltaDataTable:
         for commit in reversed(commits):
             metadata = by_version.get(commit["version"], {})
             if "fingerprint" in metadata:
-                plan = Plan.from_metadata(metadata, requested_by="")
+                plan = Plan.from_metadata(metadata, RunOrigin(""))
                 (replaced if plan.replaces else appended).append(plan)
             elif "removed_plan" in metadata:
                 removed.append(metadata["removed_plan"])

@@ -15,6 +15,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.events import NewEpoch
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.table_state import PlanCommit, Restore, RowRange
 from tidemark.core.watermarks import TopicWatermarks
@@ -175,7 +176,7 @@ class Repair:
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
         row_ranges = self.table.row_ranges()
-        commits = self.table.plan_commits(requested_by)
+        commits = self.table.plan_commits(RunOrigin(requested_by))
         restores = self.table.state(self.spec.name, (), restores_since=-1).restores
         removal_versions = self.table.removal_versions()
         found = repair.compare(ledger, row_ranges, commits, restores, removal_versions, fallback)

@@ -19,6 +19,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, union_by_partition
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import PlanCommit, Restore, RowRange, survives_restores
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
@@ -300,7 +301,7 @@ def fallback_plan(
         topic=watermarks.topic,
         topic_id=watermarks.topic_id,
         isolation_level=isolation_level,
-        requested_by=requested_by,
+        origin=RunOrigin(requested_by),
         ranges=(PlannedRange.without_watermarks(0, Span(0, 1)),),
     )
 

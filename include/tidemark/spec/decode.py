@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, assert_never
 
@@ -229,46 +228,3 @@ class DecodeSpec:
             records: Number of records of the plan.
         """
         return max(self.max_quarantined, int(records * self.max_quarantined_percent / 100))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRequest:
-    """The source and the decoder of a typed plan. Its text is the plan's requester.
-
-    Attributes:
-        epoch: Epoch of the bronze pipeline.
-        version: Version of the bronze table when the plan was made. The plan does not decode
-            records that landed again at its offsets in a later version.
-        fingerprint: `DecodeSpec.fingerprint` when the plan was made.
-        pipeline: The bronze pipeline.
-        schemas: Schema ids of the records, ascending, by part; only parts with schema ids.
-    """
-
-    epoch: int
-    version: int
-    fingerprint: str
-    pipeline: str
-    schemas: Mapping[Part, tuple[int, ...]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        ids = "".join(
-            f":{part}={','.join(map(str, some))}" for part, some in sorted(self.schemas.items())
-        )
-        return f"decode:{self.pipeline}:{self.epoch}:{self.version}:{self.fingerprint}{ids}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Return the request of a plan's requester; None if the text has another form."""
-        found = re.fullmatch(
-            r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)(?::key=([\d,]+))?(?::value=([\d,]+))?", text
-        )
-        if found is None:
-            return None
-        ids = {Part.KEY: found[5], Part.VALUE: found[6]}
-        return cls(
-            pipeline=found[1],
-            epoch=int(found[2]),
-            version=int(found[3]),
-            fingerprint=found[4],
-            schemas={part: tuple(map(int, some.split(","))) for part, some in ids.items() if some},
-        )

@@ -23,6 +23,7 @@ from tidemark.core.offsets import (
     size_of,
     union_by_partition,
 )
+from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
 from tidemark.ingest.conflicts import retry_on_conflict
@@ -33,7 +34,7 @@ from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.ingest.replacement import superseded_events
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.undo import Undo
-from tidemark.spec.decode import DecodeRequest, DecodeSpec
+from tidemark.spec.decode import DecodeSpec
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.errors import RegistryUnavailable, SchemaConflict
 from tidemark.typed.schemas import ResolvedSchemas, SchemaResolver, TypedTable
@@ -309,9 +310,9 @@ class DecodePlanner:
 
     def _is_current(self, bronze: _Bronze, plan: Plan) -> bool:
         """Return whether a new plan would decode the offsets of an open plan in the same way."""
-        source = DecodeRequest.parse(plan.requested_by)
+        source = plan.origin
         if (
-            source is None
+            not isinstance(source, DecodeOrigin)
             or source.fingerprint != self.decode.fingerprint  # fence: plan-of-another-decoder
         ):
             return False
@@ -459,12 +460,12 @@ class DecodePlanner:
     ) -> PlanResult:
         kind, topic_id = wanted.kind, wanted.topic_id
         self._add_columns(resolved)
-        source = DecodeRequest(
+        origin = DecodeOrigin(
             pipeline=self.spec.origin,
             epoch=bronze.epoch,
             version=self._bronze_version(bronze),
             fingerprint=self.decode.fingerprint,
-            schemas=resolved.ids,
+            schemas={part.value: ids for part, ids in resolved.ids.items()},
         )
         plan = Plan(
             pipeline=self.spec.name,
@@ -475,7 +476,7 @@ class DecodePlanner:
             topic=bronze.topic or "",
             topic_id=topic_id,
             isolation_level=self.spec.isolation_level,
-            requested_by=str(source),
+            origin=origin,
             ranges=tuple(
                 PlannedRange.without_watermarks(partition, span)
                 for partition, spans in chosen.items()
@@ -578,5 +579,5 @@ def _landed_later(landings: _Versioned, decoded: _Versioned) -> Mapping[int, Spa
 
 def _decoded_version(plan: Plan) -> tuple[int, int]:
     """Return the epoch and the version of the bronze table that a typed plan decodes."""
-    source = DecodeRequest.parse(plan.requested_by)
-    return (source.epoch, source.version) if source else (-1, -1)
+    source = plan.origin
+    return (source.epoch, source.version) if isinstance(source, DecodeOrigin) else (-1, -1)

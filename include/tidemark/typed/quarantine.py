@@ -18,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
+from tidemark.core.origins import PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import PlanCommit, RowRange, TableSize, TableState, survives_restores
@@ -158,7 +159,7 @@ class DeltaQuarantine:
         }
         out = {
             commit.plan.sequence
-            for commit in self.table.plan_commits(pipeline)
+            for commit in self.table.plan_commits(RunOrigin(pipeline))
             if not survives_restores(restores, commit.version)
         }
         missed = self._typed.still_landed_plans(
@@ -413,9 +414,9 @@ class TypedTablePair:
         """As `DataLog.row_ranges`, of both tables."""
         return (*self._typed.row_ranges(), *self._quarantine.row_ranges())
 
-    def plan_commits(self, requested_by: str) -> Sequence[PlanCommit]:
+    def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """As `DataLog.plan_commits`, of the typed table."""
-        return self._typed.plan_commits(requested_by)
+        return self._typed.plan_commits(origin)
 
     def removal_versions(self) -> Mapping[int, int]:
         """As `DataLog.removal_versions`, of the typed table."""

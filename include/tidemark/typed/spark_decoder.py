@@ -21,13 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.types import StructType
 
 from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
 from tidemark.lake.storage import folder_of
 from tidemark.spark import parquet
 from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spark.sessions import use_scheduler_pool
-from tidemark.spec.decode import DecodeRequest, DecodeSpec, Part, QuarantineReason
+from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
 from tidemark.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
 from tidemark.typed.formats.spark_payloads import (
     FORMS_AT_ONCE,
@@ -127,16 +128,17 @@ class SparkDecoder:
             undo.pop_all()
             return made
 
-    def _request_of(self, plan: Plan) -> DecodeRequest:
-        source = DecodeRequest.parse(plan.requested_by)
-        if source is None or source.fingerprint != self._spec.fingerprint:
+    def _request_of(self, plan: Plan) -> DecodeOrigin:
+        origin = plan.origin
+        planned = origin.fingerprint if isinstance(origin, DecodeOrigin) else plan.requested_by
+        if not isinstance(origin, DecodeOrigin) or planned != self._spec.fingerprint:
             raise DecoderChanged(
                 pipeline=plan.pipeline,
                 sequence=plan.sequence,
-                planned=source.fingerprint if source else plan.requested_by,
+                planned=planned,
                 current=self._spec.fingerprint,
             )
-        return source
+        return origin
 
     def _bronze_rows(self, plan: Plan) -> DataFrame:
         """Return the plan's bronze rows of one version, because several queries read them."""
@@ -145,7 +147,7 @@ class SparkDecoder:
         table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
         return table.where(at_offsets(plan.topic_id, plan.spans()))
 
-    def _writer_schemas(self, source: DecodeRequest) -> _Schemas:
+    def _writer_schemas(self, source: DecodeOrigin) -> _Schemas:
         """Return the schemas of a plan's records.
 
         Raises:
@@ -170,7 +172,7 @@ class SparkDecoder:
             )
         return found
 
-    def _passes(self, source: DecodeRequest) -> Sequence[_Schemas]:
+    def _passes(self, source: DecodeOrigin) -> Sequence[_Schemas]:
         """Return the schemas of each pass. Each row of the plan is in one pass."""
         choices = [
             [

@@ -1,0 +1,111 @@
+"""Why a plan was made: for a run, for a chunk of a backfill, or to decode another table's rows.
+
+The text of an origin is the plan's requester in the control table. It is the idempotency key of the
+plan: a second request of the same origin gets the same plan. No origin has the text of another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidemark.core.errors import InvalidRequester
+
+_CHUNK = re.compile(r"(.+)#(\d+)", re.DOTALL)
+_DECODING = re.compile(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)((?::[a-z]+=\d+(?:,\d+)*)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """A run plans what is new, or a selection of offsets as a whole.
+
+    Attributes:
+        requester: The run: `airflow:<dag>:<run>` or `cli:<user>:<id>`.
+
+    Raises:
+        InvalidRequester: The text belongs to an origin of another kind.
+    """
+
+    requester: str
+
+    def __post_init__(self) -> None:
+        if _parse(self.requester):
+            raise InvalidRequester(requester=self.requester)
+
+    def __str__(self) -> str:
+        return self.requester
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOrigin:
+    """A backfill plans one of its chunks.
+
+    Attributes:
+        requester: The requester of the backfill.
+        chunk: Number of the chunk, from 1.
+    """
+
+    requester: str
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"{self.requester}#{self.chunk}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOrigin:
+    """A decoder plans rows of another pipeline's table.
+
+    Attributes:
+        pipeline: The pipeline of the table with the records.
+        epoch: Epoch of that pipeline.
+        version: Version of that table when the plan was made; -1 without a landing. The plan does
+            not decode records that landed again at its offsets in a later version.
+        fingerprint: Fingerprint of the decoder's settings when the plan was made, in hexadecimal.
+        schemas: Ids of the records' schemas, ascending, by part (`key`, `value`); only parts with
+            schema ids.
+    """
+
+    pipeline: str
+    epoch: int
+    version: int
+    fingerprint: str
+    schemas: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        ids = "".join(
+            f":{part}={','.join(map(str, some))}" for part, some in sorted(self.schemas.items())
+        )
+        return f"decode:{self.pipeline}:{self.epoch}:{self.version}:{self.fingerprint}{ids}"
+
+
+PlanOrigin: TypeAlias = RunOrigin | ChunkOrigin | DecodeOrigin
+
+
+def parse_origin(text: str) -> PlanOrigin:
+    """Return the origin with this text."""
+    return _parse(text) or RunOrigin(text)
+
+
+def _parse(text: str) -> ChunkOrigin | DecodeOrigin | None:
+    """Return the origin with exactly this text; None if it is the name of a run."""
+    origin = _parse_numbers(text)
+    return origin if str(origin) == text else None
+
+
+def _parse_numbers(text: str) -> ChunkOrigin | DecodeOrigin | None:
+    if found := _DECODING.fullmatch(text):
+        pipeline, epoch, version, fingerprint, ids = found.groups()
+        parts = (each.split("=") for each in ids.split(":")[1:])
+        return DecodeOrigin(
+            pipeline=pipeline,
+            epoch=int(epoch),
+            version=int(version),
+            fingerprint=fingerprint,
+            schemas={part: tuple(map(int, some.split(","))) for part, some in parts},
+        )
+    if found := _CHUNK.fullmatch(text):
+        return ChunkOrigin(found[1], int(found[2]))
+    return None
