@@ -6,28 +6,52 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_ATTEMPTS = 5
+_PAUSE = wait_random_exponential(multiplier=0.05, max=1)
+"""Seconds before a retry: random, below 0.05, 0.1, 0.2 and so on."""
 
-def retry_on_conflict(step: Callable[[], T], attempts: int = 5) -> T:
+
+def retry_on_conflict(step: Callable[[], T]) -> T:
     """Run a step until it has no conflict, and return its result.
+
+    Waits for a random time before each retry, so that competing processes do not repeat their
+    conflict.
 
     Args:
         step: Reads the current state, decides and writes.
-        attempts: Maximum number of runs.
 
     Raises:
         ControlConflict, TransactionConflict: A concurrent process was first in every attempt.
     """
-    for attempt in range(1, attempts):
-        try:
-            return step()
-        except (ControlConflict, TransactionConflict) as conflict:
-            log.info(
-                "retry after conflict attempt=%d reason=%s", attempt, conflict.rendered("problem")
-            )
-    return step()
+    retrying = Retrying(
+        retry=retry_if_exception_type((ControlConflict, TransactionConflict)),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=_PAUSE,
+        before_sleep=_log_conflict,
+        reraise=True,
+    )
+    return retrying(step)
+
+
+def _log_conflict(attempt: RetryCallState) -> None:
+    conflict = attempt.outcome.exception() if attempt.outcome else None
+    if isinstance(conflict, ControlConflict | TransactionConflict):
+        log.info(
+            "retry after conflict attempt=%d reason=%s",
+            attempt.attempt_number,
+            conflict.rendered("problem"),
+        )

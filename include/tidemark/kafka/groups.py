@@ -5,7 +5,6 @@ Tidemark itself keeps no state in a group (I6).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tidemark.core.errors import TidemarkError
 from tidemark.kafka.admin import (
@@ -149,14 +149,13 @@ class KafkaGroupOffsets:
 
     def _retry(self, request: Callable[[], T]) -> T:
         """Return the result of a request; retry while the group's coordinator moves or loads."""
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                return request()
-            except KafkaUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_RETRY_PAUSE_S)
+        retrying = Retrying(
+            retry=retry_if_exception_type(KafkaUnavailable),
+            stop=stop_after_delay(self._timeout),
+            wait=wait_fixed(_RETRY_PAUSE_S),
+            reraise=True,
+        )
+        return retrying(request)
 
 
 class _GroupRequests(AdminRequests):

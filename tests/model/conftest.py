@@ -1,0 +1,18 @@
+"""Fixtures of all searches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tenacity import wait_none
+
+from tidemark.ingest import conflicts
+
+
+@pytest.fixture(autouse=True, scope="package")
+def no_pauses() -> Iterator[None]:
+    """Retry without a pause: an actor repeats its retries at every step of its schedule."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(conflicts, "_PAUSE", wait_none())
+        yield
