@@ -91,7 +91,7 @@ def test_progress_of_a_backfill(lake: FileLake) -> None:
         assert plan is not None
         lake.ingest.execute(plan.sequence)
     lake.undo.undo(1, "ops", "wrong")
-    told = answer("backfills.md", "SELECT asked", {"offset_ranges": offset_ranges(lake)})
+    told = answer("backfills.md", "SELECT requested", {"offset_ranges": offset_ranges(lake)})
     assert told == [("ops", chunks, 1)]
 
 

@@ -67,7 +67,5 @@ def test_a_master_that_does_not_answer_is_retried(ingest: Command) -> None:
     ran = ingest("--master", f"spark://{HOST}:{port}")
     (error,) = ran.json
     assert (error["error"], error["retryable"]) == ("EngineFailed", True)
-    assert (
-        "starting Spark failed: the Spark application has ended; its master may be down"
-    ) in error["problem"]
+    assert "the Spark application has ended; its master may be down" in error["problem"]
     assert ran.code == ExitCode.TRANSIENT

@@ -30,7 +30,7 @@ from tidemark.core.events import (
     UndoStarted,
 )
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
-from tidemark.core.origins import parse_origin
+from tidemark.core.origins import origin_columns, origin_of_columns
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import IsolationLevel
 
@@ -232,6 +232,7 @@ def _loss_rows(event: LossAccepted) -> list[Row]:
 
 
 def _plan_columns(plan: Plan, kind: EventKind) -> Row:
+    requested_by, chunk = origin_columns(plan.origin)
     return {
         "event": kind.value,
         "plan_sequence": plan.sequence,
@@ -241,7 +242,8 @@ def _plan_columns(plan: Plan, kind: EventKind) -> Row:
         "topic": plan.topic,
         "topic_id": plan.topic_id,
         "isolation_level": plan.isolation_level.value,
-        "requested_by": plan.requested_by,
+        "requested_by": requested_by,
+        "chunk": chunk,
         "fingerprint": plan.fingerprint,
     }
 
@@ -423,7 +425,7 @@ def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
         topic=first["topic"],
         topic_id=first["topic_id"],
         isolation_level=IsolationLevel(first["isolation_level"]),
-        origin=parse_origin(first["requested_by"]),
+        origin=origin_of_columns(first["requested_by"], first.get("chunk")),
         ranges=tuple(ranges),
         replaces=bool(first.get("replaces")),
     )

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from tidemark.core.event_rows import Row
 from tidemark.core.events import EventKind
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import origin_of_columns
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position, furthest_positions
 
@@ -54,7 +55,8 @@ class SettledTotals:
         landed: Landed offsets, including gaps, without those that later plans replaced.
         ends: Furthest end of a planned range, by chain and partition.
         chain_heads: Newest plan and table version, by epoch and kind of plan.
-        requesters: Number of the newest plan of each requester, including runs that took it over.
+        requesters: Number of the newest plan of each origin, by its text, including runs that took
+            the plan over.
         records: Number of landed records.
     """
 
@@ -164,4 +166,7 @@ def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], ChainHead]:
 
 def _requesters(requests: Iterable[Row]) -> Mapping[str, int]:
     oldest_first = sorted(requests, key=lambda row: row["plan_sequence"])
-    return {row["requested_by"]: row["plan_sequence"] for row in oldest_first}
+    return {
+        str(origin_of_columns(row["requested_by"], row.get("chunk"))): row["plan_sequence"]
+        for row in oldest_first
+    }

@@ -1,7 +1,8 @@
 """Why a plan was made: for a run, for a chunk of a backfill, or to decode another table's rows.
 
-The text of an origin is the plan's requester in the control table. It is the idempotency key of the
-plan: a second request of the same origin gets the same plan. No origin has the text of another one.
+The origin is the idempotency key of the plan: a second request of the same origin gets the same
+plan. The control table stores it in the columns `requested_by` and `chunk`. Different origins have
+different texts.
 """
 
 from __future__ import annotations
@@ -87,6 +88,18 @@ PlanOrigin: TypeAlias = RunOrigin | ChunkOrigin | DecodeOrigin
 def parse_origin(text: str) -> PlanOrigin:
     """Return the origin with this text."""
     return _parse(text) or RunOrigin(text)
+
+
+def origin_columns(origin: PlanOrigin) -> tuple[str, int | None]:
+    """Return the values of the columns `requested_by` and `chunk` of an origin."""
+    if isinstance(origin, ChunkOrigin):
+        return origin.requester, origin.chunk
+    return str(origin), None
+
+
+def origin_of_columns(requested_by: str, chunk: int | None) -> PlanOrigin:
+    """Return the origin of the values that `origin_columns` returns."""
+    return parse_origin(requested_by) if chunk is None else ChunkOrigin(requested_by, chunk)
 
 
 def _parse(text: str) -> ChunkOrigin | DecodeOrigin | None:

@@ -24,6 +24,7 @@ from tidemark.core.ledger_summary import (
     split_settled,
 )
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import origin_of_columns
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position
 from tidemark.lake.control_repair import DUPLICATE_EVENTS_SQL
@@ -137,10 +138,10 @@ SELECT sum(records) AS records FROM held
 """
 
 _REQUESTERS = """
-SELECT requested_by, max(plan_sequence) AS plan_sequence
+SELECT requested_by, chunk, max(plan_sequence) AS plan_sequence
 FROM own WHERE event IN ('planned', 'adopted')
   AND plan_sequence IN (SELECT plan_sequence FROM settled)
-GROUP BY requested_by
+GROUP BY requested_by, chunk
 """
 
 
@@ -200,7 +201,10 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
             )
             for row in rows(_NEWEST)
         },
-        requesters={row["requested_by"]: row["plan_sequence"] for row in rows(_REQUESTERS)},
+        requesters={
+            str(origin_of_columns(row["requested_by"], row["chunk"])): row["plan_sequence"]
+            for row in rows(_REQUESTERS)
+        },
         records=rows(_RECORDS)[0]["records"] or 0,
     )
     (events,) = rows(_EVENTS)
