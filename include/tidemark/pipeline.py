@@ -234,6 +234,7 @@ class Pipeline:
         from tidemark.ingest.executor import PlanExecutor
 
         watermarks, log_reader = self._source()
+        is_typed = self.spec.is_typed
         return PlanExecutor(
             spec=self.spec,
             watermarks=watermarks,
@@ -242,7 +243,8 @@ class Pipeline:
             sink=self._armed("sink", self._sink()),
             log_reader=log_reader,
             now=utc_now,
-            comparison=None if self.spec.is_typed else self.planner.comparison,
+            comparison=None if is_typed else self.planner.comparison,
+            check_source=self.decoder.check_published if is_typed else None,
         )
 
     @property

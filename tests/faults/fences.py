@@ -290,6 +290,24 @@ FENCES = (
         noticed_by=("tests/typed/test_decoder_published.py",),
     ),
     Fence(
+        marker="published-before-commit",
+        keeps="I7",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_decoder_published.py", "-k", "during_a_job"),
+    ),
+    Fence(
+        marker="hidden-offsets-of-one-ledger",
+        keeps="I7",
+        operation=Never(),
+        noticed_by=("tests/typed/test_decoder_published.py", "-k", "undone_meanwhile"),
+    ),
+    Fence(
+        marker="lost-decisions-remove-no-rows",
+        keeps="I3",
+        operation=Replace("{}"),
+        noticed_by=("tests/typed/test_decoder_published.py", "-k", "lost_decisions"),
+    ),
+    Fence(
         marker="undone-rows-leave-typed-table",
         keeps="I1",
         operation=Never(),

@@ -19,6 +19,7 @@ from tests.support.services import NOW, LandingServices
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
+from tidemark.ingest.executor import PlanExecutor
 from tidemark.ingest.landed_log import LandedLog
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -203,6 +204,11 @@ class TypedLake(LandingServices):
     def sink(self) -> FileDecoder:
         """Decodes."""
         return FileDecoder(self)
+
+    @property
+    def ingest(self) -> PlanExecutor:
+        """Executes plans."""
+        return replace(super().ingest, check_source=self.decoding.check_published)
 
     def run(self) -> list[int]:
         """Plan and execute until nothing is left; the numbers of the plans."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.quality.test_publication import check, publication_of, published
 from tests.support.plans import wanted
 from tests.support.typed_lake import TypedLake
+from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
+from tidemark.core.plan import Plan
 from tidemark.quality.errors import NotBlocked
+from tidemark.typed.decoder import HiddenOffsets
+from tidemark.typed.errors import NoLongerPublished
 
 
 def lake_of(root: Path) -> TypedLake:
@@ -93,6 +99,124 @@ def test_an_open_typed_plan_of_a_rejected_plan_is_abandoned(lake: TypedLake) -> 
     second = lake.decoding.plan().plan
     assert second is not None
     assert (second.sequence, second.spans()) == (2, {0: SpanSet((Span(0, 5),))})
+
+
+def test_rejecting_a_plan_keeps_the_rows_that_were_decoded_together_with_it(
+    lake: TypedLake,
+) -> None:
+    """A plan replaces the rows of the other plans before the rejected rows are removed."""
+    for plan in (1, 2, 3):
+        check(lake.bronze, plan, passed=True)
+    lake.run()
+    publication_of(lake.bronze).reject(2, "test", "wrong unit")
+    again = lake.decoding.plan().plan
+    assert again is not None
+    assert (again.replaces, again.spans()) == (True, {0: SpanSet((Span(0, 2), Span(5, 9)))})
+    assert offsets(lake) == list(range(9))
+    lake.ingest.execute(again.sequence)
+    assert lake.decoding.plan().plan is None
+    assert offsets(lake) == [0, 1, 5, 6, 7, 8]
+
+
+def test_lost_decisions_remove_no_typed_row(lake: TypedLake) -> None:
+    """The next checks decide again; a rejection still removes rows."""
+    for plan in (1, 2, 3):
+        check(lake.bronze, plan, passed=True)
+    lake.run()
+    shutil.rmtree(lake.root / "publication")
+    backlog = lake.decoding.backlog()
+    assert (backlog.unchecked, backlog.surplus) == (9, 0)
+    assert lake.run() == []
+    assert offsets(lake) == list(range(9))
+    for plan, passed in ((1, True), (2, False), (3, True)):
+        check(lake.bronze, plan, passed=passed)
+    lake.run()
+    assert offsets(lake) == [0, 1, 5, 6, 7, 8]
+
+
+def test_rows_of_unchecked_plans_stay_when_a_decoder_begins_to_follow_decisions(
+    tmp_path: Path,
+) -> None:
+    """They were decoded under `publish: always`. Offsets that landed again since are removed."""
+    lake = TypedLake(root=tmp_path)
+    for records in (2, 3, 4):
+        lake.bronze.run(records)
+    lake.run()
+    lake.hidden = lambda: publication_of(lake.bronze).hidden()
+    assert lake.run() == []
+    replace_rows(lake, 2, 5)
+    lake.run()
+    assert 2 not in offsets(lake)
+
+
+def _reject(lake: TypedLake) -> None:
+    publication_of(lake.bronze).reject(2, "test", "wrong unit")
+
+
+def _replace(lake: TypedLake) -> None:
+    replace_rows(lake, 0, 2)
+
+
+def _undo(lake: TypedLake) -> None:
+    lake.bronze.undo.undo(1, "test", "wrong")
+
+
+@pytest.mark.parametrize("refuse", [_reject, _replace, _undo])
+def test_offsets_that_are_refused_during_a_job_are_not_committed(
+    lake: TypedLake, refuse: Callable[[TypedLake], None]
+) -> None:
+    """The job has read them before. The next run decodes the others."""
+    for number in (1, 2, 3):
+        check(lake.bronze, number, passed=True)
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+
+    class Slow:
+        """A sink during whose work the offsets are refused."""
+
+        def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
+            written = list(lake.sink.write(plan, records_per_task))
+            refuse(lake)
+            return written
+
+    with pytest.raises(NoLongerPublished):
+        replace(lake.ingest, sink=Slow()).execute(plan.sequence)
+    assert lake.typed.row_count() == 0
+    lake.run()
+    assert offsets(lake) == [offset for _, offset in published(lake.bronze)]
+
+
+def test_offsets_of_a_blocked_plan_that_is_undone_meanwhile_are_not_planned(
+    lake: TypedLake,
+) -> None:
+    """The undo is between the reads of the ledger and of the decisions: both are read again."""
+    check(lake.bronze, 1, passed=True)
+    lake.run()
+    for number, passed in ((2, False), (3, True)):
+        check(lake.bronze, number, passed=passed)
+    undone = iter([2])
+
+    def hidden() -> HiddenOffsets:
+        for number in undone:
+            lake.bronze.undo.undo(number, "test", "wrong")
+        return publication_of(lake.bronze).hidden()
+
+    lake.hidden = hidden
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    assert plan.spans() == {0: SpanSet((Span(5, 9),))}
+
+
+def test_offsets_that_a_restore_brought_back_are_unchecked(lake: TypedLake) -> None:
+    """The decision about their plan does not cover them, so the next check takes the plan."""
+    for plan in (1, 2, 3):
+        check(lake.bronze, plan, passed=True)
+    version = lake.bronze.table.version_and_id()[0]
+    replace_rows(lake, 2, 4)
+    check(lake.bronze, 2, passed=True, minutes=5)
+    DeltaTable(str(lake.bronze.uri)).restore(version)
+    lake.bronze.repair.rewind("test", "restored")
+    assert publication_of(lake.bronze).unchecked() == [2]
 
 
 def test_replaced_rows_leave_the_typed_table_until_the_new_rows_are_checked(

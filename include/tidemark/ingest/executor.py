@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.core import plan_rules as planning
@@ -57,6 +58,8 @@ class PlanExecutor:
         log_reader: The second reader of the log.
         now: The clock.
         comparison: Compares the last landed records with the topic; None for a typed table.
+        check_source: Raises if a plan's records have left the table that they are read from;
+            called before the read and before the commit. None for Kafka.
     """
 
     spec: PipelineSpec
@@ -67,6 +70,7 @@ class PlanExecutor:
     log_reader: LogReader
     now: Clock
     comparison: LogComparison | None = None
+    check_source: Callable[[Plan], None] | None = None
 
     def execute(self, sequence: int) -> ExecutionResult:
         """Land and record one plan, as far as that is not done yet.
@@ -129,6 +133,8 @@ class PlanExecutor:
             # If the topic was recreated during the read, the records must not be committed.
             watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
             planning.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
+            if self.check_source:
+                self.check_source(plan)  # fence: published-before-commit
             # An append that loses its answer may have committed.
             wrote = True
             wrote = self.table.append(plan, files)
@@ -136,7 +142,8 @@ class PlanExecutor:
             # The commit may have succeeded before the failure, or in a concurrent execution.
             landing = self._find_landing(plan)
             if landing is None:
-                self._raise_if_unreadable(plan)
+                if self.check_source is None:
+                    self._raise_if_unreadable(plan)
                 raise
             return landing, wrote and not isinstance(error, TransactionConflict)
         landing = self._find_landing(plan)  # fence: reported-commit-is-looked-up
@@ -148,6 +155,8 @@ class PlanExecutor:
 
     def _check_log(self, plan: Plan, ledger: Ledger) -> None:
         """Refuse a log without the planned records, or with other records than the landed ones."""
+        if self.check_source:
+            self.check_source(plan)
         watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         if self.comparison:
             self.comparison.check_plan(plan, ledger, watermarks)

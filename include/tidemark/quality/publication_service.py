@@ -130,31 +130,46 @@ class Publication:
         ]
 
     def unchecked(self) -> list[int]:
-        """Return landed plans without a decision, oldest first. The published view omits them."""
+        """Return the plans with landed offsets without a decision, oldest first.
+
+        The published view omits these offsets.
+        """
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
         decided = self.publication.decided_plans(self.pipeline)
-        return [each.plan.sequence for each in self._current(set(landed).difference(decided))]
+        found = self._current(set(landed).difference(decided))
+        return [each.plan.sequence for each in found if each.unchecked]
 
     def hidden(self) -> HiddenOffsets:
         """Return the landed offsets that the published view hides."""
         # Read the plans before the decisions: a plan that lands later is decided later.
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
         others = set(landed).difference(self.publication.visible_plans(self.pipeline))
-        # In a later epoch, a RESTORE may have brought back offsets of a visible plan that its
-        # decision does not cover.
-        is_restored = self.control.summary(self.pipeline).epoch > 0
-        few = not is_restored and len(others) <= _FEW_PLANS
-        found = self._current(others) if few else self.plans()
-        unchecked, refused = [], []
-        for each in found:
+        unchecked, undecided, refused = [], [], []
+        for each in self._current(others):
             unchecked.append((each.plan.topic_id, each.unchecked))
-            if each.decision and not each.decision.status.is_visible:
+            if each.decision is None:
+                undecided.append((each.plan.topic_id, each.unchecked))
+            elif not each.decision.status.is_visible:
                 decided = intersection_by_partition(each.landing.spans(), each.decision.spans)
                 refused.append((each.plan.topic_id, decided))
-        return HiddenOffsets(unchecked=_by_topic_id(unchecked), refused=_by_topic_id(refused))
+        return HiddenOffsets(
+            unchecked=_by_topic_id(unchecked),
+            undecided=_by_topic_id(undecided),
+            refused=_by_topic_id(refused),
+        )
 
-    def _current(self, sequences: Collection[int]) -> Iterator[PlanPublication]:
-        """Yield those of some plans that have rows in the data table, oldest first."""
+    def _current(self, sequences: Collection[int]) -> Iterable[PlanPublication]:
+        """Return those of some plans that have rows in the data table, oldest first.
+
+        May return other plans too: all plans if that is faster. In a later epoch, a RESTORE may
+        have brought back offsets of any plan, which its decision does not cover.
+        """
+        is_restored = self.control.summary(self.pipeline).epoch > 0
+        if is_restored or len(sequences) > _FEW_PLANS:
+            return self.plans()
+        return self._each(sequences)
+
+    def _each(self, sequences: Collection[int]) -> Iterator[PlanPublication]:
         for sequence in sorted(sequences):
             record = self.control.plan_record(self.pipeline, sequence)
             if record and record.held_now and record.held_now.counts:

@@ -32,11 +32,12 @@ from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog
 from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.ingest.replacement import superseded_events
+from tidemark.lake.errors import ControlConflict
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.undo import Undo
 from tidemark.spec.decode import DecodeSpec
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.errors import RegistryUnavailable, SchemaConflict
+from tidemark.typed.errors import NoLongerPublished, RegistryUnavailable, SchemaConflict
 from tidemark.typed.schemas import ResolvedSchemas, SchemaResolver, TypedTable
 
 log = logging.getLogger(__name__)
@@ -58,10 +59,12 @@ class HiddenOffsets:
 
     Attributes:
         unchecked: Offsets without a decision.
+        undecided: The unchecked offsets of plans without any decision.
         refused: Offsets of blocked and rejected plans.
     """
 
     unchecked: _ByTopicId = field(default_factory=dict)
+    undecided: _ByTopicId = field(default_factory=dict)
     refused: _ByTopicId = field(default_factory=dict)
 
     def published(self, ledger: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
@@ -80,8 +83,8 @@ class DecodeBacklog:
         missing: Offsets to decode, including those of open plans.
         open: Offsets in open plans.
         stale: Decoded offsets to decode again, because they have landed again since.
-        surplus: Decoded offsets to remove, because they left the bronze table or its published
-            view.
+        surplus: Decoded offsets to remove, because they left the bronze table, or a check or an
+            operator refused them.
         unchecked: Landed offsets that wait for a check, or for an operator's decision.
         refused: Landed offsets of blocked and rejected plans.
     """
@@ -120,12 +123,28 @@ class _Bronze(NamedTuple):
             lambda each: difference_by_partition(self.published(each), typed.landed_of(each)),
         )
 
-    def surplus_in(self, typed: Ledger) -> _ByTopicId:
-        """Return the decoded offsets to remove."""
+    def surplus_in(self, typed: Ledger, stale: _ByTopicId) -> _ByTopicId:
+        """Return the decoded offsets to remove.
+
+        Offsets of a plan without any decision stay, because no check and no operator refused them:
+        their decision is lost, or they were decoded under `publish: always`.
+
+        Args:
+            typed: The ledger of the typed table.
+            stale: Decoded offsets that have landed again since, by topic id.
+        """
         return _each(
             topic_ids_of(typed),
-            lambda each: difference_by_partition(typed.landed_of(each), self.published(each)),
+            lambda each: difference_by_partition(
+                difference_by_partition(typed.landed_of(each), self.published(each)),
+                # fence: lost-decisions-remove-no-rows
+                difference_by_partition(self._undecided(each), stale.get(each, {})),
+            ),
         )
+
+    def _undecided(self, topic_id: str) -> Mapping[int, SpanSet]:
+        undecided = self.hidden.undecided.get(topic_id, {})
+        return intersection_by_partition(undecided, self.ledger.landed_of(topic_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +186,9 @@ class DecodePlanner:
         """Return the next plan: the open one or a new one; no plan if all offsets are decoded.
 
         First records an open plan that has landed, abandons an open plan that would be decoded
-        differently now, and undoes typed plans with offsets that left the bronze table or its
-        published view.
+        differently now, and undoes typed plans whose offsets have all left the bronze table or its
+        published view. If only some have left, a plan first replaces the rows of the others, so
+        that no published row is missing in between.
         Offsets that have landed again in the bronze table are planned before all others; their plan
         replaces the typed rows.
 
@@ -185,12 +205,13 @@ class DecodePlanner:
 
     def backlog(self) -> DecodeBacklog:
         """Return the numbers of offsets that `plan` would decode or remove. Writes nothing."""
-        bronze, ledger = self._ledgers()
+        bronze, ledger = retry_on_conflict(self._ledgers)
+        stale = self._stale_offsets(bronze.ledger, ledger)
         return DecodeBacklog(
             missing=_size(bronze.missing_in(ledger)),
             open=sum(record.plan.size for record in ledger.open_plans()),
-            stale=_size(self._stale_offsets(bronze, ledger)),
-            surplus=_size(bronze.surplus_in(ledger)),
+            stale=_size(_published(stale, bronze)),
+            surplus=_size(bronze.surplus_in(ledger, stale)),
             unchecked=_size(bronze.hidden.unchecked),
             refused=_size(bronze.hidden.refused),
         )
@@ -239,10 +260,13 @@ class DecodePlanner:
                 return PlanResult(outcome=PlanOutcome.KEPT, plan=opened.plan)
             self._record_or_abandon(ledger, opened.plan, landing)
             return self._plan_once()
-        if self._undo_surplus(bronze, ledger):  # fence: undone-rows-leave-typed-table
+        stale = self._stale_offsets(bronze.ledger, ledger)
+        surplus = bronze.surplus_in(ledger, stale)
+        sharing = self._offsets_beside(surplus, bronze, ledger)
+        if self._undo_surplus(sharing):  # fence: undone-rows-leave-typed-table
             return self._plan_once()
-        stale = self._stale_offsets(bronze, ledger)
-        wanted = [_Selection(PlanKind.BACKFILL, *each) for each in stale.items()]
+        again = _union([_published(stale, bronze), *sharing.values()])
+        wanted = [_Selection(PlanKind.BACKFILL, *each) for each in again.items()]
         wanted += [_Selection(PlanKind.LIVE, *each) for each in bronze.missing_in(ledger).items()]
         return self._plan_first(bronze.ledger, ledger, wanted, self.spec.records_per_chunk)
 
@@ -252,9 +276,37 @@ class DecodePlanner:
         # Read before the bronze ledger, so that a plan that lands and is decoded between the two
         # reads does not look like rows that the bronze table has lost.
         typed = checked_ledger(self.control, self.spec.name, self.table, rows=True)
+        return self._bronze_ledger(), typed
+
+    def _bronze_ledger(self) -> _Bronze:
+        """Return the bronze ledger with the offsets that the published view hides at its state.
+
+        Raises:
+            ControlConflict: Another process has changed the ledger between the two reads.
+        """
         bronze = checked_ledger(self.control, self.spec.origin, self.bronze, rows=True)
         hidden = self.hidden()  # fence: only-published-rows-are-decoded
-        return _Bronze(bronze, hidden), typed
+        # A hidden plan that is undone before the second read is in the ledger and not in `hidden`.
+        newest = self.control.summary(self.spec.origin).event_number
+        if newest != bronze.event_number:  # fence: hidden-offsets-of-one-ledger
+            raise ControlConflict(pipeline=self.spec.origin, event_number=newest)
+        return _Bronze(bronze, hidden)
+
+    def check_published(self, plan: Plan) -> None:
+        """Check before the commit of a typed plan that all of its offsets are still published.
+
+        Raises:
+            NoLongerPublished: Some offsets left the bronze table or its published view.
+        """
+        bronze = retry_on_conflict(self._bronze_ledger)
+        left = plan.offsets_outside(bronze.published(plan.topic_id))
+        if left:
+            raise NoLongerPublished(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                offsets=size_of(left),
+                origin=self.spec.origin,
+            )
 
     # -- changes of the bronze ledger -------------------------------------------------------------
 
@@ -361,29 +413,43 @@ class DecodePlanner:
 
     # -- outdated rows ----------------------------------------------------------------------------
 
-    def _undo_surplus(self, bronze: _Bronze, ledger: Ledger) -> bool:
-        """Undo plans with offsets that left the bronze table or its published view.
+    def _offsets_beside(
+        self, surplus: _ByTopicId, bronze: _Bronze, ledger: Ledger
+    ) -> Mapping[int, _ByTopicId]:
+        """Return the published offsets that share a typed plan with offsets to remove, by plan.
+
+        Contains each plan to undo, also without such offsets.
+        """
+        if not surplus and not any(record.undoing for record in ledger.plans.values()):
+            return {}
+        found: dict[int, _ByTopicId] = {}
+        for sequence, record in self.control.ledger(self.spec.name).plans.items():
+            topic_id = record.plan.topic_id
+            holds = record.held_now.spans() if record.held_now else {}
+            gone = surplus.get(topic_id, {})
+            if record.undoing:
+                found[sequence] = {}
+            elif intersection_by_partition(holds, gone):
+                rest = difference_by_partition(holds, gone)
+                rest = intersection_by_partition(rest, bronze.published(topic_id))
+                found[sequence] = {topic_id: rest} if rest else {}
+        return found
+
+    def _undo_surplus(self, sharing: Mapping[int, _ByTopicId]) -> bool:
+        """Undo plans of which no published offset is left.
 
         Returns:
             Whether there were any.
         """
-        more = bronze.surplus_in(ledger)
-        if not more and not any(record.undoing for record in ledger.plans.values()):
-            return False
         undo = Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
-        whole = self.control.ledger(self.spec.name)
-        for record in whole.plans.values():
-            holds = record.held_now.spans() if record.held_now else {}
-            if record.undoing or intersection_by_partition(
-                holds, more.get(record.plan.topic_id, {})
-            ):
-                reason = f"some of its offsets are no longer published by {self.spec.origin}"
-                undo.undo(record.plan.sequence, _REQUESTER, reason)
-        return True
+        reason = f"some of its offsets are no longer published by {self.spec.origin}"
+        to_undo = [sequence for sequence, beside in sharing.items() if not beside]
+        for sequence in to_undo:
+            undo.undo(sequence, _REQUESTER, reason)
+        return bool(to_undo)
 
-    def _stale_offsets(self, bronze: _Bronze, ledger: Ledger) -> _ByTopicId:
-        """Return decoded offsets to decode again, because they have landed again since."""
-        landed = bronze.ledger
+    def _stale_offsets(self, landed: Ledger, ledger: Ledger) -> _ByTopicId:
+        """Return the decoded offsets that have landed again in the bronze table since."""
         kinds = {kind for _, kind in landed.settled.chain_heads}
         kinds |= {record.plan.kind for record in landed.plans.values()}
         is_undone = any(record.abandoned is not None for record in landed.plans.values())
@@ -393,12 +459,7 @@ class DecodePlanner:
         whole = self.control.ledger(self.spec.origin)
         typed = self.control.ledger(self.spec.name)
         # fence: replaced-rows-are-decoded-again
-        return _each(
-            topic_ids_of(ledger),
-            lambda each: intersection_by_partition(
-                stale_offsets(whole, typed, each), bronze.published(each)
-            ),
-        )
+        return _each(topic_ids_of(ledger), lambda each: stale_offsets(whole, typed, each))
 
     # -- the plan ---------------------------------------------------------------------------------
 
@@ -524,6 +585,21 @@ def topic_ids_of(ledger: Ledger) -> list[str]:
 def _each(topic_ids: Iterable[str], of: Callable[[str], Mapping[int, SpanSet]]) -> _ByTopicId:
     """Return the offsets of each incarnation that has any."""
     return {topic_id: spans for topic_id in topic_ids if (spans := of(topic_id))}
+
+
+def _published(offsets: _ByTopicId, bronze: _Bronze) -> _ByTopicId:
+    """Return those of some offsets that the published view shows."""
+    return _each(
+        offsets, lambda each: intersection_by_partition(offsets[each], bronze.published(each))
+    )
+
+
+def _union(parts: Iterable[_ByTopicId]) -> _ByTopicId:
+    parts = list(parts)
+    return _each(
+        {topic_id: None for part in parts for topic_id in part},
+        lambda each: union_by_partition([part.get(each, {}) for part in parts]),
+    )
 
 
 def _size(offsets: _ByTopicId) -> int:

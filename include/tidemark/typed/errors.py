@@ -50,6 +50,22 @@ class DecoderChanged(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class NoLongerPublished(TransientError):
+    """Offsets of a typed plan left the published view before the plan's rows were committed."""
+
+    pipeline: str
+    sequence: int
+    offsets: int
+    origin: str
+
+    problem = (
+        "{offsets:,} offset(s) of plan {sequence} of {pipeline!r} left the published view of "
+        "{origin!r} after the plan was made. Nothing was written."
+    )
+    fix = "Run `tidemark decode {origin}` again; it abandons the plan and makes a new one."
+
+
+@dataclass(kw_only=True, eq=False)
 class InvalidRule(TerminalError):
     """Spark cannot use a row rule as a condition."""
 
