@@ -175,7 +175,13 @@ def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path
     check(lake.bronze, 2, passed=False)
     assert typed_status(lake).unfinished.undecoded == 2
     lake.run()
-    assert typed_status(lake).unfinished.undecoded == 0
+    status = typed_status(lake)
+    assert (status.unfinished.undecoded, status.unfinished.unchecked) == (0, 4)
+    assert status.state == "unchecked"
+    (line,) = status.unfinished.explain("events", NOW)
+    assert "4 landed offset(s) are not decoded, because they are not checked" in line
+    check(lake.bronze, 3, passed=False)
+    assert typed_status(lake).state == "ok"
 
 
 def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) -> None:

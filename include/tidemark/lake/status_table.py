@@ -33,6 +33,7 @@ COLUMNS = Schema(
         Field("open_since", TIMESTAMP, nullable=True),
         Field("open_plan_runs", DataType.int64(), nullable=True),
         Field("undecoded", DataType.int64(), nullable=True),
+        Field("unchecked", DataType.int64(), nullable=True),
         Field("quarantined", DataType.int64(), nullable=True),
         Field("blocked_plans", DataType.int64(), nullable=True),
         Field("state", DataType.utf8(), nullable=True),

@@ -51,12 +51,15 @@ class UnfinishedWork:
         open_plans: Open plans of the pipeline and of its typed table, oldest first.
         undecoded: Number of published offsets that the typed table does not have. With
             `decode.publish: always` all landed offsets count.
+        unchecked: Number of landed offsets that are not decoded because they have no check result
+            and no decision of an operator.
         quarantined: Number of open records in the quarantine.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
     """
 
     open_plans: tuple[OpenPlan, ...] = ()
     undecoded: int = 0
+    unchecked: int = 0
     quarantined: int = 0
     blocked: tuple[int, ...] = ()
 
@@ -76,6 +79,8 @@ class UnfinishedWork:
             yield "retrying" if self.runs > 1 else "open"
         if self.undecoded:
             yield "undecoded"
+        if self.unchecked:
+            yield "unchecked"
         if self.quarantined:
             yield "quarantined"
         if self.blocked:
@@ -89,6 +94,11 @@ class UnfinishedWork:
             yield f"{plan.pipeline}: plan {plan.sequence} is open for {age} ({runs})"
         if self.undecoded:
             yield f"{pipeline}: {self.undecoded:,} published offset(s) are not decoded"
+        if self.unchecked:
+            yield (
+                f"{pipeline}: {self.unchecked:,} landed offset(s) are not decoded, because they are "
+                f"not checked: `tidemark run {pipeline}` checks them"
+            )
         if self.quarantined:
             yield f"{pipeline}: {self.quarantined:,} record(s) are in quarantine"
         if self.blocked:
@@ -118,6 +128,7 @@ class UnfinishedWork:
             "open_since": self.open_since,
             "open_plan_runs": self.runs,
             "undecoded": self.undecoded,
+            "unchecked": self.unchecked,
             "quarantined": self.quarantined,
             "blocked_plans": len(self.blocked),
         }
@@ -153,10 +164,12 @@ class UnfinishedWorkReader:
             return UnfinishedWork(open_plans=open_plans, blocked=self._blocked())
         typed = self.control.summary(self.spec.typed_pipeline().name)
         open_plans = (*open_plans, *self._open_plans(typed))
+        hidden = self.hidden()
         open_typed_plans = [record.plan.sequence for record in typed.open_plans()]
         return UnfinishedWork(
             open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
-            undecoded=_undecoded(ledger, typed, self.hidden()),
+            undecoded=_undecoded(ledger, typed, hidden),
+            unchecked=sum(map(size_of, hidden.unchecked.values())),
             quarantined=self.quarantined(open_typed_plans),
             blocked=self._blocked(),
         )
