@@ -96,8 +96,8 @@ class UnfinishedWork:
             yield f"{pipeline}: {self.undecoded:,} published offset(s) are not decoded"
         if self.unchecked:
             yield (
-                f"{pipeline}: {self.unchecked:,} landed offset(s) are not decoded, because they are "
-                f"not checked: `tidemark run {pipeline}` checks them"
+                f"{pipeline}: {self.unchecked:,} landed offset(s) are not decoded, because they "
+                f"are not checked: `tidemark run {pipeline}` checks them"
             )
         if self.quarantined:
             yield f"{pipeline}: {self.quarantined:,} record(s) are in quarantine"
