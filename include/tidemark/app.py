@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tidemark.ingest.protocols import ControlTable
     from tidemark.lake.control_repair import DeltaControlRepair
     from tidemark.maintenance.service import Maintenance
-    from tidemark.quality.service import QualityPages
+    from tidemark.quality.gx.docs import DataDocs
     from tidemark.report.status import PipelineStatus
     from tidemark.spec.loading import SpecFolder
 
@@ -228,7 +228,7 @@ class App:
             for name, uri in shared.items()
         ]
 
-    def quality_pages(self) -> QualityPages:
+    def quality_pages(self) -> DataDocs:
         """Return the pages of quality checks."""
         from tidemark.quality.gx.docs import DataDocs
 

@@ -588,7 +588,7 @@ class Pipeline:
             spec=spec,
             control=self.control,
             data_log=self.table,
-            history=self._armed("history", DeltaCheckResults(layout.quality_results)),
+            history=self._armed("results", DeltaCheckResults(layout.quality_results)),
             publication=self.publication,
             masked=suite.masked if suite else (),
             quarantine=self.quarantine.records if spec.decode else None,

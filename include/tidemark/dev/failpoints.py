@@ -30,11 +30,11 @@ from tidemark.ingest.protocols import (
     TopicReader,
 )
 from tidemark.maintenance.service import MaintainedTable
-from tidemark.quality.gx.checker import CheckResults
-from tidemark.quality.publication_service import PublicationTable
-from tidemark.quality.service import QualityChecker, QualityPages
+from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.gx.docs import DataDocs
+from tidemark.quality.publication_table import DeltaPublicationTable
+from tidemark.quality.service import QualityChecker
 from tidemark.repair.exports import GroupOffsets
-from tidemark.report.service import QualityHistory
 from tidemark.typed.schemas import FramedLog, SchemaRegistry, SchemaStore, TypedTable
 from tidemark.upsert.service import Merger, TypedLog, UpsertTable
 
@@ -47,21 +47,20 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "bronze": (BronzeLog, FramedLog),
     "control": (ControlTable,),
     "groups": (GroupOffsets,),
-    "history": (QualityHistory,),
     "log_reader": (TopicLogReader,),
     "watermarks": (TopicReader,),
     "merger": (Merger,),
     "quality": (QualityChecker,),
-    "quality_pages": (QualityPages,),
+    "quality_pages": (DataDocs,),
     "sink": (Sink,),
-    "results": (CheckResults,),
+    "results": (DeltaCheckResults,),
     "registry": (SchemaRegistry,),
     "schemas": (SchemaStore,),
     "table": (BronzeTable, TypedTable),
     "typed": (TypedLog,),
     "maintenance": (MaintainedTable,),
     "upsert_table": (UpsertTable,),
-    "publication": (PublicationTable,),
+    "publication": (DeltaPublicationTable,),
 }
 """The ports of each adapter, by the adapter's name in the names of steps."""
 

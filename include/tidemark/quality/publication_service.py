@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from tidemark.core.accounting import Landing
 from tidemark.core.events import EventKind
@@ -27,37 +27,9 @@ from tidemark.quality.publication import (
     PublicationStatus,
     effective_decisions,
 )
+from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.typed.decoder import HiddenOffsets
-
-
-class PublicationTable(Protocol):
-    """Stores publication decisions about landed plans. Append-only."""
-
-    def append(self, plan: Plan, landing: Landing, decision: PublicationDecision) -> None:
-        """Append a decision about a landed plan.
-
-        Raises:
-            EngineFailed: The append failed, or its result is unknown. Repeating it is safe.
-        """
-        ...
-
-    def decisions(self, pipeline: str, plan: int | None = None) -> Sequence[PublicationDecision]:
-        """Return every decision about a pipeline's plans, or about one plan, in any order."""
-        ...
-
-    def decided_plans(self, pipeline: str) -> Collection[int]:
-        """Return the plans of a pipeline with a decision by a check or an operator."""
-        ...
-
-    def visible_plans(self, pipeline: str) -> Collection[int]:
-        """Return the plans of a pipeline whose effective decision shows their rows."""
-        ...
-
-    def blocked_plans(self, pipeline: str) -> Collection[int]:
-        """Return the plans whose effective publication status is `blocked`."""
-        ...
-
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +87,7 @@ class Publication:
 
     pipeline: str
     control: ControlReader
-    publication: PublicationTable
+    publication: DeltaPublicationTable
     now: Clock
 
     def plans(self) -> list[PlanPublication]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from tidemark.core.accounting import Landing
@@ -15,7 +15,8 @@ from tidemark.ingest.recorder import recorded_plan
 from tidemark.quality.check_results import BatchExpectation, BatchRef, QualityReport
 from tidemark.quality.errors import QualityFailed
 from tidemark.quality.publication import PublicationDecision
-from tidemark.quality.publication_service import PublicationTable, landing_of
+from tidemark.quality.publication_service import landing_of
+from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.spec.model import PipelineSpec
 
 
@@ -41,26 +42,6 @@ class QualityChecker(Protocol):
         ...
 
 
-class QualityPages(Protocol):
-    """The pages of quality checks. The results table stores the results."""
-
-    def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
-        """Remove pages of checks that are older than `keep`, except each pipeline's newest check.
-
-        Args:
-            now: The time by this machine's clock.
-            keep: How long pages stay.
-            dry_run: Only count the pages, and use this machine's clock.
-
-        Returns:
-            The number of removed pages; in a dry run the number of pages to remove.
-
-        Raises:
-            ClockDiffers: The file system's clock differs; nothing was removed.
-        """
-        ...
-
-
 log = logging.getLogger(__name__)
 
 
@@ -83,7 +64,7 @@ class Quality:
     data_log: DataLog
     control: ControlReader
     checker: QualityChecker
-    publication: PublicationTable
+    publication: DeltaPublicationTable
     now: Clock
 
     def check(self, sequence: int) -> QualityReport:

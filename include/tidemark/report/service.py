@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
 
 from tidemark.core.events import EventKind
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
-from tidemark.quality.check_results import CheckedPlan
+from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify
 from tidemark.report.owner_report import PipelineReport
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.quarantine_record import QuarantinedRecord
-
-
-class QualityHistory(Protocol):
-    """Stored check results."""
-
-    def checked(self, pipeline: str, plans: Collection[int]) -> Sequence[CheckedPlan]:
-        """Return the newest check of each given plan; unchecked plans are omitted."""
-        ...
-
 
 _UNCHECKED = "not checked"
 
@@ -48,7 +38,7 @@ class Reports:
     spec: PipelineSpec
     control: ControlReader
     data_log: DataLog
-    history: QualityHistory
+    history: DeltaCheckResults
     publication: Publication
     masked: Collection[str]
     quarantine: Callable[[], Sequence[QuarantinedRecord]] | None

@@ -11,10 +11,11 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tidemark.lake.local_files import translate_os_errors
 from tidemark.quality.check_results import BatchExpectation, BatchRef, CheckResult, QualityReport
+from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checks import RangeFigures, TopKey, figures
 from tidemark.quality.drift import MAX_HISTORY, drifts
 from tidemark.quality.gx.docs import DocsFolders, write_checks, write_index
@@ -22,18 +23,6 @@ from tidemark.quality.gx.suite import BUILT_IN_SUITE, Suite, load_suite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class CheckResults(Protocol):
-    """Stores check results of every attempt."""
-
-    def append(self, report: QualityReport) -> None:
-        """Append the results of one attempt."""
-        ...
-
-    def earlier_figures(self, ref: BatchRef, plans: int) -> Mapping[str, Sequence[float]]:
-        """Return figures of earlier plans of the same kind, by check, newest plan first."""
-        ...
 
 
 logger = logging.getLogger(__name__)
@@ -55,7 +44,7 @@ class GreatExpectationsQuality:
         home: Path,
         ranges: Callable[[BatchRef, Sequence[BatchExpectation]], Sequence[RangeFigures]],
         top_key: Callable[[BatchRef], TopKey],
-        results: CheckResults,
+        results: DeltaCheckResults,
     ) -> None:
         """Create the checker. Opens and starts nothing.
 
