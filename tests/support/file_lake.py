@@ -49,7 +49,6 @@ class FileSink:
     kafka: LogReader
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
-        """As `Sink.write`."""
         name = plan_folder(plan.sequence, uuid4())
         (self.uri / name).mkdir()
         (self.uri / name / "_SUCCESS").touch()

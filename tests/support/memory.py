@@ -103,7 +103,6 @@ class MemoryKafka:
         log.epochs = [begin for begin in log.epochs if begin < end] or [0]
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
-        """As `WatermarkReader.topic_watermarks`."""
         return TopicWatermarks(
             cluster_id=self.cluster_id,
             topic=topic,
@@ -120,7 +119,6 @@ class MemoryKafka:
         )
 
     def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """As `TopicLogReader.truncated_partition`."""
         self._topic_id(topic)
         for partition, known in positions.items():
             log = self.topics[topic][partition]
@@ -147,19 +145,16 @@ class MemoryKafka:
     def first_records(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As `LogReader.first_records`."""
         for partition, wanted in spans.items():
             yield from islice(self.read(topic, isolation_level, {partition: wanted}), 1)
 
     def retention_time(self, topic: str) -> timedelta | None:
-        """As `WatermarkReader.retention_time`."""
         self._topic_id(topic)
         return self.retention
 
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
     ) -> Mapping[int, int]:
-        """As `WatermarkReader.offsets_at`."""
         self._topic_id(topic)
         wanted = moment.timestamp() * 1000
         return {number: self._first_at(topic, number, wanted) for number in partitions}
@@ -207,12 +202,10 @@ class MemoryControlTable:
     before_append: Callable[[Ledger], None] = lambda _ledger: None
 
     def ledger(self, pipeline: str) -> Ledger:
-        """As `ControlTable.ledger`."""
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
         return Ledger.fold(pipeline, decode(pipeline, mine), self.newest.get(pipeline, 0))
 
     def summary(self, pipeline: str) -> Ledger:
-        """As `ControlTable.summary`."""
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
         others, settled = split_settled(mine)
         numbers = {row["event_number"] for row in mine}
@@ -225,7 +218,6 @@ class MemoryControlTable:
         )
 
     def throughput(self, pipeline: str) -> Throughput:
-        """As `ControlReader.throughput`."""
         told: dict[tuple[int, str], list[Row]] = defaultdict(list)
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
         gone = {row["plan_sequence"] for row in mine if row["event"] in _TAKEN_OUT}
@@ -247,7 +239,6 @@ class MemoryControlTable:
         )
 
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
-        """As `ControlReader.recorded_at`."""
         return {
             row["plan_sequence"]: row["recorded_at"]
             for row in reversed(self.rows)
@@ -255,13 +246,11 @@ class MemoryControlTable:
         }
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
-        """As `ControlTable.plan_record`."""
         return self.ledger(pipeline).plans.get(sequence)
 
     def backfills(
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
-        """As `ControlTable.backfills`."""
         rows = [
             row
             for row in self.rows
@@ -273,7 +262,6 @@ class MemoryControlTable:
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
     ) -> None:
-        """As `ControlTable.append`."""
         self.before_append(ledger)
         number = ledger.event_number + 1
         if self.ledger(ledger.pipeline).event_number != ledger.event_number:
@@ -317,16 +305,13 @@ class MemoryGroups:
     active: set[str] = field(default_factory=set)
 
     def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
-        """As `GroupOffsets.committed`."""
         known = self.offsets.get(group, {}).get(topic, {})
         return {partition: at for partition, at in known.items() if partition in partitions}
 
     def has_members(self, group: str) -> bool:
-        """As `GroupOffsets.has_members`."""
         return group in self.active
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """As `GroupOffsets.commit`."""
         if group in self.active:
             raise GroupActive(group=group, reason="it has members")
         self.offsets.setdefault(group, {}).setdefault(topic, {}).update(offsets)
@@ -376,7 +361,6 @@ class MemoryTable:
         *,
         restores_since: int | None = None,
     ) -> TableState:
-        """As `DataLog.state`."""
         newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: number for app_id, number in newest.items() if number},
@@ -392,7 +376,6 @@ class MemoryTable:
         return self.size()
 
     def fence(self, plan: Plan) -> None:
-        """As `DataTable.fence`."""
         self.before_commit(plan)
         if self.transaction_version(plan.app_id) < plan.sequence:
             self.commit(plan.app_id, plan.sequence)
@@ -401,7 +384,6 @@ class MemoryTable:
         """As `DataTable.check_removable`: nothing here is unreadable."""
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
-        """As `DataTable.remove_rows`."""
         kept = [row for row in self.rows if row[3] != plan.sequence]
         removed = len(self.rows) - len(kept)
         self.rows = kept
@@ -410,7 +392,6 @@ class MemoryTable:
         return removed, len(self.commits)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """As `DataTable.fence_chains`."""
         self.prepare(pipeline)
         for app_id in app_ids:
             if self.transaction_version(app_id) < FENCED_VERSION:
@@ -439,7 +420,6 @@ class MemoryTable:
         )
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
-        """As `DataTable.append`."""
         self.before_commit(plan)
         if self.transaction_version(plan.app_id) >= plan.sequence:
             return False
@@ -505,7 +485,6 @@ class MemoryTable:
         self.restores.append(Restore(at=len(self.commits), to=version))
 
     def find_landing(self, plan: Plan) -> Landing | None:
-        """As `DataLog.find_landing`."""
         for version, (app_id, sequence, fingerprint) in enumerate(self.commits, start=1):
             if (app_id, sequence) != (plan.app_id, plan.sequence) or not fingerprint:
                 continue
@@ -521,11 +500,9 @@ class MemoryTable:
         return None
 
     def current_landing(self, plan: Plan) -> Landing:
-        """As `DataLog.current_landing`."""
         return Landing.of(plan, len(self.commits), self._counts(plan))
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
-        """As `DataLog.gaps`."""
         landed = spans_by_partition(
             (partition, Span(offset, offset + 1))
             for _, partition, offset, sequence in self.rows
@@ -538,7 +515,6 @@ class MemoryTable:
         return TableSize(records=len(self.rows), bytes=len(self.rows))
 
     def row_count(self) -> int:
-        """As `DataLog.row_count`."""
         return len(self.rows)
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
@@ -550,7 +526,6 @@ class MemoryTable:
         )
 
     def row_ranges(self) -> tuple[RowRange, ...]:
-        """As `DataLog.row_ranges`."""
         runs: list[tuple[tuple[int, str, int], list[int]]] = []
         for topic_id, partition, offset, sequence in sorted(self.rows):
             place = (sequence, topic_id, partition)
@@ -570,7 +545,6 @@ class MemoryTable:
         )
 
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
-        """As `DataLog.plan_commits`."""
         return tuple(
             PlanCommit(version=version, plan=replace(self.plans[mark], origin=origin))
             for version, (_, _, mark) in reversed(list(enumerate(self.commits, start=1)))
@@ -578,11 +552,9 @@ class MemoryTable:
         )
 
     def removal_versions(self) -> Mapping[int, int]:
-        """As `DataLog.removal_versions`."""
         return dict(self.removed)
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """As `DataLog.rows_of`."""
         for row_id, row_partition, offset, sequence in sorted(self.rows):
             if (row_id, row_partition) == (topic_id, partition) and (
                 span.start <= offset < span.end
@@ -593,7 +565,6 @@ class MemoryTable:
     def last_rows(
         self, topic_id: str, spans: Mapping[int, SpanSet], most: int
     ) -> Mapping[int, Sequence[LogRecord]]:
-        """As `LandedRows.last_rows`."""
         found = {
             partition: [
                 record for span in some for _, record in self.rows_of(topic_id, partition, span)
@@ -603,7 +574,7 @@ class MemoryTable:
         return {partition: rows[: -most - 1 : -1] for partition, rows in found.items() if rows}
 
     def row_origins(self, bounds: Span) -> tuple[RowOrigin, ...]:  # noqa: ARG002  the port's
-        """As `RowOriginReader.row_origins`; rows in memory have no topic and no time of landing."""
+        """Return none: rows in memory have no topic and no time of landing."""
         return ()
 
     def transaction_version(self, app_id: str) -> int:

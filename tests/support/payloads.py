@@ -30,7 +30,6 @@ class Payloads:
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As `LogReader.read`."""
         for record in self.kafka.read(topic, isolation_level, spans):
             place = (record.partition, record.offset)
             yield replace(
@@ -43,12 +42,10 @@ class Payloads:
     def first_records(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As `TopicLogReader.first_records`."""
         for partition, some in spans.items():
             yield from islice(self.read(topic, isolation_level, {partition: some}), 1)
 
     def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """As `TopicLogReader.truncated_partition`."""
         return self.kafka.truncated_partition(topic, positions)
 
 
@@ -56,7 +53,6 @@ class PayloadSink(FileSink):
     """Its files are for Spark, which would compare them with checksums that are none."""
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
-        """As `Sink.write`."""
         files = super().write(plan, records_per_task)
         for each in self.uri.glob("*/.*.crc"):
             each.unlink()

@@ -31,7 +31,6 @@ class MemoryRegistry:
     fields: dict[int, Mapping[str, str]]
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """As `SchemaRegistry.schema`."""
         if schema_id not in self.fields:
             return None
         properties = {name: {"type": kind} for name, kind in self.fields[schema_id].items()}

@@ -12,11 +12,11 @@ from tidemark.ingest.executor import PlanExecutor
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.planner import Planner
 from tidemark.ingest.protocols import (
+    BronzeLog,
     BronzeTable,
     ControlTable,
     DataTable,
     LogReader,
-    RowOriginReader,
     Sink,
     TopicLogReader,
     TopicReader,
@@ -54,7 +54,7 @@ class LogPorts(Protocol):
     @property
     def comparison(self) -> LogComparison | None: ...
     @property
-    def row_origins(self) -> RowOriginReader | None: ...
+    def row_origins(self) -> BronzeLog | None: ...
 
 
 class Ports(LogPorts, Protocol):
@@ -136,7 +136,7 @@ class LandingServices:
         )
 
     @property
-    def row_origins(self) -> RowOriginReader | None:
+    def row_origins(self) -> BronzeLog | None:
         """Rows with compared labels."""
         return None
 
@@ -159,7 +159,7 @@ class Services(LandingServices):
     """The services of a pipeline that reads a topic."""
 
     @property
-    def row_origins(self: Ports) -> RowOriginReader:
+    def row_origins(self: Ports) -> BronzeLog:
         """Rows with compared labels."""
         return self.table
 

@@ -20,7 +20,6 @@ class NoRows:
     """A merger that changes no row, and commits the metadata of its merge."""
 
     def merge(self, merge: MergePlan) -> None:
-        """As `Merger.merge`."""
         table = DeltaTable(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest")
         properties = CommitProperties(custom_metadata={"userMetadata": merge.commit_metadata()})
         rows = pa.schema(table.schema().to_arrow()).empty_table()

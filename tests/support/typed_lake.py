@@ -42,7 +42,6 @@ class FileDecoder:
     lake: TypedLake
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
-        """As `Sink.write`."""
         lake, folder, spans = self.lake, plan_folder(plan.sequence, uuid4()), plan.spans()
         good, bad = [], []
         for row in pa.table(DeltaTable(lake.bronze.uri).scan()).to_pylist():

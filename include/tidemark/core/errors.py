@@ -362,10 +362,16 @@ class LostRange(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TopicRecreated(TerminalError):
-    """The topic was deleted and created again: the same offsets name other records."""
+class TopicDiffers(TerminalError):
+    """Base class: Kafka has another topic than the one that the pipeline has read."""
 
     pipeline: str
+
+
+@dataclass(kw_only=True, eq=False)
+class TopicRecreated(TopicDiffers):
+    """The topic was deleted and created again: the same offsets name other records."""
+
     topic: str
     known_topic_id: str
     current_topic_id: str
@@ -381,10 +387,9 @@ class TopicRecreated(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TopicChanged(TerminalError):
+class TopicChanged(TopicDiffers):
     """The spec names another topic than the one that the pipeline reads."""
 
-    pipeline: str
     known_topic: str
     topic: str
 
@@ -396,10 +401,9 @@ class TopicChanged(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class ClusterChanged(TerminalError):
+class ClusterChanged(TopicDiffers):
     """The connection leads to another Kafka cluster than before."""
 
-    pipeline: str
     known_cluster_id: str
     current_cluster_id: str
 
@@ -413,10 +417,9 @@ class ClusterChanged(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PartitionsShrunk(TerminalError):
+class PartitionsShrunk(TopicDiffers):
     """The topic has fewer partitions than before, although Kafka cannot remove any (S10)."""
 
-    pipeline: str
     topic: str
     missing: tuple[int, ...]
 

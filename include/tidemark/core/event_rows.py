@@ -273,11 +273,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
 
 
 def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
-    """Raise if a row occurs more than once.
-
-    Raises:
-        ControlDoubled
-    """
+    """Raise `ControlDoubled` if a row occurs more than once."""
     seen: set[frozenset[tuple[str, Any]]] = set()
     doubled: set[int] = set()
     for row in rows:

@@ -188,11 +188,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         state: State of the table's log.
 
     Raises:
-        ControlTruncated: The control table has lost events.
-        TableBehindLedger: The table's log lacks a plan that is recorded as landed.
-        LedgerBehindTable: The table's log contains a plan that is not recorded.
-        RepairUnfinished: The table is fenced for an epoch that is not recorded.
-        TableRestored: A RESTORE removed landed plans from the table, or brought undone ones back.
+        HistoriesDiverge: Of its classes the one that names the difference.
     """
     if ledger.missing_events:  # fence: lost-control-events-are-missed
         raise ControlTruncated(
@@ -257,15 +253,12 @@ def max_rows(ledger: Ledger) -> int:
 
 
 def check_survives_restores(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
-    """Raise if a RESTORE has removed the commit of a plan.
+    """Raise `TableRestored` if a RESTORE has removed the commit of a plan.
 
     Args:
         plan: The plan.
         version: Version of the table that its commit created.
         restores: RESTOREs after that version.
-
-    Raises:
-        TableRestored
     """
     if not survives_restores(restores, version):  # fence: restore-of-unrecorded-commit
         raise TableRestored(

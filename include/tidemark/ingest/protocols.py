@@ -23,17 +23,16 @@ Clock: TypeAlias = Callable[[], datetime]
 
 
 class WatermarkReader(Protocol):
-    """Reads the identity and watermarks of a topic, or of the landed part of a topic."""
+    """Reads the identity and watermarks of a topic, or of the landed part of a topic.
+
+    The methods of the readers of Kafka raise `KafkaFailure`.
+    """
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
         """Return the watermarks of every partition.
 
         The number of requests does not grow with the number of partitions.
-
-        Raises:
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        ...
 
 
 class TopicReader(WatermarkReader, Protocol):
@@ -45,11 +44,7 @@ class TopicReader(WatermarkReader, Protocol):
         """Return the first offset with a timestamp at or after `moment`, by partition.
 
         For a partition without such a record, return the log end offset.
-
-        Raises:
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        ...
 
     def retention_time(self, topic: str) -> timedelta | None:
         """Return the minimum time that Kafka keeps a record of the topic.
@@ -58,11 +53,7 @@ class TopicReader(WatermarkReader, Protocol):
 
         Returns:
             None if retention does not depend on age, or without permission to read it.
-
-        Raises:
-            TopicMissing, KafkaUnavailable
         """
-        ...
 
 
 class LogReader(Protocol):
@@ -79,12 +70,7 @@ class LogReader(Protocol):
             topic: Topic name.
             isolation_level: Visibility of transactional records.
             spans: Offsets inside the readable log, by partition.
-
-        Raises:
-            OffsetsDeleted: Kafka deleted offsets during the read.
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        ...
 
 
 class TopicLogReader(LogReader, Protocol):
@@ -99,22 +85,12 @@ class TopicLogReader(LogReader, Protocol):
 
         Returns:
             None if the records before each position are those of its leader epoch.
-
-        Raises:
-            OffsetsDeleted: Kafka has deleted a position in the meantime.
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        ...
 
     def first_records(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """Yield the first visible record at these offsets of each partition that has one.
-
-        Raises:
-            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: See `read`.
-        """
-        ...
+        """Yield the first visible record at these offsets of each partition that has one."""
 
 
 class ControlReader(Protocol):
@@ -122,35 +98,29 @@ class ControlReader(Protocol):
 
     def ledger(self, pipeline: str) -> Ledger:
         """Return the current state with every plan; empty for a pipeline without events."""
-        ...
 
     def summary(self, pipeline: str) -> Ledger:
         """Return the current state with totals in place of settled plans.
 
         The time to read it does not grow with the number of settled plans.
         """
-        ...
 
     def throughput(self, pipeline: str) -> Throughput:
         """Return the newest landed live plans, at most ten."""
-        ...
 
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
         """Return the first time at which an event of each plan was recorded.
 
         Repairs record landings again; the first record has the time of the landing.
         """
-        ...
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """Return one plan with its outcome; None if the table has no such plan."""
-        ...
 
     def backfills(
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
         """Return recorded backfill requests, oldest first; of one requester if given."""
-        ...
 
 
 class ControlTable(ControlReader, Protocol):
@@ -163,12 +133,15 @@ class ControlTable(ControlReader, Protocol):
 
         Raises:
             ControlConflict: A concurrent process appended first; nothing was written.
+            UnsafeStorage: The storage can lose concurrent commits; nothing was written.
         """
-        ...
 
 
 class DataLog(Protocol):
-    """Reads the log of a data table, which decides whether a plan has landed (I5)."""
+    """Reads the log of a data table, which decides whether a plan has landed (I5).
+
+    Methods that read files raise `StorageFailure`, `DeltaLogDamaged` or `EngineFailed`.
+    """
 
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
@@ -184,7 +157,6 @@ class DataLog(Protocol):
             ForeignTable: The location contains files, or a table of another pipeline.
             TableAltered: A change of the table's metadata prevents landing.
         """
-        ...
 
     def find_landing(self, plan: Plan) -> Landing | None:
         """Return the commit that landed a plan; None if the table has none.
@@ -192,36 +164,29 @@ class DataLog(Protocol):
         Raises:
             ForeignCommit: The plan's transaction has the fingerprint of another plan.
             OverfullRange: The plan has more rows than offsets.
+            TableRestored: A RESTORE removed the rows of the commit.
         """
-        ...
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """Return the offsets of a landed plan without a row; omits partitions with none."""
-        ...
 
     def size(self) -> TableSize:
         """Return the size of the newest version's rows, from the statistics of its files."""
-        ...
 
     def row_count(self) -> int | None:
         """Return the row count of the newest version; None if the log lacks row counts."""
-        ...
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
         """Return the number of files of the newest version that may have rows at these offsets."""
-        ...
 
     def row_ranges(self) -> tuple[RowRange, ...]:
         """Return the contents of the newest version by plan, incarnation and partition."""
-        ...
 
     def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """Return the commits of plans, newest first, as far back as the log reaches."""
-        ...
 
     def removal_versions(self) -> Mapping[int, int]:
         """Return the newest version that removed each plan's rows, as far as the log reaches."""
-        ...
 
     def current_landing(self, plan: Plan) -> Landing:
         """Count the rows of a plan in the newest version, whichever commit added them.
@@ -229,15 +194,13 @@ class DataLog(Protocol):
         Raises:
             OverfullRange: The plan has more rows than offsets.
         """
-        ...
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Yield the plan number and the record of each row at these offsets of a partition."""
-        ...
 
 
-class LandedRows(Protocol):
-    """Reads the rows with the highest offsets."""
+class BronzeLog(DataLog, Protocol):
+    """The log of a bronze table, whose rows have all fields of a record."""
 
     def last_rows(
         self, topic_id: str, spans: Mapping[int, SpanSet], most: int
@@ -252,19 +215,9 @@ class LandedRows(Protocol):
         Returns:
             The rows, without partitions that have none.
         """
-        ...
-
-
-class BronzeLog(DataLog, LandedRows, Protocol):
-    """The log of a bronze table."""
-
-
-class RowOriginReader(Protocol):
-    """Reads the origin of rows: plan, topic, incarnation, partition and landing time."""
 
     def row_origins(self, bounds: Span) -> Sequence[RowOrigin]:
         """Count the rows at these offsets of any partition by their origin."""
-        ...
 
 
 class DataTable(DataLog, Protocol):
@@ -276,7 +229,6 @@ class DataTable(DataLog, Protocol):
         Raises:
             ForeignTable, TableAltered: See `state`.
         """
-        ...
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """Add a plan's files in one commit with the plan's transaction.
@@ -285,23 +237,21 @@ class DataTable(DataLog, Protocol):
 
         Returns:
             Whether this call committed the files; False if the transaction existed already. Only
-            `DataLog.find` decides whether the plan has landed.
+            `find_landing` decides whether the plan has landed.
 
         Raises:
             RowsWouldBeLost: A row to replace has no new row; nothing was changed.
             TransactionConflict: A concurrent commit has this transaction; read the log again.
+            LandingOvertaken: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
         """
-        ...
 
     def fence(self, plan: Plan) -> None:
         """Raise the plan's transaction with an empty commit, so that the plan cannot land.
 
         Raises:
-            ForeignTable: See `prepare`.
-            TransactionConflict: A concurrent commit has this transaction; read the log again.
+            ForeignTable, TransactionConflict: See `prepare` and `append`.
         """
-        ...
 
     def check_removable(self, plan: Plan) -> None:
         """Check that a plan's rows can be removed. Changes nothing.
@@ -309,15 +259,14 @@ class DataTable(DataLog, Protocol):
         Raises:
             UnreadableFile: A file that the removal rewrites cannot be read.
         """
-        ...
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
         """Remove a plan's rows; return their number and a version without them.
 
         Raises:
+            UnreadableFile: See `check_removable`.
             EngineFailed: The outcome is unknown; run it again.
         """
-        ...
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """Raise transactions so far that no plan of their chains can ever land.
@@ -326,13 +275,11 @@ class DataTable(DataLog, Protocol):
             The table version from which on this holds.
 
         Raises:
-            ForeignTable: See `prepare`.
-            TransactionConflict: A concurrent commit has such a transaction; read the log again.
+            ForeignTable, TransactionConflict: See `prepare` and `append`.
         """
-        ...
 
 
-class BronzeTable(DataTable, LandedRows, RowOriginReader, Protocol):
+class BronzeTable(DataTable, BronzeLog, Protocol):
     """A bronze table."""
 
 
@@ -347,8 +294,5 @@ class Sink(Protocol):
             records_per_task: Maximum offsets of one file; longer ranges are split (S12).
 
         Raises:
-            KafkaRefused: The brokers denied access.
-            EngineFailed: The engine failed. It may leave unreferenced files; the table is
-                unchanged.
+            KafkaFailure, EngineFailed: Unreferenced files may exist; the table is unchanged.
         """
-        ...

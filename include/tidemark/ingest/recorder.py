@@ -10,13 +10,7 @@ from dataclasses import dataclass
 
 from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import GapEvidence, Landing, apply_gap_evidence
-from tidemark.core.errors import (
-    ClusterChanged,
-    LedgerBehindTable,
-    PartitionsShrunk,
-    RepairUnfinished,
-    TopicRecreated,
-)
+from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TopicDiffers
 from tidemark.core.events import Landed
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, spans_by_partition
@@ -127,7 +121,7 @@ class Recorder:
             evidence = self._collect_evidence(plan, before)
             # The evidence is valid only if the topic was not replaced during the read.
             self._same_topic(plan)  # fence: same-topic-after-evidence
-        except (TopicRecreated, ClusterChanged, PartitionsShrunk):
+        except TopicDiffers:
             if not plan.replaces:  # fence: doubtful-replacement-stays
                 raise
             # The executor checked the topic before the commit, so the rows are of the planned

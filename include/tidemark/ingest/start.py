@@ -35,7 +35,6 @@ class GroupReader(Protocol):
         Raises:
             TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        ...
 
     def has_members(self, group: str) -> bool:
         """Return whether the group has members now.
@@ -43,7 +42,6 @@ class GroupReader(Protocol):
         Raises:
             KafkaUnavailable, KafkaRefused
         """
-        ...
 
 
 class StartOutcome(StrEnum):

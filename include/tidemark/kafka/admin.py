@@ -88,7 +88,7 @@ class KafkaErrorMapper:
 
 
 class AdminRequests(KafkaErrorMapper):
-    """An AdminClient whose requests raise named errors.
+    """An AdminClient whose requests raise `KafkaFailure`.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
@@ -107,11 +107,7 @@ class AdminRequests(KafkaErrorMapper):
         self.connect()
 
     def connect(self) -> None:
-        """Replace the client by a new one: an old client may wait for a node that has ended.
-
-        Raises:
-            KafkaRefused: librdkafka does not accept the configuration.
-        """
+        """Replace the client by a new one: an old client may wait for a node that has ended."""
         self.refusals.clear()
         try:
             self.admin = AdminClient(
@@ -126,11 +122,7 @@ class AdminRequests(KafkaErrorMapper):
             raise client_settings_error(raised) from raised
 
     def result(self, operation: str, topic: str, future: Future[T]) -> Any:
-        """Wait for a request and return its result.
-
-        Raises:
-            TopicMissing, KafkaUnavailable, KafkaRefused
-        """
+        """Wait for a request and return its result."""
         deadline = None
         while True:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError, TransientError
+from tidemark.core.errors import TerminalError, TidemarkError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,8 +46,12 @@ class InvalidConnection(TerminalError):
     fix = "Correct the connection's extra; docs/connections.md lists the keys."
 
 
+class KafkaFailure(TidemarkError):
+    """Base class: Kafka did not answer a request, refused it, or lacks its topic or offsets."""
+
+
 @dataclass(kw_only=True, eq=False)
-class KafkaUnavailable(TransientError):
+class KafkaUnavailable(KafkaFailure, TransientError):
     """No broker answered in time, or a broker returned a retriable error.
 
     Attributes:
@@ -63,7 +67,7 @@ class KafkaUnavailable(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
-class KafkaRefused(TerminalError):
+class KafkaRefused(KafkaFailure, TerminalError):
     """A broker refused a request for good: credentials, rights, or an unsupported request.
 
     Attributes:
@@ -81,7 +85,7 @@ class KafkaRefused(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TopicMissing(TerminalError):
+class TopicMissing(KafkaFailure, TerminalError):
     """The pipeline's topic does not exist on the cluster."""
 
     topic: str
@@ -91,7 +95,7 @@ class TopicMissing(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NoTopicId(TerminalError):
+class NoTopicId(KafkaFailure, TerminalError):
     """The brokers return no topic ids, so a recreated topic cannot be detected."""
 
     topic: str
@@ -104,7 +108,7 @@ class NoTopicId(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class OffsetsDeleted(TransientError):
+class OffsetsDeleted(KafkaFailure, TransientError):
     """An offset left the log during a read: it was deleted, or the log was truncated."""
 
     topic: str

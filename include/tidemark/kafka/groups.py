@@ -52,6 +52,8 @@ T = TypeVar("T")
 class KafkaGroupOffsets:
     """Reads and sets the committed offsets of groups, without joining them.
 
+    The methods raise `KafkaFailure`, like those of all classes of this folder.
+
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
         timeout_seconds: Longest duration of one request, in seconds.
@@ -67,9 +69,6 @@ class KafkaGroupOffsets:
         The request comes from a consumer with the group's name that never joins the group:
         librdkafka's AdminClient ends the process if a coordinator has moved (librdkafka issue
         5040).
-
-        Raises:
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
         return self._retry(lambda: self._committed(group, topic, partitions))
 
@@ -111,11 +110,7 @@ class KafkaGroupOffsets:
         return {answer.partition: answer.offset for answer in answers if answer.offset >= 0}
 
     def has_members(self, group: str) -> bool:
-        """Return whether the group has members now, for every group protocol.
-
-        Raises:
-            KafkaUnavailable, KafkaRefused
-        """
+        """Return whether the group has members now, for every group protocol."""
         requests = _GroupRequests(self._config, group)
         # Describing a group depends on its protocol (KIP-848); the list has the states of all.
         future = requests.admin.list_consumer_groups(request_timeout=self._timeout)
@@ -132,7 +127,6 @@ class KafkaGroupOffsets:
 
         Raises:
             GroupActive: The group has members.
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
         self._retry(lambda: self._commit(group, topic, offsets))
 

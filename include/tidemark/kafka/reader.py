@@ -76,7 +76,7 @@ _CORRUPTION_CODES = {
 
 
 class KafkaLogReader:
-    """Reads spans of offsets; seeks over long ranges between the spans.
+    """Reads spans of offsets; seeks over long ranges between the spans. Raises `KafkaFailure`.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
@@ -94,13 +94,6 @@ class KafkaLogReader:
 
         Before it fetches the first record, librdkafka requests the end offset of the position's
         leader epoch from each leader (KIP-320).
-
-        Returns:
-            The first such partition; None if there is none.
-
-        Raises:
-            OffsetsDeleted: A position was deleted during the call.
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
         spans = {
             partition: SpanSet((Span(position.offset, position.offset + 1),))
@@ -117,22 +110,13 @@ class KafkaLogReader:
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """Yield every visible record at these offsets; each partition in offset order.
-
-        Raises:
-            OffsetsDeleted: An offset was removed from the log during the read.
-            TopicMissing, KafkaUnavailable, KafkaRefused
-        """
+        """Yield every visible record at these offsets; each partition in offset order."""
         return self._records(topic, isolation_level, spans, {})
 
     def first_records(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """Yield the first visible record at these offsets of each partition, if there is one.
-
-        Raises:
-            OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: As `read` raises them.
-        """
+        """Yield the first visible record at these offsets of each partition, if there is one."""
         return self._records(topic, isolation_level, spans, {}, only_first=True)
 
     def _records(

@@ -41,7 +41,7 @@ _NO_TOPIC_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
 
 
 class KafkaWatermarkReader:
-    """Reads watermarks with four requests, for any number of partitions.
+    """Reads watermarks with four requests, for any number of partitions. Raises `KafkaFailure`.
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
@@ -53,11 +53,7 @@ class KafkaWatermarkReader:
         self._requests = AdminRequests(config)
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
-        """Return the watermarks of all partitions, the topic id and the cluster id.
-
-        Raises:
-            TopicMissing, KafkaUnavailable, KafkaRefused
-        """
+        """Return the watermarks of all partitions, the topic id and the cluster id."""
         self._requests.connect()
         cluster_id, topic_id, partitions = self._describe(topic)
         # Send both requests before waiting for either.
@@ -85,9 +81,6 @@ class KafkaWatermarkReader:
         """Return the first offset with a timestamp at or after `moment`, by partition.
 
         A partition without such a record has its log end offset.
-
-        Raises:
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
         self._requests.connect()
         # ListOffsets does not report a missing topic as such.
@@ -105,9 +98,6 @@ class KafkaWatermarkReader:
         """Return the shortest time that Kafka keeps a record.
 
         None means unlimited retention, or a principal without the right to read the setting.
-
-        Raises:
-            TopicMissing, KafkaUnavailable
         """
         self._requests.connect()
         resource = ConfigResource(ResourceType.TOPIC, topic)

@@ -33,7 +33,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 
 
 class Compaction:
-    """One compaction: `rewrite`, then `commit`.
+    """One compaction: `rewrite`, then `commit`. Both also raise errors of delta-rs and the system.
 
     Args:
         uri: The table.
@@ -50,7 +50,6 @@ class Compaction:
 
         Raises:
             SetupError: The target size of the table cannot be parsed.
-            DeltaError, OSError: The table cannot be read, or the files cannot be written.
         """
         table = DeltaTable(self._uri)
         target = _target_bytes(table.metadata().configuration)
@@ -73,7 +72,6 @@ class Compaction:
 
         Raises:
             CompactionConflict: No rewrite can be committed; nothing was changed.
-            DeltaError, OSError: The commit failed, or its answer was lost.
         """
         try:
             return commit_checked(self._uri, lambda table: self._change(table, rewrites))
@@ -98,11 +96,7 @@ class Compaction:
         )
 
     def run(self, partition: Mapping[str, str] | None = None) -> int:
-        """Rewrite and commit. Returns the number of replaced files.
-
-        Raises:
-            CompactionConflict, SetupError, DeltaError, OSError: As in `rewrite` and `commit`.
-        """
+        """Rewrite and commit. Returns the number of replaced files."""
         return self.commit(self.rewrite(partition))
 
 

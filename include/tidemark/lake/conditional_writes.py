@@ -46,7 +46,7 @@ def missing_storage_proofs(table: DeltaTable, uri: str) -> list[Transaction]:
         storage with this version of delta-rs.
 
     Raises:
-        UnsafeStorage, StorageFailure: As in `prove`.
+        UnsafeStorage, StorageFailure: As in `prove_conditional_writes`.
     """
     proof = _proof(uri)
     if table.transaction_version(proof.app_id) == proof.version:

@@ -139,7 +139,6 @@ class DeltaControlRepair:
         Raises:
             ControlFileDamaged: A file cannot be read.
             SetupError: Doubled events are in files that cannot be replaced; they remain.
-            EngineFailed: The repair failed, or its answer was lost.
             CompactionConflict: Concurrent compactions prevented every try.
         """
         with _damaged_file_named(), translate_read_errors(self._uri, "repairing the control table"):

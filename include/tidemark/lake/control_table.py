@@ -189,13 +189,7 @@ class DeltaControlTable:
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
     ) -> None:
-        """Record `events` as the one commit after `ledger`, all or nothing.
-
-        Raises:
-            ControlConflict: Another process recorded this event number first; nothing was written.
-            UnsafeStorage: The storage can lose concurrent commits; nothing was written.
-            StorageFailure: The storage cannot be written.
-        """
+        """Record `events` as the one commit after `ledger`, all or nothing."""
         number = ledger.event_number + 1
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
         table = open_if_exists(self._uri) or self._create()

@@ -100,16 +100,7 @@ class DeltaDataTable:
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
-        """Return the newest transaction of each application id, and RESTOREs after a version.
-
-        Args:
-            pipeline: The pipeline that must own the table.
-            app_ids: Application ids of Delta transactions.
-            restores_since: A version; None to read no RESTOREs.
-
-        Raises:
-            ForeignTable: As in `prepare`.
-        """
+        """Return the newest transaction of each application id, and RESTOREs after a version."""
         table = self._open()
         if table is None:
             return TableState(transactions={}, restores=())
@@ -128,11 +119,6 @@ class DeltaDataTable:
         The transaction version is no proof: abandoning a plan raises it without a landing. The
         commit must contain the plan's fingerprint. If the log no longer contains the commit (it
         keeps 30 days by default), searches for the plan's rows.
-
-        Raises:
-            ForeignCommit: The plan's transaction has another plan's fingerprint.
-            OverfullRange: The table has more rows of the plan than the plan has offsets.
-            TableRestored: A RESTORE removed the commit's rows.
         """
         table = open_if_exists(self._uri)
         if table is None or not commit_log.has_transaction(table, plan):
@@ -156,16 +142,12 @@ class DeltaDataTable:
     def schema_ids(
         self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
     ) -> Mapping[tuple[int, int], int]:
-        """Return the schema ids of keys or values, as `FramedLog.schema_ids`."""
+        """Return the first offset of each schema id, by partition and schema id."""
         table = open_if_exists(self._uri)
         return {} if table is None else row_queries.schema_ids(table, topic_id, spans, part)
 
     def current_landing(self, plan: Plan) -> Landing:
-        """Count a plan's rows in the newest version, whatever commit added them.
-
-        Raises:
-            OverfullRange: The table has more rows of the plan than the plan has offsets.
-        """
+        """Count a plan's rows in the newest version, whatever commit added them."""
         return _landing(DeltaTable(self._uri), plan)
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
@@ -182,7 +164,7 @@ class DeltaDataTable:
         return TableSize(records=0, bytes=0) if table is None else row_queries.table_size(table)
 
     def row_count(self) -> int | None:
-        """Return the number of rows, as `DataLog.row_count`. Subtracts rows of deletion vectors."""
+        """Return the number of rows, without those that deletion vectors remove."""
         table = open_if_exists(self._uri)
         return 0 if table is None else row_queries.row_count(table)
 
@@ -287,12 +269,12 @@ class DeltaDataTable:
     def last_rows(
         self, topic_id: str, spans: Mapping[int, SpanSet], most: int
     ) -> Mapping[int, Sequence[LogRecord]]:
-        """Return the rows with the highest offsets, by partition, as `LandedRows.last_rows`."""
+        """Return the rows with the highest offsets, by partition."""
         table = open_if_exists(self._uri)
         return {} if table is None else row_queries.last_rows(table, topic_id, spans, most)
 
     def row_origins(self, bounds: Span) -> tuple[RowOrigin, ...]:
-        """Count the rows at these offsets by their origin, as `RowOriginReader.row_origins`."""
+        """Count the rows at these offsets by their origin."""
         table = open_if_exists(self._uri)
         return () if table is None else row_queries.row_origins(table, bounds)
 
@@ -342,11 +324,7 @@ class DeltaDataTable:
         return table
 
     def _open(self) -> DeltaTable | None:
-        """Open the table; None if its folder is empty or does not exist.
-
-        Raises:
-            ForeignTable: The folder contains files that are no Delta table.
-        """
+        """Open the table; None if its folder is empty or does not exist."""
         table = open_if_exists(self._uri)
         if table is None and "://" not in self._uri:
             # A log without a commit: another process is creating the table.
@@ -368,17 +346,7 @@ class DeltaDataTable:
             check_rules(table, self._uri)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
-        """Add a plan's files in one commit; do nothing if the plan's transaction exists.
-
-        Returns:
-            Whether this call committed them.
-
-        Raises:
-            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
-            TransactionConflict: Another process committed this transaction first.
-            LandingOvertaken: A conflicting commit was first; nothing was changed.
-            EngineFailed: The commit failed, or its answer was lost.
-        """
+        """Add a plan's files in one commit; do nothing if the plan's transaction exists."""
         return self.land(plan, files, _replace_all)
 
     def land(self, plan: Plan, files: Sequence[DataFile], replace: Replace) -> bool:
@@ -393,7 +361,10 @@ class DeltaDataTable:
             Whether this call committed them.
 
         Raises:
-            TransactionConflict, LandingOvertaken, EngineFailed: As in `append`.
+            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            TransactionConflict: Another process committed this transaction first.
+            LandingOvertaken: A conflicting commit was first; nothing was changed.
+            EngineFailed: The commit failed, or its answer was lost.
         """
         try:
             table = DeltaTable(self._uri)
@@ -436,12 +407,7 @@ class DeltaDataTable:
             return False
 
     def fence(self, plan: Plan) -> None:
-        """Raise the plan's transaction with an empty commit, so that the plan cannot land any more.
-
-        Raises:
-            ForeignTable: As in `prepare`.
-            TransactionConflict: Another process committed this transaction first.
-        """
+        """Raise the plan's transaction with an empty commit, so that the plan cannot land."""
         table = self._own(plan.pipeline)
         if commit_log.has_transaction(table, plan):
             return
@@ -452,7 +418,7 @@ class DeltaDataTable:
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
 
     def check_removable(self, plan: Plan) -> None:
-        """Read the files that also have rows of other plans, as `DataTable.check_removable`."""
+        """Read the files that also have rows of other plans."""
         table = open_if_exists(self._uri)
         if table is not None:
             check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
@@ -462,10 +428,6 @@ class DeltaDataTable:
 
         Removes files with rows of this plan only without reading them, so an unreadable file can
         be undone.
-
-        Raises:
-            UnreadableFile: A file that also contains rows of other plans cannot be read.
-            EngineFailed: The rows may be removed or not; run it again.
         """
         if open_if_exists(self._uri) is None:
             return 0, 0
@@ -489,12 +451,7 @@ class DeltaDataTable:
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """Raise transactions to `FENCED_VERSION`, so that no plan of these chains can land.
 
-        Returns:
-            The version of the table from which that holds.
-
-        Raises:
-            ForeignTable: As in `prepare`.
-            TransactionConflict: Another process committed such a transaction first.
+        Returns the version of the table from which that holds.
         """
         table = self._own(pipeline)
         open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED_VERSION]

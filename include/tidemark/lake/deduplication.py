@@ -72,7 +72,6 @@ class Deduplication:
             DuplicatesDiffer: Rows with one key are not copies; nothing was changed.
             UnreadableFile: A file of the table cannot be read; nothing was changed.
             CompactionConflict: Other commits removed the files in each try; nothing was changed.
-            EngineFailed: The rewrite failed, or its answer was lost. A repetition is safe.
         """
         with translate_read_errors(self._uri, "removing doubled rows"):
             for attempt in range(1, _TRIED):

@@ -52,8 +52,7 @@ def translate_delta_errors(location: str, operation: str = "using the table") ->
         operation: The operation, in the form "reading the table".
 
     Raises:
-        StorageRefused: The storage denies the operation to this process.
-        StorageUnavailable: The storage is full or does not answer.
+        StorageFailure: The storage denies the operation, is full, or does not answer.
         DeltaLogDamaged: The log of the table is incomplete.
         EngineFailed: Something else failed in delta-rs.
     """
@@ -66,7 +65,7 @@ def translate_delta_errors(location: str, operation: str = "using the table") ->
 
 
 def tidemark_error(failure: Exception, location: str, operation: str) -> TidemarkError:
-    """The named error for an exception of delta-rs, as `named_failures` raises it."""
+    """Return the named error for an exception of delta-rs."""
     text = str(failure)
     if _DAMAGED_LOG.search(text):
         return DeltaLogDamaged(location=location, reason=_in_one_line(text))

@@ -57,7 +57,6 @@ class DuplicateSearch:
 
         Raises:
             DuplicatesDiffer: Two rows with one key differ in another column.
-            pyarrow.ArrowInvalid: A file has values that are not of their type.
         """
         import pyarrow as pa
         import pyarrow.compute as pc

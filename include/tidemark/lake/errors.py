@@ -93,10 +93,16 @@ def storage_error(number: int | None) -> type[StorageFailure] | None:
 
 
 @dataclass(kw_only=True, eq=False)
-class ControlConflict(TransientError):
-    """Another process updated the pipeline's control events first."""
+class CommitConflict(TransientError):
+    """Base class: another process committed first. A repetition starts from the new state."""
 
     pipeline: str
+
+
+@dataclass(kw_only=True, eq=False)
+class ControlConflict(CommitConflict):
+    """Another process updated the pipeline's control events first."""
+
     event_number: int
 
     problem = (
@@ -125,10 +131,9 @@ class ForeignCommit(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TransactionConflict(TransientError):
+class TransactionConflict(CommitConflict):
     """Another process committed a plan's transaction concurrently."""
 
-    pipeline: str
     sequence: int
 
     problem = "Plan {sequence} of pipeline {pipeline!r} was committed concurrently."

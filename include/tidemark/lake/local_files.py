@@ -22,8 +22,7 @@ def translate_os_errors(location: Path, operation: str) -> Iterator[None]:
         operation: The operation, in the form "writing the page".
 
     Raises:
-        StorageRefused: The file system denies the operation to this process.
-        StorageUnavailable: The file system is full or fails.
+        StorageFailure: The file system denies the operation, is full, or fails.
     """
     try:
         yield

@@ -62,12 +62,7 @@ class DeltaMaintainedTable:
         self._pipeline = pipeline
 
     def current_files(self) -> TableFiles | None:
-        """Return the files of the newest version; None if there is no table.
-
-        Raises:
-            ForeignTable: The table belongs to another pipeline.
-            SetupError: The table's retention cannot be parsed.
-        """
+        """Return the files of the newest version; None if there is no table."""
         table = open_if_exists(self._uri)
         if table is None:
             return None
@@ -85,11 +80,6 @@ class DeltaMaintainedTable:
         """Rewrite small files as fewer, in one commit that changes no row. Returns their number.
 
         Concurrent landings continue, and their files stay unchanged.
-
-        Raises:
-            CompactionConflict: Other commits removed these files; nothing was changed.
-            SetupError: The target size of the table cannot be parsed.
-            EngineFailed: The compaction failed, or its answer was lost.
         """
         with translate_read_errors(self._uri, "compacting the table"):
             replaced = self._compaction().run()
@@ -119,19 +109,6 @@ class DeltaMaintainedTable:
 
         Does not use delta-rs' VACUUM: it misses files that a checkpoint has dropped, and removes
         files that an open plan is about to commit (docs/adr/0015).
-
-        Args:
-            now: The time by this machine's clock.
-            retention: Versions that were the newest within this time remain readable.
-            is_finished: Plans whose files no process can commit any more; read before this call.
-            dry_run: Remove nothing, and use this machine's clock.
-
-        Returns:
-            The removed files; in a dry run the files to remove.
-
-        Raises:
-            ClockDiffers: The storage's clock differs; nothing was removed.
-            EngineFailed: Some files may be removed; run it again.
         """
         with translate_read_errors(self._uri, "removing files"):
             if not dry_run:
@@ -246,8 +223,7 @@ def _remove(files: FileSystem, file: StoredFile) -> None:
 def _interval(text: str) -> timedelta:
     """Parse a table property such as `interval 7 days`.
 
-    Raises:
-        SetupError: The text has another form; the retention may then be longer than any default.
+    Raises `SetupError` for another form; the retention may then be longer than any default.
     """
     interval = text.strip().lower()
     if not _INTERVAL.fullmatch(interval):

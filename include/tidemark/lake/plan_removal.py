@@ -26,18 +26,14 @@ def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], l
 
 
 def has_other_files_with_plan(table: DeltaTable, sequence: int) -> bool:
-    """Whether rows of a plan may be in files that `remove_whole` does not remove."""
+    """Whether rows of a plan may be in files that `remove_whole_files` does not remove."""
     return bool(unsupported_files(table, live_files(table)) or files_with_plan(table, sequence)[1])
 
 
 def remove_whole_files(uri: str, sequence: int, metadata: str) -> int:
     """Remove the files with rows of one plan only, in one commit, without reading them.
 
-    Returns:
-        The number of their rows.
-
-    Raises:
-        CommitFailedError: Another commit was first at every try.
+    Returns the number of their rows.
     """
 
     def removal(table: DeltaTable) -> Change:

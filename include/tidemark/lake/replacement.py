@@ -101,11 +101,7 @@ def spooled_reader(
 
 
 def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
-    """Refuse a replacement that removes a row without a new row at its offset.
-
-    Raises:
-        RowsWouldBeLost
-    """
+    """Raise `RowsWouldBeLost` if a replacement removes a row without a new row at its offset."""
     before = spans_with_rows(table, plan.topic_id, plan.spans())
     after = spans_in_files(folder_of(table.table_uri), files)
     lost = [

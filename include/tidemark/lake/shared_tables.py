@@ -37,7 +37,6 @@ def append_shared(
 
     Raises:
         UnsafeStorage: The storage can lose concurrent commits; nothing was written.
-        DeltaError, OSError: The append failed, or its answer was lost.
     """
     for tries_left in range(_TRIED - 1, -1, -1):
         try:

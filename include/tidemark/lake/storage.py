@@ -17,11 +17,7 @@ _CONCURRENT_READS = 16
 
 
 def folder_of(uri: str) -> tuple[FileSystem, str]:
-    """Return the file system of a table, and the table's folder in it.
-
-    Raises:
-        OSError, ValueError: PyArrow does not support the URI.
-    """
+    """Return the file system of a table, and the table's folder in it; fails as PyArrow does."""
     from pyarrow.fs import FileSystem
 
     # `s3a` is Hadoop's scheme for S3.
@@ -47,11 +43,7 @@ def table_folder(uri: str) -> tuple[FileSystem, str]:
 
 
 def footers_of(files: FileSystem, paths: Sequence[str]) -> list[FileMetaData]:
-    """Read the footers of Parquet files, in their order, without rows.
-
-    Raises:
-        OSError, ValueError: A file cannot be opened, or is no Parquet file.
-    """
+    """Read the footers of Parquet files, in their order, without rows."""
     import pyarrow.parquet as pq
 
     def footer_of(path: str) -> FileMetaData:

@@ -24,11 +24,7 @@ _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 
 
 def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
-    """Refuse a table of another pipeline.
-
-    Raises:
-        ForeignTable
-    """
+    """Raise `ForeignTable` for a table of another pipeline."""
     owner = table.metadata().configuration.get(OWNER)
     if owner != pipeline:
         difference = f"the table property {OWNER} is {owner!r}, not {pipeline!r}"
@@ -36,11 +32,7 @@ def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
 
 
 def check_columns(table: DeltaTable, uri: str, schema: Schema) -> None:
-    """Check that a table has all columns of a schema, with their types.
-
-    Raises:
-        ColumnsDiffer
-    """
+    """Raise `ColumnsDiffer` unless a table has all columns of a schema, with their types."""
     present = {field.name: field.type for field in table.schema().fields}
     for wanted in schema.fields:
         if wanted.name not in present:
@@ -51,16 +43,13 @@ def check_columns(table: DeltaTable, uri: str, schema: Schema) -> None:
 
 
 def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions: bool) -> None:
-    """Check that adding fields is enough to give a table the columns of a schema.
+    """Raise `ColumnsDiffer` unless added fields are enough for the columns of a schema.
 
     Args:
         table: The table.
         uri: Its location.
         schema: The columns.
         has_unions: Whether some of the columns are unions, as `type_conflicts` takes it.
-
-    Raises:
-        ColumnsDiffer
     """
     present = field_types(table.schema())
     for name, needed in field_types(schema).items():
@@ -79,11 +68,7 @@ def missing_fields(table: DeltaTable, schema: Schema) -> list[str]:
 
 
 def check_rules(table: DeltaTable, uri: str) -> None:
-    """Refuse a table with rules for its writers that a commit of new files does not check.
-
-    Raises:
-        TableAltered
-    """
+    """Raise `TableAltered` for rules for writers that a commit of new files does not check."""
     for name in table.metadata().configuration:
         if name.startswith("delta.constraints."):
             constraint = name.removeprefix("delta.constraints.")

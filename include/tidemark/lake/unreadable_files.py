@@ -30,7 +30,7 @@ def translate_read_errors(uri: str, operation: str) -> Iterator[None]:
 
     Raises:
         UnreadableFile: A file of the table cannot be read.
-        StorageFailure, DeltaLogDamaged, EngineFailed: All other causes.
+        StorageFailure, DeltaLogDamaged, EngineFailed: As in `translate_delta_errors`.
     """
     try:
         yield
@@ -44,11 +44,7 @@ def translate_read_errors(uri: str, operation: str) -> Iterator[None]:
 
 
 def raise_if_unreadable(table: DeltaTable, failed: Exception) -> None:
-    """Search for the file that made a read fail, unless the storage failed.
-
-    Raises:
-        UnreadableFile: The file is found.
-    """
+    """Raise `UnreadableFile` for the file that made a read fail, unless the storage failed."""
     if is_storage_error(failed):
         return
     text = str(failed)
@@ -58,10 +54,9 @@ def raise_if_unreadable(table: DeltaTable, failed: Exception) -> None:
 
 
 def check_readable(uri: str, files: Iterable[LiveFile]) -> None:
-    """Read files whole. Skips a file whose read the storage denies or fails.
+    """Read files whole; raise `UnreadableFile` for the first that cannot be read.
 
-    Raises:
-        UnreadableFile: One of them cannot be read.
+    Skips a file whose read the storage denies or fails.
     """
     storage = table_filesystem(uri)
     for file in files:

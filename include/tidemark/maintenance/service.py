@@ -35,7 +35,6 @@ class MaintainedTable(Protocol):
         Raises:
             ForeignTable: The table belongs to another pipeline.
         """
-        ...
 
     def compact(self) -> int:
         """Replace small files by fewer, larger files. Return the number of replaced files.
@@ -44,7 +43,6 @@ class MaintainedTable(Protocol):
             CompactionConflict: Other commits removed these files; nothing was changed.
             EngineFailed: The compaction failed, or its result is unknown.
         """
-        ...
 
     def remove_unreferenced(
         self,
@@ -69,7 +67,6 @@ class MaintainedTable(Protocol):
             ClockDiffers: The storage's clock differs; nothing was removed.
             EngineFailed: The removal failed; some files may be removed. A repetition is safe.
         """
-        ...
 
 
 def finished_plans(control: ControlReader, pipeline: str, data_log: DataLog) -> IsPlanFinished:
@@ -113,10 +110,8 @@ class Maintenance:
 
         Raises:
             RetentionTooShort: Readers or a landing may still need the files.
-            ForeignTable: The table belongs to another pipeline.
-            ClockDiffers: This machine's clock differs from the storage's; no file was removed.
             HistoriesDiverge: As in `finished_plans`.
-            EngineFailed: The engine failed; a repetition is safe.
+            ForeignTable, ClockDiffers, EngineFailed: As in `MaintainedTable`.
         """
         before = self.table.current_files()
         if before is None:

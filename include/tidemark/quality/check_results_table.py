@@ -57,13 +57,7 @@ class DeltaCheckResults:
         self._uri = uri
 
     def append(self, report: QualityReport) -> None:
-        """Append a report in one commit.
-
-        Raises:
-            UnsafeStorage: The storage can lose a concurrent report; nothing was recorded.
-            StorageFailure: Nothing was recorded.
-            EngineFailed: The append failed, or its result is unknown; nothing else has changed.
-        """
+        """Append a report in one commit."""
         append_shared(
             self._uri,
             _rows(report),

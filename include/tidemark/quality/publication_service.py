@@ -82,7 +82,9 @@ class PlanPublication:
 class Publication:
     """Reads and decides which plans of one pipeline the published view shows.
 
-    Decisions never change rows of the data table.
+    Decisions never change rows of the data table. Methods about one plan raise `UnknownPlan` if the
+    pipeline has no such plan, and `PlanNotLanded` or `PlanAbandoned` if none of its rows are in the
+    table.
     """
 
     pipeline: str
@@ -148,12 +150,7 @@ class Publication:
                 yield self._with_decision(record.plan, record.held_now)
 
     def of(self, sequence: int) -> PlanPublication:
-        """Return one landed plan with its effective decision.
-
-        Raises:
-            UnknownPlan: The pipeline has no such plan.
-            PlanNotLanded, PlanAbandoned: None of its rows are in the table.
-        """
+        """Return one landed plan with its effective decision."""
         return self._with_decision(*self._landed(sequence))
 
     def _with_decision(self, plan: Plan, landing: Landing) -> PlanPublication:
@@ -172,10 +169,7 @@ class Publication:
             dry_run: Return the decision without recording it.
 
         Raises:
-            UnknownPlan: The pipeline has no such plan.
-            PlanNotLanded, PlanAbandoned: None of its rows are in the table.
             NotBlocked: The published view already shows all rows of the plan.
-            EngineFailed: The decision could not be recorded.
         """
         current = self.of(sequence)
         if current.decision and current.is_published:
@@ -190,16 +184,7 @@ class Publication:
     ) -> PlanPublication:
         """Hide a plan from the published view, whatever the results of its checks.
 
-        Args:
-            sequence: The plan.
-            requested_by: User name of the operator.
-            reason: The operator's reason.
-            dry_run: Return the decision without recording it.
-
-        Raises:
-            UnknownPlan: The pipeline has no such plan.
-            PlanNotLanded, PlanAbandoned: None of its rows are in the table.
-            EngineFailed: The decision could not be recorded.
+        Arguments are those of `release`.
         """
         return self._decide(
             sequence, PublicationStatus.REJECTED, requested_by, reason, dry_run=dry_run
@@ -254,9 +239,7 @@ def _by_topic_id(
 def landing_of(record: PlanRecord) -> Landing:
     """Return what a plan landed, including ranges that later plans replaced.
 
-    Raises:
-        PlanAbandoned: The plan was abandoned or undone.
-        PlanNotLanded: The plan is open.
+    Raises `PlanAbandoned` for an abandoned or undone plan, and `PlanNotLanded` for an open one.
     """
     refuse_abandoned(record)
     if record.landed_originally is None:

@@ -56,8 +56,6 @@ class DeltaPublicationTable:
         """Append a decision about a plan: a row for each of its landed ranges, in one commit.
 
         Raises:
-            UnsafeStorage: The storage can lose a concurrent decision; nothing was recorded.
-            StorageFailure: Nothing was recorded.
             EngineFailed: The append failed, or its result is unknown. Repeating it is safe.
         """
         table_id = _id_of(self._data_table)

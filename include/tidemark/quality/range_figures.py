@@ -52,9 +52,6 @@ def range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[R
     Args:
         ref: The batch.
         expected: The planned ranges; ranges of one partition do not overlap.
-
-    Raises:
-        StorageFailure, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
     with translate_delta_errors(ref.table, "reading the table"):
         return _range_figures(ref, expected)

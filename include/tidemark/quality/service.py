@@ -35,11 +35,9 @@ class QualityChecker(Protocol):
         Raises:
             SuiteError: The suite's file is invalid.
         """
-        ...
 
     def record(self, report: QualityReport) -> None:
         """Store a report as a new attempt."""
-        ...
 
 
 log = logging.getLogger(__name__)
@@ -70,12 +68,7 @@ class Quality:
     def check(self, sequence: int) -> QualityReport:
         """Check one landed plan, store the results, and publish or block the plan.
 
-        A repetition adds another attempt.
-
-        Raises:
-            UnknownPlan: The pipeline has no such plan.
-            PlanAbandoned: The plan was abandoned or undone.
-            PlanNotLanded: The plan is open.
+        A repetition adds another attempt. Raises `UnknownPlan`, and the errors of `landing_of`.
         """
         plan, landing = self.landed(sequence)
         expected = BatchExpectation.of(plan, landing)
@@ -111,11 +104,7 @@ class Quality:
 
 
 def raise_if_failed(report: QualityReport) -> None:
-    """Raise an error, which fails the run, if a critical check failed.
-
-    Raises:
-        QualityFailed: A critical check failed.
-    """
+    """Raise `QualityFailed`, which fails the run, if a critical check failed."""
     failed = tuple(result.name for result in report.failed_critical())
     if failed:
         raise QualityFailed(

@@ -39,9 +39,6 @@ def top_key(ref: BatchRef, max_keys: int = _MAX_KEYS) -> TopKey:
     Args:
         ref: The batch.
         max_keys: Most distinct keys in memory.
-
-    Raises:
-        StorageFailure, DeltaLogDamaged, EngineFailed: The table cannot be read.
     """
     with translate_delta_errors(ref.table, "reading the table"):
         counts = _Counts.of(_keys(ref), max_keys)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.core import plan_rules as planning
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import ClusterChanged, PartitionsShrunk, TopicRecreated
+from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Abandoned
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
@@ -17,9 +17,6 @@ from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
 from tidemark.repair.errors import PlanLanded, RowsInDoubt
 
 log = logging.getLogger(__name__)
-
-_TOPIC_REPLACED = (TopicRecreated, ClusterChanged, PartitionsShrunk)
-"""Errors after which the rows of a plan may be of either topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +53,9 @@ class Abandon:
 
         Raises:
             UnknownPlan: The control table has no such plan.
-            HistoriesDiverge: The data table and the control table have different histories.
             PlanLanded: The plan has landed; the landing is recorded.
             RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
-            TransactionConflict, ControlConflict: Concurrent processes were first, several times.
+            HistoriesDiverge, CommitConflict: See `recorder.checked_ledger` and `retry_on_conflict`.
         """
         abandoned = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
         return retry_on_conflict(lambda: self._once(abandoned, discard=discard, dry_run=dry_run))
@@ -89,7 +85,7 @@ class Abandon:
             try:
                 watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
                 planning.check_same_topic(plan, watermarks)
-            except _TOPIC_REPLACED as changed:
+            except TopicDiffers as changed:
                 if discard:
                     return
                 raise RowsInDoubt(
@@ -122,7 +118,7 @@ class Abandon:
         )
         try:
             recorder.record(ledger, plan, landing)
-        except _TOPIC_REPLACED as changed:
+        except TopicDiffers as changed:
             if discard:
                 return
             raise RowsInDoubt(

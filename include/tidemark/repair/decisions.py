@@ -21,7 +21,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """Records an operator's decisions about one pipeline. Writes no rows."""
+    """Records an operator's decisions about one pipeline. Writes no rows.
+
+    Every decision raises `HistoriesDiverge` and `ControlConflict`, as `recorder.checked_ledger` and
+    `retry_on_conflict` do.
+    """
 
     spec: PipelineSpec
     watermarks: WatermarkReader
@@ -49,10 +53,7 @@ class Decisions:
             NothingToDo: One of the given partitions, or every partition, has no loss.
             UnknownPartition: The topic has no such partition.
             PlanStillOpen: An open plan contains deleted offsets.
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced,
-                which is no loss.
-            HistoriesDiverge: The data table and the control table have different histories.
-            ControlConflict: Concurrent processes were first, several times.
+            TopicDiffers: The topic was replaced, which is no loss.
         """
         return retry_on_conflict(
             lambda: self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
@@ -116,8 +117,6 @@ class Decisions:
             NothingToDo: The topic was not recreated, or the pipeline has not started.
             PlanStillOpen: A plan of the old topic may still land.
             TopicChanged: The spec names another topic, which needs another pipeline.
-            HistoriesDiverge: The data table and the control table have different histories.
-            ControlConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(
             lambda: self._new_incarnation(requested_by, reason, dry_run=dry_run)

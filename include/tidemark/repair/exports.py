@@ -29,9 +29,7 @@ class GroupOffsets(GroupReader, Protocol):
 
         Raises:
             GroupActive: The group has members.
-            TopicMissing, KafkaUnavailable, KafkaRefused
         """
-        ...
 
 
 log = logging.getLogger(__name__)
@@ -84,10 +82,8 @@ class Exports:
             NotLive: The pipeline is a copy, which lands backfills only.
             NothingLanded: The pipeline has no committed offsets.
             GroupActive: The group has members.
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk, EndBehindCommitted: The
-                committed offsets do not fit the topic.
-            HistoriesDiverge: The data table and the control table have different histories.
-            TopicMissing, KafkaUnavailable, KafkaRefused
+            TopicDiffers, EndBehindCommitted: The committed offsets do not fit the topic.
+            HistoriesDiverge, KafkaFailure: See `recorder.checked_ledger` and `WatermarkReader`.
         """
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)

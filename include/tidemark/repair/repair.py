@@ -55,7 +55,7 @@ class Repair:
     """Records in a new epoch what the data table of one pipeline contains.
 
     Fences all older epochs, reads the table, then records: no driver of an older epoch can land
-    after the read. Does not change rows.
+    after the read. Does not change rows. Raises `CommitConflict`, as `retry_on_conflict` does.
     """
 
     spec: PipelineSpec
@@ -80,7 +80,6 @@ class Repair:
             NothingToDo: The control table and the data table agree.
             RebuildRequired: The table has plans that the ledger lacks; `rebuild` adds them.
             UnexplainedRows: The table has rows that no plan explains; nothing is changed.
-            ControlConflict, TransactionConflict: Concurrent processes were first, several times.
         """
         return retry_on_conflict(
             lambda: self._once(requested_by, reason, dry_run=dry_run, add_unknown=False)
@@ -90,20 +89,8 @@ class Repair:
         """Record plans that the data table contains and the control table has lost.
 
         The plans come from the commits in the table's log, or from the columns of the rows if the
-        log no longer has the commit. Also does what `rewind` does.
-
-        Args:
-            requested_by: The operator.
-            reason: The operator's reason.
-            dry_run: Write nothing.
-
-        Returns:
-            The differences, recorded or to record.
-
-        Raises:
-            NothingToDo: The control table and the data table agree.
-            UnexplainedRows: The table has rows that no plan explains; nothing is changed.
-            ControlConflict, TransactionConflict: Concurrent processes were first, several times.
+        log no longer has the commit. Also does what `rewind` does; arguments, result and errors are
+        those of `rewind`.
         """
         return retry_on_conflict(
             lambda: self._once(requested_by, reason, dry_run=dry_run, add_unknown=True)
@@ -194,9 +181,6 @@ class Repair:
         """Return the landing of each plan to record, and the offsets that all plans landed.
 
         Newest plans first: an older plan does not hold offsets of a newer plan.
-
-        Raises:
-            UnexplainedRows: Two plans landed the same offset.
         """
         found = look.found
         to_land = {plan.sequence: plan for plan in found.to_land}
@@ -257,10 +241,6 @@ class Repair:
             plan: The plan.
             parts: Candidates for its offsets; the first that contains all its rows is used.
             look: The state of the table.
-
-        Raises:
-            UnexplainedRows: No candidate contains all rows of the plan.
-            TransactionConflict: The table has changed; read it again.
         """
         rows = sum(each.rows for each in look.row_ranges if each.sequence == plan.sequence)
         for part in parts:

@@ -425,11 +425,7 @@ def _landed_event(plan: Plan, landing: Landing, committed: Mapping[int, int]) ->
 
 
 def add_coverage(covered: dict[tuple[str, int], SpanSet], plan: Plan, landing: Landing) -> None:
-    """Add the landed offsets of a plan.
-
-    Raises:
-        UnexplainedRows: Another plan landed one of the offsets.
-    """
+    """Add the landed offsets of a plan; raise `UnexplainedRows` if another plan landed one."""
     for partition, spans in landing.spans().items():
         before = covered.get((plan.topic_id, partition), SpanSet())
         twice = [span for span in spans if before.overlap_size(span)]

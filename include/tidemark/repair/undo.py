@@ -63,11 +63,10 @@ class Undo:
             UnknownPlan: The control table has no such plan.
             PlanNotLanded: The plan is open; it can be abandoned instead.
             PlanAbandoned: The plan was abandoned and has no rows in the table.
-            HistoriesDiverge: The data table and the control table have different histories.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
-            ControlConflict: Concurrent processes were first, several times.
+            HistoriesDiverge, ControlConflict: See `checked_ledger` and `retry_on_conflict`.
         """
         record = retry_on_conflict(
             lambda: self._record_start(sequence, requested_by, reason, dry_run)

@@ -53,9 +53,7 @@ class Reports:
 
         Raises:
             NothingLanded: No plan of the pipeline has landed.
-            HistoriesDiverge: The data table and the control table have different histories, so a
-                certificate would be wrong.
-            DuplicateRows: The data table has more rows than landed.
+            HistoriesDiverge, DuplicateRows: A certificate would be wrong; see `checked_ledger`.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.data_log, full=True, rows=True)
         if ledger.topic is None:

@@ -104,11 +104,7 @@ class Verification:
     first: tuple[Difference, ...]
 
     def check(self) -> None:
-        """Raise an error if there are differences.
-
-        Raises:
-            TableDiffers
-        """
+        """Raise `TableDiffers` if there are differences."""
         if self.differences:
             raise TableDiffers(
                 pipeline=self.pipeline,

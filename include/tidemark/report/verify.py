@@ -17,10 +17,10 @@ from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.protocols import (
+    BronzeLog,
     ControlReader,
     DataLog,
     LogReader,
-    RowOriginReader,
     WatermarkReader,
 )
 from tidemark.ingest.recorder import checked_ledger
@@ -63,7 +63,7 @@ class Verifier:
     control: ControlReader
     data_log: DataLog
     log_reader: LogReader
-    row_origins: RowOriginReader | None = None
+    row_origins: BronzeLog | None = None
 
     def verify(
         self,
@@ -83,13 +83,10 @@ class Verifier:
         Raises:
             NothingLanded: None of these offsets has landed.
             InvalidRange: The end is not after the start.
-            EndBehindCommitted: The log ends before the last landed offset.
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: Kafka now has another
-                topic than the one that landed.
-            HistoriesDiverge: The data table and the control table have different histories.
             UndoUnfinished: The table may still contain rows of a plan that is being undone.
+            TopicDiffers, EndBehindCommitted: Kafka lacks the topic, or the offsets, that landed.
             UnreadableFile: A file of the table cannot be read.
-            OffsetsDeleted, KafkaUnavailable: Kafka failed temporarily.
+            HistoriesDiverge, KafkaFailure: See `recorder.checked_ledger` and `LogReader`.
         """
         ledger: Ledger = checked_ledger(self.control, self.spec.name, self.data_log, full=True)
         for sequence, record in ledger.plans.items():
@@ -139,11 +136,7 @@ class Verifier:
         )
 
     def _levels(self, ledger: Ledger) -> list[tuple[TopicWatermarks, Mapping[int, SpanSet]]]:
-        """Return the topic's watermarks and the landed offsets of each isolation level.
-
-        Raises:
-            EndBehindCommitted: The log ends before the last landed offset.
-        """
+        """Return the topic's watermarks and the landed offsets of each isolation level."""
         levels = []
         for level in IsolationLevel:
             landed = union_by_partition(

@@ -271,11 +271,7 @@ def _do_nothing() -> None:
 
 
 def check_settings(server: Server, settings: Mapping[str, str]) -> None:
-    """Refuse Spark settings of a pipeline that a session would silently drop.
-
-    Raises:
-        EngineUnsuitable: A setting is not a session setting.
-    """
+    """Raise `EngineUnsuitable` for settings of a pipeline that a session would silently drop."""
     for key in settings:
         if not key.startswith((_PARQUET_PREFIX, *_SESSION_PREFIXES)) or key.startswith(
             _REDACTION_PREFIX
@@ -308,9 +304,6 @@ def connect_sessions(
     """Provide sessions on a server; interrupt and close them at the end of the block.
 
     In the block PySpark uses the functions of Spark Connect, in all threads of the process.
-
-    Raises:
-        EngineUnsuitable: A setting is not a session setting.
     """
     sessions = ConnectSessions(server, settings, write_options, own_settings)
     before = os.environ.get(MODE_VARIABLE)

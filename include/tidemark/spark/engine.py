@@ -119,9 +119,6 @@ def engine_of(master: str, token: str = "") -> Engine:
     Args:
         master: A master of spark-submit, or the address of a Spark Connect server.
         token: The server's token.
-
-    Raises:
-        SetupError: The master begins with `sc:` and is not a valid address.
     """
     return Server.parse(master, token) if master.startswith(f"{SCHEME}:") else Submit(master)
 
@@ -162,21 +159,13 @@ class Stop:
             self._end()
 
     def check(self) -> None:
-        """Raise if this object has been called.
-
-        Raises:
-            EngineStopped: The job was stopped.
-        """
+        """Raise `EngineStopped` if this object has been called."""
         if self._is_called:
             raise EngineStopped(status=-signal.SIGTERM)
 
     @contextmanager
     def ends(self, end: Callable[[], None]) -> Iterator[None]:
-        """Let a call of this object call `end` while the block runs.
-
-        Raises:
-            EngineStopped: The job was stopped before the block began.
-        """
+        """Let a call of this object call `end` while the block runs, after a `check`."""
         self._end = end
         try:
             # A signal may have called this object after the last check.

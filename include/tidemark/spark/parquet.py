@@ -27,7 +27,6 @@ def single_partition_files(files: FileSystem, table: str, folder: str) -> list[D
 
     Raises:
         ValueError: A file has rows of several partitions, or the offsets of two files overlap.
-        OSError: A file cannot be read.
     """
     found = data_files(files, table, folder)
     _check_disjoint(found)  # fence: files-have-disjoint-offsets
@@ -39,10 +38,6 @@ def data_files(files: FileSystem, table: str, folder: str) -> list[DataFile]:
 
     A compaction joins files that are adjacent in a commit, so the order keeps adjacent offsets in
     one file.
-
-    Raises:
-        ValueError: A footer lacks the statistics of partition or offset.
-        OSError: A file cannot be read.
     """
     from pyarrow.fs import FileSelector
 

@@ -190,9 +190,9 @@ class SparkServer:
 
         Raises:
             SetupError: A port is taken, or the server ended during its start.
-            EngineUnavailable: The server does not listen in time; this call stops it again.
-            EngineUnsuitable: The server fails a check; this call stops it again.
-            StorageUnavailable, StorageRefused: The folder of the server cannot be written.
+            EngineUnavailable, EngineUnsuitable: The server does not listen in time, or fails a
+                check; this call stops it again.
+            StorageFailure: The folder of the server cannot be written.
         """
         with (
             translate_os_errors(self._home, "starting the Spark Connect server"),
@@ -213,11 +213,7 @@ class SparkServer:
             return self.status()
 
     def stop(self, *, timeout_s: float = 20.0) -> ServerStatus:
-        """End the server and its workers, and return when all of them have ended.
-
-        Raises:
-            SetupError: A process survives SIGKILL.
-        """
+        """End the server and its workers, and return when all of them have ended."""
         state = self._load()
         running = (lambda: processes.session_members(state.session)) if state else (lambda: ())
         processes.stop("The Spark Connect server", running, timeout_s=timeout_s)
@@ -230,10 +226,6 @@ class SparkServer:
         """Replace this process by the server, which keeps the process id.
 
         For containers and service managers. A token in the environment overrides the home's token.
-
-        Raises:
-            SetupError: A port is taken.
-            StorageUnavailable, StorageRefused: The folder of the server cannot be written.
         """
         port = self._port or DEFAULT_PORT
         with (

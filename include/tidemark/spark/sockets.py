@@ -69,15 +69,12 @@ def choose_port(host: str, wanted: int, last: int | None, spare: int) -> int:
 
 
 def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
-    """Refuse a port that another process still uses after `_RELEASE_S`.
+    """Raise `SetupError` for a port that another process still uses after `_RELEASE_S`.
 
     Args:
         host: Address to listen on.
         ports: The ports to listen on.
         purpose: Name of the server, for the error.
-
-    Raises:
-        SetupError: A port is in use.
     """
     for port in ports:
         if not wait_until_free(host, port):

@@ -30,11 +30,7 @@ CODE_DIGEST = _digest()
 
 
 def worker_code_digest(session: SparkSession) -> str:
-    """Return `CODE_DIGEST` of a session's Python workers; empty if they lack this package.
-
-    Raises:
-        PySparkException: The worker cannot start.
-    """
+    """Return `CODE_DIGEST` of a session's Python workers; empty if they lack this package."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 

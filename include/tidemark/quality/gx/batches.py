@@ -26,10 +26,8 @@ def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
     """Return the rows with the columns that the rules of a suite use.
 
     These are `key_text` and `value_text` (the bytes decoded as UTF-8), and the suite's own
-    expressions. An expression may use the columns before it.
-
-    Raises:
-        SuiteError: Spark refuses an expression.
+    expressions. An expression may use the columns before it. Raises `SuiteError` for expressions
+    that Spark refuses.
     """
     rows = rows.withColumns(
         {"key_text": F.col("key").cast("string"), "value_text": F.col("value").cast("string")}
