@@ -7,9 +7,11 @@ a whole plan or a whole pipeline is one row without a partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
-from typing import Any, TypeAlias
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
 
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.errors import ControlDoubled
@@ -37,6 +39,36 @@ from tidemark.core.watermarks import IsolationLevel
 Row: TypeAlias = dict[str, Any]
 """Values by column name; columns that an event does not use are absent, and null in the table."""
 
+_T = TypeVar("_T")
+
+_KINDS: Mapping[EventKind, type[ControlEvent]] = {
+    EventKind.STARTED: Started,
+    EventKind.BACKFILL_REQUESTED: BackfillRequested,
+    EventKind.PLANNED: Planned,
+    EventKind.SUPERSEDED: Superseded,
+    EventKind.ADOPTED: Adopted,
+    EventKind.ABANDONED: Abandoned,
+    EventKind.LANDED: Landed,
+    EventKind.UNDO_STARTED: UndoStarted,
+    EventKind.UNDONE: Undone,
+    EventKind.LOSS_ACCEPTED: LossAccepted,
+    EventKind.NEW_INCARNATION: NewIncarnation,
+    EventKind.NEW_EPOCH: NewEpoch,
+}
+_NAMES = {cls: kind.value for kind, cls in _KINDS.items()}
+_ORDER = {kind: position for position, kind in enumerate(EventKind)}
+
+_COLUMNS = {
+    "sequence": "plan_sequence",
+    "by": "superseded_by",
+    "kind": "plan_kind",
+    "start": "start_offset",
+    "end": "end_offset",
+}
+"""Columns of fields with another name. All other fields have the name of their column."""
+_TYPES: Mapping[str, Callable[[Any], Any]] = {"kind": PlanKind, "isolation_level": IsolationLevel}
+"""Types of fields whose column contains text."""
+
 
 def encode(
     pipeline: str, event_number: int, recorded_at: datetime, events: Iterable[ControlEvent]
@@ -46,206 +78,82 @@ def encode(
     Leaves out a row that equals another one, because `check_no_duplicates` would report it.
     """
     common = {"pipeline": pipeline, "event_number": event_number, "recorded_at": recorded_at}
-    rows = [{**common, **row} for event in events for row in _rows(event)]
+    rows = [
+        {**common, "event": _NAMES[type(event)], **_shared_columns(event), **place}
+        for event in events
+        # An event without partitions is one row, also a landing of a plan that missed every offset.
+        for place in _places(event) or [{}]
+    ]
     return list({frozenset(row.items()): row for row in rows}.values())
 
 
-def _rows(event: ControlEvent) -> list[Row]:
+def _shared_columns(event: ControlEvent) -> Row:
+    """Return the columns that are equal in all rows of an event."""
     match event:
-        case Started() | NewIncarnation():
-            return _start_rows(event)
-        case BackfillRequested():
-            return _backfill_rows(event)
+        case Planned(plan=plan):
+            return _plan_columns(plan)
+        case Landed(plan=plan, landing=landing):
+            shared = {**_plan_columns(plan), "replaces": None}
+            return {**shared, "table_version": landing.table_version}
+        case _:
+            return _columns(event)
+
+
+def _plan_columns(plan: Plan) -> Row:
+    requested_by, chunk = origin_columns(plan.origin)
+    origin = {"requested_by": requested_by, "chunk": chunk}
+    return {**_columns(plan), **origin, "fingerprint": plan.fingerprint}
+
+
+def _columns(value: Any) -> Row:
+    """Return the fields of a value by column, without those of `_PARTS`."""
+    found = {column: getattr(value, name) for name, column in _SINGLE_FIELDS[type(value)]}
+    return {
+        column: each.value if isinstance(each, Enum) else each for column, each in found.items()
+    }
+
+
+def _places(event: ControlEvent) -> list[Row]:
+    """Return the columns that differ between the rows of an event, by row."""
+    match event:
+        case Started(offsets=offsets, leader_epochs=epochs):
+            return [{**row, "leader_epoch": epochs.get(row["partition"])} for row in _at(offsets)]
+        case NewIncarnation(offsets=offsets):
+            return _at(offsets)
+        case UndoStarted() | NewEpoch():
+            return _at(event.committed)
+        case BackfillRequested(chunks=chunks):
+            numbered = enumerate(chunks, start=1)
+            return [{**row, "chunk": number} for number, chunk in numbered for row in _in(chunk)]
+        case LossAccepted(committed=committed):
+            return [
+                {**row, "committed_offset": committed[row["partition"]]} for row in _in(event.lost)
+            ]
         case Planned():
-            return _planned_rows(event.plan)
+            return [_columns(planned) for planned in event.plan.ranges]
         case Superseded():
-            return _superseded_rows(event)
-        case Adopted():
-            return [_plan_row(EventKind.ADOPTED, event)]
-        case Abandoned() | UndoStarted() | Undone():
-            return _decision_rows(event)
-        case Landed():
-            return _landed_rows(event)
-        case LossAccepted():
-            return _loss_rows(event)
-        case NewEpoch():
-            return _epoch_rows(event)
+            return [_count_columns(count) for count in event.counts]
+        case Landed(committed=committed):
+            return [
+                {**_count_columns(count), "committed_offset": committed.get(count.partition)}
+                for count in event.landing.counts
+            ]
+        case _:
+            return []
 
 
-def _start_rows(event: Started | NewIncarnation) -> list[Row]:
-    shared: Row = {
-        "event": EventKind.STARTED.value,
-        "cluster_id": event.cluster_id,
-        "topic": event.topic,
-        "topic_id": event.topic_id,
-        "requested_by": event.requested_by,
-        "reason": event.reason,
-    }
-    if isinstance(event, NewIncarnation):
-        shared["event"] = EventKind.NEW_INCARNATION.value
-    epochs = event.leader_epochs if isinstance(event, Started) else {}
-    return [
-        {
-            **shared,
-            "partition": partition,
-            "committed_offset": offset,
-            "leader_epoch": epochs.get(partition),
-        }
-        for partition, offset in sorted(event.offsets.items())
-    ]
+def _at(offsets: Mapping[int, int]) -> list[Row]:
+    return [{"partition": p, "committed_offset": offset} for p, offset in sorted(offsets.items())]
 
 
-def _backfill_rows(event: BackfillRequested) -> list[Row]:
-    shared: Row = {
-        "event": EventKind.BACKFILL_REQUESTED.value,
-        "cluster_id": event.cluster_id,
-        "topic": event.topic,
-        "topic_id": event.topic_id,
-        "requested_by": event.requested_by,
-        "readable_only": event.readable_only,
-        "replaces": event.replaces,
-        "reason": event.reason,
-    }
-    return [
-        {**shared, **place, "chunk": number}
-        for number, chunk in enumerate(event.chunks, start=1)
-        for place in _places(chunk)
-    ]
-
-
-def _places(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
+def _in(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
     for partition, some in sorted(spans.items()):
         for span in some:
             yield {"partition": partition, "start_offset": span.start, "end_offset": span.end}
 
 
-def _plan_row(kind: EventKind, event: Adopted | Abandoned | UndoStarted | Undone | NewEpoch) -> Row:
-    return {
-        "event": kind.value,
-        "plan_sequence": event.sequence,
-        "requested_by": event.requested_by,
-    }
-
-
-def _decision_rows(event: Abandoned | UndoStarted | Undone) -> list[Row]:
-    reason = {"reason": event.reason}
-    match event:
-        case Abandoned():
-            return [{**_plan_row(EventKind.ABANDONED, event), **reason}]
-        case UndoStarted():
-            shared = {**_plan_row(EventKind.UNDO_STARTED, event), **reason}
-            return _committed_rows(shared, event.committed)
-        case Undone(table_version=version):
-            return [{**_plan_row(EventKind.UNDONE, event), **reason, "table_version": version}]
-
-
-def _decision(kind: EventKind, rows: Sequence[Row]) -> Abandoned | UndoStarted | Undone:
-    decision = _plan_decision(rows[0])
-    if kind is EventKind.UNDONE:
-        return Undone(**decision, table_version=rows[0].get("table_version"))
-    if kind is EventKind.UNDO_STARTED:
-        return UndoStarted(**decision, committed=_committed(rows))
-    return Abandoned(**decision)
-
-
-def _planned_rows(plan: Plan) -> list[Row]:
-    shared = {**_plan_columns(plan, EventKind.PLANNED), "replaces": plan.replaces}
-    return [
-        {
-            **shared,
-            "partition": planned.partition,
-            "start_offset": planned.start,
-            "end_offset": planned.end,
-            "low_watermark": planned.low_watermark,
-            "log_end_offset": planned.log_end_offset,
-            "leader_epoch": planned.leader_epoch,
-        }
-        for planned in plan.ranges
-    ]
-
-
-def _landed_rows(event: Landed) -> list[Row]:
-    shared = _plan_columns(event.plan, EventKind.LANDED)
-    shared["table_version"] = event.landing.table_version
-    rows = [
-        {**shared, **_count(count), "committed_offset": event.committed.get(count.partition)}
-        for count in event.landing.counts
-    ]
-    # A plan that missed every offset has landed too: one row without a partition.
-    return rows or [shared]
-
-
-def _superseded_rows(event: Superseded) -> list[Row]:
-    shared: Row = {
-        "event": EventKind.SUPERSEDED.value,
-        "plan_sequence": event.sequence,
-        "superseded_by": event.by,
-        "topic_id": event.topic_id,
-    }
-    # If the plan keeps nothing: one row without a partition.
-    return [{**shared, **_count(count)} for count in event.counts] or [shared]
-
-
-def _count(count: RangeCount) -> Row:
-    return {
-        "partition": count.partition,
-        "start_offset": count.start,
-        "end_offset": count.end,
-        "records": count.records,
-        "gaps": count.gaps,
-        "unproven_gaps": count.unproven_gaps,
-    }
-
-
-def _epoch_rows(event: NewEpoch) -> list[Row]:
-    shared = {
-        **_plan_row(EventKind.NEW_EPOCH, event),
-        "epoch": event.epoch,
-        "table_version": event.table_version,
-        "missing_events": event.missing_events,
-        "reason": event.reason,
-    }
-    return _committed_rows(shared, event.committed)
-
-
-def _committed_rows(shared: Row, committed: Mapping[int, int]) -> list[Row]:
-    """Return a row for each partition's committed offset; without any, a row without partition."""
-    rows = [
-        {**shared, "partition": partition, "committed_offset": offset}
-        for partition, offset in sorted(committed.items())
-    ]
-    return rows or [shared]
-
-
-def _loss_rows(event: LossAccepted) -> list[Row]:
-    shared: Row = {
-        "event": EventKind.LOSS_ACCEPTED.value,
-        "topic": event.topic,
-        "topic_id": event.topic_id,
-        "requested_by": event.requested_by,
-        "reason": event.reason,
-    }
-    return [
-        {**shared, **place, "committed_offset": event.committed[place["partition"]]}
-        for place in _places(event.lost)
-    ]
-
-
-def _plan_columns(plan: Plan, kind: EventKind) -> Row:
-    requested_by, chunk = origin_columns(plan.origin)
-    return {
-        "event": kind.value,
-        "plan_sequence": plan.sequence,
-        "plan_kind": plan.kind.value,
-        "epoch": plan.epoch,
-        "cluster_id": plan.cluster_id,
-        "topic": plan.topic,
-        "topic_id": plan.topic_id,
-        "isolation_level": plan.isolation_level.value,
-        "requested_by": requested_by,
-        "chunk": chunk,
-        "fingerprint": plan.fingerprint,
-    }
+def _count_columns(count: RangeCount) -> Row:
+    return {**_columns(count), "gaps": count.gaps}
 
 
 def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEvent]]]:
@@ -291,80 +199,36 @@ def backfill_requests(history: Iterable[tuple[int, list[ControlEvent]]]) -> list
     return [event for event in events if isinstance(event, BackfillRequested)]
 
 
-_ORDER = {kind: position for position, kind in enumerate(EventKind)}
-
-
 def _event(
     pipeline: str, kind: EventKind, rows: Sequence[Row], plans: dict[int, Plan]
 ) -> ControlEvent | None:
     """Return the event of some rows; None for the landing of a plan whose own event is lost."""
-    first = rows[0]
-    match kind:
-        case EventKind.STARTED:
-            return Started(
-                **_topic_columns(rows),
-                leader_epochs=_by_partition(rows, "leader_epoch"),
-                reason=first.get("reason"),
-            )
-        case EventKind.NEW_INCARNATION:
-            return NewIncarnation(**_topic_columns(rows), reason=first["reason"])
-        case EventKind.BACKFILL_REQUESTED:
-            return _backfill(rows)
-        case EventKind.PLANNED:
-            plan = _plan(pipeline, rows)
-            plans[plan.sequence] = plan
-            return Planned(plan=plan)
-        case EventKind.SUPERSEDED | EventKind.LANDED:
-            return _counted_event(kind, rows, plans.get(first["plan_sequence"]))
-        case EventKind.ADOPTED:
-            return Adopted(sequence=first["plan_sequence"], requested_by=first["requested_by"])
-        case EventKind.ABANDONED | EventKind.UNDO_STARTED | EventKind.UNDONE:
-            return _decision(kind, rows)
-        case EventKind.LOSS_ACCEPTED:
-            return _loss(rows)
-        case EventKind.NEW_EPOCH:
-            return NewEpoch(
-                **_plan_decision(first),
-                epoch=first["epoch"],
-                table_version=first["table_version"],
-                committed=_committed(rows),
-                missing_events=first.get("missing_events") or 0,
-            )
+    if kind is EventKind.PLANNED:
+        plan = _value(Plan, rows, pipeline=pipeline)
+        plans[plan.sequence] = plan
+        return Planned(plan=plan)
+    if kind is EventKind.LANDED:
+        landing = _value(Landing, rows)
+        planned = plans.get(landing.sequence)
+        if planned is None:
+            return None
+        return Landed(plan=planned, landing=landing, committed=_by_partition(rows))
+    return _value(_KINDS[kind], rows)
 
 
-def _counted_event(
-    kind: EventKind, rows: Sequence[Row], plan: Plan | None
-) -> Superseded | Landed | None:
-    if kind is EventKind.SUPERSEDED:
-        return Superseded(
-            sequence=rows[0]["plan_sequence"],
-            by=rows[0]["superseded_by"],
-            topic_id=rows[0]["topic_id"],
-            counts=_counts(rows),
-        )
-    if plan is None:
-        return None
-    return Landed(plan=plan, landing=_landing(rows), committed=_committed(rows))
+def _value(cls: type[_T], rows: Sequence[Row], **given: Any) -> _T:
+    """Return a value from the rows of an event; a field with a null column gets its default."""
+    first, values = rows[0], given
+    for name, column in _SINGLE_FIELDS[cls]:
+        value = first.get(column)
+        if name not in given and value is not None:
+            values[name] = _TYPES[name](value) if name in _TYPES else value
+    for name in _PART_FIELDS[cls]:
+        values[name] = _PARTS[name](rows)
+    return cls(**values)
 
 
-def _plan_decision(row: Row) -> dict[str, Any]:
-    return {
-        "sequence": row["plan_sequence"],
-        "requested_by": row["requested_by"],
-        "reason": row["reason"],
-    }
-
-
-def _topic_columns(rows: Sequence[Row]) -> dict[str, Any]:
-    names = ("cluster_id", "topic", "topic_id", "requested_by")
-    return {**{name: rows[0][name] for name in names}, "offsets": _committed(rows)}
-
-
-def _committed(rows: Sequence[Row]) -> dict[int, int]:
-    return _by_partition(rows, "committed_offset")
-
-
-def _by_partition(rows: Sequence[Row], column: str) -> dict[int, int]:
+def _by_partition(rows: Sequence[Row], column: str = "committed_offset") -> dict[int, int]:
     """Return a column's values by partition, without the rows that have none."""
     return {row["partition"]: row[column] for row in rows if row.get(column) is not None}
 
@@ -375,75 +239,43 @@ def _spans(rows: Sequence[Row]) -> Mapping[int, SpanSet]:
     )
 
 
-def _backfill(rows: Sequence[Row]) -> BackfillRequested:
-    names = ("cluster_id", "topic", "topic_id", "requested_by", "readable_only")
+def _chunks(rows: Sequence[Row]) -> tuple[Mapping[int, SpanSet], ...]:
     chunks: dict[int, list[Row]] = {}
     for row in rows:
         chunks.setdefault(row["chunk"], []).append(row)
-    return BackfillRequested(
-        **{name: rows[0][name] for name in names},
-        chunks=tuple(_spans(chunks[number]) for number in sorted(chunks)),
-        replaces=bool(rows[0].get("replaces")),
-        reason=rows[0].get("reason"),
-    )
+    return tuple(_spans(chunks[number]) for number in sorted(chunks))
 
 
-def _loss(rows: Sequence[Row]) -> LossAccepted:
-    return LossAccepted(
-        topic=rows[0]["topic"],
-        topic_id=rows[0]["topic_id"],
-        lost=_spans(rows),
-        committed=_committed(rows),
-        requested_by=rows[0]["requested_by"],
-        reason=rows[0]["reason"],
-    )
-
-
-def _plan(pipeline: str, rows: Sequence[Row]) -> Plan:
-    first = rows[0]
-    ranges = sorted(
-        PlannedRange(
-            partition=row["partition"],
-            start=row["start_offset"],
-            end=row["end_offset"],
-            low_watermark=row["low_watermark"],
-            log_end_offset=row["log_end_offset"],
-            leader_epoch=row.get("leader_epoch"),
-        )
-        for row in rows
-    )
-    return Plan(
-        pipeline=pipeline,
-        sequence=first["plan_sequence"],
-        kind=PlanKind(first["plan_kind"]),
-        epoch=first["epoch"],
-        cluster_id=first["cluster_id"],
-        topic=first["topic"],
-        topic_id=first["topic_id"],
-        isolation_level=IsolationLevel(first["isolation_level"]),
-        origin=origin_of_columns(first["requested_by"], first.get("chunk")),
-        ranges=tuple(ranges),
-        replaces=bool(first.get("replaces")),
-    )
-
-
-def _landing(rows: Sequence[Row]) -> Landing:
-    return Landing(
-        sequence=rows[0]["plan_sequence"],
-        table_version=rows[0]["table_version"],
-        counts=_counts(rows),
-    )
+def _ranges(rows: Sequence[Row]) -> tuple[PlannedRange, ...]:
+    return tuple(sorted(_value(PlannedRange, [row]) for row in rows))
 
 
 def _counts(rows: Sequence[Row]) -> tuple[RangeCount, ...]:
-    ranges = [row for row in rows if row.get("partition") is not None]
-    return tuple(
-        RangeCount(
-            partition=row["partition"],
-            start=row["start_offset"],
-            end=row["end_offset"],
-            records=row["records"],
-            unproven_gaps=row.get("unproven_gaps") or 0,
-        )
-        for row in sorted(ranges, key=lambda row: (row["partition"], row["start_offset"]))
-    )
+    counts = (_value(RangeCount, [row]) for row in rows if row.get("partition") is not None)
+    return tuple(sorted(counts, key=lambda count: (count.partition, count.start)))
+
+
+_PARTS: Mapping[str, Callable[[Sequence[Row]], Any]] = {
+    "origin": lambda rows: origin_of_columns(rows[0]["requested_by"], rows[0].get("chunk")),
+    "offsets": _by_partition,
+    "committed": _by_partition,
+    "leader_epochs": lambda rows: _by_partition(rows, "leader_epoch"),
+    "lost": _spans,
+    "chunks": _chunks,
+    "ranges": _ranges,
+    "counts": _counts,
+}
+"""Reads a field that has more than one column or row, from all rows of an event."""
+
+_FIELDS: Mapping[type, tuple[str, ...]] = {
+    cls: tuple(each.name for each in fields(cls))
+    for cls in (*_NAMES, Plan, PlannedRange, Landing, RangeCount)
+}
+_SINGLE_FIELDS = {
+    cls: tuple((name, _COLUMNS.get(name, name)) for name in names if name not in _PARTS)
+    for cls, names in _FIELDS.items()
+}
+"""Fields that a single row contains, each with its column."""
+_PART_FIELDS = {
+    cls: tuple(name for name in names if name in _PARTS) for cls, names in _FIELDS.items()
+}
