@@ -35,7 +35,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.lake.errors import ForeignCommit
-from tidemark.repair.errors import NothingToDo, RebuildRequired
+from tidemark.repair.errors import NothingToDo
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -211,7 +211,7 @@ def test_i2_a_number_that_an_older_control_table_gives_out_again(
     pipeline.land(zombie)
     with pytest.raises(ForeignCommit):
         pipeline.ingest.execute(again.sequence)
-    with pytest.raises(RebuildRequired):
+    with pytest.raises(LedgerBehindTable):
         pipeline.repair.rewind("ann", "no")
     found = pipeline.repair.rebuild("ann", "a backup was put back")
     assert [plan.fingerprint for plan in found.unknown] == [zombie.fingerprint]

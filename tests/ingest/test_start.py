@@ -148,7 +148,7 @@ def test_a_started_pipeline_cannot_start_at_other_offsets(
     for dry_run in (True, False):
         with pytest.raises(AlreadyStarted) as refused:
             pipeline.starts.begin(found, WHO, reason, others=others, dry_run=dry_run)
-        assert refused.value.known == ((0, 4), (1, 4))
+        assert refused.value.known == ("0:4", "1:4")
         assert "consumer group 'old'" in str(refused.value)
     assert pipeline.control.rows == before
 
@@ -193,7 +193,7 @@ def test_one_of_two_concurrent_starts_wins(pipeline: MemoryPipeline) -> None:
     pipeline.control.before_append = overtake
     with pytest.raises(AlreadyStarted) as refused:
         pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
-    assert refused.value.known == ((0, 1), (1, 1))
+    assert refused.value.known == ("0:1", "1:1")
     assert pipeline.committed() == {0: 1, 1: 1}
 
 

@@ -53,7 +53,7 @@ _FORESEEN = frozenset(
         ),
         *("LostRange", "OffsetsDeleted", "PlanStillOpen", "BackfillAhead"),
         *("TopicRecreated", "EndBehindCommitted", "PartitionsShrunk"),
-        *("TableRestored", "LedgerBehindTable", "NothingToDo", "RebuildRequired"),
+        *("TableRestored", "LedgerBehindTable", "NothingToDo"),
         *("ControlTruncated", "RepairUnfinished", "RowsInDoubt"),
     }
 )

@@ -27,7 +27,6 @@ from tidemark.repair.errors import (
     NothingToDo,
     PlanLanded,
     PlanStillOpen,
-    RebuildRequired,
     RowsInDoubt,
 )
 
@@ -185,5 +184,5 @@ def _answer_recreated(pipeline: MemoryPipeline) -> None:
 def _answer_restored(pipeline: MemoryPipeline) -> None:
     try:
         rewind()(pipeline)
-    except RebuildRequired:
+    except LedgerBehindTable:
         rebuild()(pipeline)

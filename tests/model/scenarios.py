@@ -219,7 +219,6 @@ REPAIRED = GIVEN_UP | {
     "TableRestored",
     "LedgerBehindTable",
     "NothingToDo",
-    "RebuildRequired",
     "RepairUnfinished",
 }
 """And those about tables that are not of one history."""

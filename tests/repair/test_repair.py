@@ -22,7 +22,7 @@ from tidemark.core.errors import (
 from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.lake.errors import ForeignCommit
-from tidemark.repair.errors import NothingToDo, RebuildRequired, UnexplainedRows
+from tidemark.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.spec.model import StartPolicy
 
 
@@ -159,7 +159,7 @@ def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
     pipeline.control.newest.clear()
     with pytest.raises(LedgerBehindTable):
         pipeline.planner.plan("fourth")
-    with pytest.raises(RebuildRequired):
+    with pytest.raises(LedgerBehindTable):
         pipeline.repair.rewind("ann", "why")
     found = pipeline.repair.rebuild("ann", "disk was lost")
     assert [plan.sequence for plan in found.unknown] == [1, 2, 3]

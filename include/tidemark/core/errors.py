@@ -66,8 +66,8 @@ class TidemarkError(Exception):
     """Base class of all errors. A subclass is a keyword-only dataclass with four templates.
 
     A template is a format string (`str.format`) over the fields and properties of the error. A
-    tuple is formatted as a list with commas. A template may end a sentence after a value that ends
-    with a full stop.
+    tuple is formatted as a list with commas, a duration as `2 d 4 h`. A template may end a sentence
+    after a value that ends with a full stop.
 
     A class without `problem` is a base class of errors and is not raised itself.
 
@@ -116,6 +116,8 @@ class _TemplateValues(dict[str, object]):
 
     def __missing__(self, name: str) -> object:
         value = getattr(self._error, name)
+        if isinstance(value, timedelta):
+            return format_duration(value)
         return comma_list(value) if isinstance(value, tuple) else value
 
 

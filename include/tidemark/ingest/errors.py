@@ -189,35 +189,25 @@ class LogTruncated(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class AlreadyStarted(TerminalError):
-    """The pipeline has start offsets already."""
+    """The pipeline has start offsets already.
+
+    Attributes:
+        pipeline: Pipeline name.
+        wanted: The requested start offsets as `partition:offset`.
+        known: The recorded start offsets as `partition:offset`.
+        reason: Their recorded reason.
+    """
 
     pipeline: str
-    wanted: tuple[tuple[int, int], ...]
-    known: tuple[tuple[int, int], ...]
+    wanted: tuple[str, ...]
+    known: tuple[str, ...]
     reason: str
 
-    problem = (
-        "Pipeline {pipeline!r} started at {known_offsets} ({reason}) and cannot start at "
-        "{wanted_offsets}."
-    )
+    problem = "Pipeline {pipeline!r} started at {known} ({reason}) and cannot start at {wanted}."
     fix = (
         "To ingest earlier records, see `tidemark backfill --help`. To start at other offsets, "
         "create a spec with another name and target. See docs/runbook.md, AlreadyStarted."
     )
-
-    @property
-    def known_offsets(self) -> str:
-        """The recorded start offsets as `partition:offset`."""
-        return _positions(self.known)
-
-    @property
-    def wanted_offsets(self) -> str:
-        """The requested start offsets as `partition:offset`."""
-        return _positions(self.wanted)
-
-
-def _positions(positions: tuple[tuple[int, int], ...]) -> str:
-    return ", ".join(f"{partition}:{offset}" for partition, offset in positions)
 
 
 @dataclass(kw_only=True, eq=False)

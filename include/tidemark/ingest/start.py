@@ -234,8 +234,8 @@ def _check_same_start(
     ):
         raise AlreadyStarted(
             pipeline=ledger.pipeline,
-            wanted=tuple(sorted(found.offsets.items())),
-            known=tuple(sorted(ledger.starts.items())),
+            wanted=tuple(f"{p}:{offset}" for p, offset in sorted(found.offsets.items())),
+            known=tuple(f"{p}:{offset}" for p, offset in sorted(ledger.starts.items())),
             reason=ledger.start_reason or "by the spec's start policy",
         )
 

@@ -104,17 +104,3 @@ class UnexplainedRows(TerminalError):
         "Nothing was changed. Find the commit of the other program with DESCRIBE HISTORY, and "
         "RESTORE the table to the version before it."
     )
-
-
-@dataclass(kw_only=True, eq=False)
-class RebuildRequired(TerminalError):
-    """A rewind was requested, and the table has plans that the control table lacks."""
-
-    pipeline: str
-    unknown: tuple[int, ...]
-
-    problem = (
-        "Pipeline {pipeline!r} cannot be rewound: its control table lacks plan(s) {unknown}, which "
-        "have rows in the data table."
-    )
-    fix = "Run `tidemark control rebuild {pipeline} --dry-run`."

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import LedgerBehindTable, TidemarkError
 from tidemark.core.events import NewEpoch
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import SpanSet
@@ -24,7 +24,7 @@ from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader,
 from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 from tidemark.repair import rules as repair
-from tidemark.repair.errors import NothingToDo, RebuildRequired, UnexplainedRows
+from tidemark.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.repair.rules import Differences
 from tidemark.spec.model import PipelineSpec
 
@@ -78,7 +78,7 @@ class Repair:
 
         Raises:
             NothingToDo: The control table and the data table agree.
-            RebuildRequired: The table has plans that the ledger lacks; `rebuild` adds them.
+            LedgerBehindTable: The table has plans that the ledger lacks; `rebuild` adds them.
             UnexplainedRows: The table has rows that no plan explains; nothing is changed.
         """
         return retry_on_conflict(
@@ -103,8 +103,10 @@ class Repair:
         look = self._look(ledger, requested_by)
         found = look.found
         if found.unknown and not add_unknown:
-            raise RebuildRequired(
-                pipeline=self.spec.name, unknown=tuple(plan.sequence for plan in found.unknown)
+            raise LedgerBehindTable(
+                pipeline=self.spec.name,
+                sequence=found.unknown[-1].sequence,
+                newest=ledger.last_sequence,
             )
         if not found.any and self._agree(ledger):
             raise NothingToDo(

@@ -54,23 +54,13 @@ class RunwayTooShort(TerminalError):
     runway: timedelta
     limit: timedelta
 
-    problem = "Kafka will delete unread records of pipeline '{pipeline}' in {runway_text}."
-    expected = "at least {limit_text} (alarms.runway_minutes)"
-    actual = "{runway_text}"
+    problem = "Kafka will delete unread records of pipeline '{pipeline}' in {runway}."
+    expected = "at least {limit} (alarms.runway_minutes)"
+    actual = "{runway}"
     fix = (
         "Land the records now with `tidemark ingest {pipeline}`, or raise the topic's retention. "
         "`tidemark status {pipeline}` shows the partitions."
     )
-
-    @property
-    def runway_text(self) -> str:
-        """The time until the deletion, for people."""
-        return format_duration(self.runway)
-
-    @property
-    def limit_text(self) -> str:
-        """The limit, for people."""
-        return format_duration(self.limit)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -83,17 +73,12 @@ class PipelineStalled(TerminalError):
     limit: timedelta
 
     problem = "Pipeline '{pipeline}' has unread records and lands no plan."
-    expected = "a landing at least every {limit_text} (alarms.stalled_minutes)"
+    expected = "a landing at least every {limit} (alarms.stalled_minutes)"
     actual = "last landing {last_landing}, oldest unread record {record_age}"
     fix = (
         "Check in Airflow that the DAG is enabled, and why its last run failed. "
         "`tidemark status {pipeline}` shows the error that refuses the next run."
     )
-
-    @property
-    def limit_text(self) -> str:
-        """The limit, for people."""
-        return format_duration(self.limit)
 
     @property
     def last_landing(self) -> str:
@@ -116,20 +101,10 @@ class LagTooLong(TerminalError):
     lag_time: timedelta
     limit: timedelta
 
-    problem = "The oldest unread record of pipeline '{pipeline}' is {lag_time_text} old."
-    expected = "at most {limit_text} (alarms.lag_minutes)"
-    actual = "{lag_time_text}"
+    problem = "The oldest unread record of pipeline '{pipeline}' is {lag_time} old."
+    expected = "at most {limit} (alarms.lag_minutes)"
+    actual = "{lag_time}"
     fix = _CATCH_UP
-
-    @property
-    def lag_time_text(self) -> str:
-        """Age of the record, for people."""
-        return format_duration(self.lag_time)
-
-    @property
-    def limit_text(self) -> str:
-        """The limit, for people."""
-        return format_duration(self.limit)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -157,20 +132,14 @@ class PlanStuck(TerminalError):
     limit: timedelta | None
 
     problem = (
-        "Plan {sequence} of pipeline '{pipeline}' is open for {age_text}; "
-        "{runs} run(s) did not land it."
+        "Plan {sequence} of pipeline '{pipeline}' is open for {age}; {runs} run(s) did not land it."
     )
     expected = "{expected_landing}"
-    actual = "{runs} run(s) in {age_text}"
+    actual = "{runs} run(s) in {age}"
     fix = (
         "Run `tidemark {landing_command}`, which lands the plan or shows the error of its runs. "
         "Then see that error's section in docs/runbook.md."
     )
-
-    @property
-    def age_text(self) -> str:
-        """Time since the plan was recorded, for people."""
-        return format_duration(self.age)
 
     @property
     def expected_landing(self) -> str:
