@@ -310,12 +310,12 @@ def race_for_control(
 def repair_control(pair: list[KafkaFileLake]) -> None:
     """Every command of a pipeline with doubled events names them; then repair the table."""
     repair = DeltaControlRepair(str(control_of(pair[0])))
-    doubled = repair.repair(dry_run=True).doubled
+    doubled = repair.repair(dry_run=True).doubled_events
     for lake in pair:
         if lake.spec.name in doubled:
             with pytest.raises(ControlDoubled):
                 lake.control.ledger(lake.spec.name)
-    assert repair.repair().doubled == doubled
+    assert repair.repair().doubled_events == doubled
 
 
 @pytest.mark.parametrize("name", CONTROL_WRITERS)

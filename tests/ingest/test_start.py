@@ -52,7 +52,7 @@ def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryP
     """I3: exactly what lies behind the group's offsets is read; who and why can be queried."""
     done = pipeline.starts.begin(of_group({0: 4, 1: 10}), WHO, "moved")
     assert done.outcome is StartOutcome.RECORDED
-    assert [(p.partition, p.offset, p.named, p.lost) for p in done.partitions] == [
+    assert [(p.partition, p.offset, p.named_by_source, p.lost) for p in done.partitions] == [
         (0, 4, True, 0),
         (1, 10, True, 0),
     ]
@@ -91,7 +91,7 @@ def test_a_dry_run_of_a_start_writes_nothing(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
     seen = pipeline.starts.begin(given({0: 4, 1: 3}), WHO, dry_run=True)
     assert seen.outcome is StartOutcome.DRAFT
-    assert [(p.offset, p.low, p.end, p.lost) for p in seen.partitions] == [
+    assert [(p.offset, p.low_watermark, p.end, p.lost) for p in seen.partitions] == [
         (4, 6, 10, 2),
         (3, 0, 10, 0),
     ]
@@ -232,7 +232,7 @@ def test_others_sets_the_start_of_partitions_that_the_source_lacks(
         pipeline.starts.begin(of_group({0: 4}), WHO)
     assert refused.value.seen == "none for partition(s) 1"
     done = pipeline.starts.begin(of_group({0: 4}), WHO, others=others)
-    assert [(p.offset, p.named) for p in done.partitions] == [(4, True), (begins, False)]
+    assert [(p.offset, p.named_by_source) for p in done.partitions] == [(4, True), (begins, False)]
     assert pipeline.committed() == {0: 4, 1: begins}
 
 
@@ -286,7 +286,7 @@ def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeli
     pipeline.run("first")
     groups = MemoryGroups({"lag": {"events": {0: 2}, "prices": {0: 1}}})
     seen = exports(pipeline, groups).export("lag", dry_run=True)
-    assert [(p.partition, p.before, p.committed, p.end) for p in seen] == [
+    assert [(p.partition, p.before, p.committed_offset, p.end) for p in seen] == [
         (0, 2, 10, 10),
         (1, None, 10, 10),
     ]

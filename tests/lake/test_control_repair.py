@@ -130,13 +130,16 @@ def test_a_repair_writes_each_doubled_event_once(lake: FileLake) -> None:
     assert DeltaTable(uri).count() > rows
     repair = DeltaControlRepair(uri)
     shown = repair.repair(dry_run=True)
-    assert shown.doubled["events"] == tuple(range(1, ledgers[0].event_number + 1))
+    assert shown.doubled_events["events"] == tuple(range(1, ledgers[0].event_number + 1))
     version = DeltaTable(uri).version()
     with pytest.raises(ControlDoubled):
         lake.run(1)
     with pytest.raises(ControlDoubled):
         lake.repair.rebuild("ops", "doubled")
-    assert (DeltaTable(uri).version(), repair.repair().doubled) == (version, shown.doubled)
+    assert (DeltaTable(uri).version(), repair.repair().doubled_events) == (
+        version,
+        shown.doubled_events,
+    )
     assert [control.ledger(name) for name in names] == ledgers
     assert DeltaTable(uri).count() == rows
     assert repair.repair().as_record() == {"missing_files": [], "doubled_events": {}}
@@ -176,14 +179,14 @@ def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None
     uri = uri_of(lake)
     number = copy_oddly(uri, "events")
     repair = DeltaControlRepair(uri)
-    doubled = repair.repair(dry_run=True).doubled
+    doubled = repair.repair(dry_run=True).doubled_events
     assert doubled == {"events": (number,)}
     rows, version = DeltaTable(uri).count(), DeltaTable(uri).version()
     with pytest.raises(SetupError, match="a%20copy") as caught:
         repair.repair()
     assert "OPTIMIZE" in caught.value.rendered("fix")
     assert (DeltaTable(uri).count(), DeltaTable(uri).version()) == (rows, version)
-    assert repair.repair(dry_run=True).doubled == doubled
+    assert repair.repair(dry_run=True).doubled_events == doubled
 
 
 def test_a_file_of_another_pipeline_blocks_no_repair(lake: FileLake) -> None:
@@ -192,7 +195,7 @@ def test_a_file_of_another_pipeline_blocks_no_repair(lake: FileLake) -> None:
     copy_oddly(uri, "events", into="other")
     double(uri)
     repair = DeltaControlRepair(uri)
-    assert list(repair.repair().doubled) == ["events"]
+    assert list(repair.repair().doubled_events) == ["events"]
 
 
 # -- lost files ----------------------------------------------------------------------------------
@@ -220,8 +223,8 @@ def test_a_pipeline_works_again_after_it_lost_a_file_of_the_control_table(
     with pytest.raises(ControlFileMissing):
         lake.run(1)
     repair = DeltaControlRepair(uri_of(lake))
-    assert len(repair.repair(dry_run=True).missing) == 1
-    assert len(repair.repair().missing) == 1
+    assert len(repair.repair(dry_run=True).missing_files) == 1
+    assert len(repair.repair().missing_files) == 1
     with pytest.raises(ControlTruncated):
         lake.run(1)
     lake.repair.rebuild("ops", "a lost file")
@@ -270,7 +273,7 @@ def test_a_pipeline_works_again_after_a_damaged_file_was_moved_away(lake: FileLa
     with pytest.raises(ControlFileDamaged, match=file.name):
         repair.repair()
     file.rename(lake.root / "aside")
-    assert len(repair.repair().missing) == 1
+    assert len(repair.repair().missing_files) == 1
     with pytest.raises(ControlTruncated):
         lake.run(1)
     lake.repair.rebuild("ops", "a damaged file")

@@ -126,7 +126,7 @@ def _print_start(pipeline: str, done: StartResult) -> None:
         f"{pipeline}: {done.reason}",
         ("partition", "begins at", "low watermark", "end", "named by source"),
         [
-            (p.partition, p.offset, p.low, p.end, "yes" if p.named else "no")
+            (p.partition, p.offset, p.low_watermark, p.end, "yes" if p.named_by_source else "no")
             for p in done.partitions
         ],
     )
@@ -172,6 +172,6 @@ def export_offsets(
     print_table(
         f"{pipeline}: consumer group {group}",
         ("partition", "before", "committed offset", "end"),
-        [(p.partition, p.before, p.committed, p.end) for p in exported],
+        [(p.partition, p.before, p.committed_offset, p.end) for p in exported],
     )
     out.print("dry run: nothing was written" if dry_run else "exported")

@@ -232,8 +232,9 @@ def repair(
     if as_json:
         print_json({"outcome": outcome, **damage.as_record()})
         return
-    rows: list[tuple[str, Any]] = [("lost file", file) for file in damage.missing]
-    rows += [(f"doubled events of {name}", len(each)) for name, each in damage.doubled.items()]
+    rows: list[tuple[str, Any]] = [("lost file", file) for file in damage.missing_files]
+    doubled = damage.doubled_events.items()
+    rows += [(f"doubled events of {name}", len(each)) for name, each in doubled]
     print_table("Damage", ("what", "which, or how many"), rows)
     out.print("dry run: nothing was written" if not apply else outcome)
 

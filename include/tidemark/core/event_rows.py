@@ -138,7 +138,7 @@ def _places(event: ControlEvent) -> list[Row]:
                 {**_count_columns(count), "committed_offset": committed.get(count.partition)}
                 for count in event.landing.counts
             ]
-        case _:
+        case Adopted() | Abandoned() | Undone():
             return []
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from tidemark.core.events import Started
 from tidemark.core.ledger import Ledger
+from tidemark.core.plain import record_of
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.errors import AlreadyStarted, InvalidStart, NotLive
@@ -62,33 +63,26 @@ class PartitionStart:
     Attributes:
         partition: Partition number.
         offset: First offset to read.
-        low: Low watermark.
+        low_watermark: Low watermark.
         end: End of the readable log.
-        named: Whether the source has an offset of the partition.
+        named_by_source: Whether the source has an offset of the partition.
     """
 
     partition: int
     offset: int
-    low: int
+    low_watermark: int
     end: int
-    named: bool
+    named_by_source: bool
 
     @property
     def lost(self) -> int:
         """Deleted offsets after the start; the first plan raises `LostRange` for them."""
-        return max(0, self.low - self.offset)
+        return max(0, self.low_watermark - self.offset)
 
     def as_record(self) -> dict[str, Any]:
         """Return plain values, for `--json`."""
-        return {
-            "partition": self.partition,
-            "offset": self.offset,
-            "low_watermark": self.low,
-            "end": self.end,
-            "to_read": self.end - max(self.low, self.offset),
-            "deleted_unread": self.lost,
-            "named_by_source": self.named,
-        }
+        to_read = self.end - max(self.low_watermark, self.offset)
+        return record_of(self, to_read=to_read, deleted_unread=self.lost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +105,7 @@ class StartResult:
 
     def as_record(self) -> dict[str, Any]:
         """Return plain values, for `--json`."""
-        return {
-            "outcome": self.outcome.value,
-            "topic": self.topic,
-            "reason": self.reason,
-            "partitions": [each.as_record() for each in self.partitions],
-            "notes": list(self.notes),
-        }
+        return record_of(self)
 
 
 def group_position(
@@ -255,9 +243,9 @@ def _result(
             PartitionStart(
                 partition=partition,
                 offset=offset,
-                low=watermarks.partitions[partition].low,
+                low_watermark=watermarks.partitions[partition].low,
                 end=watermarks.partitions[partition].end,
-                named=partition in found.offsets,
+                named_by_source=partition in found.offsets,
             )
             for partition, offset in sorted(offsets.items())
         ),

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.core.errors import SetupError
+from tidemark.core.plain import record_of
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.delta_errors import is_delta_error
 from tidemark.lake.errors import (
@@ -63,19 +64,16 @@ class ControlDamage:
     """Damage of the control table.
 
     Attributes:
-        missing: Files that its log refers to and that do not exist.
-        doubled: Numbers of the doubled events, by pipeline.
+        missing_files: Files that its log refers to and that do not exist.
+        doubled_events: Numbers of the doubled events, by pipeline.
     """
 
-    missing: tuple[str, ...]
-    doubled: Mapping[str, tuple[int, ...]]
+    missing_files: tuple[str, ...]
+    doubled_events: Mapping[str, tuple[int, ...]]
 
     def as_record(self) -> dict[str, Any]:
-        """The damage as plain values, for `--json`."""
-        return {
-            "missing_files": list(self.missing),
-            "doubled_events": {name: list(numbers) for name, numbers in self.doubled.items()},
-        }
+        """Return the damage as plain values, for `--json`."""
+        return record_of(self)
 
 
 @contextmanager
@@ -145,13 +143,13 @@ class DeltaControlRepair:
             missing = () if open_if_exists(self._uri) is None else missing_files(self._uri)
             if dry_run and missing:
                 # The rest can be read once the log does not refer to these files.
-                return ControlDamage(missing=missing, doubled={})
+                return ControlDamage(missing_files=missing, doubled_events={})
             if missing:
                 self._remove_missing(missing)
             doubled = self._doubled()
             if not dry_run:
                 self._write_all_once(doubled)
-        return ControlDamage(missing=missing, doubled=doubled)
+        return ControlDamage(missing_files=missing, doubled_events=doubled)
 
     def _remove_missing(self, missing: Sequence[str]) -> None:
         table = DeltaTable(self._uri)

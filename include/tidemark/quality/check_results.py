@@ -170,10 +170,6 @@ class CheckResult:
         value = None if observed == MASKED else self.value
         return replace(self, observed=observed, value=value, examples=examples)
 
-    def as_record(self) -> dict[str, Any]:
-        """Return the result as plain values, for `--json` and the results table."""
-        return record_of(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:

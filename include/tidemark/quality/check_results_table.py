@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
 
+from tidemark.core.plain import record_of
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.shared_tables import append_shared
 from tidemark.lake.table_io import open_if_exists, query_rows
@@ -127,35 +129,23 @@ _CHECKED = """
 
 
 def _result(row: dict[str, Any]) -> CheckResult:
-    names = ("check", "column", "observed", "expectation", "passed")
-    return CheckResult(
-        **{name: row[name] for name in names},
-        severity=Severity(row["severity"]),
-        unexpected_count=row["unexpected_count"],
-        unexpected_percent=row["unexpected_percent"],
-        # Older tables lack these columns.
-        value=row.get("value"),
-        examples=tuple(Example(**each) for each in row.get("examples") or ()),
-    )
+    # Older tables lack some columns.
+    values: dict[str, Any] = {each.name: row.get(each.name) for each in fields(CheckResult)}
+    values["severity"] = Severity(row["severity"])
+    values["examples"] = tuple(Example(**each) for each in row.get("examples") or ())
+    return CheckResult(**values)
 
 
 def _rows(report: QualityReport) -> pa.Table:
-    rows = []
-    for position, result in enumerate(report.results):
-        record = result.as_record()
-        observed = record.pop("observed")
-        rows.append(
-            {
-                "pipeline": report.pipeline,
-                "plan_sequence": report.plan_sequence,
-                "table_version": report.table_version,
-                "kind": str(report.kind),
-                "run_at": report.run_at,
-                "outcome": str(report.outcome),
-                "position": position,
-                "observed": None if observed is None else str(observed),
-                "data_docs": report.data_docs,
-                **record,
-            }
-        )
+    shared = record_of(report, without=["results", "run_at"], outcome=report.outcome)
+    rows = [
+        {
+            **shared,
+            **record_of(result),
+            "run_at": report.run_at,
+            "position": position,
+            "observed": None if result.observed is None else str(result.observed),
+        }
+        for position, result in enumerate(report.results)
+    ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemark.core import plan_rules as planning
+from tidemark.core.plain import record_of
 from tidemark.ingest.errors import NothingLanded, NotLive
 from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
@@ -42,23 +43,18 @@ class ExportedOffset:
     Attributes:
         partition: The partition.
         before: The group's offset before the export; None without one.
-        committed: The pipeline's committed offset, which the export writes.
+        committed_offset: The pipeline's committed offset, which the export writes.
         end: End of the readable log.
     """
 
     partition: int
     before: int | None
-    committed: int
+    committed_offset: int
     end: int
 
     def as_record(self) -> dict[str, Any]:
         """Return plain values, for `--json`."""
-        return {
-            "partition": self.partition,
-            "before": self.before,
-            "committed_offset": self.committed,
-            "end": self.end,
-        }
+        return record_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +102,7 @@ class Exports:
             ExportedOffset(
                 partition=partition,
                 before=before.get(partition),
-                committed=offset,
+                committed_offset=offset,
                 end=watermarks.partitions[partition].end,
             )
             for partition, offset in committed.items()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tidemark.core.errors import SetupError
+from tidemark.core.plain import record_of
 from tidemark.lake.local_files import locked, read_json, replace_text, translate_os_errors
 from tidemark.spark import processes, sockets
 from tidemark.spark.connect import SUBMIT_ADVICE
@@ -89,7 +90,7 @@ class ServerStatus:
 
     def as_record(self) -> dict[str, Any]:
         """Return the status as plain values for `--json`, without the token."""
-        return {**asdict(self), "log": str(self.log)}
+        return record_of(self, log=str(self.log))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
