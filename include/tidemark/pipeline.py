@@ -334,17 +334,13 @@ class Pipeline:
         """Checks landed plans, with Spark if their suite needs Spark."""
         from tidemark.quality.check_results_table import DeltaCheckResults
         from tidemark.quality.gx.checker import GreatExpectationsQuality
-        from tidemark.quality.range_figures import range_figures
         from tidemark.quality.service import Quality
-        from tidemark.quality.top_key import top_key
 
         spec, layout = self.kafka_spec, self.environment.layout
         checker = GreatExpectationsQuality(
             spark=self.environment.sessions.shared,
             suites=layout.expectations,
             home=layout.quality_home,
-            ranges=range_figures,
-            top_key=top_key,
             results=self._armed("results", DeltaCheckResults(layout.quality_results)),
         )
         return Quality(

@@ -39,9 +39,7 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.gx.checker import GreatExpectationsQuality
 from tidemark.quality.publication import PublicationStatus, effective_decisions
 from tidemark.quality.publication_table import DeltaPublicationTable
-from tidemark.quality.range_figures import range_figures
 from tidemark.quality.service import Quality
-from tidemark.quality.top_key import top_key
 from tidemark.repair.errors import PlanLanded
 from tidemark.report.errors import TableDiffers
 
@@ -330,8 +328,6 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
         spark=lambda: spark,
         suites=home,
         home=home,
-        ranges=range_figures,
-        top_key=top_key,
         results=DeltaCheckResults(str(lake.root / "results")),
     )
     quality = Quality(

@@ -19,8 +19,6 @@ from tidemark.quality.check_results import (
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.gx.checker import GreatExpectationsQuality
 from tidemark.quality.gx.docs import DocsFolders, write_index
-from tidemark.quality.range_figures import range_figures
-from tidemark.quality.top_key import top_key
 
 BRONZE = pa.schema(
     [
@@ -78,8 +76,6 @@ def check_without_a_suite(folder: Path, records: int) -> QualityReport:
         spark=no_session,
         suites=folder,
         home=folder / "quality",
-        ranges=range_figures,
-        top_key=top_key,
         results=DeltaCheckResults(str(folder / "results")),
     )
     ref = BatchRef(

@@ -40,9 +40,7 @@ from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.gx.checker import GreatExpectationsQuality
 from tidemark.quality.gx.suite import BATCH_COLUMNS
-from tidemark.quality.range_figures import range_figures
 from tidemark.quality.suite_draft import draft
-from tidemark.quality.top_key import top_key
 from tidemark.typed.profile import Profile
 
 SHIPPED = PROJECT / "include" / "expectations"
@@ -112,8 +110,6 @@ class Check:
             spark=lambda: spark,
             suites=self.suites,
             home=self.home,
-            ranges=range_figures,
-            top_key=top_key,
             results=DeltaCheckResults(self.results_table),
         )
 
@@ -398,8 +394,6 @@ def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path)
         spark=lost_session,
         suites=tmp_path,
         home=tmp_path / "quality",
-        ranges=range_figures,
-        top_key=top_key,
         results=DeltaCheckResults(str(tmp_path / "results")),
     )
     ref = BatchRef(pipeline="prices", table=table, table_version=0, plan_sequence=1)

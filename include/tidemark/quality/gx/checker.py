@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from tidemark.lake.local_files import translate_os_errors
 from tidemark.quality.check_results import BatchExpectation, BatchRef, CheckResult, QualityReport
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.checks import RangeFigures, TopKey, figures
+from tidemark.quality.checks import figures
 from tidemark.quality.drift import MAX_HISTORY, drifts
 from tidemark.quality.gx.docs import DocsFolders, write_checks, write_index
 from tidemark.quality.gx.suite import BUILT_IN_SUITE, Suite, load_suite
+from tidemark.quality.range_figures import range_figures
+from tidemark.quality.top_key import top_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +44,6 @@ class GreatExpectationsQuality:
         spark: Callable[[], SparkSession],
         suites: Path,
         home: Path,
-        ranges: Callable[[BatchRef, Sequence[BatchExpectation]], Sequence[RangeFigures]],
-        top_key: Callable[[BatchRef], TopKey],
         results: DeltaCheckResults,
     ) -> None:
         """Create the checker. Opens and starts nothing.
@@ -52,15 +52,11 @@ class GreatExpectationsQuality:
             spark: Returns the session that reads batches; called when a check needs it.
             suites: Folder of suite files.
             home: Folder of Data Docs.
-            ranges: Returns the figures of each planned range of a batch.
-            top_key: Returns the most frequent key of a batch.
             results: The results table.
         """
         self._spark = spark
         self._suites = suites
         self._home = home
-        self._ranges = ranges
-        self._top_key = top_key
         self._results = results
 
     def check(
@@ -83,7 +79,7 @@ class GreatExpectationsQuality:
             EngineFailed: An expectation could not be evaluated.
             StorageFailure: A table cannot be read, or a page cannot be written.
         """
-        loaded = BUILT_IN_SUITE if suite is None else self.load_suite(suite)
+        loaded = BUILT_IN_SUITE if suite is None else load_suite(self._suites / f"{suite}.json")
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
         if loaded.expectations:
             import_ahead()
@@ -114,11 +110,11 @@ class GreatExpectationsQuality:
     def _built_in_results(
         self, ref: BatchRef, expected: Sequence[BatchExpectation], suite: Suite
     ) -> list[CheckResult]:
-        key = self._top_key(ref)
+        key = top_key(ref)
         if suite.masked:
             # A masked column may be derived from the key.
             key = replace(key, key=None)
-        measured = figures(self._ranges(ref, expected), key, expected)
+        measured = figures(range_figures(ref, expected), key, expected)
         measured |= drifts(measured, self._results.earlier_figures(ref, MAX_HISTORY))
         return [check.result(measured[check.name]) for check in suite.checks.values()]
 
@@ -140,10 +136,6 @@ class GreatExpectationsQuality:
         validated = validation.validate_rows(context, ref.pipeline, suite, rows)
         results = validation.row_results(suite, validated)
         return results, partial(publish, context, validated, ref, run_at)
-
-    def load_suite(self, name: str) -> Suite:
-        """Return a suite of the folder; see `suite.load_suite`."""
-        return load_suite(self._suites / f"{name}.json")
 
     def record(self, report: QualityReport) -> None:
         """Append a report to the results table, as a new attempt."""
