@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,9 @@ from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.support.lake import Lake
+    from tidemark.dev.broker import BrokerStatus
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +40,12 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
     session.stop()
     # py4j tells of closed connections when the interpreter ends, to a stream that is gone by then.
     logging.getLogger("py4j").setLevel(logging.ERROR)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
+    """A lake of this test's own; `lake.of(topic)` is a pipeline over a topic."""
+    from tests.support.lake import Lake
+
+    connection = {"bootstrap.servers": broker.bootstrap}
+    return Lake(session=spark, root=tmp_path, connection=connection)

@@ -159,8 +159,7 @@ def test_missing_ranges_of_an_earlier_plan_are_landed() -> None:
     """A plan that was given up, by its number."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
-    plan = pipeline.planner.plan("run").plan
-    assert plan is not None
+    plan = pipeline.plan("run")
     pipeline.abandon.abandon(plan.sequence, "ops", "too much")
     assert missing(preview(pipeline, select(plan=plan.sequence))) == {0: [(0, 10)]}
     with pytest.raises(UnknownPlan):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from tests.support.plans import make_plan
 from tests.support.services import NOW
@@ -15,16 +16,22 @@ from tidemark.core.events import (
     BackfillRequested,
     ControlEvent,
     Landed,
+    LossAccepted,
+    NewEpoch,
+    NewIncarnation,
     Planned,
     Started,
     Superseded,
     Undone,
+    UndoStarted,
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind, PlannedRange
 from tidemark.core.watermarks import Position
+
+LOST = {0: SpanSet.of([Span(5, 7), Span(9, 11)])}
 
 
 def history() -> list[tuple[int, list[ControlEvent]]]:
@@ -76,11 +83,34 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
     ]
 
 
+def decisions() -> list[tuple[int, list[ControlEvent]]]:
+    """An operator's decisions after `history`, with the values that are easily lost."""
+    far = 2**62
+    ann: dict[str, Any] = {"requested_by": "cli:ann:1", "reason": "why"}
+    plan, other = make_plan((0, far, far + 3), sequence=5), make_plan((0, 50, 53), sequence=6)
+    missed = Landing(sequence=5, table_version=8, counts=())
+    count = RangeCount(partition=0, start=50, end=53, records=1, unproven_gaps=1)
+    unproven = Landing(sequence=6, table_version=7, counts=(count,))
+    epoch = NewEpoch(epoch=1, table_version=10, sequence=7, committed={0: 7, 1: 0}, **ann)
+    topic = {"cluster_id": "other", "topic": "events", "topic_id": "id-2"}
+    return [
+        (8, [Planned(plan=other), Landed(plan=other, landing=unproven, committed={0: 5})]),
+        (9, [LossAccepted(topic="events", topic_id="id-1", lost=LOST, committed={0: 7}, **ann)]),
+        (10, [UndoStarted(sequence=1, committed={0: 0, 1: 0}, **ann)]),
+        (11, [Undone(sequence=1, table_version=9, **ann), Undone(sequence=6, **ann)]),
+        (12, [Planned(plan=plan), Landed(plan=plan, landing=missed, committed={})]),
+        (13, [epoch]),
+        (14, [replace(epoch, epoch=2, table_version=11, committed={}, missing_events=2)]),
+        (15, [NewIncarnation(**topic, offsets={0: 2, 1: far}, **ann)]),
+    ]
+
+
 def test_events_decode_from_their_rows_in_any_order() -> None:
     """Encoding and decoding is the identity, whatever order a reader returns rows in."""
-    rows = [row for n, events in history() for row in encode("events", n, NOW, events)]
+    recorded = [*history(), *decisions()]
+    rows = [row for n, events in recorded for row in encode("events", n, NOW, events)]
     Random(7).shuffle(rows)
-    assert decode("events", rows) == history()
+    assert decode("events", rows) == recorded
 
 
 def test_equal_events_of_a_commit_are_encoded_once() -> None:
@@ -102,6 +132,21 @@ def test_ledger_state_follows_from_its_events() -> None:
     assert ledger.open_plan(PlanKind.LIVE) is None
     assert ledger.plan_requested_by(RunOrigin("test:later")) == 1
     assert [str(span) for span in ledger.covered_or_planned(0)] == ["[0, 5)", "[9, 12)"]
+
+
+def test_ledger_follows_decisions() -> None:
+    """Losses, undone plans, epochs and incarnations."""
+    recorded = [*history(), *decisions()]
+    after = {number: Ledger.fold("events", recorded[:number]) for number in range(9, 16)}
+    assert after[9].accepted_losses == after[14].accepted_losses == LOST
+    assert [after[9].committed_offset(p) for p in (0, 1)] == [7, 3]
+    assert (after[10].plans[1].held_now, after[10].plans[1].undoing) == (None, True)
+    assert [after[11].plans[n].undone_version for n in (1, 6)] == [9, None]
+    assert after[12].plans[5].held_now == Landing(sequence=5, table_version=8, counts=())
+    assert (after[14].epoch, after[14].epoch_version, after[14].next_sequence) == (2, 11, 8)
+    new = after[15]
+    assert (new.cluster_id, new.topic_id, new.starts) == ("other", "id-2", {0: 2, 1: 2**62})
+    assert (new.accepted_losses, new.covered(0), new.next_sequence) == ({}, SpanSet(), 8)
 
 
 def test_chain_position_is_the_furthest_landed_end_or_the_start_offset() -> None:

@@ -12,22 +12,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.crashes import Site
-from tests.support.lake import Lake
 from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
-from tidemark.dev.broker import BrokerStatus
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
-    """A lake of this test's own; `lake.of(topic)` is a pipeline over a topic."""
-    connection = {"bootstrap.servers": broker.bootstrap}
-    return Lake(session=spark, root=tmp_path, connection=connection)
 
 
 @pytest.fixture(scope="session")

@@ -287,8 +287,7 @@ def test_an_engine_failure_after_retention_deleted_records_is_a_lost_range() -> 
     """S7: the named error at once, not after retries that cannot help."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
-    plan = pipeline.planner.plan("test").plan
-    assert plan is not None
+    plan = pipeline.plan("test")
 
     def deleted(_plan: Plan) -> None:
         pipeline.kafka.delete_records("events", 0, 5)

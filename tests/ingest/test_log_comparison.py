@@ -126,8 +126,7 @@ def test_undo_recovers_from_a_log_truncated_between_plan_and_landing(
     """The plan lands what the log has then; leader epochs cannot show that it read all of it."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 40)
-    plan = pipeline.planner.plan("before").plan
-    assert plan is not None
+    plan = pipeline.plan("before")
     lose(pipeline, 20)
     pipeline.produce(0, 30, LATER_MS)
     pipeline.ingest.execute(plan.sequence)
@@ -172,8 +171,7 @@ def test_an_open_plan_after_a_truncation_can_be_abandoned(
     """Its own end is not there any more."""
     pipeline = landed(10)
     pipeline.produce(0, 20)
-    plan = pipeline.planner.plan("before").plan
-    assert plan is not None
+    plan = pipeline.plan("before")
     lose(pipeline, 15)
     with pytest.raises(EndBehindCommitted) as caught:
         pipeline.ingest.execute(plan.sequence)

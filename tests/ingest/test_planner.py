@@ -131,8 +131,7 @@ def test_i5_a_plan_that_landed_unrecorded_is_found_and_recorded_by_the_planner()
     """The data table's log is the truth: no Spark is needed to finish the bookkeeping."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
-    plan = pipeline.planner.plan("run-1").plan
-    assert plan is not None
+    plan = pipeline.plan("run-1")
     pipeline.table.land(plan)
     pipeline.produce(0, 2)
     assert pipeline.planner.plan("run-2").outcome is PlanOutcome.NEW
@@ -148,8 +147,7 @@ def test_i2_two_planners_that_find_a_landing_do_not_make_two_plans() -> None:
     """
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
-    plan = pipeline.planner.plan("run-1").plan
-    assert plan is not None
+    plan = pipeline.plan("run-1")
     pipeline.table.land(plan)
     pipeline.produce(0, 2)
     rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table)
@@ -222,8 +220,7 @@ def test_i7_a_backfill_at_higher_offsets_does_not_hide_a_truncation() -> None:
     """The live chain read before the cut and committed after the backfill was planned."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
-    live = pipeline.planner.plan("a").plan
-    assert live is not None
+    live = pipeline.plan("a")
 
     def cut_and_backfill(_: Plan) -> None:
         pipeline.table.before_commit = lambda _plan: None
@@ -478,8 +475,7 @@ def test_a_preview_includes_a_landing_that_is_not_recorded(more: int) -> None:
     """The run records it first, and so answers something else than that it takes the plan over."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
-    plan = pipeline.planner.plan("dead").plan
-    assert plan is not None
+    plan = pipeline.plan("dead")
     pipeline.land(plan)
     pipeline.produce(0, more)
     before = pipeline.ledger.event_number

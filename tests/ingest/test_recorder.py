@@ -79,8 +79,7 @@ def test_i3_a_plan_that_missed_everything_is_read_again(pipeline: MemoryPipeline
 
 def test_gaps_that_kafka_deleted_before_the_check_stay_unproven(pipeline: MemoryPipeline) -> None:
     """A driver died before it recorded, retention went on: the engine's word is told as such."""
-    plan = pipeline.planner.plan("first").plan
-    assert plan is not None
+    plan = pipeline.plan("first")
     pipeline.table.land(plan)
     pipeline.kafka.delete_records("events", 0, 6)
     pipeline.ingest.execute(plan.sequence)
@@ -95,8 +94,7 @@ def test_gaps_are_not_proven_if_the_topic_is_recreated_during_the_check(
     pipeline: MemoryPipeline,
 ) -> None:
     """The evidence must be of the planned topic until the end."""
-    plan = pipeline.planner.plan("first").plan
-    assert plan is not None
+    plan = pipeline.plan("first")
     read = pipeline.kafka.read
 
     def remade(*arguments):  # type: ignore[no-untyped-def]

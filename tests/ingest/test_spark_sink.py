@@ -35,16 +35,9 @@ from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-
-@pytest.fixture
-def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
-    """A lake of this test's own; `lake.of(topic)` is a pipeline over a topic."""
-    connection = {"bootstrap.servers": broker.bootstrap}
-    return Lake(session=spark, root=tmp_path, connection=connection)
 
 
 # -- what lands ----------------------------------------------------------------------------------

@@ -56,13 +56,6 @@ FAR_MS = [
 """Moments without a date; Spark fails at some of them."""
 
 
-@pytest.fixture
-def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
-    """A lake of this test's own."""
-    connection = {"bootstrap.servers": broker.bootstrap}
-    return Lake(session=spark, root=tmp_path, connection=connection)
-
-
 @contextmanager
 def default_zone(session: SparkSession, name: str) -> Iterator[None]:
     """Run Spark's JVM in a time zone."""

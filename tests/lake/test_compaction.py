@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -339,31 +338,6 @@ def test_files_that_an_undo_has_rewritten_are_compacted(lake: FileLake) -> None:
     compact(lake)
     assert len(DeltaTable(lake.uri).file_uris()) == 1
     assert lake.verified() == [(15, 15)]
-
-
-def test_files_with_nested_columns_that_lost_rows_are_compacted(tmp_path: Path) -> None:
-    """The same in structs, lists and maps, as typed tables have them."""
-    kinds = {
-        "n": pa.int64(),
-        "struct": pa.struct([("a", pa.string()), ("n", pa.int64())]),
-        "list": pa.list_(pa.struct([("a", pa.string())])),
-        "map": pa.map_(pa.string(), pa.list_(pa.binary())),
-    }
-    kept = {"struct": {"a": "é", "n": 1}, "list": [{"a": "y"}, None], "map": [("k", [b"v", None])]}
-    for number in range(0, 6, 3):
-        rows = [{"n": number}, {"n": number + 1, **kept}, {"n": number + 2}]
-        write_deltalake(tmp_path, pa.Table.from_pylist(rows, pa.schema(kinds)), mode="append")
-        DeltaTable(tmp_path).delete("n % 3 = 0")
-    before = rows_by_number(tmp_path)
-    assert Compaction(str(tmp_path)).run() == 2
-    assert rows_by_number(tmp_path) == before
-    assert [row["n"] for row in before] == [1, 2, 4, 5]
-
-
-def rows_by_number(uri: Path) -> list[dict[str, Any]]:
-    """All rows, by column `n`."""
-    rows: list[dict[str, Any]] = pa.table(DeltaTable(uri).scan()).to_pylist()
-    return sorted(rows, key=lambda row: int(row["n"]))
 
 
 @pytest.mark.parametrize("value", ["a b", "ü/%", "x=y", "prices@july", "#?"])

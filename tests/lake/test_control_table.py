@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from unittest.mock import Mock
 
 import duckdb
@@ -25,6 +25,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tests.conftest import PROJECT
+from tests.core.test_events import decisions, history
 from tests.support.memory import MemoryControlTable
 from tests.support.plans import MemoryPipeline, make_plan, wanted
 from tests.support.plans import append_events as append
@@ -108,81 +109,14 @@ def test_reading_does_not_create_anything(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_i4_events_come_back_as_they_were_recorded(table: ControlTable) -> None:
-    """Plans, owners, landings, gaps and positions survive the table."""
-    first = make_plan((0, 0, 5), (1, 3, 9))
-    backfill = make_plan((0, 7, 9), (0, 11, 12), sequence=2, kind=PlanKind.BACKFILL)
-    append(table, "events", started({0: 0, 1: 3}), Planned(plan=first))
-    append(table, "events", Adopted(sequence=1, requested_by="test:later"))
-    ledger = append(table, "events", Planned(plan=backfill))
-    after = append(table, "events", landed(ledger, first, gaps=1))
-    assert after.event_number == 4
-    assert (after.cluster_id, after.topic_id) == ("memory", "id-1")
-    assert after.plans[1].plan == first
-    assert after.plans[1].requesters == ("test:1", "test:later")
-    assert after.plans[1].held_now == landed(ledger, first, gaps=1).landing
-    assert after.plans[2].plan == backfill
-    assert after.plans[2].plan.fingerprint == backfill.fingerprint
-    assert [record.plan.sequence for record in after.open_plans()] == [2]
-    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 5, 1: 9}
-
-
-def test_decisions_come_back_as_they_were_recorded(table: ControlTable) -> None:
-    """Losses, incarnations, rewinds and epochs survive the table, and the ledger follows them."""
-    plan = make_plan((0, 0, 5), (1, 3, 9))
-    append(table, "events", started({0: 0, 1: 3}), Planned(plan=plan))
-    ledger = table.ledger("events")
-    append(table, "events", landed(ledger, plan))
-    lost = {0: SpanSet.of([Span(5, 7), Span(9, 11)])}
-    loss = LossAccepted(
-        topic="events",
-        topic_id="id-1",
-        lost=lost,
-        committed={0: 7},
-        requested_by="test:1",
-        reason="gone",
-    )
-    after = append(table, "events", loss)
-    assert after.accepted_losses == lost
-    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 7, 1: 9}
-    decision: dict[str, Any] = {"requested_by": "test:2", "reason": "restored"}
-    after = append(
-        table,
-        "events",
-        Undone(sequence=1, **decision),
-        NewEpoch(
-            epoch=1,
-            table_version=8,
-            sequence=4,
-            committed={0: 0, 1: 3},
-            missing_events=2,
-            **decision,
-        ),
-    )
-    assert (after.plans[1].held_now, after.plans[1].abandoned) == (None, "restored")
-    assert (after.epoch, after.epoch_version, after.next_sequence) == (1, 8, 5)
-    assert after.accepted_losses == lost
-    assert {p: after.committed_offset(p) for p in (0, 1)} == {0: 0, 1: 3}
-    after = append(
-        table,
-        "events",
-        NewIncarnation(
-            cluster_id="other", topic="events", topic_id="id-2", offsets={0: 2}, **decision
-        ),
-    )
-    assert (after.cluster_id, after.topic_id, after.starts) == ("other", "id-2", {0: 2})
-    assert (after.accepted_losses, after.covered(0)) == ({}, SpanSet())
-    assert after.next_sequence == 5
-
-
-def test_a_landing_that_missed_everything_is_a_landing(table: ControlTable) -> None:
-    """A plan of which no offset could be accounted for is settled all the same."""
-    plan = make_plan((0, 0, 5))
-    append(table, "events", started({0: 0}), Planned(plan=plan))
-    nothing = Landing(sequence=1, table_version=3, counts=())
-    after = append(table, "events", Landed(plan=plan, landing=nothing, committed={}))
-    assert after.plans[1].held_now == nothing
-    assert after.committed_offset(0) == 0
+def test_i4_events_of_every_kind_come_back_as_they_were_recorded(table: ControlTable) -> None:
+    """The ledger of the table is the ledger of the events."""
+    recorded = [*history(), *decisions()]
+    for _, events in recorded:
+        append(table, "events", *events)
+    assert table.ledger("events") == Ledger.fold("events", recorded)
+    kinds = {type(event) for _, events in recorded for event in events}
+    assert kinds == set(get_args(ControlEvent))
 
 
 def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None:
@@ -195,16 +129,6 @@ def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None
     assert table.recorded_at("events", EventKind.LANDED) == {1: NOW}
     assert table.recorded_at("events", EventKind.PLANNED) == {1: NOW}
     assert table.recorded_at("others", EventKind.PLANNED) == {}
-
-
-def test_unproven_gaps_are_recorded_separately(table: ControlTable) -> None:
-    """What only the engine vouches for stays visible as such."""
-    plan = make_plan((0, 0, 5))
-    append(table, "events", started({0: 0}), Planned(plan=plan))
-    count = RangeCount(partition=0, start=0, end=5, records=2, unproven_gaps=1)
-    landing = Landing(sequence=1, table_version=3, counts=(count,))
-    after = append(table, "events", Landed(plan=plan, landing=landing, committed={0: 5}))
-    assert after.plans[1].held_now == landing
 
 
 def test_i7_events_that_a_restore_took_away_are_missed(tmp_path: Path) -> None:
@@ -476,14 +400,6 @@ def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:
     assert "unproven_gaps" in {field.name for field in DeltaTable(uri).schema().fields}
 
 
-def test_s4_offsets_of_64_bits_are_kept(table: ControlTable) -> None:
-    """Offsets beyond 32 bits come back exactly."""
-    far = 2**62
-    ledger = append(table, "events", started({0: far}), Planned(plan=make_plan((0, far, far + 3))))
-    assert ledger.starts == {0: far}
-    assert ledger.plans[1].plan.ranges[0].end == far + 3
-
-
 def test_s2_of_two_writers_with_one_ledger_the_second_is_refused(table: ControlTable) -> None:
     """The loser's events are nowhere, and it can go on from a fresh ledger."""
     ledger = append(table, "events", started({0: 0}))
@@ -494,17 +410,6 @@ def test_s2_of_two_writers_with_one_ledger_the_second_is_refused(table: ControlT
     assert table.ledger("events").plans[1].plan == make_plan((0, 0, 5))
     after = append(table, "events", Adopted(sequence=1, requested_by="test:again"))
     assert after.event_number == 3
-
-
-def test_s2_a_first_writer_with_an_empty_ledger_is_refused_if_it_is_second(
-    table: ControlTable,
-) -> None:
-    """Nobody begins a pipeline twice."""
-    empty = CheckedLedger(table.ledger("events"))
-    table.append(empty, [started({0: 0})], NOW)
-    with pytest.raises(ControlConflict):
-        table.append(empty, [started({0: 7})], NOW)
-    assert table.ledger("events").starts == {0: 0}
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 4, 40])
@@ -557,18 +462,6 @@ def test_every_commit_carries_its_event_number_as_a_transaction(tmp_path: Path) 
     assert added == [0, 1, 1, 1, 1]
 
 
-def test_a_lower_version_from_a_fresh_snapshot_writes_no_commit(tmp_path: Path) -> None:
-    """What delta-rs would let through is refused before anything is written."""
-    table = DeltaControlTable(str(tmp_path / "control"))
-    for offset in range(3):
-        append(table, "events", started({offset: offset}))
-    before = commits(tmp_path / "control")
-    stale = CheckedLedger(Ledger(pipeline="events", event_number=1))
-    with pytest.raises(ControlConflict):
-        table.append(stale, [started({9: 9})], NOW)
-    assert commits(tmp_path / "control") == before
-
-
 def test_rows_cannot_be_deleted(tmp_path: Path) -> None:
     """I4: what was recorded stays, and Delta's own writers keep to it."""
     table = DeltaControlTable(str(tmp_path / "control"))
@@ -576,20 +469,6 @@ def test_rows_cannot_be_deleted(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"(?i)append"):
         DeltaTable(str(tmp_path / "control")).delete()
     assert table.ledger("events").starts == {0: 0}
-
-
-def test_a_compacted_and_checkpointed_table_reads_the_same(tmp_path: Path) -> None:
-    """Maintenance changes files, not events."""
-    table = DeltaControlTable(str(tmp_path / "control"))
-    for offset in range(5):
-        append(table, "events", started({offset: offset}))
-    before = table.ledger("events")
-    maintained = DeltaTable(str(tmp_path / "control"))
-    maintained.optimize.compact()
-    maintained.create_checkpoint()
-    assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
-    assert table.ledger("events") == before
-    assert append(table, "events", started({5: 5})).event_number == 6
 
 
 # -- Delta: real processes -----------------------------------------------------------------------
@@ -730,7 +609,7 @@ def test_processes_that_use_it_end_well(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> str:
+def documented(tmp_path: Path) -> str:
     """A table with live plans, a gap, a backfill, a takeover, an open plan and two pipelines."""
     uri = str(tmp_path / "control")
     table = DeltaControlTable(uri)
@@ -944,9 +823,9 @@ def test_the_pages_view_is_what_the_ledger_holds(tmp_path: Path) -> None:
         )
 
 
-def test_the_pages_queries_answer_in_duckdb(history: str) -> None:
+def test_the_pages_queries_answer_in_duckdb(documented: str) -> None:
     """Every query of docs/control-table.md, unchanged, over delta-rs's scan."""
-    offset_ranges = pa.table(DeltaTable(history).scan())
+    offset_ranges = pa.table(DeltaTable(documented).scan())
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("offset_ranges", offset_ranges)
@@ -954,11 +833,11 @@ def test_the_pages_queries_answer_in_duckdb(history: str) -> None:
 
 
 @pytest.mark.spark
-def test_the_pages_queries_answer_in_spark(history: str, spark: SparkSession) -> None:
+def test_the_pages_queries_answer_in_spark(documented: str, spark: SparkSession) -> None:
     """Every query of docs/control-table.md, unchanged, after the page's own way to open it."""
     opening = re.search(r"```sql\n(CREATE OR REPLACE TEMPORARY.*?);\n```", PAGE.read_text(), re.S)
     assert opening is not None
-    spark.sql(opening[1].replace(".tidemark/lakehouse/control/offset_ranges", history))
+    spark.sql(opening[1].replace(".tidemark/lakehouse/control/offset_ranges", documented))
     try:
         assert answers_of(lambda sql: spark.sql(sql).collect()) == ANSWERS
     finally:
@@ -982,12 +861,12 @@ def test_the_page_explains_every_event() -> None:
 
 
 @pytest.mark.spark
-def test_every_reader_sees_the_same_rows(history: str, spark: SparkSession) -> None:
+def test_every_reader_sees_the_same_rows(documented: str, spark: SparkSession) -> None:
     """Spark, Polars, DuckDB and delta-rs agree on every column of every row."""
-    scanned = pa.table(DeltaTable(history).scan()).select(COLUMNS.names)
+    scanned = pa.table(DeltaTable(documented).scan()).select(COLUMNS.names)
     by_delta_rs = [tuple(row.values()) for row in scanned.to_pylist()]
-    by_polars = polars.read_delta(history).select(COLUMNS.names).rows()
-    by_spark = spark.read.format("delta").load(history).select(*COLUMNS.names).collect()
+    by_polars = polars.read_delta(documented).select(COLUMNS.names).rows()
+    by_spark = spark.read.format("delta").load(documented).select(*COLUMNS.names).collect()
     with duckdb.connect() as connection:
         connection.register("scanned", scanned)
         by_duckdb = connection.execute("SELECT * FROM scanned").fetchall()

@@ -23,7 +23,7 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignCommit
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 Row = tuple[int, int]
 SCHEMA = pa.schema(
@@ -58,12 +58,6 @@ def counts(uri: Path, plan: Plan) -> list[int]:
 
 
 # -- is it there ---------------------------------------------------------------------------------
-
-
-def test_without_a_table_nothing_has_landed(tmp_path: Path) -> None:
-    """And looking makes none."""
-    assert DeltaDataTable(str(tmp_path / "table")).find_landing(make_plan((0, 0, 5))) is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_is_found_by_its_fingerprint(tmp_path: Path) -> None:
@@ -176,13 +170,6 @@ def test_compaction_before_a_landing_does_not_confuse_its_counts(tmp_path: Path)
 
 
 # -- what Spark writes ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
-    """A lake of this test's own; `lake.of(topic)` is a pipeline over a topic."""
-    connection = {"bootstrap.servers": broker.bootstrap}
-    return Lake(session=spark, root=tmp_path, connection=connection)
 
 
 def counts_by_rows(lake: Lake) -> dict[tuple[int, int], int]:

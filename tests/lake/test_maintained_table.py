@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,11 +21,9 @@ from tidemark.core.errors import SetupError, TableRestored
 from tidemark.core.events import Planned
 from tidemark.core.ledger import Ledger
 from tidemark.lake import maintained_table as maintained_table
-from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.errors import ClockDiffers, CompactionConflict, EngineFailed, ForeignTable
+from tidemark.lake.errors import ClockDiffers, EngineFailed, ForeignTable
 from tidemark.lake.maintained_table import DeltaMaintainedTable
-from tidemark.lake.rewriting import Rewrite
 from tidemark.lake.unreferenced_files import StoredFile
 from tidemark.maintenance.errors import RetentionTooShort
 from tidemark.maintenance.rules import MaintenanceOutcome, finished_plans_of
@@ -98,66 +96,6 @@ def test_compacted_files_have_the_same_encoding_as_landed_files(lake: FileLake) 
     assert columns["offset"].statistics.max == 5
     assert columns["value"].statistics.null_count == 0
     assert "RLE_DICTIONARY" not in columns["value"].encodings
-
-
-class Overtaken(Compaction):
-    """Another process commits while a compaction works."""
-
-    other: Callable[[], object]
-
-    def rewrite(self, partition: Mapping[str, str] | None = None) -> list[Rewrite]:
-        rewrites = super().rewrite(partition)
-        self.other()
-        return rewrites
-
-
-class OvertakenTable(DeltaMaintainedTable):
-    """Upkeep whose compactions meet another commit each time."""
-
-    other: Callable[[], object]
-
-    def _compaction(self) -> Compaction:
-        compaction = Overtaken(self._uri)
-        compaction.other = self.other
-        return compaction
-
-
-def overtaken(lake: FileLake, other: Callable[[], object]) -> OvertakenTable:
-    """Upkeep of the lake's table that meets another commit each time."""
-    maintained = OvertakenTable(str(lake.uri), "events")
-    maintained.other = other
-    return maintained
-
-
-def test_a_compaction_keeps_the_files_of_a_concurrent_landing(lake: FileLake) -> None:
-    """No conflict: the compaction keeps what it did not read."""
-    lake.run(3)
-    lake.run(3)
-    maintained = overtaken(lake, lambda: lake.run(2))
-    assert (
-        lake.maintenance(table=maintained).maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
-    )
-    assert lake.verified() == [(8, 8)]
-    assert len(DeltaTable(lake.uri).file_uris()) == 2
-
-
-def test_a_compaction_does_not_restore_concurrently_removed_rows(lake: FileLake) -> None:
-    """The compaction is tried again, a bounded number of times, and then left to the next one."""
-    plans = [lake.run(3) for _ in range(5)]
-    left = iter(plans)
-    maintained = overtaken(lake, lambda: lake.table.remove_rows(next(left)))
-    with pytest.raises(CompactionConflict):
-        maintained.compact()
-    done = lake.maintenance(table=maintained).maintain(WEEK)
-    assert (done.outcome, done.replaced) == (MaintenanceOutcome.COMPACTION_DEFERRED, 0)
-    assert lake.rows() == [(0, offset) for offset in (12, 13, 14)]
-    once = iter([plans[4]])
-    maintained.other = lambda: [lake.table.remove_rows(plan) for plan in once]
-    lake.run(2)
-    assert (
-        lake.maintenance(table=maintained).maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
-    )
-    assert lake.rows() == [(0, 15), (0, 16)]
 
 
 def test_files_written_before_a_compaction_land_after_it(lake: FileLake) -> None:

@@ -41,7 +41,7 @@ from tidemark.repair.rules import newest_plans
 from tidemark.spec.decode import Part
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -365,13 +365,6 @@ def test_rows_of_returns_rows_with_altered_timestamps(tmp_path: Path) -> None:
 
 
 # -- tables that Spark wrote ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def lake(spark: SparkSession, broker: BrokerStatus, tmp_path: Path) -> Lake:
-    """A lake of this test's own."""
-    connection = {"bootstrap.servers": broker.bootstrap}
-    return Lake(session=spark, root=tmp_path, connection=connection)
 
 
 AWKWARD = [

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.plans import make_plan
 from tidemark.core.accounting import Landing, RangeCount
-from tidemark.core.origins import RunOrigin
-from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.watermarks import IsolationLevel
 from tidemark.quality.check_results import (
     MASKED,
     BatchExpectation,
@@ -133,18 +131,7 @@ def test_a_report_as_record_has_json_types() -> None:
 
 def test_a_landing_yields_one_expectation_for_each_range() -> None:
     """With the recorded number of records."""
-    plan = Plan(
-        pipeline="prices",
-        sequence=1,
-        kind=PlanKind.LIVE,
-        epoch=0,
-        cluster_id="C",
-        topic="prices",
-        topic_id="T1",
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        origin=RunOrigin("test"),
-        ranges=(PlannedRange(partition=0, start=5, end=9, low_watermark=0, log_end_offset=9),),
-    )
+    plan = make_plan((0, 5, 9), topic_id="T1")
     landing = Landing(
         sequence=1,
         table_version=0,

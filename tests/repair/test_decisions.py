@@ -82,8 +82,7 @@ def test_a_loss_inside_an_open_plan_is_refused_until_it_is_abandoned(
     pipeline: MemoryPipeline,
 ) -> None:
     """The plan could still land what its driver has read."""
-    plan = pipeline.planner.plan("second").plan
-    assert plan is not None
+    plan = pipeline.plan("second")
     pipeline.kafka.delete_records("events", 0, 7)
     with pytest.raises(PlanStillOpen):
         pipeline.decisions.accept_loss((), "ann", "why")
@@ -143,8 +142,7 @@ def test_new_incarnation_is_refused_while_a_plan_of_the_old_topic_is_open(
     pipeline: MemoryPipeline,
 ) -> None:
     """Its driver may be about to land."""
-    plan = pipeline.planner.plan("second").plan
-    assert plan is not None
+    plan = pipeline.plan("second")
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(PlanStillOpen):
         pipeline.decisions.new_incarnation("ann", "why")

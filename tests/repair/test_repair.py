@@ -68,8 +68,7 @@ def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
     assert ledger.epoch > 0
     assert pipeline.committed() == read_positions(pipeline) == {0: 5, 1: 5}
     assert [ledger.plans[n].abandoned for n in (1, 2, 3)] == [None, "bad deploy", "bad deploy"]
-    plan = pipeline.planner.plan("fourth").plan
-    assert plan is not None
+    plan = pipeline.plan("fourth")
     assert plan.sequence == 4
     drain(pipeline)
 
@@ -78,11 +77,9 @@ def test_a_run_whose_plan_was_rewound_plans_again(pipeline: MemoryPipeline) -> N
     """Clearing the old run reads what the RESTORE took; one whose rows are there reads nothing."""
     pipeline.table.restore(1)
     pipeline.repair.rewind("ann", "why")
-    kept = pipeline.planner.plan("first").plan
-    assert kept is not None
+    kept = pipeline.plan("first")
     assert kept.sequence == 1
-    again = pipeline.planner.plan("third").plan
-    assert again is not None
+    again = pipeline.plan("third")
     assert again.sequence == 4
     drain(pipeline)
 
@@ -90,8 +87,7 @@ def test_a_run_whose_plan_was_rewound_plans_again(pipeline: MemoryPipeline) -> N
 def test_i4_a_driver_of_an_older_epoch_lands_nothing(pipeline: MemoryPipeline) -> None:
     """It was on its way when the table was rewound: the fence stops it, its plan is given up."""
     pipeline.produce(0, 3)
-    zombie = pipeline.planner.plan("fourth").plan
-    assert zombie is not None
+    zombie = pipeline.plan("fourth")
     pipeline.table.restore(2)
     pipeline.repair.rewind("ann", "why")
     rows = list(pipeline.table.rows)
@@ -107,8 +103,7 @@ def test_i4_a_driver_that_landed_before_a_rewind_records_nothing_after_it(
 ) -> None:
     """It found its commit, then the table was restored and rewound, then it wakes."""
     pipeline.produce(0, 3)
-    plan = pipeline.planner.plan("fourth").plan
-    assert plan is not None
+    plan = pipeline.plan("fourth")
     ingest = pipeline.ingest
 
     def rewound(_ledger: object) -> None:
@@ -127,8 +122,7 @@ def test_i5_a_commit_that_a_restore_removed_before_its_recording_is_not_recorded
 ) -> None:
     """Its commit is in the log; its rows are not in the table."""
     pipeline.produce(0, 3)
-    plan = pipeline.planner.plan("fourth").plan
-    assert plan is not None
+    plan = pipeline.plan("fourth")
     pipeline.table.land(plan)
     pipeline.table.restore(3)
     with pytest.raises(TableRestored):
@@ -155,8 +149,7 @@ def test_a_restore_to_a_version_before_a_rewind_is_detected(pipeline: MemoryPipe
 def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
     """From nothing: positions, plans and gaps are those of before, and nothing lands twice."""
     before = pipeline.ledger
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    pipeline.control.clear()
     with pytest.raises(LedgerBehindTable):
         pipeline.planner.plan("fourth")
     with pytest.raises(LedgerBehindTable):
@@ -179,8 +172,7 @@ def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
 
 def test_i5_a_rebuild_uses_rows_if_the_log_has_lost_the_commits(pipeline: MemoryPipeline) -> None:
     """Commits older than the log's retention tell nothing: the rows' own columns do."""
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    pipeline.control.clear()
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
     # A gap at the end of a plan is no row: it is unread, and nothing lands for it.
@@ -220,10 +212,8 @@ def test_i5_a_truncated_control_table_is_refused_and_rebuilt(
 def test_i2_a_zombie_of_a_lost_ledger_lands_nothing(pipeline: MemoryPipeline) -> None:
     """A plan that only the lost control table knew must not land beside its successor."""
     pipeline.produce(0, 3)
-    zombie = pipeline.planner.plan("fourth").plan
-    assert zombie is not None
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    zombie = pipeline.plan("fourth")
+    pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
     pipeline.table.land(zombie)
     drain(pipeline)
@@ -233,10 +223,8 @@ def test_i2_a_zombie_of_an_epoch_without_landings_lands_nothing(pipeline: Memory
     """The newest epoch may be in no table at all."""
     pipeline.table.restore(2)
     pipeline.repair.rewind("ann", "why")
-    zombie = pipeline.planner.plan("fourth").plan
-    assert zombie is not None
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    zombie = pipeline.plan("fourth")
+    pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
     pipeline.table.land(zombie)
     drain(pipeline)
@@ -248,8 +236,7 @@ def test_backfills_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
     plan = pipeline.planner.backfill(wanted((0, 20, 22)), RunOrigin("backfill")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
     assert pipeline.ledger.plans[4].plan.kind is plan.kind
     drain(pipeline)
@@ -262,8 +249,7 @@ def test_old_incarnations_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
     pipeline.produce(0, 4)
     pipeline.decisions.new_incarnation("ann", "why")
     pipeline.run("fourth")
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
     assert pipeline.committed() == read_positions(pipeline) == {0: 4, 1: 0}
     pipeline.produce(1, 3)
@@ -340,8 +326,7 @@ def test_i4_a_repair_records_a_plan_that_lands_just_before_its_fence(
 ) -> None:
     """The repair looks again once the fence is up."""
     pipeline.produce(0, 3)
-    plan = pipeline.planner.plan("fourth").plan
-    assert plan is not None
+    plan = pipeline.plan("fourth")
     pipeline.table.restore(2)
     table, fence_chains = pipeline.table, pipeline.table.fence_chains
 
@@ -374,8 +359,7 @@ def test_i3_a_rebuilt_partition_does_not_start_at_a_backfill() -> None:
     backfill = made.planner.backfill(wanted((0, 50, 60)), RunOrigin("backfill")).plan
     assert backfill is not None
     made.ingest.execute(backfill.sequence)
-    made.control.rows.clear()
-    made.control.newest.clear()
+    made.control.clear()
     made.repair.rebuild("ann", "why")
     drain(made)
 
@@ -385,8 +369,7 @@ def test_i3_a_rebuild_from_rows_leaves_out_gaps_that_kafka_deleted(
 ) -> None:
     """Nobody knows any more whether it was read: it is a loss to be accepted."""
     pipeline.kafka.delete_records("events", 0, 15)
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    pipeline.control.clear()
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
     with pytest.raises(LostRange) as told:
@@ -406,13 +389,11 @@ def test_i2_a_zombie_landing_under_a_reassigned_number_is_recorded(
     backup = MemoryControlTable(
         rows=list(pipeline.control.rows), newest=dict(pipeline.control.newest)
     )
-    zombie = pipeline.planner.plan("fourth").plan
-    assert zombie is not None
+    zombie = pipeline.plan("fourth")
     pipeline.control = backup
     pipeline.produce(0, 5)
     pipeline.spec = replace(pipeline.spec, records_per_run=limit)
-    again = pipeline.planner.plan("fourth again").plan
-    assert again is not None
+    again = pipeline.plan("fourth again")
     assert again.sequence == zombie.sequence
     pipeline.table.land(zombie)
     with pytest.raises(ForeignCommit):
@@ -431,8 +412,7 @@ def test_i2_a_zombie_landing_is_not_mistaken_for_a_plan_of_other_partitions(
     backup = MemoryControlTable(
         rows=list(pipeline.control.rows), newest=dict(pipeline.control.newest)
     )
-    zombie = pipeline.planner.plan("fourth").plan
-    assert zombie is not None
+    zombie = pipeline.plan("fourth")
     pipeline.control = backup
     pipeline.produce(1, 3)
     pipeline.planner.backfill(wanted((1, 15, 18)), RunOrigin("other"))
@@ -460,8 +440,7 @@ def test_i5_a_rebuild_from_rows_separates_nested_backfills(deleted: int) -> None
     pipeline.run("the rest")
     before = pipeline.visible_identities()
     pipeline.kafka.delete_records("events", 0, deleted)
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    pipeline.control.clear()
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
     if deleted:
@@ -478,11 +457,9 @@ def test_i4_the_number_of_a_plan_that_a_restore_removed_is_not_reassigned(
 ) -> None:
     """With the control table lost as well, only the data table's log remembers it."""
     pipeline.table.restore(2)
-    pipeline.control.rows.clear()
-    pipeline.control.newest.clear()
+    pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
-    plan = pipeline.planner.plan("again").plan
-    assert plan is not None
+    plan = pipeline.plan("again")
     assert plan.sequence == 4
     drain(pipeline)
 

@@ -144,8 +144,7 @@ def test_a_row_outside_landed_ranges_is_unexpected(
 def test_rows_of_a_plan_that_is_landing_are_no_difference(pipeline: MemoryPipeline) -> None:
     """Its commit is not recorded yet. Rows of an earlier topic are no difference either."""
     pipeline.produce(0, 4)
-    plan = pipeline.planner.plan("second").plan
-    assert plan is not None
+    plan = pipeline.plan("second")
     pipeline.table.land(plan)
     assert not pipeline.verify.verify().differences
     pipeline.ingest.execute(plan.sequence)

@@ -269,6 +269,11 @@ class MemoryControlTable:
         self.rows += encode(ledger.pipeline, number, recorded_at, events)
         self.newest[ledger.pipeline] = number
 
+    def clear(self) -> None:
+        """Lose the table."""
+        self.rows.clear()
+        self.newest.clear()
+
     def restore(self, pipeline: str, event_number: int) -> None:
         """What a RESTORE does: rows go, what the log has seen stays."""
         self.rows = [

@@ -111,6 +111,12 @@ class MemoryPipeline(Services):
         """The table lands plans itself."""
         return self.table
 
+    def plan(self, requested_by: str) -> Plan:
+        """Make a plan; there must be something to do."""
+        plan = self.planner.plan(requested_by).plan
+        assert plan is not None
+        return plan
+
     def run(self, requested_by: str) -> Plan | None:
         """Plan and, if there is something to do, ingest."""
         plan = self.planner.plan(requested_by).plan

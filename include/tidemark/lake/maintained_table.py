@@ -82,14 +82,11 @@ class DeltaMaintainedTable:
         Concurrent landings continue, and their files stay unchanged.
         """
         with translate_read_errors(self._uri, "compacting the table"):
-            replaced = self._compaction().run()
+            replaced = Compaction(self._uri).run()
             if replaced:
                 # Readers need not replay the added and removed files.
                 DeltaTable(self._uri).create_checkpoint()
         return replaced
-
-    def _compaction(self) -> Compaction:
-        return Compaction(self._uri)
 
     def remove_unreferenced(
         self,
