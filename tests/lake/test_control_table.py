@@ -55,7 +55,6 @@ from tidemark.lake.conditional_writes import PROOF_PREFIX
 from tidemark.lake.control_table import COLUMNS, DeltaControlTable
 from tidemark.lake.errors import ControlConflict
 from tidemark.lake.ledger_summary import read_pipeline_rows
-from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.lake.table_io import arrow_table
 
 if TYPE_CHECKING:
@@ -148,20 +147,6 @@ def test_i7_events_that_a_restore_took_away_are_missed(tmp_path: Path) -> None:
     after = append(delta, "events", Planned(plan=make_plan((0, 0, 9))))
     # Whoever goes on without looking does not hide the gap.
     assert (after.event_number, after.missing_events) == (3, 1)
-
-
-def test_compaction_changes_files_and_no_event(tmp_path: Path) -> None:
-    """One file instead of many, the same ledger, and the next writer goes on."""
-    table = DeltaControlTable(str(tmp_path / "control"))
-    append(table, "events", started({0: 0}))
-    for sequence in range(1, 6):
-        append(table, "events", Planned(plan=make_plan((0, 0, 5), sequence=sequence)))
-    stale = CheckedLedger(table.ledger("events"))
-    assert DeltaMaintainedTable(str(tmp_path / "control")).compact() == 6
-    assert len(DeltaTable(str(tmp_path / "control")).file_uris()) == 1
-    assert table.ledger("events") == stale
-    table.append(stale, [Adopted(sequence=5, requested_by="test:again")], NOW)
-    assert table.ledger("events").event_number == 7
 
 
 def test_a_cached_summary_is_read_again_after_a_write(

@@ -93,8 +93,11 @@ def _shared_columns(event: ControlEvent) -> Row:
         case Planned(plan=plan):
             return _plan_columns(plan)
         case Landed(plan=plan, landing=landing):
-            shared = {**_plan_columns(plan), "replaces": None}
-            return {**shared, "table_version": landing.table_version}
+            return {
+                **_plan_columns(plan),
+                "replaces": None,
+                "table_version": landing.table_version,
+            }
         case _:
             return _columns(event)
 
@@ -265,7 +268,7 @@ _PARTS: Mapping[str, Callable[[Sequence[Row]], Any]] = {
     "ranges": _ranges,
     "counts": _counts,
 }
-"""Reads a field that has more than one column or row, from all rows of an event."""
+"""Reads a field from all rows of an event; each other field is a column of its rows."""
 
 _FIELDS: Mapping[type, tuple[str, ...]] = {
     cls: tuple(each.name for each in fields(cls))
