@@ -76,21 +76,6 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
     return lake
 
 
-def plan_replacing(lake: FileLake, *ranges: tuple[int, int, int]) -> Plan:
-    """Plan offsets once more."""
-    request = replace(wanted(*ranges), replaces=True)
-    plan = lake.planner.backfill(request, RunOrigin(f"replace {ranges}")).plan
-    assert plan is not None
-    return plan
-
-
-def land_again(lake: FileLake, *ranges: tuple[int, int, int]) -> Plan:
-    """Plan offsets once more and land them."""
-    plan = plan_replacing(lake, *ranges)
-    lake.ingest.execute(plan.sequence)
-    return plan
-
-
 def held(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
     """Partition and offset of every row, by the plan that its row names."""
     found: dict[int, list[tuple[int, int]]] = {}
@@ -133,7 +118,7 @@ EVERYTHING = places(0, *range(15)) + places(1, *range(5))
 def test_a_replacement_swaps_old_and_new_rows_in_one_commit(lake: FileLake) -> None:
     """In the middle of one plan's range and over the end of it into another plan's."""
     before = DeltaTable(lake.uri).version()
-    plan = land_again(lake, (0, 4, 6), (0, 8, 12))
+    plan = lake.land_again((0, 4, 6), (0, 8, 12))
     assert DeltaTable(lake.uri).version() == before + 1
     assert lake.rows(before) == lake.rows() == EVERYTHING
     assert held(lake) == {
@@ -147,7 +132,7 @@ def test_a_replacement_swaps_old_and_new_rows_in_one_commit(lake: FileLake) -> N
 
 def test_a_replacement_does_not_move_committed_offsets(lake: FileLake) -> None:
     """I3: a replacement changes nothing about what is read next."""
-    land_again(lake, (0, 0, 15))
+    lake.land_again((0, 0, 15))
     assert lake.control.summary("events").committed_offset(0) == 15
     newest = lake.run(3)
     assert [(r.partition, r.start, r.end) for r in newest.ranges] == [(0, 15, 18)]
@@ -157,7 +142,7 @@ def test_a_replacement_does_not_move_committed_offsets(lake: FileLake) -> None:
 def test_a_replacement_also_lands_missing_offsets(lake: FileLake) -> None:
     """One plan for both; nobody reads the new part again."""
     lake.kafka.produce("events", 1, 2, timestamp_ms=1_000)
-    plan = land_again(lake, (1, 3, 7))
+    plan = lake.land_again((1, 3, 7))
     assert held(lake)[plan.sequence] == places(1, 3, 4, 5, 6)
     assert lake.control.summary("events").committed_offset(1) == 7
     assert lake.planner.plan("run").outcome is PlanOutcome.NOTHING
@@ -167,13 +152,13 @@ def test_a_replacement_also_lands_missing_offsets(lake: FileLake) -> None:
 def test_a_replacement_of_unread_offsets_replaces_nothing(lake: FileLake) -> None:
     """It is a backfill as any other."""
     lake.kafka.produce("events", 1, 2, timestamp_ms=1_000)
-    assert not plan_replacing(lake, (1, 5, 7)).replaces
+    assert not lake.plan_replacing((1, 5, 7)).replaces
 
 
 def test_a_replacement_can_be_replaced(lake: FileLake) -> None:
     """Whoever came last holds them."""
-    land_again(lake, (0, 2, 8))
-    land_again(lake, (0, 6, 9))
+    lake.land_again((0, 2, 8))
+    lake.land_again((0, 6, 9))
     assert held(lake)[3] == places(0, 2, 3, 4, 5)
     assert held(lake)[4] == places(0, 6, 7, 8)
     assert told(lake) == held(lake)
@@ -189,14 +174,14 @@ def test_a_replacement_corrects_changed_rows(lake: FileLake) -> None:
     )
     with pytest.raises(TableDiffers):
         lake.verified()
-    land_again(lake, (0, 0, 10))
+    lake.land_again((0, 0, 10))
     assert lake.verified()[0] == (15, 15)
 
 
 def test_replaced_rows_have_the_columns_of_a_landing(lake: FileLake) -> None:
     """Types and values, but for the plan that brought them."""
     before = _by_place(lake)
-    land_again(lake, (0, 0, 15), (1, 0, 5))
+    lake.land_again((0, 0, 15), (1, 0, 5))
     after = _by_place(lake)
     assert after.schema == before.schema
     assert after.to_pylist() == before.to_pylist()
@@ -213,7 +198,7 @@ def test_one_replacement_covers_hundreds_of_ranges(tmp_path: Path) -> None:
     lake = FileLake(root=tmp_path)
     lake.run(800)
     every_second = [(0, offset, offset + 1) for offset in range(0, 800, 2)]
-    plan = land_again(lake, *every_second)
+    plan = lake.land_again(*every_second)
     assert len(held(lake)[plan.sequence]) == len(held(lake)[1]) == 400
     assert told(lake) == held(lake)
     assert lake.verified()[0] == (800, 800)
@@ -223,7 +208,7 @@ def test_a_replacement_accepts_gaps(lake: FileLake) -> None:
     """Markers have no row before and none after."""
     lake.kafka.add_gaps("events", 0, 2)
     lake.run(2)
-    plan = land_again(lake, (0, 13, 19))
+    plan = lake.land_again((0, 13, 19))
     landing = lake.control.ledger("events").plans[plan.sequence].held_now
     assert landing is not None
     assert (landing.records, landing.gaps) == (4, 2)
@@ -233,7 +218,7 @@ def test_a_replacement_accepts_gaps(lake: FileLake) -> None:
 def test_added_columns_are_null_in_replaced_rows(lake: FileLake) -> None:
     """As they are in a landing."""
     DeltaTable(lake.uri).alter.add_columns([Field("note", PrimitiveType("string"))])
-    land_again(lake, (0, 4, 12))
+    lake.land_again((0, 4, 12))
     rows = pa.table(DeltaTable(lake.uri).scan())
     assert rows["note"].null_count == rows.num_rows == 20
     assert lake.verified() == [(15, 15), (5, 5)]
@@ -247,10 +232,10 @@ def test_a_changed_range_can_be_replaced_only_as_a_whole(lake: FileLake) -> None
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 3")
     before = lake.control.summary("events").event_number
     with pytest.raises(RowsChanged) as refused:
-        plan_replacing(lake, (0, 6, 12))
+        lake.plan_replacing((0, 6, 12))
     assert (refused.value.sequence, refused.value.start, refused.value.end) == (1, 0, 10)
     assert lake.control.summary("events").event_number == before
-    land_again(lake, (0, 0, 10))
+    lake.land_again((0, 0, 10))
     assert lake.verified()[0] == (15, 15)
 
 
@@ -259,16 +244,16 @@ def test_a_replacement_removes_duplicate_rows(lake: FileLake) -> None:
     rows = pa.table(DeltaTable(lake.uri).scan(predicate="plan_sequence = 1").read_all())
     write_deltalake(lake.uri, rows, mode="append")
     with pytest.raises(RowsChanged) as refused:
-        plan_replacing(lake, (0, 6, 12))
+        lake.plan_replacing((0, 6, 12))
     assert (refused.value.recorded, refused.value.rows) == (10, 20)
-    land_again(lake, (0, 0, 10))
+    lake.land_again((0, 0, 10))
     assert lake.verified()[0] == (15, 15)
 
 
 def test_rows_without_a_record_in_kafka_are_not_replaced(lake: FileLake) -> None:
     """Compacted since: the table stays as it is, and the plan can be given up."""
     before = DeltaTable(lake.uri).version()
-    plan = plan_replacing(lake, (0, 0, 10))
+    plan = lake.plan_replacing((0, 0, 10))
     del lake.kafka.topics["events"][0].records[4]
     del lake.kafka.topics["events"][0].records[7]
     with pytest.raises(RowsWouldBeLost) as refused:
@@ -286,7 +271,7 @@ def test_replacing_deleted_offsets_is_refused_or_skips_them(lake: FileLake) -> N
     """Retention took them from Kafka; their rows are all there is."""
     lake.kafka.delete_records("events", 0, 3)
     with pytest.raises(InvalidRange):
-        plan_replacing(lake, (0, 0, 10))
+        lake.plan_replacing((0, 0, 10))
     request = replace(wanted((0, 0, 10)), replaces=True, readable_only=True)
     plan = lake.planner.backfill(request, RunOrigin("what is left")).plan
     assert plan is not None
@@ -301,7 +286,7 @@ def test_rows_of_another_incarnation_do_not_prevent_a_replacement(lake: FileLake
     lake.kafka.produce("events", 0, 4, timestamp_ms=1_000)
     lake.decisions.new_incarnation("ops", "made again")
     lake.run(1)
-    land_again(lake, (0, 0, 5))
+    lake.land_again((0, 0, 5))
     assert sorted(lake.rows()) == sorted([*EVERYTHING, *places(0, *range(5))])
     assert lake.verified()[0] == (5, 5)
 
@@ -311,7 +296,7 @@ def test_rows_of_another_incarnation_do_not_prevent_a_replacement(lake: FileLake
 
 def test_a_plan_that_was_replaced_is_found_landed_as_it_landed(lake: FileLake) -> None:
     """A task that runs once more tells what its commit brought."""
-    land_again(lake, (0, 4, 12))
+    lake.land_again((0, 4, 12))
     again = lake.ingest.execute(1)
     assert (again.wrote, again.landing.records) == (False, 10)
 
@@ -319,7 +304,7 @@ def test_a_plan_that_was_replaced_is_found_landed_as_it_landed(lake: FileLake) -
 @pytest.mark.spark
 def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: SparkSession) -> None:
     """They look at the table as it was when the plan landed."""
-    land_again(lake, (0, 4, 12))
+    lake.land_again((0, 4, 12))
     for checksums in lake.uri.rglob("*.crc"):
         # Empty here, and Spark would compare.
         checksums.unlink()
@@ -424,12 +409,11 @@ def test_a_preview_counts_a_replacement_that_has_landed_and_is_not_recorded(
 
 def test_undoing_a_replacement_returns_its_offsets(lake: FileLake) -> None:
     """What it replaced does not come back: the offsets are read again."""
-    plan = land_again(lake, (0, 4, 12))
+    plan = lake.land_again((0, 4, 12))
     lake.undo.undo(plan.sequence, "ops", "wrong")
     assert held(lake) == told(lake)
     assert lake.control.summary("events").committed_offset(0) == 4
-    again = lake.planner.plan("run").plan
-    assert again is not None
+    again = lake.plan(0)
     assert [(r.start, r.end) for r in again.ranges] == [(4, 12)]
     lake.ingest.execute(again.sequence)
     assert lake.verified() == [(15, 15), (5, 5)]
@@ -437,11 +421,10 @@ def test_undoing_a_replacement_returns_its_offsets(lake: FileLake) -> None:
 
 def test_undoing_a_plan_keeps_rows_that_replaced_its_own(lake: FileLake) -> None:
     """Only its own rows go, and only their offsets are unread."""
-    land_again(lake, (0, 4, 12))
+    lake.land_again((0, 4, 12))
     lake.undo.undo(1, "ops", "wrong")
     assert held(lake) == told(lake)
-    again = lake.planner.plan("run").plan
-    assert again is not None
+    again = lake.plan(0)
     assert [(r.start, r.end) for r in again.ranges] == [(0, 4)]
     lake.ingest.execute(again.sequence)
     assert lake.verified() == [(15, 15), (5, 5)]
@@ -450,8 +433,8 @@ def test_undoing_a_plan_keeps_rows_that_replaced_its_own(lake: FileLake) -> None
 def test_restore_brings_back_what_was_replaced(lake: FileLake) -> None:
     """The replacement is gone, and the old plans hold what they held."""
     before = DeltaTable(lake.uri).version()
-    land_again(lake, (0, 4, 12))
-    land_again(lake, (0, 0, 6))
+    lake.land_again((0, 4, 12))
+    lake.land_again((0, 0, 6))
     DeltaTable(lake.uri).restore(before)
     with pytest.raises(TableRestored):
         lake.planner.plan("run")
@@ -464,9 +447,9 @@ def test_restore_brings_back_what_was_replaced(lake: FileLake) -> None:
 
 def test_restore_to_between_two_replacements(lake: FileLake) -> None:
     """The first one stands."""
-    land_again(lake, (0, 4, 12))
+    lake.land_again((0, 4, 12))
     between = DeltaTable(lake.uri).version()
-    land_again(lake, (0, 0, 6))
+    lake.land_again((0, 0, 6))
     DeltaTable(lake.uri).restore(between)
     lake.repair.rewind("ops", "restored")
     assert held(lake) == told(lake)
@@ -477,7 +460,7 @@ def test_restore_to_between_two_replacements(lake: FileLake) -> None:
 def test_restore_over_an_undone_replacement(lake: FileLake) -> None:
     """Undone, and then a RESTORE to before it was made: the old rows are back."""
     before = DeltaTable(lake.uri).version()
-    plan = land_again(lake, (0, 4, 12))
+    plan = lake.land_again((0, 4, 12))
     lake.undo.undo(plan.sequence, "ops", "wrong")
     DeltaTable(lake.uri).restore(before)
     with pytest.raises(TableRestored):
@@ -490,7 +473,7 @@ def test_restore_over_an_undone_replacement(lake: FileLake) -> None:
 def test_restore_forth_and_back(lake: FileLake) -> None:
     """To before the replacement, and then to after it: it is taken in again."""
     before = DeltaTable(lake.uri).version()
-    land_again(lake, (0, 4, 12))
+    lake.land_again((0, 4, 12))
     after = DeltaTable(lake.uri).version()
     DeltaTable(lake.uri).restore(before)
     lake.repair.rewind("ops", "restored")
@@ -502,28 +485,24 @@ def test_restore_forth_and_back(lake: FileLake) -> None:
 
 def test_restore_to_a_moment_after_an_undo(lake: FileLake) -> None:
     """The table's log does not name the version: whatever it was, the rows tell."""
-    plan = land_again(lake, (0, 4, 12))
+    plan = lake.land_again((0, 4, 12))
     lake.undo.undo(plan.sequence, "ops", "wrong")
     moment = datetime.now(UTC)
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 13")
     DeltaTable(lake.uri).restore(moment)
     lake.repair.rewind("ops", "restored")
     assert held(lake) == told(lake)
-    again = lake.planner.plan("run").plan
-    assert again is not None
-    lake.ingest.execute(again.sequence)
+    lake.run(0)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
 def test_a_rebuild_starts_where_the_live_chain_started(lake: FileLake) -> None:
     """All of its first plan was replaced, and that is undone after the rebuild."""
-    plan = land_again(lake, (0, 0, 10))
+    plan = lake.land_again((0, 0, 10))
     (lake.root / "control").rename(lake.root / "lost")
     lake.repair.rebuild("ops", "lost")
     lake.undo.undo(plan.sequence, "ops", "wrong")
-    again = lake.planner.plan("run").plan
-    assert again is not None
-    lake.ingest.execute(again.sequence)
+    lake.run(0)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
@@ -534,7 +513,7 @@ def test_a_rebuild_separates_two_plans_with_the_same_number(lake: FileLake) -> N
     files = lake.sink.write(slow, 100)
     shutil.rmtree(lake.root / "control")
     (lake.root / "backup").rename(lake.root / "control")
-    assert plan_replacing(lake, (0, 4, 12)).sequence == slow.sequence
+    assert lake.plan_replacing((0, 4, 12)).sequence == slow.sequence
     lake.table.append(slow, files)
     lake.repair.rebuild("ops", "it has landed since")
     assert held(lake) == told(lake)
@@ -545,8 +524,8 @@ def test_a_rebuild_separates_two_plans_with_the_same_number(lake: FileLake) -> N
 @pytest.mark.parametrize("deleted", [0, 8], ids=["Kafka has all", "Kafka has deleted some"])
 def test_a_lost_control_table_is_rebuilt_after_a_replacement(lake: FileLake, deleted: int) -> None:
     """Old plans hold what is left of them, whether or not Kafka can still be asked."""
-    land_again(lake, (0, 4, 12))
-    land_again(lake, (0, 6, 7))
+    lake.land_again((0, 4, 12))
+    lake.land_again((0, 6, 7))
     lake.kafka.delete_records("events", 0, deleted)
     (lake.root / "control").rename(lake.root / "lost")
     lake.repair.rebuild("ops", "lost")
@@ -558,8 +537,8 @@ def test_a_lost_control_table_is_rebuilt_after_a_replacement(lake: FileLake, del
 def test_a_control_table_from_before_a_replacement(lake: FileLake) -> None:
     """A backup knows the old plans whole; the rebuild takes the newer ones in."""
     events = DeltaTable(lake.root / "control").version()
-    land_again(lake, (0, 4, 12))
-    land_again(lake, (0, 10, 14))
+    lake.land_again((0, 4, 12))
+    lake.land_again((0, 10, 14))
     DeltaTable(lake.root / "control").restore(events)
     lake.repair.rebuild("ops", "from a backup")
     assert held(lake) == told(lake)
@@ -633,7 +612,7 @@ def files_of(lake: FileLake, plan: Plan) -> Sequence[DataFile]:
 
 def test_one_of_two_drivers_lands_a_replacement(lake: FileLake) -> None:
     """The other's commit is skipped, or refused."""
-    plan = plan_replacing(lake, (0, 4, 12))
+    plan = lake.plan_replacing((0, 4, 12))
     slow = files_of(lake, plan)
     lake.ingest.execute(plan.sequence)
     before = DeltaTable(lake.uri).version()
@@ -646,7 +625,7 @@ def test_a_landing_in_the_middle_of_a_replacement_stays(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The live chain adds rows between the look and the commit."""
-    plan = plan_replacing(lake, (0, 4, 12))
+    plan = lake.plan_replacing((0, 4, 12))
     _meanwhile(monkeypatch, lambda: lake.run(3))
     lake.ingest.execute(plan.sequence)
     assert held(lake) == told(lake)
@@ -657,16 +636,14 @@ def test_rows_removed_in_the_middle_of_a_replacement_are_a_conflict_or_stay_remo
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An undo of a plan whose file is rewritten: no row comes back."""
-    plan = plan_replacing(lake, (0, 4, 12))
+    plan = lake.plan_replacing((0, 4, 12))
     _meanwhile(monkeypatch, lambda: lake.undo.undo(1, "ops", "wrong"))
     with suppress(TransientError):
         lake.ingest.execute(plan.sequence)
     lake.ingest.execute(plan.sequence)
     assert held(lake) == told(lake)
     assert 1 not in held(lake)
-    again = lake.planner.plan("run").plan
-    assert again is not None
-    lake.ingest.execute(again.sequence)
+    lake.run(0)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
@@ -675,7 +652,7 @@ def test_maintenance_in_the_middle_of_a_replacement(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Files are written anew under it, or removed around it: a conflict, and all is there once."""
-    plan = plan_replacing(lake, (0, 4, 12))
+    plan = lake.plan_replacing((0, 4, 12))
     maintained = DeltaMaintainedTable(str(lake.uri), "events")
     is_finished = finished_plans(lake.control, "events", lake.table)
     steps = {
@@ -708,7 +685,7 @@ def _meanwhile(monkeypatch: pytest.MonkeyPatch, event: object) -> None:
 
 def test_superseded_events_contain_the_remaining_counts_of_each_plan(lake: FileLake) -> None:
     """As rows that a person reads: ranges and records, by the newer plan."""
-    plan = land_again(lake, (0, 4, 12))
+    plan = lake.land_again((0, 4, 12))
     rows = pa.table(DeltaTable(lake.root / "control").scan()).to_pylist()
     left = Counter(
         (row["plan_sequence"], row["superseded_by"], row["partition"], row["start_offset"])

@@ -175,12 +175,16 @@ class FileLake(Services):
         self.ingest.execute(plan.sequence)
         return plan
 
-    def land_again(self, *ranges: tuple[int, int, int], requested_by: str = "test") -> Plan:
-        """Land ranges (partition, start, end) in place of what has landed there."""
-        plan = self.planner.backfill(
-            replace(wanted(*ranges), replaces=True), RunOrigin(requested_by)
-        ).plan
+    def plan_replacing(self, *ranges: tuple[int, int, int], requested_by: str = "test") -> Plan:
+        """Plan ranges (partition, start, end) in place of what has landed there."""
+        request = replace(wanted(*ranges), replaces=True)
+        plan = self.planner.backfill(request, RunOrigin(f"{requested_by} {ranges}")).plan
         assert plan is not None
+        return plan
+
+    def land_again(self, *ranges: tuple[int, int, int], requested_by: str = "test") -> Plan:
+        """Plan them and land them."""
+        plan = self.plan_replacing(*ranges, requested_by=requested_by)
         self.ingest.execute(plan.sequence)
         return plan
 

@@ -446,11 +446,11 @@ def test_the_fix_of_the_error_restores_a_deleted_typed_row(lake: TypedLake) -> N
     lake.bronze.run(4)
     lake.run()
     DeltaTable(lake.typed_uri).delete('"offset" = 1')
-    lake.bronze.land_again((0, 0, 1), requested_by="to 1")
+    lake.bronze.land_again((0, 0, 1))
     with pytest.raises(RowsChanged) as refused:
         lake.run()
     assert "`tidemark backfill events --offsets 0:0-4 --chunk 4" in str(refused.value)
-    lake.bronze.land_again((0, 0, 4), requested_by="to 4")
+    lake.bronze.land_again((0, 0, 4))
     lake.run()
     lake.check()
     assert len(lake.decoded()) == 4
