@@ -14,7 +14,7 @@ from tidemark.core.errors import LedgerBehindTable
 from tidemark.lake.errors import CompactionConflict, EngineFailed
 from tidemark.lake.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
 from tidemark.maintenance.rules import MaintenanceOutcome
-from tidemark.maintenance.service import MAX_ATTEMPTS, Maintenance, finished_plans
+from tidemark.maintenance.service import Maintenance, finished_plans
 
 WEEK = timedelta(days=7)
 UNREFERENCED = StoredFile(path="part-1.parquet", size=10, modified_ms=0)
@@ -87,19 +87,16 @@ def test_finished_plans_are_read_before_files_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conflicts", "tries", "outcome"),
-    [
-        (MAX_ATTEMPTS - 1, MAX_ATTEMPTS, MaintenanceOutcome.MAINTAINED),
-        (MAX_ATTEMPTS + 9, MAX_ATTEMPTS, MaintenanceOutcome.COMPACTION_DEFERRED),
-    ],
+    ("conflicts", "outcome"),
+    [(4, MaintenanceOutcome.MAINTAINED), (9, MaintenanceOutcome.COMPACTION_DEFERRED)],
 )
 def test_a_conflicting_compaction_is_retried_a_bounded_number_of_times(
-    conflicts: int, tries: int, outcome: MaintenanceOutcome
+    conflicts: int, outcome: MaintenanceOutcome
 ) -> None:
     """The next maintenance compacts the table. Unreferenced files are removed now."""
     table = RecordingTable(conflicts=conflicts)
     assert maintenance(table).maintain(WEEK).outcome is outcome
-    assert (table.steps.count("compact"), table.steps.count("remove_unreferenced")) == (tries, 1)
+    assert (table.steps.count("compact"), table.steps.count("remove_unreferenced")) == (5, 1)
 
 
 def test_a_dry_run_compacts_nothing() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tenacity import wait_none
 
-from tidemark.ingest import conflicts
+from tidemark.lake import conflicts
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -33,7 +33,6 @@ from tidemark.core.plan import PlanKind
 from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen
 from tidemark.ingest.planner import (
@@ -45,6 +44,7 @@ from tidemark.ingest.planner import (
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
 from tidemark.ingest.recorder import checked_ledger, recorded_plan
 from tidemark.ingest.replacement import replaced_offsets
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from tidemark.core.accounting import Landing
 from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import (
@@ -23,6 +22,7 @@ from tidemark.ingest.protocols import (
     WatermarkReader,
 )
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan, refuse_abandoned
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import TransactionConflict
 from tidemark.spec.model import PipelineSpec
 

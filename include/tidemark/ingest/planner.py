@@ -11,7 +11,6 @@ from tidemark.core.events import Adopted, ControlEvent, Planned, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.origins import ChunkOrigin, PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.draft import Draft, Drafter, RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen, NotLive
 from tidemark.ingest.limits import run_limit
@@ -19,6 +18,7 @@ from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
 from tidemark.ingest.replacement import superseded_events
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)

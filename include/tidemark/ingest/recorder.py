@@ -23,7 +23,6 @@ from tidemark.core.table_state import (
     newest_table_version,
 )
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.errors import DuplicateRows, PlanAbandoned, RecordsMissed, UnknownPlan
 from tidemark.ingest.protocols import (
     Clock,
@@ -33,6 +32,7 @@ from tidemark.ingest.protocols import (
     LogReader,
     WatermarkReader,
 )
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from tidemark.core.events import Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.plain import record_of
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.errors import AlreadyStarted, InvalidStart, NotLive
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, TopicReader
 from tidemark.ingest.recorder import checked_ledger
@@ -22,6 +21,7 @@ from tidemark.ingest.start_rules import (
     start_offsets,
     start_reason,
 )
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)

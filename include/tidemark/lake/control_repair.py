@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,9 +17,9 @@ from deltalake.exceptions import DeltaError
 from tidemark.core.errors import SetupError
 from tidemark.core.plain import record_of
 from tidemark.lake.compaction import Compaction
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.delta_errors import is_delta_error
 from tidemark.lake.errors import (
-    CompactionConflict,
     ControlFileDamaged,
     ControlFileMissing,
     UnreadableFile,
@@ -39,8 +40,6 @@ from tidemark.lake.unreadable_files import (
 )
 
 log = logging.getLogger(__name__)
-
-_TRIED = 5
 
 # Rows of one event differ in one of these columns.
 _PLACES = (
@@ -174,17 +173,10 @@ class DeltaControlRepair:
             table = DeltaTable(self._uri)
             _refuse_left_out(table, live_files(table), pipelines)
         for pipeline in pipelines:
-            self._write_once(pipeline)
+            retry_on_conflict(partial(self._write_once, pipeline))
 
     def _write_once(self, pipeline: str) -> None:
-        for attempt in range(_TRIED):
-            try:
-                Compaction(self._uri).commit([self._distinct(pipeline)])
-            except CompactionConflict:
-                if attempt + 1 == _TRIED:
-                    raise
-            else:
-                return
+        Compaction(self._uri).commit([self._distinct(pipeline)])
 
     def _distinct(self, pipeline: str) -> Rewrite:
         """Write the pipeline's distinct rows to a file that no version refers to yet."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.lake.compaction import Compaction
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.duplicates import DuplicateSearch, numbered_batches, row_numbers, rows_within
-from tidemark.lake.errors import CompactionConflict
 from tidemark.lake.live_files import (
     LiveFile,
     live_files,
@@ -25,11 +24,6 @@ from tidemark.lake.unreadable_files import translate_read_errors
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
-
-log = logging.getLogger(__name__)
-
-_TRIED = 3
-"""Searches and rewrites, if other commits remove the files meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +68,7 @@ class Deduplication:
             CompactionConflict: Other commits removed the files in each try; nothing was changed.
         """
         with translate_read_errors(self._uri, "removing doubled rows"):
-            for attempt in range(1, _TRIED):
-                try:
-                    return self._without_copies(dry_run=dry_run)
-                except CompactionConflict as conflict:
-                    log.info("not deduplicated attempt=%d reason=%s", attempt, conflict.reason)
-            return self._without_copies(dry_run=dry_run)
+            return retry_on_conflict(lambda: self._without_copies(dry_run=dry_run))
 
     def _without_copies(self, *, dry_run: bool) -> DeduplicationResult:
         table = open_if_exists(self._uri)

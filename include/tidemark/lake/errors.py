@@ -96,13 +96,12 @@ def storage_error(number: int | None) -> type[StorageFailure] | None:
 class CommitConflict(TransientError):
     """Base class: another process committed first. A repetition starts from the new state."""
 
-    pipeline: str
-
 
 @dataclass(kw_only=True, eq=False)
 class ControlConflict(CommitConflict):
     """Another process updated the pipeline's control events first."""
 
+    pipeline: str
     event_number: int
 
     problem = (
@@ -134,6 +133,7 @@ class ForeignCommit(TerminalError):
 class TransactionConflict(CommitConflict):
     """Another process committed a plan's transaction concurrently."""
 
+    pipeline: str
     sequence: int
 
     problem = "Plan {sequence} of pipeline {pipeline!r} was committed concurrently."
@@ -412,7 +412,7 @@ class ClockDiffers(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class CompactionConflict(TransientError):
+class CompactionConflict(CommitConflict):
     """Other commits removed the files that a rewrite was about to replace."""
 
     table: str

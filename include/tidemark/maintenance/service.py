@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import CompactionConflict
 from tidemark.lake.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
 from tidemark.maintenance.rules import (
@@ -20,10 +21,6 @@ from tidemark.maintenance.rules import (
 )
 
 log = logging.getLogger(__name__)
-
-MAX_ATTEMPTS = 3
-"""Attempts of a compaction. Undo, replacement and other compactions conflict with it; landings do
-not."""
 
 
 class MaintainedTable(Protocol):
@@ -137,12 +134,10 @@ class Maintenance:
 
     def _compact(self) -> int | None:
         """Return the number of replaced files; None if other commits prevented every attempt."""
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                return self.table.compact()
-            except CompactionConflict as conflict:
-                log.info("compaction conflict attempt=%d reason=%s", attempt, conflict.reason)
-        return None
+        try:
+            return retry_on_conflict(self.table.compact)
+        except CompactionConflict:
+            return None
 
 
 def _outcome(replaced: int | None, *, dry_run: bool) -> MaintenanceOutcome:

@@ -11,9 +11,9 @@ from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Abandoned
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
 from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import PlanLanded, RowsInDoubt
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from tidemark.core import plan_rules as planning
 from tidemark.core.errors import TopicChanged, comma_list
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
 from tidemark.ingest.recorder import checked_ledger
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import NothingToDo, PlanStillOpen
 from tidemark.spec.model import PipelineSpec
 

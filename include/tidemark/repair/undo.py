@@ -9,10 +9,10 @@ from typing import Any
 from tidemark.core.events import Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable
 from tidemark.ingest.recorder import checked_ledger, recorded_plan
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import PlanNotLanded
 
 log = logging.getLogger(__name__)

@@ -26,12 +26,12 @@ from tidemark.core.offsets import (
 from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
-from tidemark.ingest.conflicts import retry_on_conflict
 from tidemark.ingest.landed_log import LandedLog
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog
 from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.ingest.replacement import superseded_events
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.undo import Undo

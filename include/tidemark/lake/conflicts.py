@@ -14,7 +14,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from tidemark.lake.errors import ControlConflict, TransactionConflict
+from tidemark.lake.errors import CommitConflict
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ def retry_on_conflict(step: Callable[[], T]) -> T:
         step: Reads the current state, decides and writes.
 
     Raises:
-        ControlConflict, TransactionConflict: A concurrent process was first in every attempt.
+        CommitConflict: A concurrent process was first in every attempt.
     """
     retrying = Retrying(
-        retry=retry_if_exception_type((ControlConflict, TransactionConflict)),
+        retry=retry_if_exception_type(CommitConflict),
         stop=stop_after_attempt(_ATTEMPTS),
         wait=_PAUSE,
         before_sleep=_log_conflict,
@@ -49,7 +49,7 @@ def retry_on_conflict(step: Callable[[], T]) -> T:
 
 def _log_conflict(attempt: RetryCallState) -> None:
     conflict = attempt.outcome.exception() if attempt.outcome else None
-    if isinstance(conflict, ControlConflict | TransactionConflict):
+    if isinstance(conflict, CommitConflict):
         log.info(
             "retry after conflict attempt=%d reason=%s",
             attempt.attempt_number,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.ingest.conflicts import retry_on_conflict
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 
 
