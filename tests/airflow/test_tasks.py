@@ -72,7 +72,7 @@ def test_a_run_that_left_something_is_followed_by_another(
     task_probe: Probe, environ: dict[str, str], log_end_offset: int, left: bool
 ) -> None:
     """What it could have read when it was planned, and did not."""
-    plan = make_plan((0, 0, 9), origin=RunOrigin(RUN))
+    plan = make_plan((0, 0, 9), pipeline="prices", origin=RunOrigin(RUN))
     plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
     control = App(environ=environ).control
     landed = Landed(plan=plan, landing=Landing.of(plan, 0, {0: 9}), committed={0: 9})

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemark.core.accounting import Landing
 from tidemark.core.events import EventKind
@@ -27,9 +27,11 @@ from tidemark.quality.publication import (
     PublicationStatus,
     effective_decisions,
 )
-from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.typed.decoder import HiddenOffsets
+
+if TYPE_CHECKING:
+    from tidemark.quality.publication_table import DeltaPublicationTable
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidemark.core.accounting import Landing
 from tidemark.core.plan import Plan
@@ -16,7 +16,6 @@ from tidemark.quality.check_results import BatchExpectation, BatchRef, QualityRe
 from tidemark.quality.errors import QualityFailed
 from tidemark.quality.publication import PublicationDecision
 from tidemark.quality.publication_service import landing_of
-from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.spec.model import PipelineSpec
 
 
@@ -39,6 +38,9 @@ class QualityChecker(Protocol):
     def record(self, report: QualityReport) -> None:
         """Store a report as a new attempt."""
 
+
+if TYPE_CHECKING:
+    from tidemark.quality.publication_table import DeltaPublicationTable
 
 log = logging.getLogger(__name__)
 
