@@ -32,6 +32,7 @@ def append(
 
 RANGES = """
 from tidemark.core.ledger import CheckedLedger
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind
 from tidemark.core.plan_rules import build_plan, classify_offsets, live_ranges
 from tidemark.core.watermarks import TopicWatermarks
@@ -46,7 +47,7 @@ def ranges(
     drafter.live(topic, None)
     live_ranges(watermarks, {}, None)  # error
     classify_offsets(watermarks, {}, readable_only=False)  # error
-    build_plan(watermarks, PlanKind.LIVE, "test:1", ())  # error
+    build_plan(watermarks, PlanKind.LIVE, RunOrigin("test:1"), ())  # error
     drafter.live(watermarks, None)  # error
     comparison.check_leaders(watermarks, ())  # error
     comparison.check_records(watermarks, ())  # error
