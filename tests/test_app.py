@@ -1,4 +1,4 @@
-"""Wiring: what the environment says is what the adapters get, and secrets stay out of errors."""
+"""Tests of the application object: settings, connections, Spark settings."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 from tidemark.steps import offsets_of
 
-LEAK = "do-not-tell"
+SECRET = "do-not-tell"
 
 
 def app(**environ: str) -> App:
-    """An app of this environment and no other."""
     return App(environ=environ)
 
 
 def with_connection(value: Any) -> App:
-    """An app with one Kafka connection, as JSON unless it is text already."""
+    """Return an app with one Kafka connection, as JSON unless it is a text."""
     text = value if isinstance(value, str) else json.dumps(value)
     return app(AIRFLOW_CONN_KAFKA_DEFAULT=text)
 
@@ -41,7 +40,6 @@ def with_connection(value: Any) -> App:
 
 
 def test_folders_default_to_the_checkout() -> None:
-    """State is in one folder of the project that may be thrown away."""
     layout = app().layout
     assert layout.project == PROJECT
     assert layout.home == PROJECT / ".tidemark"
@@ -49,7 +47,7 @@ def test_folders_default_to_the_checkout() -> None:
 
 
 def test_folders_follow_the_environment(tmp_path: Path) -> None:
-    """A home and a lakehouse elsewhere; the jars stay with the checkout, shared by every home."""
+    """All homes share the jars of the checkout."""
     layout = app(TIDEMARK_HOME=str(tmp_path), TIDEMARK_LAKEHOUSE="s3://lake").layout
     assert layout.home == tmp_path
     assert layout.spark_jars == PROJECT / ".tidemark" / "jvm" / "spark"
@@ -59,16 +57,15 @@ def test_folders_follow_the_environment(tmp_path: Path) -> None:
     assert layout.data_table("/data/prices") == "/data/prices"
 
 
-def test_specs_come_from_the_folder_that_the_environment_names(tmp_path: Path) -> None:
-    """Also if it does not exist: then that is said."""
+def test_specs_are_read_from_the_folder_in_the_environment(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\ntopic: t\nschedule: '@daily'\n")
     assert list(app(TIDEMARK_PIPELINES=str(tmp_path)).specs) == ["mine"]
     with pytest.raises(SpecError, match="no such folder"):
         _ = app(TIDEMARK_PIPELINES=str(tmp_path / "none")).specs
 
 
-def test_a_broken_spec_is_refused_by_its_own_name_alone(tmp_path: Path) -> None:
-    """Other pipelines are found; a name that no file has may be inside the broken one."""
+def test_a_broken_spec_does_not_prevent_the_use_of_others(tmp_path: Path) -> None:
+    """An unknown name may be the name in the broken file."""
     (tmp_path / "good.yaml").write_text("name: good\ntopic: t\nschedule: '@daily'\n")
     (tmp_path / "bad.yaml").write_text("name: misnamed\ntopic: t\nschedule: '@daily'\n")
     mine = app(TIDEMARK_PIPELINES=str(tmp_path))
@@ -79,8 +76,7 @@ def test_a_broken_spec_is_refused_by_its_own_name_alone(tmp_path: Path) -> None:
             mine.spec(name)
 
 
-def test_an_unknown_pipeline_is_named_with_the_known_ones() -> None:
-    """The message lists what there is."""
+def test_the_error_of_an_unknown_pipeline_lists_the_known_ones() -> None:
     copy = app().spec("prices@july")
     assert (copy.name, copy.topic, copy.target) == ("prices@july", "prices", "bronze/prices@july")
     for name in ("prices@", "prices@a b", "nope@july"):
@@ -100,14 +96,12 @@ def test_an_unknown_pipeline_is_named_with_the_known_ones() -> None:
         {"conn_type": "kafka", "extra": '{"bootstrap.servers": "one:9092"}'},
     ],
 )
-def test_a_connection_is_read_in_both_of_airflows_json_forms(value: Any) -> None:
-    """Airflow writes `extra` as an object or as text."""
+def test_the_extra_of_a_connection_may_be_an_object_or_text(value: Any) -> None:
     config = with_connection(value).connections.kafka_config("kafka_default")
     assert config == {"bootstrap.servers": "one:9092"}
 
 
-def test_a_missing_connection_says_which_variable_would_be_it() -> None:
-    """The name in upper case after Airflow's prefix."""
+def test_the_error_of_a_missing_connection_names_its_variable() -> None:
     with pytest.raises(UnknownConnection, match="AIRFLOW_CONN_KAFKA_OTHER"):
         app().connections.kafka_config("kafka_other")
 
@@ -116,29 +110,28 @@ def test_a_missing_connection_says_which_variable_would_be_it() -> None:
     "value",
     [
         "",
-        f"kafka://reader:{LEAK}@broker:9092",
-        f'{{"extra": {{"sasl.password": "{LEAK}"',
-        {"conn_type": "kafka", "password": LEAK},
-        {"extra": LEAK},
-        {"extra": None, "password": LEAK},
-        {"extra": [LEAK]},
-        {"extra": f'["{LEAK}"]'},
-        {"extra": f'"{LEAK}"'},
+        f"kafka://reader:{SECRET}@broker:9092",
+        f'{{"extra": {{"sasl.password": "{SECRET}"',
+        {"conn_type": "kafka", "password": SECRET},
+        {"extra": SECRET},
+        {"extra": None, "password": SECRET},
+        {"extra": [SECRET]},
+        {"extra": f'["{SECRET}"]'},
+        {"extra": f'"{SECRET}"'},
         {"extra": 5},
-        [LEAK],
+        [SECRET],
     ],
 )
-def test_a_malformed_connection_is_refused_without_telling_its_content(value: Any) -> None:
-    """Not even by the error that it was noticed through."""
+def test_the_error_of_a_malformed_connection_contains_no_value(value: Any) -> None:
+    """Its cause is suppressed too."""
     with pytest.raises(InvalidConnection) as caught:
         with_connection(value).connections.kafka_config("kafka_default")
-    assert LEAK not in str(caught.value)
+    assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_a_connection_is_looked_up_when_it_is_needed_only() -> None:
-    """An app can be built, and its specs read, with no connection at all."""
+def test_reading_specs_needs_no_connection() -> None:
     assert app().spec("prices").connection == "kafka_default"
 
 
@@ -150,7 +143,7 @@ def test_a_connection_is_looked_up_when_it_is_needed_only() -> None:
     ],
 )
 def test_copies_and_upsert_tables_have_no_typed_table(tmp_path: Path, ref: str, table: str) -> None:
-    """The typed table of the live pipeline does not take its place."""
+    """The typed table of the live pipeline is not used instead."""
     (tmp_path / "events.yaml").write_text(
         "name: events\ntopic: t\nschedule: '@daily'\n"
         "decode: {value: {format: string}, upsert: {}}\n"
@@ -163,17 +156,17 @@ def test_copies_and_upsert_tables_have_no_typed_table(tmp_path: Path, ref: str, 
 # -- spark settings ------------------------------------------------------------------------------
 
 
-def test_the_size_of_all_its_plans_decides_how_a_jobs_jvm_is_set(tmp_path: Path) -> None:
-    """The control table knows it; a plan that it does not know is for the job to refuse."""
-    this = app(TIDEMARK_LAKEHOUSE=str(tmp_path))
-    control, spec = this.control, this.spec("prices")
+def test_a_job_of_few_offsets_uses_the_faster_compiler_of_the_jvm(tmp_path: Path) -> None:
+    """A plan that the control table lacks counts as large."""
+    app_ = app(TIDEMARK_LAKEHOUSE=str(tmp_path))
+    control, spec = app_.control, app_.spec("prices")
     small = make_plan((0, 0, SHORT_RUN_RECORDS), pipeline="prices", sequence=1)
     large = make_plan((1, 0, SHORT_RUN_RECORDS + 1), pipeline="prices", sequence=2)
     append_events(control, "prices", Planned(plan=small), Planned(plan=large))
 
     def settings(spec: PipelineSpec, *plans: int) -> dict[str, str]:
         refs = [PlanRef(pipeline="prices", sequence=plan) for plan in plans]
-        return this.engines.submit_settings(spec, offsets_of(this, refs) if refs else None)
+        return app_.engines.submit_settings(spec, offsets_of(app_, refs) if refs else None)
 
     def is_short(*plans: int) -> bool:
         options = settings(spec, *plans)["spark.driver.extraJavaOptions"]
@@ -188,7 +181,6 @@ def test_the_size_of_all_its_plans_decides_how_a_jobs_jvm_is_set(tmp_path: Path)
 
 
 def test_pipelines_with_the_same_spark_settings_share_an_application(tmp_path: Path) -> None:
-    """The order of the keys is no difference; an application has one set of settings."""
     sections = {"a": "", "b": "spark: {spark.x: '1', spark.y: '2'}", "c": "",
                 "d": "spark: {spark.y: '2', spark.x: '1'}"}  # fmt: skip
     for name, section in sections.items():
@@ -199,8 +191,7 @@ def test_pipelines_with_the_same_spark_settings_share_an_application(tmp_path: P
     assert [[plan.pipeline for plan in each] for each in found] == [["a", "c"], ["b", "d"]]
 
 
-def test_an_application_is_named_after_what_it_does() -> None:
-    """Twenty names are no name."""
+def test_the_name_of_an_application_has_the_job_and_one_pipeline() -> None:
     plans = [PlanRef(pipeline=name, sequence=1) for name in ("prices", "orders", "tides")]
     assert application_name("ingest", plans[:1]) == "tidemark-ingest-prices"
     assert application_name("quality", plans) == "tidemark-quality-prices-and-2-more"

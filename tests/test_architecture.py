@@ -1,4 +1,4 @@
-"""Architecture: who may import whom, and what planning does without."""
+"""Architecture: allowed imports, and the libraries that planning does without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAVY = {"pyspark", "py4j", "great_expectations", "airflow", "delta"}
 
 
 def run(code: str, *arguments: str) -> list[str]:
-    """Run code in a fresh interpreter; the top-level packages that it has loaded at its end."""
+    """Run code in a new interpreter; return the top-level packages that it has loaded."""
     ending = (
         "import json, sys; print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
     )
@@ -39,7 +39,7 @@ def run(code: str, *arguments: str) -> list[str]:
 
 @cache
 def imports(file: Path) -> set[str]:
-    """Full names of all modules that a file imports, wherever in it."""
+    """Return the full names of all modules that a file imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -50,15 +50,14 @@ def imports(file: Path) -> set[str]:
 
 
 def files(*folders: str) -> list[Path]:
-    """Python files of the package below these folders."""
     return sorted(file for folder in folders for file in (SOURCES / folder).rglob("*.py"))
 
 
 # -- layers --------------------------------------------------------------------------------------
 
 
-def test_the_layers_hold() -> None:
-    """No module imports a layer above its own (pyproject.toml has the order)."""
+def test_no_module_imports_a_higher_layer() -> None:
+    """pyproject.toml has the order of the layers."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "lint-imports")],
         cwd=PROJECT,
@@ -71,7 +70,6 @@ def test_the_layers_hold() -> None:
 
 
 def test_core_uses_the_standard_library_alone() -> None:
-    """The rules of the protocol need no package and no running service."""
     allowed = set(sys.stdlib_module_names) | {"tidemark"}
     foreign = {
         (file.name, name)
@@ -113,7 +111,6 @@ LIBRARIES = {
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_is_imported_in_its_folders_only(library: str) -> None:
-    """A change of a library concerns the code of these folders."""
     importers = [file for file in files(".") if library in {_.split(".")[0] for _ in imports(file)}]
     names = [str(file.relative_to(SOURCES)) for file in importers]
     allowed = LIBRARIES[library]
@@ -126,7 +123,7 @@ SERVICES = ["backfill", "core", "ingest", "maintenance", "repair", "report", "ty
 
 @pytest.mark.parametrize("folder", SERVICES)
 def test_no_clock_and_no_random_id_below_the_app(folder: str) -> None:
-    """Time and ids are passed in, so that every decision can be repeated."""
+    """With times and ids as arguments, every decision can be repeated."""
     banned = {"now", "utcnow", "today", "uuid4", "uuid1", "time_ns", "monotonic"}
     called = {
         (file.name, node.func.attr)
@@ -135,34 +132,34 @@ def test_no_clock_and_no_random_id_below_the_app(folder: str) -> None:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in banned
-        # `self.now()` is the clock that a service was given.
+        # `self.now()` calls the clock that was passed to the service.
         and not (isinstance(node.func.value, ast.Name) and node.func.value.id == "self")
     }
     assert called == set()
 
 
-def test_i6_only_the_command_writes_offsets_to_kafka() -> None:
-    """The one exception is made by who types it: no run, job or DAG can come there."""
+def test_i6_only_the_export_command_writes_offsets_to_kafka() -> None:
+    """No run, job or DAG can reach the write."""
     everywhere = [
         file
         for folder in (SOURCES, PROJECT / "dags", PROJECT / "jobs")
         for file in folder.rglob("*.py")
     ]
 
-    def naming(text: str) -> set[str]:
+    def files_with(text: str) -> set[str]:
         found = (file for file in everywhere if text in file.read_text(encoding="utf-8"))
         return {str(file.relative_to(PROJECT)) for file in found}
 
     package = "include/tidemark"
-    assert naming("alter_consumer_group_offsets") == {f"{package}/kafka/groups.py"}
-    assert naming("groups.commit(") == {f"{package}/repair/exports.py"}
-    assert naming("repair.exports") == {
+    assert files_with("alter_consumer_group_offsets") == {f"{package}/kafka/groups.py"}
+    assert files_with("groups.commit(") == {f"{package}/repair/exports.py"}
+    assert files_with("repair.exports") == {
         f"{package}/pipeline.py",
         f"{package}/dev/failpoints.py",
     }
-    assert naming(".export_offsets(") == {f"{package}/cli/offsets.py"}
-    # What runs gets no port that could.
-    assert naming("GroupOffsets") == {
+    assert files_with(".export_offsets(") == {f"{package}/cli/offsets.py"}
+    # Runs get no port that can write offsets.
+    assert files_with("GroupOffsets") == {
         f"{package}/{file}"
         for file in (
             "dev/failpoints.py",
@@ -173,11 +170,11 @@ def test_i6_only_the_command_writes_offsets_to_kafka() -> None:
     }
 
 
-# -- what is loaded ------------------------------------------------------------------------------
+# -- loaded modules ------------------------------------------------------------------------------
 
 
-def test_a_dag_file_that_asks_for_the_specs_loads_nothing_heavy() -> None:
-    """DAG files are parsed every few seconds."""
+def test_reading_specs_in_a_dag_file_loads_no_heavy_library() -> None:
+    """Airflow parses DAG files every few seconds."""
     loaded = run("from tidemark.app import App\nApp.from_environment().specs")
     assert HEAVY.isdisjoint(loaded)
     assert {"confluent_kafka", "deltalake", "pyarrow", "pandas"}.isdisjoint(loaded)
@@ -197,7 +194,6 @@ assert app.pipeline("architecture").status().open_plans == (1,)
 
 @pytest.mark.broker
 def test_planning_needs_no_jvm(broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> None:
-    """A plan is made and recorded, from a real topic, in a process that never loads Spark."""
     name = topic(partitions=3)
     produce({"bootstrap.servers": broker.bootstrap}, "streams-intro", topic=name)
     (tmp_path / "architecture.yaml").write_text(

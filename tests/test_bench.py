@@ -1,4 +1,4 @@
-"""The benchmarks' arithmetic, and small runs on real parts."""
+"""Tests of the benchmarks: arithmetic, and small runs on real parts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _context(tmp_path: Path, repetitions: int) -> Context:
 
 
 def test_order_is_reversed_in_every_other_repetition() -> None:
-    """No side always runs first, the warm-up before the first repetition included."""
+    """The warm-up before the first repetition is included."""
     names = ["a", "b", "c"]
     assert [order(names, n) for n in (-1, 0, 1, 2)] == [
         ["c", "b", "a"],
@@ -63,10 +63,9 @@ def test_order_is_reversed_in_every_other_repetition() -> None:
     ]
 
 
-def test_a_metric_of_one_side_may_have_a_reach(tmp_path: Path) -> None:
-    """It is shown among the ratios, as it was measured."""
+def test_a_metric_of_one_side_may_have_a_target(tmp_path: Path) -> None:
     rate = Ratio(over="slow", under=None, metric="rate", at_most=30)
-    recorded = replace(_Recorded().benchmark(), ratios=[rate])
+    recorded = replace(_RecordingBenchmark().benchmark(), ratios=[rate])
     outcome = measure(recorded, _context(tmp_path, 2), lambda _: None)
     [record] = outcome.as_record()["ratios"]
     assert (record["ratio"], record["min"], record["max"]) == ("slow, rate", 20, 30)
@@ -74,14 +73,12 @@ def test_a_metric_of_one_side_may_have_a_reach(tmp_path: Path) -> None:
 
 
 def test_time_in_tasks_counts_overlaps_once() -> None:
-    """Time with two tasks at once counts once."""
     at = [datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC) for second in range(10)]
     assert covered([]) == 0
     assert covered([(at[4], at[6]), (at[0], at[3]), (at[1], at[2]), (at[5], at[9])]) == 8
 
 
-def test_import_seconds_are_those_of_each_module_itself(tmp_path: Path) -> None:
-    """The second number of a line includes what a module imports."""
+def test_import_seconds_exclude_imported_modules(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     code = "import sys; sys.stderr.write('import time: none\\n'); import decimal"
     environ = {"PYTHONPROFILEIMPORTTIME": "1"}
@@ -90,18 +87,16 @@ def test_import_seconds_are_those_of_each_module_itself(tmp_path: Path) -> None:
 
 
 def test_ratios_are_taken_within_a_repetition() -> None:
-    """A slow moment that hits both sides leaves their ratio alone."""
+    """A slow moment of the machine affects both sides."""
     assert pairwise([2.0, 20.0], [1.0, 10.0]) == [2.0, 2.0]
 
 
 def test_sides_measured_unequally_often_have_no_ratio() -> None:
-    """Pairs that are none are refused instead of cut short."""
     with pytest.raises(ValueError, match="shorter"):
         pairwise([1.0, 2.0], [1.0])
 
 
 def test_spread_is_least_middle_and_greatest() -> None:
-    """The middle of an even number of values lies between the two inner ones."""
     assert Spread.of([5, 1, 3]) == Spread(min=1, median=3, max=5)
     assert Spread.of([4, 1, 2, 9]).median == 3
 
@@ -110,7 +105,6 @@ def test_spread_is_least_middle_and_greatest() -> None:
     ("value", "shown"), [(123456.0, 123500.0), (0.0123456, 0.01235), (0, 0), (2, 2)]
 )
 def test_figures_have_four_significant_digits(value: float, shown: float) -> None:
-    """More would claim a precision that no benchmark has."""
     assert significant(value) == shown
 
 
@@ -125,13 +119,13 @@ def test_figures_have_four_significant_digits(value: float, shown: float) -> Non
         (Ratio(over="a", under="b", metric="m"), 1.0, None),
     ],
 )
-def test_reach(ratio: Ratio, value: float, reached: bool | None) -> None:
-    """A reach is included in what it allows; a ratio without one is neither reached nor missed."""
+def test_a_target_includes_its_limit(ratio: Ratio, value: float, reached: bool | None) -> None:
+    """A ratio without a target is neither reached nor missed."""
     assert ratio.is_reached(value) is reached
 
 
-class _Recorded:
-    """A benchmark of two sides that says what was called."""
+class _RecordingBenchmark:
+    """Benchmark of two sides that records its calls."""
 
     def __init__(self, fail: bool = False) -> None:
         self.calls: list[tuple[str, int]] = []
@@ -167,9 +161,8 @@ class _Recorded:
             self.closed = True
 
 
-def test_measure_alternates_and_leaves_warm_ups_out(tmp_path: Path) -> None:
-    """Sides take turns in swapped order, and what the warm-up measured is in no result."""
-    recorded = _Recorded()
+def test_measure_alternates_the_sides_and_excludes_warm_ups(tmp_path: Path) -> None:
+    recorded = _RecordingBenchmark()
     outcome = measure(recorded.benchmark(), _context(tmp_path, 2), lambda _: None)
     assert recorded.calls == [
         ("slow", -1),
@@ -184,16 +177,14 @@ def test_measure_alternates_and_leaves_warm_ups_out(tmp_path: Path) -> None:
 
 
 def test_a_side_that_fails_ends_the_run_and_cleans_up(tmp_path: Path) -> None:
-    """A wrong table is an error, not a figure."""
-    recorded = _Recorded(fail=True)
+    recorded = _RecordingBenchmark(fail=True)
     with pytest.raises(RuntimeError, match="the table is wrong"):
         measure(recorded.benchmark(), _context(tmp_path, 2), lambda _: None)
     assert recorded.closed
 
 
-def test_record_of_an_outcome(tmp_path: Path) -> None:
-    """The JSON has every run, the spread of every metric, and each ratio with its verdict."""
-    recorded = _Recorded()
+def test_the_record_of_an_outcome_has_runs_spreads_and_ratios(tmp_path: Path) -> None:
+    recorded = _RecordingBenchmark()
     outcome: Outcome = measure(recorded.benchmark(), _context(tmp_path, 3), lambda _: None)
     record = json.loads(json.dumps(outcome.as_record()))
     assert record["repetitions"] == 3
@@ -212,13 +203,12 @@ def test_record_of_an_outcome(tmp_path: Path) -> None:
     ]
 
 
-def test_sizes_asked_for_win_over_the_forms(tmp_path: Path) -> None:
-    """The short form, the full form, and numbers of one's own."""
-    benchmark = _Recorded().benchmark()
+def test_given_sizes_override_the_short_and_full_form(tmp_path: Path) -> None:
+    benchmark = _RecordingBenchmark().benchmark()
     context = _context(tmp_path, 0)
 
-    def sized(**asked: Any) -> tuple[int, int]:
-        wanted = {"full": False, "records": None, "repetitions": None} | asked
+    def sized(**arguments: Any) -> tuple[int, int]:
+        wanted = {"full": False, "records": None, "repetitions": None} | arguments
         found = context.sized_for(benchmark, **wanted)
         return found.records, found.repetitions
 
@@ -227,8 +217,7 @@ def test_sizes_asked_for_win_over_the_forms(tmp_path: Path) -> None:
     assert sized(full=True, records=7, repetitions=1) == (7, 1)
 
 
-def test_every_ratio_names_sides_that_differ() -> None:
-    """Each measure is found under its own name and compares something with something else."""
+def test_every_benchmark_has_ratios_of_different_sides() -> None:
     found = all_benchmarks()
     warm = {"bulk", "skew", "driver_memory", "quality", "typed", "typed_avro", "typed_protobuf"}
     short = {*warm, "history", "idle", "many", "planning", "run", "small"}
@@ -240,13 +229,13 @@ def test_every_ratio_names_sides_that_differ() -> None:
 
 
 def test_each_setting_is_compared_with_a_run_next_to_it() -> None:
-    """A shipped run minutes away would charge the machine's other work to the setting."""
+    """The load of the machine may differ minutes later."""
     for ratio in all_benchmarks()["settings"].ratios:
         assert ratio.under == f"shipped_beside_{ratio.over}"
 
 
-def test_consumer_report_is_read_by_its_header() -> None:
-    """Log lines before and between do not matter; the time of the group's start does not count."""
+def test_a_consumer_report_is_parsed_by_its_header() -> None:
+    """The time of the rebalance does not count."""
     report = """WARNING: something is deprecated
 start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, \
 rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec
@@ -261,8 +250,7 @@ rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec
     }
 
 
-def test_timed_takes_wall_and_processor_time() -> None:
-    """The clock covers the block and nothing else."""
+def test_timed_measures_wall_and_processor_time() -> None:
     readings = iter([10.0, 12.5])
     with timed(lambda: next(readings)) as watch:
         until = time.perf_counter() + 0.02
@@ -273,27 +261,24 @@ def test_timed_takes_wall_and_processor_time() -> None:
 
 
 def test_processor_time_of_a_process_includes_its_children(tmp_path: Path) -> None:
-    """spark-submit does its work in a process of a process."""
     burn = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}], check=True)"
     watch = run_process([sys.executable, "-c", parent], tmp_path / "log", {})
     assert watch.cpu_seconds >= 0.3
 
 
-def test_a_process_that_fails_is_no_measurement(tmp_path: Path) -> None:
-    """Its own last words are in the error."""
+def test_a_failed_process_raises_an_error_with_its_output(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="no such topic") as failure:
         run_process([sys.executable, "-c", "exit('no such topic')"], tmp_path / "log", {})
     assert failure.value.code == 1
 
 
-def test_peak_of_memory_is_the_processs_own() -> None:
-    """A process that a big one started is not charged for it."""
+def test_peak_memory_excludes_the_parent_process() -> None:
     big = bytearray(300 * 2**20)
     code = "from bench.probes import peak_mb; print(peak_mb())"
     command = [sys.executable, "-c", code]
-    told = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    assert 5 < float(told) < len(big) / 2**20 < peak_mb()
+    output = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert 5 < float(output) < len(big) / 2**20 < peak_mb()
 
 
 def _bronze(path: Path, places: list[tuple[int, int]]) -> str:
@@ -303,15 +288,15 @@ def _bronze(path: Path, places: list[tuple[int, int]]) -> str:
     return str(path)
 
 
-def test_a_table_with_every_record_once_is_measured(tmp_path: Path) -> None:
-    """The same offset in two partitions is two records."""
-    held = verified(_bronze(tmp_path / "t", [(0, 0), (1, 0), (1, 7)]), 3)
-    assert (held["records"], held["distinct_records"], held["files"]) == (3, 3, 1)
+def test_a_table_with_every_record_once_is_accepted(tmp_path: Path) -> None:
+    result = verified(_bronze(tmp_path / "t", [(0, 0), (1, 0), (1, 7)]), 3)
+    assert (result["records"], result["distinct_records"], result["files"]) == (3, 3, 1)
 
 
 @pytest.mark.parametrize("places", [[(0, 0), (1, 0), (1, 0)], [(0, 0), (1, 0)]])
-def test_a_wrong_table_has_no_result(tmp_path: Path, places: list[tuple[int, int]]) -> None:
-    """A doubled and a missing record are refused."""
+def test_a_table_with_doubled_or_missing_records_is_refused(
+    tmp_path: Path, places: list[tuple[int, int]]
+) -> None:
     with pytest.raises(RuntimeError, match="2 of them distinct, for 3 records"):
         verified(_bronze(tmp_path / "t", places), 3)
 
@@ -325,10 +310,10 @@ def test_a_wrong_table_has_no_result(tmp_path: Path, places: list[tuple[int, int
         ([None, None], 4),
     ],
 )
-def test_a_table_of_nulls_has_no_result(
+def test_a_decoded_table_with_nulls_is_refused(
     tmp_path: Path, values: list[dict[str, Any] | None], nulls: int
 ) -> None:
-    """A decoder that reads nothing is fast, and every record is there."""
+    """A decoder that reads nothing is fast."""
     kind = pa.struct([("n", pa.int64()), ("s", pa.string())])
     rows = {
         "partition": pa.array([0, 0], pa.int32()),
@@ -348,7 +333,6 @@ def test_a_table_of_nulls_has_no_result(
 
 
 def _run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """One run as a whole process; its JSON."""
     log = tmp_path / "stderr"
     with log.open("w") as errors:
         done = subprocess.run(
@@ -365,10 +349,9 @@ def _run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.broker
-def test_planning_and_history_measure_the_sizes_asked_for(tmp_path: Path) -> None:
-    """Every partition is in the plan, and every plan in the ledger."""
-    asked = ("planning", "history", "--records", "100", "--repetitions", "1")
-    history, planning = _run(tmp_path, *asked)["benchmarks"]
+def test_planning_and_history_measure_the_given_sizes(tmp_path: Path) -> None:
+    arguments = ("planning", "history", "--records", "100", "--repetitions", "1")
+    history, planning = _run(tmp_path, *arguments)["benchmarks"]
     ranges = {name: side["runs"][0]["ranges"] for name, side in planning["sides"].items()}
     assert ranges == {
         f"{what}_{size}": count
@@ -383,7 +366,6 @@ def test_planning_and_history_measure_the_sizes_asked_for(tmp_path: Path) -> Non
 @pytest.mark.broker
 @pytest.mark.spark
 def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
-    """The smallest real run: its JSON can be read, and all three tables hold all records once."""
     records = 20_000
     result = _run(tmp_path, "bulk", "--repetitions", "1", "--records", str(records))
     assert result["machine"]["cores"] >= 1
@@ -412,7 +394,6 @@ def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
     ],
 )
 def test_every_side_decodes_every_record(tmp_path: Path, name: str, sides: set[str]) -> None:
-    """A side that left a field of one record undecoded would end the run."""
     [typed] = _run(tmp_path, name, "--repetitions", "1", "--records", "2000")["benchmarks"]
     assert set(typed["sides"]) == sides
     for side in typed["sides"].values():

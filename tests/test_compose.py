@@ -1,4 +1,4 @@
-"""docker-compose.yaml and the Dockerfile, as far as they can be judged without Docker."""
+"""Tests of docker-compose.yaml and the Dockerfile that need no Docker."""
 
 from __future__ import annotations
 
@@ -41,14 +41,12 @@ def _example_variables() -> set[str]:
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    """The file as it is, `${...}` and all."""
     loaded: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yaml").read_text())
     return loaded
 
 
 @pytest.fixture(scope="module")
 def services(compose: dict[str, Any]) -> dict[str, Any]:
-    """The services by name."""
     found: dict[str, Any] = compose["services"]
     return found
 
@@ -61,11 +59,12 @@ def _strings(node: Any) -> list[str]:
     return [node] if isinstance(node, str) else []
 
 
-# -- the file ------------------------------------------------------------------------------------
+# -- file ----------------------------------------------------------------------------------------
 
 
-def test_it_is_a_compose_file(compose: dict[str, Any]) -> None:
-    """It is valid by the Compose specification's own JSON schema."""
+def test_the_file_is_valid_by_the_schema_of_compose(
+    compose: dict[str, Any],
+) -> None:
     vendored = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     schema = json.loads(vendored.read_text())
     validator = validator_for(schema)(schema)
@@ -75,8 +74,7 @@ def test_it_is_a_compose_file(compose: dict[str, Any]) -> None:
     assert list(validator.iter_errors(broken))
 
 
-def test_it_has_the_parts(services: dict[str, Any]) -> None:
-    """Kafka with Kafdrop, every process of Airflow with its database, a Spark server, a cluster."""
+def test_the_file_has_all_services(services: dict[str, Any]) -> None:
     airflow = {f"airflow-{n}" for n in ("api-server", "scheduler", "dag-processor", "triggerer")}
 
     assert services.keys() == airflow | {
@@ -97,8 +95,7 @@ def test_it_has_the_parts(services: dict[str, Any]) -> None:
     assert not on_request & {each for service in always for each in service.get("depends_on", {})}
 
 
-def test_every_image_is_pinned(services: dict[str, Any]) -> None:
-    """A tag with a full version, never `latest` and never none; the Dockerfile's base too."""
+def test_every_image_has_a_full_version(services: dict[str, Any]) -> None:
     base = re.search(r"^FROM (\S+)$", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)
     assert base is not None
     images = {name: service["image"] for name, service in services.items()}
@@ -107,8 +104,9 @@ def test_every_image_is_pinned(services: dict[str, Any]) -> None:
         assert re.fullmatch(r"[\w./-]+:\d+\.\d+(\.\d+)?[\w.-]*", image), f"{name}: {image}"
 
 
-def test_every_service_that_stays_up_has_a_health_check(services: dict[str, Any]) -> None:
-    """And the one that ends is waited for until it ended well."""
+def test_every_lasting_service_has_a_health_check(
+    services: dict[str, Any],
+) -> None:
     ending = {name for name, service in services.items() if service["restart"] == "no"}
     assert ending == {"airflow-init"}
 
@@ -121,7 +119,6 @@ def test_every_service_that_stays_up_has_a_health_check(services: dict[str, Any]
 
 
 def test_every_published_port_is_bound_to_this_machine(services: dict[str, Any]) -> None:
-    """Nothing is offered to the network, and no two services want one port."""
     published = [port for service in services.values() for port in service.get("ports", [])]
 
     assert len(published) == 5
@@ -129,8 +126,8 @@ def test_every_published_port_is_bound_to_this_machine(services: dict[str, Any])
     assert len({port.split(":")[1] for port in published}) == len(published)
 
 
-def test_it_holds_no_secret(services: dict[str, Any]) -> None:
-    """What is secret comes from .env and stops the start with a message if it is not there."""
+def test_secrets_are_required_variables(services: dict[str, Any]) -> None:
+    """A missing variable stops the start with a message."""
     for name, service in services.items():
         for variable, value in service.get("environment", {}).items():
             if any(word in variable for word in SECRETS):
@@ -140,19 +137,17 @@ def test_it_holds_no_secret(services: dict[str, Any]) -> None:
                 assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", credentials[1]), f"{name}: {variable}"
 
 
-def test_the_example_names_every_variable_and_no_value(compose: dict[str, Any]) -> None:
-    """.env.example and the file belong to each other."""
+def test_the_example_lists_every_variable_without_a_value(compose: dict[str, Any]) -> None:
     text = "\n".join(_strings(compose))
     used = {match[1] for match in _VARIABLE.finditer(text)}
 
-    # What is neither ${NAME...} nor the escape $$ would be taken by Compose for a variable.
+    # Compose would replace any other text with `$`, except the escape `$$`.
     assert "$" not in _VARIABLE.sub("", text).replace("$$", "")
     assert used == _example_variables()
     assert not re.search(r"^[A-Z_]+=.+$", (PROJECT / ".env.example").read_text(), re.MULTILINE)
 
 
-def test_versions_are_those_of_the_locks(services: dict[str, Any]) -> None:
-    """Broker by ivy.xml; Airflow and Spark come from requirements.txt into the project's image."""
+def test_versions_equal_those_of_the_locks(services: dict[str, Any]) -> None:
     ivy_file = (PROJECT / "include" / "jvm" / "ivy.xml").read_text()
     broker = re.search(r'name="kafka_2.13" rev="([\d.]+)"', ivy_file)
     version = re.search(r'^version = "([\d.]+)"', (PROJECT / "pyproject.toml").read_text(), re.M)
@@ -172,7 +167,7 @@ def test_versions_are_those_of_the_locks(services: dict[str, Any]) -> None:
 
 
 def test_the_docker_lock_agrees_with_the_lock() -> None:
-    """A package that both locks pin has one version; the drivers of the database URL are there."""
+    """Both contain the drivers of the database URL."""
 
     def pins(name: str) -> dict[str, str]:
         text = (PROJECT / name).read_text()
@@ -184,11 +179,10 @@ def test_the_docker_lock_agrees_with_the_lock() -> None:
     assert {"psycopg2-binary", "asyncpg"} <= docker.keys()
 
 
-# -- the image -----------------------------------------------------------------------------------
+# -- image ---------------------------------------------------------------------------------------
 
 
-def test_everything_that_is_copied_exists_and_reaches_the_build() -> None:
-    """Every COPY source is in the repository and let through by .dockerignore."""
+def test_every_copied_file_exists_and_is_not_ignored() -> None:
     rules = [
         line
         for line in (PROJECT / ".dockerignore").read_text().splitlines()
@@ -215,7 +209,7 @@ def test_everything_that_is_copied_exists_and_reaches_the_build() -> None:
 
 
 def test_the_image_does_not_run_as_root() -> None:
-    """The last USER is the project's own, and it owns what the volumes are mounted on."""
+    """Its user owns the mount points."""
     image = (PROJECT / "Dockerfile").read_text()
 
     assert re.findall(r"^USER (\S+)$", image, flags=re.MULTILINE)[-1] == "tidemark"
@@ -223,17 +217,15 @@ def test_the_image_does_not_run_as_root() -> None:
         assert re.search(rf"chown tidemark: .*{folder}", image)
 
 
-# -- how the parts find each other ---------------------------------------------------------------
+# -- addresses -----------------------------------------------------------------------------------
 
 
 def _listeners(text: str) -> dict[str, tuple[str, int]]:
-    """Read Kafka's `NAME://host:port,...`."""
     parsed = re.findall(r"(\w+)://([^:,]*):(\d+)", text)
     return {name: (host, int(port)) for name, host, port in parsed}
 
 
 def test_containers_use_the_internal_listener(services: dict[str, Any]) -> None:
-    """Airflow's connection, as the project reads it, and Kafdrop go to `kafka:19092`."""
     advertised = _listeners(services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"])
     internal = "{}:{}".format(*advertised["INTERNAL"])
     environment = services["airflow-scheduler"]["environment"]
@@ -244,8 +236,7 @@ def test_containers_use_the_internal_listener(services: dict[str, Any]) -> None:
     assert connection["bootstrap.servers"] == internal
 
 
-def test_the_host_uses_the_external_listener(services: dict[str, Any]) -> None:
-    """What the external listener advertises is what is published."""
+def test_the_published_port_is_that_of_the_external_listener(services: dict[str, Any]) -> None:
     environment = services["kafka"]["environment"]
     host, port = _listeners(environment["KAFKA_ADVERTISED_LISTENERS"])["EXTERNAL"]
     inside = _listeners(environment["KAFKA_LISTENERS"])["EXTERNAL"][1]
@@ -254,7 +245,6 @@ def test_the_host_uses_the_external_listener(services: dict[str, Any]) -> None:
 
 
 def test_tasks_find_the_schema_registry(services: dict[str, Any]) -> None:
-    """By its name and its own port, where its image has the API; as the project reads it."""
     environment = services["airflow-scheduler"]["environment"]
     (published,) = services["schema-registry"]["ports"]
     inside = published.rpartition(":")[2]
@@ -265,7 +255,6 @@ def test_tasks_find_the_schema_registry(services: dict[str, Any]) -> None:
 
 
 def test_airflow_and_spark_share_the_lakehouse(services: dict[str, Any]) -> None:
-    """Driver and executors see one TIDEMARK_HOME, on one volume."""
     for name in ("airflow-scheduler", "airflow-triggerer", "spark", "spark-worker"):
         home = services[name]["environment"]["TIDEMARK_HOME"]
         assert f"tidemark-home:{home}" in services[name]["volumes"]
@@ -275,7 +264,6 @@ def test_airflow_and_spark_share_the_lakehouse(services: dict[str, Any]) -> None
 def test_airflow_can_submit_to_the_spark_master(
     services: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The Spark provider reads the connection as the master's own address."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     environment = services["airflow-scheduler"]["environment"]
     variable = "AIRFLOW_CONN_SPARK_CLUSTER"
@@ -327,14 +315,13 @@ def test_tasks_reach_the_spark_server_with_its_token(
         assert "SparkConnectServer" in command_line
         assert connection["password"] not in command_line + log.read_text()
     finally:
-        # Docker stops a container with this signal: the JVM has the process id of the command.
+        # Docker sends this signal to the JVM, which has the process id of the command.
         process.terminate()
         process.wait(30)
     assert not app.engines.server().status().running
 
 
 def _filled(value: str) -> str:
-    """Return a value with the variables of .env filled in."""
     return _VARIABLE.sub(lambda match: f"filled-{match[1]}", value)
 
 
@@ -342,10 +329,9 @@ def _filled(value: str) -> str:
 def test_s21_both_listeners_of_the_compose_file_work_on_a_real_broker(
     services: dict[str, Any], layout: Layout, tmp_path: Path
 ) -> None:
-    """S21: by either listener a client reaches the broker and is sent back to that listener.
+    """By either listener a client reaches the broker and is directed to the same listener.
 
-    The very settings of the file, with its host names mapped to this machine and its ports to free
-    ones: without Docker there is no name `kafka`, and 9092 may be taken.
+    The test uses the settings of the file, with host names mapped to this machine and free ports.
     """
     environment = services["kafka"]["environment"]
     names = list(_listeners(environment["KAFKA_ADVERTISED_LISTENERS"]))
@@ -357,7 +343,7 @@ def test_s21_both_listeners_of_the_compose_file_work_on_a_real_broker(
             r"(://|@)[^:,]*:(\d+)", lambda m: f"{m[1]}127.0.0.1:{mapped[int(m[2])]}", value
         )
 
-    # The image's rule for names: KAFKA_LOG_DIRS is log.dirs.
+    # The image derives names so: KAFKA_LOG_DIRS is log.dirs.
     properties = {
         variable.removeprefix("KAFKA_").lower().replace("_", "."): on_this_machine(value)
         for variable, value in environment.items()
@@ -407,10 +393,9 @@ def _read(bootstrap: str) -> bytes | None:
 
 @pytest.mark.broker
 @pytest.mark.registry
-def test_schemas_keep_their_ids_when_the_registry_starts_again(
+def test_schemas_keep_their_ids_after_a_restart_of_the_registry(
     services: dict[str, Any], broker: BrokerStatus, tmp_path: Path
 ) -> None:
-    """With the file's settings, on a real broker: records name schemas by their ids for ever."""
     settings = {
         name: value.replace("kafka:19092", broker.bootstrap)
         for name, value in services["schema-registry"]["environment"].items()

@@ -1,4 +1,4 @@
-"""The pages: what they link to is there, and what they tell people to type can be typed."""
+"""Tests that links and commands of the documentation pages work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are called in links, as GitHub makes it of them."""
+    """Return the anchors of a page's headings, as GitHub derives them."""
     prose = _FENCE.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", heading) for heading in headings)
@@ -38,19 +38,19 @@ def anchors(page: Path) -> set[str]:
 
 
 def code(page: Path) -> Iterator[str]:
-    """Every line of code of a page, in blocks or in a sentence."""
+    """Yield every line of code of a page, in blocks and in sentences."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in _FENCE.findall(text):
         yield from block.splitlines()
     prose = _FENCE.sub("", text)
     for block in _INDENTED.findall(prose):
         yield from block.splitlines()
-    # A span may go over the end of a line.
+    # A span may contain a line break.
     yield from _SPAN.findall(re.sub(r"(?<=\S)\n *(?=\S)", " ", prose).replace("\\|", "|"))
 
 
 def commands(page: Path) -> Iterator[Sequence[str]]:
-    """The words behind every `tidemark` that somebody is to type."""
+    """Yield the words after every `tidemark` that is to be typed."""
     for line in code(page):
         for part in re.split(r" (?:&&|;|\||>) ", line.split(" #")[0]):
             typed = _TYPED.search(part)
@@ -58,21 +58,21 @@ def commands(page: Path) -> Iterator[Sequence[str]]:
                 yield [word for word in re.split(r"[\s\[\]();]+", typed.group(1)) if word]
 
 
-def problem(words: Sequence[str]) -> str | None:
-    """What would be wrong if somebody typed these words behind `tidemark`."""
+def error_of(words: Sequence[str]) -> str | None:
+    """Return the error of these words after `tidemark`; None without one."""
     group = _commands()
-    left = list(words)
-    while left and left[0].startswith("--") and left[0] in _options(group):
-        left.pop(0)
-    while left and hasattr(group, "commands"):
-        names = left.pop(0).split("|")
+    remaining = list(words)
+    while remaining and remaining[0].startswith("--") and remaining[0] in _options(group):
+        remaining.pop(0)
+    while remaining and hasattr(group, "commands"):
+        names = remaining.pop(0).split("|")
         unknown = [name for name in names if name not in {*group.commands, "COMMAND", "--help"}]
         if unknown:
             return f"no command {unknown[0]}"
         group = group.commands.get(names[0], group)
         if names[0] in {"COMMAND", "--help"}:
             return None
-    for word in left:
+    for word in remaining:
         for option in word.split("|"):
             name = option.split("=")[0].rstrip(",.:")
             if name.startswith("--") and name not in _options(group):
@@ -82,18 +82,16 @@ def problem(words: Sequence[str]) -> str | None:
 
 @cache
 def _commands() -> Any:
-    """Return the click command of the command line."""
     return typer.main.get_group(app)
 
 
 def _options(group: Any) -> set[str]:
-    told = (param for param in group.params)
-    return {"--help", *(name for each in told for name in [*each.opts, *each.secondary_opts])}
+    params = (param for param in group.params)
+    return {"--help", *(name for each in params for name in [*each.opts, *each.secondary_opts])}
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link names a file that is there, and a heading that it has."""
+def test_links_lead_to_existing_files_and_headings(page: Path) -> None:
     broken = []
     for link in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
         path, _, anchor = link.partition("#")
@@ -106,30 +104,26 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @every_page
-def test_commands_can_be_typed(page: Path) -> None:
-    """Every `tidemark ...` of a page is a command that there is, with options that it has."""
-    wrong = {" ".join(words): told for words in commands(page) if (told := problem(words))}
+def test_commands_of_pages_exist_with_their_options(page: Path) -> None:
+    wrong = {" ".join(words): error for words in commands(page) if (error := error_of(words))}
     assert wrong == {}
 
 
 @every_page
-def test_make_targets_are_there(page: Path) -> None:
-    """Every `make ...` of a page is a target of the Makefile."""
+def test_make_targets_of_pages_exist(page: Path) -> None:
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
-    named = {found for line in code(page) for found in re.findall(r"^make ([a-z-]+)", line)}
-    assert named - targets == set()
+    used = {found for line in code(page) for found in re.findall(r"^make ([a-z-]+)", line)}
+    assert used - targets == set()
 
 
-def test_every_page_is_listed() -> None:
-    """The README leads to each page of docs; decisions have a list of their own."""
+def test_the_readme_links_every_page() -> None:
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     listed = {link.partition("#")[0] for link in _LINK.findall(readme)}
     assert {f"docs/{page.name}" for page in (PROJECT / "docs").glob("*.md")} - listed == set()
 
 
 def test_every_decision_is_listed() -> None:
-    """The list of decisions links each decision by its title."""
     folder = PROJECT / "docs" / "adr"
     listed = set(re.findall(r"^- \d+: \[(.+)\]\((.+)\)$", (folder / "README.md").read_text(), re.M))
     decisions = {
@@ -140,27 +134,24 @@ def test_every_decision_is_listed() -> None:
 
 
 def section(page: str, heading: str) -> str:
-    """What a page of docs says under a heading of the second rank."""
     text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def test_every_check_has_a_row() -> None:
-    """And every row a check; those of drift share one."""
-    named = re.findall(
+def test_every_check_has_a_row_in_the_quality_page() -> None:
+    """Checks of drift share one row."""
+    rows = re.findall(
         r"^\| `(\w+)` \|", section("quality.md", "Checks of every batch"), re.MULTILINE
     )
-    assert named == [name for name in BUILT_IN_CHECKS if name not in DRIFT]
+    assert rows == [name for name in BUILT_IN_CHECKS if name not in DRIFT]
 
 
-def test_every_reason_is_explained() -> None:
-    """The table of the section has one row for each reason."""
+def test_every_quarantine_reason_has_a_row_in_the_typed_page() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", section("typed.md", "Quarantine"), re.MULTILINE)
     assert rows == [reason.value for reason in QuarantineReason]
 
 
 def every_command(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
-    """The words of every command."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from every_command(command, *above, name)
@@ -168,8 +159,7 @@ def every_command(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
             yield *above, name
 
 
-def test_every_command_has_a_row() -> None:
-    """In the first table of its page, alone or as one of several."""
+def test_every_command_has_a_row_in_the_cli_page() -> None:
     page = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`tidemark .*?) \| ", page, flags=re.MULTILINE)
     missing = []
@@ -181,7 +171,7 @@ def test_every_command_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "error"),
     [
         ("status prices --json", None),
         ("--verbose ingest prices", None),
@@ -193,6 +183,5 @@ def test_every_command_has_a_row() -> None:
         ("status prices --partition 3", "no option --partition"),
     ],
 )
-def test_a_wrong_command_would_be_found(typed: str, told: str | None) -> None:
-    """The check of the pages tells what is wrong, and nothing of what is right."""
-    assert problem(typed.split()) == told
+def test_unknown_commands_and_options_are_errors(typed: str, error: str | None) -> None:
+    assert error_of(typed.split()) == error

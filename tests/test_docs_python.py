@@ -33,7 +33,7 @@ def test_the_example_runs_on_a_spark_connect_server(
     (tmp_path / "prices.yaml").write_text(
         f"name: prices\ntopic: {name}\nschedule: '@daily'\nstart: earliest\n"
     )
-    # The home of the server, and a lakehouse of this test's own.
+    # The home of the server, and a lakehouse of this test.
     monkeypatch.setenv("TIDEMARK_HOME", str(layout.home))
     monkeypatch.setenv("TIDEMARK_LAKEHOUSE", str(tmp_path / "lakehouse"))
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The free consumer: a whole run that leaves nothing in Kafka, on a cluster of its own."""
+"""Tests that a whole run leaves nothing in Kafka, on a separate cluster."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 @pytest.fixture
-def untouched(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
-    """A broker that no other test has asked anything: even looking for a group leaves a trace."""
+def unused_broker(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
+    """Start a broker without other clients, because even a lookup of a group leaves a trace."""
     config = BrokerConfig(home=tmp_path / "broker", jars=layout.kafka_jars, heap_mb=256)
     embedded = Broker(config)
     try:
@@ -35,16 +35,15 @@ def untouched(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
 
 
 def topics(bootstrap: str) -> set[str]:
-    """Every topic of the cluster, its own among them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     return set(admin.list_topics(timeout=30).topics)
 
 
 def test_s1_a_run_leaves_no_group_and_no_offset(
-    untouched: BrokerStatus, spark: SparkSession, tmp_path: Path
+    unused_broker: BrokerStatus, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """I6, S18, S28: plan, land, status, twice, past a dead bootstrap entry, with no ZooKeeper."""
-    bootstrap = untouched.bootstrap
+    """I6, S18, S28. The first bootstrap server is dead, and no ZooKeeper runs."""
+    bootstrap = unused_broker.bootstrap
     client = {"bootstrap.servers": bootstrap}
     (dead,) = free_ports("127.0.0.1", 1)
     lake = Lake(
@@ -61,14 +60,13 @@ def test_s1_a_run_leaves_no_group_and_no_offset(
     assert lake.planner.plan("third").plan is None
 
     assert group_names(bootstrap) == set()
-    # librdkafka looks for a group's coordinator, although there is no group. The broker then
-    # creates its own topic of offsets, which stays empty.
+    # librdkafka requests a coordinator although no group exists. The broker then creates its
+    # topic of offsets, which stays empty.
     assert topics(bootstrap) - {"__consumer_offsets"} == {"streams-intro"}
     assert lake.judged() == read_all(bootstrap, "streams-intro")
 
 
-def test_s28_there_is_no_zookeeper_anywhere(layout: Layout) -> None:
-    """The client protocol is enough: no jar, no setting, no import."""
+def test_s28_no_jar_and_no_code_uses_zookeeper(layout: Layout) -> None:
     assert [jar.name for jar in layout.kafka_jars.iterdir() if "zookeeper" in jar.name] == []
     assert [jar.name for jar in layout.spark_jars.iterdir() if "zookeeper" in jar.name] == []
     sources = (layout.project / "include").rglob("*.py")

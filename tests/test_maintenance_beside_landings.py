@@ -1,4 +1,4 @@
-"""Maintenance without a pause beside live landings, on real parts."""
+"""Tests of continuous maintenance during landings, with real Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 ROUNDS = 6
 WEEK = timedelta(days=7)
 LATER = timedelta(days=30)
-"""Maintenance that believes to be so late takes whatever no version and no open plan has."""
+"""With a clock this fast, maintenance removes all files outside of versions and open plans."""
 
 
 @contextmanager
-def without_pause(step: Callable[[], MaintenanceResult]) -> Iterator[list[MaintenanceResult]]:
-    """Repeat a step until the block ends; what came of it, and its first error."""
-    came: list[MaintenanceResult] = []
+def repeated(step: Callable[[], MaintenanceResult]) -> Iterator[list[MaintenanceResult]]:
+    """Repeat a step until the block ends; yield its results, and raise its first error."""
+    results: list[MaintenanceResult] = []
     failed: list[BaseException] = []
-    over = threading.Event()
+    stop = threading.Event()
 
     def loop() -> None:
-        while not over.is_set():
+        while not stop.is_set():
             try:
-                came.append(step())
+                results.append(step())
             except BaseException as failure:  # noqa: BLE001  raised again by the test's own thread
                 failed.append(failure)
                 return
@@ -47,9 +47,9 @@ def without_pause(step: Callable[[], MaintenanceResult]) -> Iterator[list[Mainte
     thread = threading.Thread(target=loop)
     thread.start()
     try:
-        yield came
+        yield results
     finally:
-        over.set()
+        stop.set()
         thread.join(120)
     assert not thread.is_alive()
     if failed:
@@ -59,21 +59,21 @@ def without_pause(step: Callable[[], MaintenanceResult]) -> Iterator[list[Mainte
 def test_i1_landings_are_exact_while_a_table_is_maintained_without_pause(
     spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Every file that no version has goes at once, but for those of the plan that is landing."""
+    """Unreferenced files are removed at once, except those of the open plan."""
     connection = {"bootstrap.servers": broker.bootstrap}
     name = topic(partitions=3)
     lake = Lake(session=spark, root=tmp_path, connection=connection).of(name, records_per_task=100)
     produce_values(broker.bootstrap, name, 10)
     lake.run("the first")
-    with without_pause(lambda: lake.maintenance(LATER).maintain(WEEK)) as came:
+    with repeated(lambda: lake.maintenance(LATER).maintain(WEEK)) as results:
         for number in range(ROUNDS):
             for partition in range(3):
                 produce_values(broker.bootstrap, name, 250, partition=partition)
             lake.run(f"run {number}")
     assert lake.judged() == read_all(broker.bootstrap, name)
-    print(f"{len(came)} rounds, {sum(each.replaced for each in came)} files replaced")
-    assert sum(each.replaced > 0 for each in came) > 1
-    assert sum(len(each.removed) for each in came) > ROUNDS
+    print(f"{len(results)} rounds, {sum(each.replaced for each in results)} files replaced")
+    assert sum(each.replaced > 0 for each in results) > 1
+    assert sum(len(each.removed) for each in results) > ROUNDS
 
     removed = lake.undo.undo(3, "ops", "a wrong deploy").rows
     assert removed == 750

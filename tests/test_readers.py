@@ -1,4 +1,4 @@
-"""Bronze is an open table: every reader sees the same records."""
+"""Tests that every reader of bronze tables returns the same rows."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ COLUMNS = [
 
 @pytest.fixture
 def bronze(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Lake:
-    """A table of orders and of records with everything absent, in two plans."""
+    """Return a table of orders and of records with nulls and empty values, in two plans."""
     lake = Lake(
         session=spark, root=tmp_path, connection={"bootstrap.servers": broker.bootstrap}
     ).of(topic(partitions=3))
     produce(lake.connection, "orders", topic=lake.spec.topic, records=100)
     lake.run("first")
-    odd = [
+    edge_cases = [
         Record(key=None, value=None),
         Record(key=b"", value=b""),
         Record(key=b"\x00\xff", headers=(("h", None), ("h", b""), ("h", b"\xff"))),
     ]
-    produce_records(broker.bootstrap, lake.spec.topic, odd)
+    produce_records(broker.bootstrap, lake.spec.topic, edge_cases)
     lake.run("second")
     return lake
 
 
 def plain(value: Any) -> Any:
-    """A value as Python has it, whatever library it came from; moments in UTC."""
+    """Return a value as a Python type, with times in UTC."""
     match value:
         case datetime():
-            # A moment without a zone is local, as Spark gives it.
+            # Spark returns local times without a zone.
             return value.astimezone(UTC)
         case bytearray() | memoryview():
             return bytes(value)
@@ -81,13 +81,13 @@ def plain(value: Any) -> Any:
 
 
 def ordered(rows: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:
-    """Rows in plain values, by partition and offset."""
     where = COLUMNS.index("partition"), COLUMNS.index("offset")
     return sorted((plain(row) for row in rows), key=lambda row: tuple(row[i] for i in where))
 
 
-def test_every_reader_sees_the_same_bronze(bronze: Lake, broker: BrokerStatus) -> None:
-    """Spark, delta-rs, DuckDB and Polars agree on every column, nulls and repeated headers too."""
+def test_spark_delta_rs_duckdb_and_polars_read_equal_rows(
+    bronze: Lake, broker: BrokerStatus
+) -> None:
     table = DeltaTable(bronze.uri)
     scanned = pa.table(table.scan()).select(COLUMNS)
     with duckdb.connect() as connection:
@@ -108,10 +108,9 @@ def test_every_reader_sees_the_same_bronze(bronze: Lake, broker: BrokerStatus) -
     assert {None, b"", b"\x00\xff"} <= keys
 
 
-def test_s4_the_table_says_its_columns_and_types_itself(bronze: Lake) -> None:
-    """As any reader finds them."""
-    told = json.loads(DeltaTable(bronze.uri).schema().to_json())
-    types = {field["name"]: field["type"] for field in told["fields"]}
+def test_s4_the_schema_of_the_table_has_all_columns_and_types(bronze: Lake) -> None:
+    schema = json.loads(DeltaTable(bronze.uri).schema().to_json())
+    types = {field["name"]: field["type"] for field in schema["fields"]}
     assert list(types) == COLUMNS
     headers = types.pop("headers")
     assert types == {
@@ -142,11 +141,11 @@ assert pa.table(table.scan()).num_rows == polars.read_delta(sys.argv[1]).height 
 """
 
 
-def test_reading_processes_end_well(bronze: Lake) -> None:
-    """The ways that the pages recommend do not abort a process when it exits."""
+def test_processes_that_read_the_table_exit_with_code_zero(bronze: Lake) -> None:
+    """The pages recommend these ways to read."""
     running = [
         subprocess.Popen([sys.executable, "-c", READ, bronze.uri], stderr=subprocess.PIPE)
         for _ in range(4)
     ]
-    told = [process.communicate(timeout=120)[1] for process in running]
-    assert [process.returncode for process in running] == [0] * 4, told
+    errors = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 4, errors

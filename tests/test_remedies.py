@@ -1,9 +1,9 @@
-"""A remedy and the runbook section of its error agree.
+"""Tests that the fix of an error and its runbook section agree.
 
-Two rules. What a remedy names (a command, an option, a key of a spec, an SQL statement) occurs in
-the section, and not in a warning alone. And no sentence of a remedy has all substantial words of a
-warning, unless it is a warning itself. A warning is a sentence with "Do not" or "must not", or one
-that begins with "Never".
+There are two rules. Commands, options, spec keys and SQL statements of a fix occur in the section
+outside of warnings. No sentence of a fix contains all substantial words of a warning, unless it is
+a warning itself. A warning is a sentence with "Do not" or "must not", or one that begins with
+"Never".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMMAND = re.compile(
 )
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _FORMALITIES = frozenset({"--plan", "--reason", "--help", "--dry-run"})
-"""Options that select a plan, give a reason, or only show."""
+"""Options that select a plan, give a reason, or change nothing."""
 _KEY = re.compile(r"\b(?:limits|alarms|decode|quality)\.[a-z_.]*[a-z_]")
 _STATEMENT = re.compile(r"\b(?:RESTORE|DELETE|VACUUM|ALTER TABLE|DESCRIBE HISTORY)\b")
 _PLAIN = re.compile(
@@ -35,7 +35,6 @@ _PLAIN = re.compile(
 
 
 def sections() -> dict[str, str]:
-    """The text of every section of the runbook, by each name of its heading."""
     page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
     parts = _HEADING.split(page)[1:]
     return {
@@ -46,29 +45,31 @@ def sections() -> dict[str, str]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, and the items of its lists."""
     one_line = re.sub(r"\s+", " ", re.sub(r"\n\s*(?:\d+\.|[-|]) ", ". ", text))
     return [each for each in re.split(r"(?<=[.:;!?])\s+", one_line) if each.strip()]
 
 
-def named(text: str) -> set[str]:
-    """What a reader is to type or to edit: commands, options, keys of a spec, SQL statements."""
+def instructions(text: str) -> set[str]:
+    """Return the commands, options, spec keys and SQL statements of a text."""
     found = {f"tidemark {command}" for command in _COMMAND.findall(text)}
     others = (pattern.findall(text) for pattern in (_OPTION, _KEY, _STATEMENT))
     return found.union(*others) - _FORMALITIES
 
 
 def substance(text: str) -> set[str]:
-    """The words that carry the meaning of a sentence, without their endings."""
+    """Return the starts of the substantial words of a sentence."""
     words = re.findall(r"[a-z]{4,}", _WARNING.sub("", text).lower())
     return {word[:5] for word in words if not _PLAIN.fullmatch(word)}
 
 
 def contradictions(remedy: str, section: str) -> list[str]:
-    """Parts of a remedy that its runbook section lacks, or warns against."""
+    """Return the parts of a fix that its runbook section lacks or warns against."""
     warnings = [each for each in sentences(section) if _WARNING.search(each)]
     advice = " ".join(each for each in sentences(section) if each not in warnings)
-    found = [f"not in the section: {thing}" for thing in sorted(named(remedy) - named(advice))]
+    found = [
+        f"not in the section: {thing}"
+        for thing in sorted(instructions(remedy) - instructions(advice))
+    ]
     for sentence in sentences(remedy):
         if _WARNING.search(sentence):
             continue
@@ -78,14 +79,12 @@ def contradictions(remedy: str, section: str) -> list[str]:
 
 
 @every_error
-def test_a_remedy_does_not_contradict_its_runbook_section(kind: type[TidemarkError]) -> None:
-    """Both are read by the same person, minutes apart."""
+def test_a_fix_does_not_contradict_its_runbook_section(kind: type[TidemarkError]) -> None:
     assert kind.__name__ in sections(), f"docs/runbook.md has no section {kind.__name__}"
     assert contradictions(build(kind).rendered("fix"), sections()[kind.__name__]) == []
 
 
-def test_the_remedy_without_a_leader_epoch_does_not_contradict_its_runbook_section() -> None:
-    """It has a second cause, and a command for it."""
+def test_the_fix_without_a_leader_epoch_does_not_contradict_its_runbook_section() -> None:
     error = LogTruncated(pipeline="events", topic="events", partition=0, offset=5, undo=(1,))
     assert "--replace" in error.rendered("fix")
     assert contradictions(error.rendered("fix"), sections()["LogTruncated"]) == []
@@ -94,22 +93,20 @@ def test_the_remedy_without_a_leader_epoch_does_not_contradict_its_runbook_secti
 @pytest.mark.parametrize(
     "remedy",
     [
-        # The runbook forbids it: records from before would be decoded with unrelated schemas.
-        "If the registry was made anew, call its connection by another name",
-        "If the registry was made anew, set decode.registry to a new connection",
+        # The runbook forbids it, because old records would be decoded with unrelated schemas.
+        "If the registry was recreated, call its connection by another name",
+        "If the registry was recreated, set decode.registry to a new connection",
         "Decode again with `tidemark decode PIPELINE`",
         "RESTORE the typed table",
     ],
 )
-def test_a_contradiction_is_found(remedy: str) -> None:
-    """Advice that the section warns against, and advice that it does not have."""
+def test_advice_that_the_section_lacks_or_warns_against_is_found(remedy: str) -> None:
     section = sections()[SchemaReplaced.__name__]
     assert contradictions(remedy, section)
     assert not contradictions("Do not give the connection another name", section)
 
 
-def test_a_command_that_only_a_warning_names_is_found() -> None:
-    """The section names it, and forbids it."""
+def test_a_command_that_occurs_only_in_a_warning_is_found() -> None:
     section = "Wait. Do not run `tidemark control rebuild PIPELINE --apply` meanwhile."
     assert contradictions("`tidemark control rebuild prices --apply`", section)
     assert not contradictions("wait", section)

@@ -1,4 +1,4 @@
-"""Every job's frame: arguments in, one result line and an exit code out."""
+"""Tests of the frame of every job: arguments, result line, exit code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ REFUSED = LostRange(pipeline="prices", topic="prices", lost=((0, 0, 4),))
 
 
 def results_of(captured: str) -> list[dict[str, Any]]:
-    """The result line's JSON."""
     (line,) = (line for line in captured.splitlines() if line.startswith(RESULT_MARKER))
     return list(json.loads(line.removeprefix(RESULT_MARKER)))
 
 
-def test_a_job_prints_one_result_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The body is told each plan, and what it says of all of them is on one line, in order."""
-
+def test_a_job_prints_the_results_of_all_plans_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def body(_: App, plan: PlanRef) -> Mapping[str, object]:
         return {"records": plan.sequence * 10}
 
@@ -53,14 +52,13 @@ def test_a_job_prints_one_result_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_every_job_has_an_entry_point() -> None:
-    """spark-submit runs it by the name of the job."""
     assert {file.stem for file in (PROJECT / "jobs").glob("*.py")} == set(JOBS)
 
 
 def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The path is as spark-submit makes it; the archive of another Spark is not ours to remove."""
+    """spark-submit puts the archives on the path; archives of another Spark stay."""
     pyspark = find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None
@@ -70,15 +68,15 @@ def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(
     assert len(archives) == 2
     monkeypatch.setattr(sys, "path", ["/jobs", *archives, other, *sys.path])
 
-    seen: list[str] = []
+    path: list[str] = []
 
     def body(_: App, __: PlanRef) -> Mapping[str, object]:
-        seen.extend(sys.path)
+        path.extend(sys.path)
         return {}
 
     assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.OK
-    assert not set(archives) & set(seen)
-    assert seen[:2] == ["/jobs", other]
+    assert not set(archives) & set(path)
+    assert path[:2] == ["/jobs", other]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +90,6 @@ def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(
 def test_a_named_error_becomes_its_exit_code(
     error: TidemarkError, code: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DAGs decide on retries by the code; people read the record."""
-
     def body(_: App, __: PlanRef) -> Mapping[str, object]:
         raise error
 
@@ -108,8 +104,7 @@ def test_a_named_error_becomes_its_exit_code(
 def test_a_plan_that_fails_does_not_stop_the_others(
     at_once: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever it fails with: what the others came to is told, and the exit code is not 0."""
-    errors = {"prices": ZeroDivisionError("by nothing"), "orders": REFUSED}
+    errors = {"prices": ZeroDivisionError("by zero"), "orders": REFUSED}
 
     def body(_: App, plan: PlanRef) -> Mapping[str, object]:
         if plan.pipeline in errors:
@@ -120,13 +115,13 @@ def test_a_plan_that_fails_does_not_stop_the_others(
     crashed, refused, landed = results_of(capsys.readouterr().out)
     assert code == ExitCode.CRASH
     assert (crashed["error"], crashed["retryable"]) == ("Unforeseen", True)
-    assert crashed["actual"] == "ZeroDivisionError: by nothing"
+    assert crashed["actual"] == "ZeroDivisionError: by zero"
     assert (refused["error"], refused["retryable"]) == ("LostRange", False)
     assert landed == {"pipeline": "tides", "plan": 1, "wrote": True}
 
 
-def test_as_many_plans_as_may_run_at_the_same_time_do() -> None:
-    """Each of three waits for the two others; alone it would wait for ever."""
+def test_plans_run_concurrently_up_to_the_limit() -> None:
+    """Each of three waits for the others."""
     together = threading.Barrier(3, timeout=60)
 
     def body(_: App, __: PlanRef) -> Mapping[str, object]:
@@ -136,9 +131,7 @@ def test_as_many_plans_as_may_run_at_the_same_time_do() -> None:
     assert main(Job.of_step(PlanRef.parse, body, at_once=lambda _: 3), "doc", THREE) == ExitCode.OK
 
 
-def test_an_unforeseen_error_is_not_dressed_up(caplog: pytest.LogCaptureFixture) -> None:
-    """Its traceback is in the log; the exit code is the interpreter's own."""
-
+def test_an_unforeseen_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     def body(_: App, __: PlanRef) -> Mapping[str, object]:
         raise ZeroDivisionError
 
@@ -149,13 +142,12 @@ def test_an_unforeseen_error_is_not_dressed_up(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.spark
-def test_an_exception_of_spark_that_no_adapter_names_is_a_named_error(
+def test_an_exception_of_spark_is_a_named_error_without_values(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A value that Spark's message has is in no text."""
     monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
 
     def body(_: App, __: PlanRef) -> Mapping[str, object]:
@@ -171,11 +163,9 @@ def test_an_exception_of_spark_that_no_adapter_names_is_a_named_error(
 
 
 @pytest.mark.spark
-def test_a_spark_that_does_not_start_is_a_named_error_of_every_plan(
+def test_a_failed_start_of_spark_is_a_named_error_of_every_plan(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A class that the session needs is missing."""
-
     def at_once(_: App) -> int:
         return spark.read.format("nonexistent").load().count()
 
@@ -187,8 +177,7 @@ def test_a_spark_that_does_not_start_is_a_named_error_of_every_plan(
     assert [record["error"] for record in records] == ["SetupError"] * 3
 
 
-def test_a_wrong_command_line_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """At least one plan, by name and number."""
+def test_plans_without_name_or_number_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in ([], ["--plan"], ["--plan", "prices"], ["--plan", "=7"], ["--plan", "prices=x"]):
         with pytest.raises(SystemExit) as stopped:
             main(JOBS["ingest"], "doc", argv)

@@ -1,4 +1,4 @@
-"""A secured cluster: the least rights are enough, too few are named, and no secret gets out."""
+"""Tests on a secured cluster: necessary rights, named refusals, and no leaked secrets."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 PASSWORD = 'q"uo\\te;d=1 hush'
-"""With all that could end a quoted value early."""
+"""Contains the characters that could end a quoted value early."""
 QUOTED = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
 TOPIC = "secured"
-HOLES = "secured-with-gaps"
+TOPIC_WITH_GAPS = "secured-with-gaps"
 """Two committed records and a marker, three aborted records and a marker, two records."""
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -76,7 +76,6 @@ class Certificate(NamedTuple):
 
 
 def make_certificate() -> Certificate:
-    """For 127.0.0.1, for one day."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidemark test")])
     now = datetime.now(UTC)
@@ -106,8 +105,8 @@ def make_certificate() -> Certificate:
 class Secured(NamedTuple):
     """A secured cluster with one topic of ten records.
 
-    Principals: `reader` may Describe and Read the topic, `looker` may Describe it, `nobody` may
-    nothing. All have the same password.
+    Principals: `reader` may Describe and Read the topic, `looker` may Describe it, `nobody` has no
+    rights. All have the same password.
     """
 
     inside: str
@@ -116,7 +115,6 @@ class Secured(NamedTuple):
     certificate: str
 
     def login(self, user: str, password: str = PASSWORD) -> dict[str, str]:
-        """The extra of a connection over SASL, without TLS."""
         return {
             "bootstrap.servers": self.scram,
             "security.protocol": "SASL_PLAINTEXT",
@@ -126,7 +124,6 @@ class Secured(NamedTuple):
         }
 
     def tls_login(self) -> dict[str, str]:
-        """The extra of a connection over SASL and TLS."""
         return {
             "bootstrap.servers": self.tls,
             "security.protocol": "SASL_SSL",
@@ -138,7 +135,7 @@ class Secured(NamedTuple):
 
 
 def properties(certificate: Certificate) -> dict[str, str]:
-    """Who may log in how, and that nobody may anything without being told so."""
+    """Return broker settings: the login mechanisms, and no rights by default."""
     tls = "listener.name.tls."
     return {
         "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
@@ -155,7 +152,6 @@ def properties(certificate: Certificate) -> dict[str, str]:
 
 
 def allow(admin: AdminClient, user: str, *operations: AclOperation, topic: str = TOPIC) -> None:
-    """Grant operations on a topic, and nothing else."""
     bindings = [
         AclBinding(
             ResourceType.TOPIC,
@@ -173,7 +169,6 @@ def allow(admin: AdminClient, user: str, *operations: AclOperation, topic: str =
 
 
 def add_scram_users(admin: AdminClient, *users: str) -> None:
-    """Users of the SCRAM listener."""
     credentials = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     changes = [
         UserScramCredentialUpsertion(user, credentials, PASSWORD.encode(), b"salt" * 4)
@@ -185,7 +180,7 @@ def add_scram_users(admin: AdminClient, *users: str) -> None:
 
 @pytest.fixture(scope="module")
 def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """One broker with an open listener for the test's own use, and two secured ones."""
+    """Start a broker with an open listener for the test and two secured ones."""
     certificate = make_certificate()
     embedded = Broker(
         BrokerConfig(
@@ -209,17 +204,17 @@ def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             certificate.certificate,
         )
         admin = AdminClient({"bootstrap.servers": cluster.inside})
-        for topic, partitions in ((TOPIC, 2), (HOLES, 1)):
+        for topic, partitions in ((TOPIC, 2), (TOPIC_WITH_GAPS, 1)):
             new = NewTopic(topic, num_partitions=partitions)
             admin.create_topics([new])[topic].result(timeout=30)
         add_scram_users(admin, "reader", "looker", "nobody")
         allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ)
         allow(admin, "looker", AclOperation.DESCRIBE)
-        allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ, topic=HOLES)
+        allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ, topic=TOPIC_WITH_GAPS)
         produce_values(cluster.inside, TOPIC, 10)
-        produce_committed(cluster.inside, HOLES, [Record(key=b"k")] * 2)
-        produce_aborted(cluster.inside, HOLES, [Record(key=b"k")] * 3)
-        produce_values(cluster.inside, HOLES, 2)
+        produce_committed(cluster.inside, TOPIC_WITH_GAPS, [Record(key=b"k")] * 2)
+        produce_aborted(cluster.inside, TOPIC_WITH_GAPS, [Record(key=b"k")] * 3)
+        produce_values(cluster.inside, TOPIC_WITH_GAPS, 2)
         for extra in (cluster.login("reader"), cluster.login("looker"), cluster.tls_login()):
             wait_until_described(extra)
         yield cluster
@@ -228,7 +223,7 @@ def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def wait_until_described(extra: Mapping[str, Any]) -> None:
-    """Users and rights reach the broker a moment after they are accepted."""
+    """Wait until users and rights have reached the broker."""
     deadline = time.monotonic() + 120
     while True:
         try:
@@ -241,15 +236,14 @@ def wait_until_described(extra: Mapping[str, Any]) -> None:
 
 
 def watermarks(extra: Mapping[str, Any]) -> dict[int, int]:
-    """End of each partition, read with this connection."""
     reader = KafkaWatermarkReader(client_config("secured", extra))
     found = reader.topic_watermarks(TOPIC, IsolationLevel.READ_COMMITTED)
-    return {partition: here.end for partition, here in found.partitions.items()}
+    return {partition: watermark.end for partition, watermark in found.partitions.items()}
 
 
 @contextmanager
 def jvm_log(spark: SparkSession, file: Path) -> Iterator[None]:
-    """Everything that Spark and the Kafka client log from INFO on, in a file."""
+    """Write everything that Spark and the Kafka client log from INFO on to a file."""
     assert spark._jvm is not None
     log4j = spark._jvm.org.apache.logging.log4j
     context = log4j.LogManager.getContext(False)
@@ -278,33 +272,29 @@ def jvm_log(spark: SparkSession, file: Path) -> Iterator[None]:
 
 
 def shown_plans(spark: SparkSession) -> str:
-    """What the Spark UI would show of every query so far."""
+    """Return the texts of every query in the Spark UI."""
     executions = spark._jsparkSession.sharedState().statusStore().executionsList()
-    shown = (executions.apply(i) for i in range(executions.size()))
+    queries = (executions.apply(i) for i in range(executions.size()))
     return "\n".join(
-        f"{one.description()} {one.details()} {one.physicalPlanDescription()} "
-        f"{one.modifiedConfigs()}"
-        for one in shown
+        f"{execution.description()} {execution.details()} {execution.physicalPlanDescription()} "
+        f"{execution.modifiedConfigs()}"
+        for execution in queries
     )
 
 
 def assert_no_secret(text: str) -> None:
-    """Neither as it is nor as it is quoted."""
     assert PASSWORD not in text
     assert QUOTED not in text
 
 
-# -- enough rights -------------------------------------------------------------------------------
+# -- sufficient rights----------------------------------------------------------------------------
 
 
 @pytest.mark.spark
 def test_s25_describe_and_read_on_the_topic_are_enough(
-    secured: Secured,
-    spark: SparkSession,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    secured: Secured, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I6: marks, plan, read and landing, with no right on any group; and the secret stays one."""
+    """I6. No output, log, plan or file contains the password."""
     caplog.set_level(logging.DEBUG)
     lake = Lake(
         session=spark,
@@ -321,8 +311,8 @@ def test_s25_describe_and_read_on_the_topic_are_enough(
     assert "sasl.jaas.config = [hidden]" in logged
     plans = shown_plans(spark)
     assert str(lake.uri) in plans
-    for told in (logged, plans, caplog.text, str(done), str(lake.control.ledger("events"))):
-        assert_no_secret(told)
+    for text in (logged, plans, caplog.text, str(done), str(lake.control.ledger("events"))):
+        assert_no_secret(text)
     written = [file for file in lake.root.rglob("*") if file.is_file()]
     assert any(file.suffix == ".json" for file in written)
     for file in written:
@@ -333,7 +323,7 @@ def test_s25_describe_and_read_on_the_topic_are_enough(
 def test_s25_no_secret_leaves_a_spark_connect_server(
     secured: Secured, layout: Layout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Logs, event logs, pages and files of server and client contain no secret.
+    """Covers logs, event logs, pages and files of server and client.
 
     The second run has no right to read the topic. Its error names the cause and quotes no secret.
     """
@@ -349,7 +339,7 @@ def test_s25_no_secret_leaves_a_spark_connect_server(
         "spark.ui.enabled": "true",
         "spark.ui.port": str(page),
     }
-    standing = SparkServer(tmp_path / "spark", os.environ, submit_settings(layout, settings))
+    spark_server = SparkServer(tmp_path / "spark", os.environ, submit_settings(layout, settings))
     (tmp_path / "pipelines").mkdir()
     spec = f"name: events\ntopic: {TOPIC}\nschedule: '@daily'\nstart: earliest\n"
     (tmp_path / "pipelines" / "events.yaml").write_text(spec)
@@ -365,25 +355,25 @@ def test_s25_no_secret_leaves_a_spark_connect_server(
         )
 
     try:
-        standing.start(lambda _: None)
-        server = standing.running()
+        spark_server.start(lambda _: None)
+        server = spark_server.running()
         assert server is not None
         plan = app("reader").pipeline("events").planner.plan("test").plan
         assert plan is not None
         runs = [
             run(app(user), server, "ingest", [plan.ref], print) for user in ("looker", "reader")
         ]
-        told = json.dumps([list(each.results or ()) for each in runs])
-        assert [each.exit_code for each in runs] == [ExitCode.REFUSED, ExitCode.OK], told
-        shown = "".join(_pages(f"http://127.0.0.1:{page}"))
-        pid = standing.status().pid
+        output = json.dumps([list(each.results or ()) for each in runs])
+        assert [each.exit_code for each in runs] == [ExitCode.REFUSED, ExitCode.OK], output
+        pages = "".join(_pages(f"http://127.0.0.1:{page}"))
+        pid = spark_server.status().pid
         process = Path("/proc") / str(pid)
-        told += (process / "cmdline").read_text() + (process / "environ").read_text()
+        output += (process / "cmdline").read_text() + (process / "environ").read_text()
     finally:
-        standing.stop()
-    assert "kafka.bootstrap.servers" in shown
-    assert "ScramLoginModule" not in shown
-    for text in (told, shown, caplog.text):
+        spark_server.stop()
+    assert "kafka.bootstrap.servers" in pages
+    assert "ScramLoginModule" not in pages
+    for text in (output, pages, caplog.text):
         assert_no_secret(text)
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any("events" in file.parts for file in files)
@@ -396,17 +386,15 @@ def test_s25_no_secret_leaves_a_spark_connect_server(
 
 
 def _pages(address: str) -> Iterator[str]:
-    """Return Spark's pages about its sessions, queries and settings."""
     for place in ("connect/", "SQL/", "SQL/execution/?id=0", "SQL/execution/?id=1", "environment/"):
-        with urlopen(f"{address}/{place}", timeout=30) as answer:
-            yield answer.read().decode()
+        with urlopen(f"{address}/{place}", timeout=30) as response:
+            yield response.read().decode()
 
 
 @pytest.mark.spark
-def test_s25_tls_and_plain_with_a_certificate_in_the_connection(
+def test_s25_both_clients_verify_the_broker_by_a_certificate_in_the_connection(
     secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Both clients verify the broker by the PEM text that the connection carries."""
     lake = Lake(
         session=spark,
         root=tmp_path,
@@ -417,88 +405,82 @@ def test_s25_tls_and_plain_with_a_certificate_in_the_connection(
     assert lake.judged() == read_all(secured.inside, TOPIC)
 
 
-def test_s25_a_certificate_file_does_as_well(secured: Secured, tmp_path: Path) -> None:
-    """The form that librdkafka's users know."""
+def test_s25_a_certificate_may_be_a_file(secured: Secured, tmp_path: Path) -> None:
     extra = secured.tls_login()
     (tmp_path / "ca.pem").write_text(extra.pop("ssl.ca.pem"))
     assert watermarks({**extra, "ssl.ca.location": str(tmp_path / "ca.pem")}) == {0: 10, 1: 0}
 
 
-def read_back(extra: Mapping[str, Any], topic: str, end: int) -> list[int]:
-    """Offsets that the second reader sees with this connection."""
+def offsets_of_second_reader(extra: Mapping[str, Any], topic: str, end: int) -> list[int]:
+    """Return the offsets that the second reader reads with this connection."""
     reader = KafkaLogReader(client_config("secured", extra))
     wanted = {0: SpanSet.of([Span(0, end)])}
     return [r.offset for r in reader.read(topic, IsolationLevel.READ_COMMITTED, wanted)]
 
 
 def test_s25_the_second_reader_needs_no_right_on_groups(secured: Secured) -> None:
-    """I6: librdkafka looks for a coordinator unasked, and is refused: that is no matter."""
-    begun = time.monotonic()
-    assert read_back(secured.login("reader"), HOLES, 9) == [0, 1, 7, 8]
-    assert read_back(secured.tls_login(), TOPIC, 10) == list(range(10))
-    assert time.monotonic() - begun < 20
+    """I6. The broker refuses librdkafka's request for a coordinator."""
+    start = time.monotonic()
+    assert offsets_of_second_reader(secured.login("reader"), TOPIC_WITH_GAPS, 9) == [0, 1, 7, 8]
+    assert offsets_of_second_reader(secured.tls_login(), TOPIC, 10) == list(range(10))
+    assert time.monotonic() - start < 20
     assert group_names(secured.inside) == set()
 
 
 @pytest.mark.spark
-def test_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
+def test_i6_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
     secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """I6: Describe and Read on the topic, for the evidence of a landing and for `verify`."""
     lake = Lake(
         session=spark,
         root=tmp_path,
         connection=secured.login("reader"),
-        spec=make_spec(topic=HOLES),
+        spec=make_spec(topic=TOPIC_WITH_GAPS),
     )
     (count,) = lake.run("test").landing.counts
     assert (count.records, count.gaps, count.unproven_gaps) == (4, 5, 0)
-    assert lake.judged() == read_all(secured.inside, HOLES)
+    assert lake.judged() == read_all(secured.inside, TOPIC_WITH_GAPS)
     verification = lake.verify.verify()
     verification.check()
     assert sum(each.records for each in verification.partitions) == 4
     assert group_names(secured.inside) == set()
 
 
-# -- too few -------------------------------------------------------------------------------------
+# -- missing -------------------------------------------------------------------------------------
 
 
 def refusal(extra: Mapping[str, Any]) -> TidemarkError:
-    """How asking for watermarks ends, soon and without telling the password."""
-    begun = time.monotonic()
+    """Return the error of reading watermarks, which must come soon and contain no password."""
+    start = time.monotonic()
     with pytest.raises((KafkaRefused, TopicMissing)) as caught:
         watermarks(extra)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert_no_secret(str(caught.value))
     assert_no_secret(repr(caught.value))
     assert not caught.value.exit_code.retryable
     return caught.value
 
 
-def test_s25_a_principal_without_rights_is_refused(secured: Secured) -> None:
-    """The error says which rights are needed."""
+def test_s25_the_error_of_a_principal_without_rights_names_describe(secured: Secured) -> None:
     assert "Describe" in str(refusal(secured.login("nobody")))
 
 
 @pytest.mark.parametrize("user", ["reader", "no-such-user"])
-def test_s25_a_wrong_password_is_refused(secured: Secured, user: str) -> None:
-    """At once, not by a timeout; a wrong password and an unknown user are the same to Kafka."""
+def test_s25_wrong_credentials_are_refused_before_the_timeout(secured: Secured, user: str) -> None:
     error = refusal(secured.login(user, "wrong"))
     assert isinstance(error, KafkaRefused)
     assert "credentials" in error.rendered("fix")
     assert "wrong" not in str(error)
 
 
-def test_s25_a_certificate_of_somebody_else_is_refused(secured: Secured) -> None:
-    """A broker that cannot prove who it is gets no password."""
+def test_s25_a_broker_with_another_certificate_is_refused(secured: Secured) -> None:
     extra = {**secured.tls_login(), "ssl.ca.pem": make_certificate().certificate}
     error = refusal(extra)
     assert isinstance(error, KafkaRefused)
     assert "certificate" in error.reason
 
 
-def test_the_refusal_does_not_outlive_its_cause(secured: Secured) -> None:
-    """A reader that was refused once works when its rights have come."""
+def test_a_refused_reader_works_after_its_rights_are_granted(secured: Secured) -> None:
     admin = AdminClient({"bootstrap.servers": secured.inside})
     reader = KafkaWatermarkReader(client_config("secured", secured.login("late")))
     with pytest.raises(KafkaRefused):
@@ -510,8 +492,9 @@ def test_the_refusal_does_not_outlive_its_cause(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("refused", ["password", "certificate", "looker"])
-def test_s25_the_second_reader_is_refused_by_name(secured: Secured, refused: str) -> None:
-    """Soon, for good, and without telling the password."""
+def test_s25_a_refused_second_reader_raises_a_final_error_without_password(
+    secured: Secured, refused: str
+) -> None:
     extra = {
         "password": lambda: secured.login("reader", "wrong"),
         "certificate": lambda: {
@@ -520,20 +503,19 @@ def test_s25_the_second_reader_is_refused_by_name(secured: Secured, refused: str
         },
         "looker": lambda: secured.login("looker"),
     }[refused]()
-    begun = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(KafkaRefused) as caught:
-        read_back(extra, TOPIC, 10)
-    assert time.monotonic() - begun < 20
+        offsets_of_second_reader(extra, TOPIC, 10)
+    assert time.monotonic() - start < 20
     assert_no_secret(str(caught.value))
     assert "wrong" not in str(caught.value)
     assert not caught.value.exit_code.retryable
 
 
 @pytest.mark.spark
-def test_s25_describe_without_read_is_refused_when_landing(
+def test_s25_landing_without_the_right_to_read_is_refused(
     secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Planning needs Describe alone; the reader's refusal is named, final, and leaves nothing."""
     lake = Lake(
         session=spark,
         root=tmp_path,
@@ -548,17 +530,16 @@ def test_s25_describe_without_read_is_refused_when_landing(
     assert lake.committed() == {0: 0, 1: 0}
 
 
-def test_s25_groups_need_rights_of_their_own(secured: Secured) -> None:
-    """For a beginning at a group's offsets and for an export; the error says which."""
+def test_s25_the_error_of_group_offsets_names_the_right_on_the_group(secured: Secured) -> None:
     groups = KafkaGroupOffsets(client_config("secured", secured.login("reader")))
-    for ask in (
+    for request in (
         lambda: groups.committed("old", TOPIC, [0, 1]),
         lambda: groups.commit("old", TOPIC, {0: 1}),
     ):
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(KafkaRefused) as refused:
-            ask()
-        assert time.monotonic() - begun < 40
+            request()
+        assert time.monotonic() - start < 40
         assert "Describe on group 'old'" in refused.value.rendered("fix")
         assert_no_secret(str(refused.value))
     assert group_names(secured.inside) == set()

@@ -1,4 +1,4 @@
-"""What `make setup` promises: a checked machine, checked jars, nothing done twice."""
+"""Tests of `make setup`: checked machine, checked jars, no repeated work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _load_fetch() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules["fetch"] = module  # dataclasses look their module up
+    sys.modules["fetch"] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -52,7 +52,7 @@ JARS = {"spark/a-1.jar": "a", "kafka/b-2.jar": "b"}
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Two jars that are wanted and a machine without Java: whatever needs Ivy is refused."""
+    """Return two required jars on a machine without Java, so that Ivy cannot start."""
     empty = tmp_path / "bin"
     empty.mkdir()
     monkeypatch.setenv("PATH", str(empty))
@@ -69,7 +69,6 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 
 @pytest.fixture
 def installed(parts: object, tmp_path: Path) -> Path:
-    """The two jars, admitted."""
     _write_jars(tmp_path / "incoming", JARS)
     fetch.admit(parts, tmp_path / "incoming")
     return tmp_path / "jvm"
@@ -78,27 +77,22 @@ def installed(parts: object, tmp_path: Path) -> Path:
 # -- jars ----------------------------------------------------------------------------------------
 
 
-def test_a_complete_set_is_accepted_without_running_anything(
-    parts: object, installed: Path
-) -> None:
-    """With every jar right, Ivy is not started: there is no Java to start it with."""
+def test_a_complete_set_of_jars_needs_no_ivy(parts: object, installed: Path) -> None:
     fetch.ensure(parts, "heading")
 
     assert {str(p.relative_to(installed)) for p in installed.glob("*/*")} == set(JARS)
 
 
 def test_a_missing_jar_starts_a_download(parts: object, installed: Path) -> None:
-    """Without one jar Ivy is asked for, and here it cannot be."""
     (installed / "spark/a-1.jar").unlink()
 
     with pytest.raises(fetch.Refused, match="no java on PATH"):
         fetch.ensure(parts, "heading")
 
 
-def test_a_tampered_jar_in_place_is_removed(
+def test_a_changed_jar_is_removed_and_named(
     parts: object, installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A jar whose content changed is taken away at once, with a line that names it."""
     (installed / "kafka/b-2.jar").write_text("something else")
 
     with pytest.raises(fetch.Refused):
@@ -109,8 +103,7 @@ def test_a_tampered_jar_in_place_is_removed(
     assert "not of the recorded SHA-256: kafka/b-2.jar" in capsys.readouterr().out
 
 
-def test_an_extra_jar_in_place_is_removed(parts: object, installed: Path) -> None:
-    """A jar that nobody listed does not get onto a class path, and the rest needs no download."""
+def test_an_unlisted_jar_is_removed_without_a_download(parts: object, installed: Path) -> None:
     (installed / "spark/other-1.jar").write_text("x")
 
     fetch.ensure(parts, "heading")
@@ -119,7 +112,7 @@ def test_an_extra_jar_in_place_is_removed(parts: object, installed: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"kafka/b-2.jar": "tampered"}, "not of the recorded SHA-256: kafka/b-2.jar"),
         ({"kafka/c-3.jar": "c"}, "not in the checksums: kafka/c-3.jar"),
@@ -127,17 +120,16 @@ def test_an_extra_jar_in_place_is_removed(parts: object, installed: Path) -> Non
     ],
     ids=["tampered", "extra", "missing"],
 )
-def test_a_download_that_is_not_the_recorded_set_is_refused_whole(
-    parts: object, tmp_path: Path, change: dict[str, str | None], told: str
+def test_a_download_that_differs_from_the_checksums_is_discarded(
+    parts: object, tmp_path: Path, change: dict[str, str | None], message: str
 ) -> None:
-    """Nothing of it is put in place, and a bad file is removed where it came from too."""
     contents = {n: c for n, c in {**JARS, **change}.items() if c is not None}
     _write_jars(tmp_path / "incoming", contents)
     bad = {name: content for name, content in change.items() if content is not None}
     cached = {f"organisation/module/jars/{Path(n).name}": c for n, c in bad.items()}
     _write_jars(tmp_path / "cache", cached)
 
-    with pytest.raises(fetch.Refused, match=re.escape(told)):
+    with pytest.raises(fetch.Refused, match=re.escape(message)):
         fetch.admit(parts, tmp_path / "incoming")
 
     assert not list((tmp_path / "jvm").glob("*"))
@@ -145,16 +137,14 @@ def test_a_download_that_is_not_the_recorded_set_is_refused_whole(
     assert not list((tmp_path / "cache").rglob("*.jar"))
 
 
-def test_a_changed_list_of_parts_is_resolved_again(parts: object, installed: Path) -> None:
-    """The right jars for yesterday's ivy.xml are not the answer to today's."""
+def test_a_changed_ivy_xml_invalidates_the_installed_jars(parts: object, installed: Path) -> None:
     ivy_file = installed.parent / "ivy.xml"
     ivy_file.write_text(IVY_FILE.replace("test", "changed"))
 
     assert not fetch.in_place(parts)
 
 
-def test_a_failure_of_ivy_is_told_in_its_own_last_words(tmp_path: Path) -> None:
-    """The real Ivy, given a configuration that does not exist, stops; its reason is shown."""
+def test_the_error_of_a_failed_ivy_contains_its_reason(tmp_path: Path) -> None:
     ivy_file = tmp_path / "ivy.xml"
     broken = '<dependency org="o" name="n" rev="1" conf="absent->default"/>'
     ivy_file.write_text(
@@ -166,8 +156,7 @@ def test_a_failure_of_ivy_is_told_in_its_own_last_words(tmp_path: Path) -> None:
         fetch.retrieve(parts, tmp_path / "incoming")
 
 
-def test_the_checksums_name_every_part_that_ivy_xml_pins() -> None:
-    """The list of parts and the list of checksums belong to each other."""
+def test_the_checksums_contain_every_jar_of_ivy_xml() -> None:
     sums = fetch.read_checksums(JVM / "checksums.sha256")
     pinned = {
         f"{d.attrib['conf'].split('->')[0]}/{d.attrib['name']}-{d.attrib['rev']}.jar"
@@ -179,7 +168,7 @@ def test_the_checksums_name_every_part_that_ivy_xml_pins() -> None:
     assert {name for name in sums if name.startswith("spark/")} <= pinned
 
 
-# -- the machine ---------------------------------------------------------------------------------
+# -- machine -------------------------------------------------------------------------------------
 
 
 def _program(folder: Path, name: str, script: str) -> None:
@@ -194,10 +183,10 @@ def _java(folder: Path, version: str) -> None:
 
 
 def _environment(first: Path, **variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    # CI's make runs this test: its flags are not for the make that is tested.
-    kept = {name: value for name, value in kept.items() if not name.startswith("MAKE")}
-    return {**kept, "PATH": f"{first}:{os.environ['PATH']}", **variables}
+    variables_ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    # CI's make runs this test, and its flags must not affect the tested make.
+    variables_ = {name: value for name, value in variables_.items() if not name.startswith("MAKE")}
+    return {**variables_, "PATH": f"{first}:{os.environ['PATH']}", **variables}
 
 
 def _preflight(first: Path, free_gb: int = 0, **variables: str) -> tuple[int, list[str]]:
@@ -213,16 +202,14 @@ def _preflight(first: Path, free_gb: int = 0, **variables: str) -> tuple[int, li
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "17-ea"])
-def test_java_17_is_enough(tmp_path: Path, version: str) -> None:
-    """Any Java 17 passes, without a word."""
+def test_any_java_17_passes_without_output(tmp_path: Path, version: str) -> None:
     _java(tmp_path / "bin", version)
 
     assert _preflight(tmp_path / "bin") == (0, [])
 
 
 @pytest.mark.parametrize(("version", "major"), [("1.8.0_402", "8"), ("25", "25"), ("21.0.2", "21")])
-def test_another_java_gets_one_line(tmp_path: Path, version: str, major: str) -> None:
-    """What was found, what is needed, what to do."""
+def test_another_java_is_refused_in_one_line(tmp_path: Path, version: str, major: str) -> None:
     _java(tmp_path / "bin", version)
 
     code, lines = _preflight(tmp_path / "bin")
@@ -232,8 +219,7 @@ def test_another_java_gets_one_line(tmp_path: Path, version: str, major: str) ->
     assert f"found {major} ({tmp_path}/bin/java), need 17; install a Java 17" in lines[0]
 
 
-def test_java_home_wins_over_path(tmp_path: Path) -> None:
-    """Spark takes JAVA_HOME first, so it is what counts."""
+def test_java_home_overrides_path(tmp_path: Path) -> None:
     _java(tmp_path / "bin", "17.0.1")
     (tmp_path / "home").mkdir()
     _java(tmp_path / "home" / "bin", "25")
@@ -247,8 +233,8 @@ def test_java_home_wins_over_path(tmp_path: Path) -> None:
     assert f"found no bin/java in JAVA_HOME={tmp_path}/absent" in lines[0]
 
 
-def test_another_python_gets_one_line(tmp_path: Path) -> None:
-    """A launcher that refuses to run, and a Python of another version, are both not enough."""
+def test_another_python_is_refused_in_one_line(tmp_path: Path) -> None:
+    """The launcher `python3.11` fails, and `python3` has another version."""
     _java(tmp_path / "bin", "17")
     _program(tmp_path / "bin", "python3.11", "echo 'not installed' >&2; exit 127")
     _program(tmp_path / "bin", "python3", "echo 3.12.1")
@@ -260,8 +246,7 @@ def test_another_python_gets_one_line(tmp_path: Path) -> None:
     assert f"found 3.12.1 ({tmp_path}/bin/python3), need 3.11; install Python 3.11" in lines[0]
 
 
-def test_a_full_disk_gets_one_line(tmp_path: Path) -> None:
-    """Free space is measured before it is used up."""
+def test_too_little_disk_space_is_refused_in_one_line(tmp_path: Path) -> None:
     _java(tmp_path / "bin", "17")
     _program(tmp_path / "bin", "df", "printf 'head\\nfs 9 9 2097152 1%% /\\n'")
 
@@ -273,8 +258,7 @@ def test_a_full_disk_gets_one_line(tmp_path: Path) -> None:
     assert "need 5000 MB" in lines[0]
 
 
-def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
-    """Nobody mends one thing only to be told of the next."""
+def test_all_missing_requirements_are_reported_at_once(tmp_path: Path) -> None:
     _java(tmp_path / "bin", "8")
     _program(tmp_path / "bin", "df", "printf 'head\\nfs 9 9 5 1%% /\\n'")
 
@@ -284,8 +268,7 @@ def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     assert [line.split(":")[1].strip() for line in lines] == ["Java", "Disk"]
 
 
-def test_the_environment_is_not_made_from_itself(tmp_path: Path) -> None:
-    """With the environment's own programs first on PATH, the Python outside is still found."""
+def test_the_virtual_environment_is_not_created_from_itself(tmp_path: Path) -> None:
     (tmp_path / ".venv").mkdir()
     _program(tmp_path / ".venv" / "bin", "python3.11", "echo 3.11.0")
 
@@ -318,7 +301,7 @@ def _make(folder: Path, target: str, first: Path) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What a fresh clone has of the set-up."""
+    """Return a folder with the files of a new clone that the set-up needs."""
     folder = tmp_path / "clone"
     (folder / "include").mkdir(parents=True)
     shutil.copytree(JVM, folder / "include" / "jvm")
@@ -327,8 +310,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def test_make_alone_lists_the_targets(clone: Path, tmp_path: Path) -> None:
-    """The commands are found without reading the Makefile, and listing them does nothing."""
+def test_make_without_a_target_lists_the_targets(clone: Path, tmp_path: Path) -> None:
     done = _make(clone, "", tmp_path)
 
     listed = set(re.findall(r"^  make ([a-z-]+) +\S", done.stdout, flags=re.MULTILINE))
@@ -338,10 +320,9 @@ def test_make_alone_lists_the_targets(clone: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["setup", "demo", "test"])
-def test_nothing_long_starts_on_a_machine_that_lacks_something(
+def test_make_stops_before_any_work_if_a_requirement_is_missing(
     clone: Path, tmp_path: Path, target: str
 ) -> None:
-    """The wrong Java ends it with its line and make's own, before an environment is made."""
     _java(tmp_path / "bin", "1.8.0_402")
 
     done = _make(clone, target, tmp_path / "bin")
@@ -354,8 +335,7 @@ def test_nothing_long_starts_on_a_machine_that_lacks_something(
     assert not (clone / ".venv").exists()
 
 
-def test_ci_runs_exactly_the_test_command(tmp_path: Path) -> None:
-    """`.ci/run` is `make test` in the checkout, wherever it is called from."""
+def test_ci_runs_make_test_in_the_checkout(tmp_path: Path) -> None:
     _program(tmp_path / "bin", "make", f'echo "$(pwd) $*" > {tmp_path}/called; exit 7')
 
     done = subprocess.run(
@@ -369,12 +349,12 @@ def test_ci_runs_exactly_the_test_command(tmp_path: Path) -> None:
     assert done.returncode == 7
 
 
-def test_processes_that_make_starts_keep_their_bytecode() -> None:
-    """Images and CI set PYTHONDONTWRITEBYTECODE; every process would compile what it imports."""
+def test_make_unsets_pythondontwritebytecode() -> None:
+    """Images and CI set it, and every process would compile its imports."""
     done = subprocess.run(
         ["make", "--eval", "probe: ; @env", "probe"],
         cwd=PROJECT,
-        # CI's make runs this test: its flags are not for the make that is tested.
+        # CI's make runs this test, and its flags must not affect the tested make.
         env={key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
         | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The order of the steps of a run, and what a failed step stops; on real tables without Spark."""
+"""Tests of the order of a run's steps and of failed steps, on real tables without Spark."""
 
 from __future__ import annotations
 
@@ -20,41 +20,39 @@ from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.pipeline import Pipeline
 from tidemark.quality.errors import QualityFailed
 
-AWAY = KafkaUnavailable(operation="list_offsets", reason="timed out")
+UNAVAILABLE = KafkaUnavailable(operation="list_offsets", reason="timed out")
 LOST = CommitNotFound(pipeline="events", sequence=1, seen="no commit")
 FAILED = QualityFailed(pipeline="events", sequence=1, failed=("rule",), data_docs="page")
 
 
 @dataclass
 class Steps:
-    """Takes the place of the steps that need Spark; `errors` has those that fail."""
+    """Replaces the steps that need Spark; `errors` has the failing ones."""
 
     lake: HomeTypedLake
     errors: Mapping[str, TidemarkError] = field(default_factory=dict)
-    taken: list[str] = field(default_factory=list)
+    performed: list[str] = field(default_factory=list)
 
     def ingest(self, app: App, plan: PlanRef) -> dict[str, Any]:
-        """Land or decode a plan."""
         is_typed = app.spec(plan.pipeline).is_typed
-        self._take(f"{'decode' if is_typed else 'ingest'} {plan.sequence}")
+        self._perform(f"{'decode' if is_typed else 'ingest'} {plan.sequence}")
         (self.lake if is_typed else self.lake.bronze).ingest.execute(plan.sequence)
         return {"wrote": True, "records": 1, "quarantined": 0}
 
     def check(self, app: App, plan: PlanRef) -> dict[str, Any]:
-        """Decide nothing: the plan stays unchecked."""
         del app
-        self._take(f"check {plan.sequence}")
+        self._perform(f"check {plan.sequence}")
         return {"outcome": "passed", "checks": 1}
 
-    def _take(self, step: str) -> None:
-        self.taken.append(step)
+    def _perform(self, step: str) -> None:
+        self.performed.append(step)
         if error := self.errors.get(step):
             raise error
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> HomeTypedLake:
-    """Pipeline `events`; one plan has landed."""
+    """Return pipeline `events` with one landed plan."""
     lake = home_typed_lake(tmp_path)
     lake.land_values(b"a")
     return lake
@@ -62,34 +60,33 @@ def lake(tmp_path: Path) -> HomeTypedLake:
 
 @pytest.fixture
 def app(tmp_path: Path, lake: HomeTypedLake) -> App:
-    """Tidemark on that home, with sessions that nothing opens."""
+    """Return an app on that home with sessions that nothing opens."""
     del lake
     environ = {"TIDEMARK_HOME": str(tmp_path), "TIDEMARK_PIPELINES": str(tmp_path / "pipelines")}
     sessions: Any = SimpleNamespace(plans_at_once=lambda: 2)
     return replace(App.from_environment(environ), sessions=sessions)
 
 
-def taken(
+def performed(
     app: App, lake: HomeTypedLake, patch: pytest.MonkeyPatch, **errors: TidemarkError
 ) -> tuple[list[str], list[Any], int]:
-    """Run all steps; the steps that were taken, their results, and the exit code."""
-    named = {name.replace("_", " "): error for name, error in errors.items()}
-    fake = Steps(lake, named)
+    """Run all steps; return the performed steps, their results, and the exit code."""
+    errors_by_step = {name.replace("_", " "): error for name, error in errors.items()}
+    fake = Steps(lake, errors_by_step)
     patch.setattr(steps, "ingest", fake.ingest)
     patch.setattr(steps, "check", fake.check)
     newest = max(lake.bronze.control.ledger("events").plans)
     ((result, code),) = steps.complete(app, [PlanRef(pipeline="events", sequence=newest)])
-    return fake.taken, list(result["steps"]), code
+    return fake.performed, list(result["steps"]), code
 
 
 def test_a_landed_plan_is_checked_and_decoded(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`left` has the work before, and less of it afterwards; each step is one readable line."""
     before = steps.left(app, "events")
     assert (before.newest, before.unchecked, before.to_decode, before.merge) == (1, (1,), 1, None)
     assert steps.offsets_of_run(app, [PlanRef(pipeline="events", sequence=1)]) == 2
-    done, results, code = taken(app, lake, monkeypatch)
+    done, results, code = performed(app, lake, monkeypatch)
     assert (done, code) == (["check 1", "decode 1"], ExitCode.OK)
     assert [(step["step"], step["plan"]) for step in results] == [
         ("check", 1),
@@ -101,24 +98,22 @@ def test_a_landed_plan_is_checked_and_decoded(
     assert (after.unchecked, after.to_decode, after.is_any) == ((1,), 0, True)
 
 
-def test_a_pipeline_that_another_process_has_completed_takes_no_step(
+def test_a_complete_pipeline_performs_no_step(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run only reports what is published."""
     app.pipeline("events").publication.release(1, "test", "as it is")
     lake.run()
     assert not steps.left(app, "events").is_any
-    done, results, code = taken(app, lake, monkeypatch)
+    done, results, code = performed(app, lake, monkeypatch)
     assert (done, code) == ([], ExitCode.OK)
     assert [(step["step"], step["published"]) for step in results] == [("publish", True)]
 
 
-def test_a_failed_ingest_ends_the_steps_of_its_pipeline(
+def test_no_step_is_performed_after_a_failed_ingest(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is checked or decoded, and the error names the plan."""
     lake.bronze.plan(1)
-    done, results, code = taken(app, lake, monkeypatch, ingest_2=AWAY)
+    done, results, code = performed(app, lake, monkeypatch, ingest_2=UNAVAILABLE)
     assert (done, code) == (["ingest 2"], ExitCode.TRANSIENT)
     assert [(step["step"], step["plan"], step["error"]) for step in results] == [
         ("ingest", 2, "KafkaUnavailable")
@@ -140,30 +135,27 @@ def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
     errors: Mapping[str, TidemarkError],
     code: ExitCode,
 ) -> None:
-    """The worst exit code counts."""
-    done, results, found = taken(app, lake, monkeypatch, **errors)
+    done, results, found = performed(app, lake, monkeypatch, **errors)
     assert (done, found) == (["check 1", "decode 1"], code)
     assert results[-1]["step"] == "publish"
 
 
-def test_a_step_that_cannot_look_is_a_failed_step(
+def test_an_error_outside_the_work_of_a_step_is_reported(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error outside a step's work is not lost either."""
-
     def away(_: object) -> None:
-        raise AWAY
+        raise UNAVAILABLE
 
     monkeypatch.setattr(Pipeline, "publication", property(away))
-    _, results, code = taken(app, lake, monkeypatch)
+    _, results, code = performed(app, lake, monkeypatch)
     assert code == ExitCode.TRANSIENT
     assert [step["step"] for step in results if "error" in step] == ["check", "publish"]
 
 
-def test_no_step_is_taken_after_a_stop(
+def test_no_step_is_performed_after_a_stop(
     app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process is ending, and threads still run."""
+    """The process is ending while threads still run."""
     lake.land_values(b"b")
 
     def stopped(_: object) -> None:
@@ -174,4 +166,4 @@ def test_no_step_is_taken_after_a_stop(
     monkeypatch.setattr(steps, "ingest", fake.ingest)
     with pytest.raises(SystemExit):
         steps.complete(app, [PlanRef(pipeline="events", sequence=2)])
-    assert fake.taken == ["check 1"]
+    assert fake.performed == ["check 1"]

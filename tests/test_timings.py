@@ -6,7 +6,6 @@ from tests.timings import SLOWEST, summary
 
 
 def test_times_are_summed_per_folder_and_per_file_outside_of_folders() -> None:
-    """The time of a folder includes its subfolders, and the slowest place comes first."""
     tests = {
         "tests/core/test_a.py::test_x[1]": 1.0,
         "tests/core/deep/test_b.py::test_y": 2.0,
@@ -22,7 +21,6 @@ def test_times_are_summed_per_folder_and_per_file_outside_of_folders() -> None:
 
 
 def test_only_the_slowest_tests_are_listed_slowest_first() -> None:
-    """The list ends before the faster tests."""
     tests = {f"tests/core/test_a.py::test_{n}": float(n) for n in range(SLOWEST + 5)}
     listed = list(summary(tests))
     assert listed[3] == f"{SLOWEST + 4:8.1f}  tests/core/test_a.py::test_{SLOWEST + 4}"

@@ -1,4 +1,4 @@
-"""Preconditions that mypy checks: a forgotten check is a type error."""
+"""Tests of preconditions that mypy checks: a missing check is a type error."""
 
 from __future__ import annotations
 
@@ -80,13 +80,11 @@ def check_errors(program: str, folder: Path) -> None:
     assert [int(line) for line in found] == expected, done.stdout
 
 
-def test_events_are_appended_after_a_checked_ledger_only(tmp_path: Path) -> None:
-    """A ledger that was not compared with its data table is a type error."""
+def test_appending_after_an_unchecked_ledger_is_a_type_error(tmp_path: Path) -> None:
     check_errors(APPENDS, tmp_path)
 
 
-def test_ranges_are_planned_of_a_compared_topic_only(tmp_path: Path) -> None:
-    """Watermarks that were not compared with the ledger are a type error."""
+def test_planning_ranges_of_uncompared_watermarks_is_a_type_error(tmp_path: Path) -> None:
     check_errors(RANGES, tmp_path)
 
 

@@ -1,6 +1,6 @@
-"""Replacing rows that have landed: one commit, each record once, and every plan says what it holds.
+"""Tests of replacements: one commit, each record once, and a consistent control table.
 
-On real Delta tables and a log in memory.
+The tests use real Delta tables and a log in memory.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def landed(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
 
 @pytest.fixture
 def lake(landed: FileLake, tmp_path: Path) -> FileLake:
-    """A copy of it, for one test."""
+    """Return a copy of the landed tables for one test."""
     shutil.copytree(landed.root, tmp_path, dirs_exist_ok=True)
     lake = FileLake(root=tmp_path)
     lake.kafka = deepcopy(landed.kafka)
-    # A copy is another location, and its storage is tested before the next landing.
+    # The copy is another location. This commit records that its storage has been tested.
     DeltaTable(lake.uri).create_write_transaction(
         [],
         mode="append",
@@ -76,25 +76,25 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
     return lake
 
 
-def held(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
-    """Partition and offset of every row, by the plan that its row names."""
+def rows_by_plan(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
+    """Return partition and offset of every row in the data table, by plan number."""
     found: dict[int, list[tuple[int, int]]] = {}
     for row in pa.table(DeltaTable(lake.uri).scan()).to_pylist():
         found.setdefault(row["plan_sequence"], []).append((row["partition"], row["offset"]))
     return {plan: sorted(rows) for plan, rows in sorted(found.items())}
 
 
-def told(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
-    """The same as the ledger has it; these logs have no gaps. A summary says no other thing."""
-    whole, summary = lake.control.ledger("events"), lake.control.summary("events")
-    assert (summary.landed, summary.pending) == (whole.landed, whole.pending)
-    assert (summary.records, summary.last_sequence) == (whole.records, whole.last_sequence)
+def ledger_by_plan(lake: FileLake) -> dict[int, list[tuple[int, int]]]:
+    """Return the same from the ledger, which must equal the summary; these logs have no gaps."""
+    ledger, summary = lake.control.ledger("events"), lake.control.summary("events")
+    assert (summary.landed, summary.pending) == (ledger.landed, ledger.pending)
+    assert (summary.records, summary.last_sequence) == (ledger.records, ledger.last_sequence)
     for kind in PlanKind:
-        assert summary.positions(kind) == whole.positions(kind)
-        assert summary.chain_head(kind) == whole.chain_head(kind)
+        assert summary.positions(kind) == ledger.positions(kind)
+        assert summary.chain_head(kind) == ledger.chain_head(kind)
     return {
         number: places
-        for number, record in whole.plans.items()
+        for number, record in ledger.plans.items()
         if record.held_now and (places := _places(record.held_now.spans()))
     }
 
@@ -106,32 +106,29 @@ def _places(spans: Mapping[int, SpanSet]) -> list[tuple[int, int]]:
 
 
 def places(partition: int, *offsets: int) -> list[tuple[int, int]]:
-    """Partition and offset."""
     return [(partition, offset) for offset in offsets]
 
 
 EVERYTHING = places(0, *range(15)) + places(1, *range(5))
 
-# -- what it does --------------------------------------------------------------------------------
+# -- effects -------------------------------------------------------------------------------------
 
 
 def test_a_replacement_swaps_old_and_new_rows_in_one_commit(lake: FileLake) -> None:
-    """In the middle of one plan's range and over the end of it into another plan's."""
     before = DeltaTable(lake.uri).version()
     plan = lake.land_again((0, 4, 6), (0, 8, 12))
     assert DeltaTable(lake.uri).version() == before + 1
     assert lake.rows(before) == lake.rows() == EVERYTHING
-    assert held(lake) == {
+    assert rows_by_plan(lake) == {
         1: places(0, 0, 1, 2, 3, 6, 7),
         2: places(0, 12, 13, 14) + places(1, *range(5)),
         plan.sequence: places(0, 4, 5, 8, 9, 10, 11),
     }
-    assert told(lake) == held(lake)
+    assert ledger_by_plan(lake) == rows_by_plan(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_a_replacement_does_not_move_committed_offsets(lake: FileLake) -> None:
-    """I3: a replacement changes nothing about what is read next."""
+def test_i3_a_replacement_does_not_move_committed_offsets(lake: FileLake) -> None:
     lake.land_again((0, 0, 15))
     assert lake.control.summary("events").committed_offset(0) == 15
     newest = lake.run(3)
@@ -140,33 +137,29 @@ def test_a_replacement_does_not_move_committed_offsets(lake: FileLake) -> None:
 
 
 def test_a_replacement_also_lands_missing_offsets(lake: FileLake) -> None:
-    """One plan for both; nobody reads the new part again."""
     lake.kafka.produce("events", 1, 2, timestamp_ms=1_000)
     plan = lake.land_again((1, 3, 7))
-    assert held(lake)[plan.sequence] == places(1, 3, 4, 5, 6)
+    assert rows_by_plan(lake)[plan.sequence] == places(1, 3, 4, 5, 6)
     assert lake.control.summary("events").committed_offset(1) == 7
     assert lake.planner.plan("run").outcome is PlanOutcome.NOTHING
     assert lake.verified() == [(15, 15), (7, 7)]
 
 
 def test_a_replacement_of_unread_offsets_replaces_nothing(lake: FileLake) -> None:
-    """It is a backfill as any other."""
     lake.kafka.produce("events", 1, 2, timestamp_ms=1_000)
     assert not lake.plan_replacing((1, 5, 7)).replaces
 
 
 def test_a_replacement_can_be_replaced(lake: FileLake) -> None:
-    """Whoever came last holds them."""
     lake.land_again((0, 2, 8))
     lake.land_again((0, 6, 9))
-    assert held(lake)[3] == places(0, 2, 3, 4, 5)
-    assert held(lake)[4] == places(0, 6, 7, 8)
-    assert told(lake) == held(lake)
+    assert rows_by_plan(lake)[3] == places(0, 2, 3, 4, 5)
+    assert rows_by_plan(lake)[4] == places(0, 6, 7, 8)
+    assert ledger_by_plan(lake) == rows_by_plan(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
 def test_a_replacement_corrects_changed_rows(lake: FileLake) -> None:
-    """A record that was deleted and one that was altered, behind Tidemark's back."""
     table = DeltaTable(lake.uri)
     table.delete("partition = 0 AND offset = 3")
     DeltaTable(lake.uri).update(
@@ -179,7 +172,7 @@ def test_a_replacement_corrects_changed_rows(lake: FileLake) -> None:
 
 
 def test_replaced_rows_have_the_columns_of_a_landing(lake: FileLake) -> None:
-    """Types and values, but for the plan that brought them."""
+    """All columns except `plan_sequence` and `ingested_at` keep their types and values."""
     before = _by_place(lake)
     lake.land_again((0, 0, 15), (1, 0, 5))
     after = _by_place(lake)
@@ -194,18 +187,18 @@ def _by_place(lake: FileLake) -> pa.Table:
 
 
 def test_one_replacement_covers_hundreds_of_ranges(tmp_path: Path) -> None:
-    """Every second offset: no limit of a parser is in the way."""
+    """The predicate of the commit has one condition for each range."""
     lake = FileLake(root=tmp_path)
     lake.run(800)
     every_second = [(0, offset, offset + 1) for offset in range(0, 800, 2)]
     plan = lake.land_again(*every_second)
-    assert len(held(lake)[plan.sequence]) == len(held(lake)[1]) == 400
-    assert told(lake) == held(lake)
+    assert len(rows_by_plan(lake)[plan.sequence]) == len(rows_by_plan(lake)[1]) == 400
+    assert ledger_by_plan(lake) == rows_by_plan(lake)
     assert lake.verified()[0] == (800, 800)
 
 
 def test_a_replacement_accepts_gaps(lake: FileLake) -> None:
-    """Markers have no row before and none after."""
+    """Transaction markers have no row before and after the replacement."""
     lake.kafka.add_gaps("events", 0, 2)
     lake.run(2)
     plan = lake.land_again((0, 13, 19))
@@ -216,7 +209,6 @@ def test_a_replacement_accepts_gaps(lake: FileLake) -> None:
 
 
 def test_added_columns_are_null_in_replaced_rows(lake: FileLake) -> None:
-    """As they are in a landing."""
     DeltaTable(lake.uri).alter.add_columns([Field("note", PrimitiveType("string"))])
     lake.land_again((0, 4, 12))
     rows = pa.table(DeltaTable(lake.uri).scan())
@@ -224,11 +216,11 @@ def test_added_columns_are_null_in_replaced_rows(lake: FileLake) -> None:
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-# -- what it refuses -----------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 
 
 def test_a_changed_range_can_be_replaced_only_as_a_whole(lake: FileLake) -> None:
-    """What would be left of it cannot be told; nothing is recorded."""
+    """The remaining counts of a changed range that is replaced in part are unknown."""
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 3")
     before = lake.control.summary("events").event_number
     with pytest.raises(RowsChanged) as refused:
@@ -240,7 +232,7 @@ def test_a_changed_range_can_be_replaced_only_as_a_whole(lake: FileLake) -> None
 
 
 def test_a_replacement_removes_duplicate_rows(lake: FileLake) -> None:
-    """A part of their range is refused like any other that was changed."""
+    """Replacing a part of their range is refused, as for any changed range."""
     rows = pa.table(DeltaTable(lake.uri).scan(predicate="plan_sequence = 1").read_all())
     write_deltalake(lake.uri, rows, mode="append")
     with pytest.raises(RowsChanged) as refused:
@@ -251,7 +243,7 @@ def test_a_replacement_removes_duplicate_rows(lake: FileLake) -> None:
 
 
 def test_rows_without_a_record_in_kafka_are_not_replaced(lake: FileLake) -> None:
-    """Compacted since: the table stays as it is, and the plan can be given up."""
+    """Compaction removed two records after the landing."""
     before = DeltaTable(lake.uri).version()
     plan = lake.plan_replacing((0, 0, 10))
     del lake.kafka.topics["events"][0].records[4]
@@ -263,12 +255,11 @@ def test_rows_without_a_record_in_kafka_are_not_replaced(lake: FileLake) -> None
     lake.abandon.abandon(plan.sequence, "ops", "compacted")
     with pytest.raises(PlanAbandoned):
         lake.ingest.execute(plan.sequence)
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.rows() == EVERYTHING
 
 
-def test_replacing_deleted_offsets_is_refused_or_skips_them(lake: FileLake) -> None:
-    """Retention took them from Kafka; their rows are all there is."""
+def test_replacing_offsets_deleted_in_kafka_is_refused_or_skips_them(lake: FileLake) -> None:
     lake.kafka.delete_records("events", 0, 3)
     with pytest.raises(InvalidRange):
         lake.plan_replacing((0, 0, 10))
@@ -276,37 +267,34 @@ def test_replacing_deleted_offsets_is_refused_or_skips_them(lake: FileLake) -> N
     plan = lake.planner.backfill(request, RunOrigin("what is left")).plan
     assert plan is not None
     lake.ingest.execute(plan.sequence)
-    assert held(lake)[1] == places(0, 0, 1, 2)
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake)[1] == places(0, 0, 1, 2)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
 
 
 def test_rows_of_another_incarnation_do_not_prevent_a_replacement(lake: FileLake) -> None:
-    """The condition of the commit names the incarnation."""
     lake.kafka.create("events", 2, "id-2")
     lake.kafka.produce("events", 0, 4, timestamp_ms=1_000)
-    lake.decisions.new_incarnation("ops", "made again")
+    lake.decisions.new_incarnation("ops", "recreated")
     lake.run(1)
     lake.land_again((0, 0, 5))
     assert sorted(lake.rows()) == sorted([*EVERYTHING, *places(0, *range(5))])
     assert lake.verified()[0] == (5, 5)
 
 
-# -- what it leaves -----------------------------------------------------------------------------
+# -- replaced plans -----------------------------------------------------------------------------
 
 
-def test_a_plan_that_was_replaced_is_found_landed_as_it_landed(lake: FileLake) -> None:
-    """A task that runs once more tells what its commit brought."""
+def test_executing_a_replaced_plan_returns_its_original_landing(lake: FileLake) -> None:
     lake.land_again((0, 4, 12))
     again = lake.ingest.execute(1)
     assert (again.wrote, again.landing.records) == (False, 10)
 
 
 @pytest.mark.spark
-def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: SparkSession) -> None:
-    """They look at the table as it was when the plan landed."""
+def test_checks_of_a_replaced_plan_read_its_version(lake: FileLake, spark: SparkSession) -> None:
     lake.land_again((0, 4, 12))
     for checksums in lake.uri.rglob("*.crc"):
-        # Empty here, and Spark would compare.
+        # The copied checksum files are empty, and Spark compares them.
         checksums.unlink()
     home = lake.root / "quality"
     checker = GreatExpectationsQuality(
@@ -338,19 +326,19 @@ def test_a_plan_that_was_replaced_passes_its_checks(lake: FileLake, spark: Spark
 # -- chunks --------------------------------------------------------------------------------------
 
 
-def test_a_backfill_that_replaces_is_done_when_its_own_plans_have_landed(lake: FileLake) -> None:
-    """That its offsets have landed before says nothing; a chunk is replaced once."""
+def test_a_replacing_backfill_is_done_when_its_own_plans_have_landed(lake: FileLake) -> None:
+    """Earlier landings of the offsets do not count, and a chunk is replaced once."""
     everything = OffsetRanges(spans=wanted((0, 0, 15), (1, 0, 5)).spans)
     backfills = lake.backfills
-    seen = backfills.preview(everything, 10, readable_only=False, replaces=True)
-    assert seen.offsets == 20
-    assert seen.as_record()["replaced"] == [[0, 0, 15], [1, 0, 5]]
-    assert (seen.rewritten, seen.plans) == (3, {1: 10, 2: 10})
-    assert "rewrites 3 file(s)" in seen.explain()
-    assert "1 (10), 2 (10)" in seen.explain()
+    preview = backfills.preview(everything, 10, readable_only=False, replaces=True)
+    assert preview.offsets == 20
+    assert preview.as_record()["replaced"] == [[0, 0, 15], [1, 0, 5]]
+    assert (preview.rewritten, preview.plans) == (3, {1: 10, 2: 10})
+    assert "rewrites 3 file(s)" in preview.explain()
+    assert "1 (10), 2 (10)" in preview.explain()
     with pytest.raises(InvalidSelection):
-        backfills.request(seen, "ops", approved=False)
-    chunks = backfills.request(seen, "ops", approved=False, reason="a test")
+        backfills.request(preview, "ops", approved=False)
+    chunks = backfills.request(preview, "ops", approved=False, reason="a test")
     assert chunks == 2
     assert [each.done for each in backfills.progress("ops")] == [False, False]
     for number in (1, 2, 2, 1):
@@ -358,60 +346,55 @@ def test_a_backfill_that_replaces_is_done_when_its_own_plans_have_landed(lake: F
         assert planning.plan is not None
         lake.ingest.execute(planning.plan.sequence)
     assert [each.done for each in backfills.progress("ops")] == [True, True]
-    assert sorted(held(lake)) == [3, 4]
+    assert sorted(rows_by_plan(lake)) == [3, 4]
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
 def test_a_preview_of_a_backfill_states_that_no_file_is_rewritten(lake: FileLake) -> None:
-    """And so does a replacement of what has not landed."""
     lake.kafka.produce("events", 0, 5, timestamp_ms=1_000)
     offsets = OffsetRanges(spans=wanted((0, 10, 20)).spans)
-    seen = lake.backfills.preview(offsets, None, readable_only=False)
-    assert (seen.offsets, seen.rewritten) == (5, 0)
-    assert seen.explain().endswith("; no file is rewritten")
+    preview = lake.backfills.preview(offsets, None, readable_only=False)
+    assert (preview.offsets, preview.rewritten) == (5, 0)
+    assert preview.explain().endswith("; no file is rewritten")
     beyond = OffsetRanges(spans=wanted((0, 15, 20)).spans)
-    seen = lake.backfills.preview(beyond, None, readable_only=False, replaces=True)
-    assert seen.explain().endswith("; none of them has landed, no file is rewritten")
+    preview = lake.backfills.preview(beyond, None, readable_only=False, replaces=True)
+    assert preview.explain().endswith("; none of them has landed, no file is rewritten")
 
 
 def test_a_preview_raises_the_errors_of_its_chunks(lake: FileLake) -> None:
-    """A changed range in two chunks; the error says which chunk size does it."""
+    """The fix in the error contains a sufficient chunk size."""
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 3")
-    whole = OffsetRanges(spans=wanted((0, 0, 10)).spans)
+    selection = OffsetRanges(spans=wanted((0, 0, 10)).spans)
     with pytest.raises(RowsChanged) as refused:
-        lake.backfills.preview(whole, 5, readable_only=False, replaces=True)
+        lake.backfills.preview(selection, 5, readable_only=False, replaces=True)
     assert "--offsets 0:0-10 --chunk 10 --replace" in str(refused.value)
-    seen = lake.backfills.preview(whole, 10, readable_only=False, replaces=True)
-    assert len(seen.chunks) == 1
+    preview = lake.backfills.preview(selection, 10, readable_only=False, replaces=True)
+    assert len(preview.chunks) == 1
 
 
-def test_a_preview_counts_a_replacement_that_has_landed_and_is_not_recorded(
-    lake: FileLake,
-) -> None:
-    """Its driver died before the record: the rows of the replaced plan are gone for a reason."""
+def test_a_preview_counts_a_landed_replacement_that_is_not_recorded(lake: FileLake) -> None:
     request = replace(wanted((0, 3, 8)), replaces=True)
     plan = lake.planner.backfill(request, RunOrigin("killed")).plan
     assert plan is not None
     lake.land(plan)
     again = OffsetRanges(spans=wanted((0, 3, 8)).spans)
-    seen = lake.backfills.preview(again, None, readable_only=False, replaces=True)
-    assert seen.plans == {plan.sequence: 5}
+    preview = lake.backfills.preview(again, None, readable_only=False, replaces=True)
+    assert preview.plans == {plan.sequence: 5}
     partly = OffsetRanges(spans=wanted((0, 1, 5)).spans)
-    seen = lake.backfills.preview(partly, None, readable_only=False, replaces=True)
-    assert seen.plans == {1: 2, plan.sequence: 2}
+    preview = lake.backfills.preview(partly, None, readable_only=False, replaces=True)
+    assert preview.plans == {1: 2, plan.sequence: 2}
     assert [record.plan for record in lake.ledger.open_plans()] == [plan]
     lake.land_again((0, 1, 5))
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-# -- taken out again -----------------------------------------------------------------------------
+# -- undo, RESTORE, rebuild ----------------------------------------------------------------------
 
 
-def test_undoing_a_replacement_returns_its_offsets(lake: FileLake) -> None:
-    """What it replaced does not come back: the offsets are read again."""
+def test_offsets_of_an_undone_replacement_are_read_again(lake: FileLake) -> None:
     plan = lake.land_again((0, 4, 12))
     lake.undo.undo(plan.sequence, "ops", "wrong")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.control.summary("events").committed_offset(0) == 4
     again = lake.plan(0)
     assert [(r.start, r.end) for r in again.ranges] == [(4, 12)]
@@ -419,19 +402,17 @@ def test_undoing_a_replacement_returns_its_offsets(lake: FileLake) -> None:
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_undoing_a_plan_keeps_rows_that_replaced_its_own(lake: FileLake) -> None:
-    """Only its own rows go, and only their offsets are unread."""
+def test_undoing_a_plan_keeps_rows_of_its_replacement(lake: FileLake) -> None:
     lake.land_again((0, 4, 12))
     lake.undo.undo(1, "ops", "wrong")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     again = lake.plan(0)
     assert [(r.start, r.end) for r in again.ranges] == [(0, 4)]
     lake.ingest.execute(again.sequence)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_restore_brings_back_what_was_replaced(lake: FileLake) -> None:
-    """The replacement is gone, and the old plans hold what they held."""
+def test_a_rewind_after_a_restore_returns_rows_to_the_replaced_plans(lake: FileLake) -> None:
     before = DeltaTable(lake.uri).version()
     lake.land_again((0, 4, 12))
     lake.land_again((0, 0, 6))
@@ -439,26 +420,24 @@ def test_restore_brings_back_what_was_replaced(lake: FileLake) -> None:
     with pytest.raises(TableRestored):
         lake.planner.plan("run")
     lake.repair.rewind("ops", "restored")
-    assert held(lake) == told(lake)
-    assert sorted(held(lake)) == [1, 2]
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
+    assert sorted(rows_by_plan(lake)) == [1, 2]
     assert lake.planner.plan("run").outcome is PlanOutcome.NOTHING
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_restore_to_between_two_replacements(lake: FileLake) -> None:
-    """The first one stands."""
+def test_a_rewind_after_a_restore_between_replacements_keeps_the_first(lake: FileLake) -> None:
     lake.land_again((0, 4, 12))
     between = DeltaTable(lake.uri).version()
     lake.land_again((0, 0, 6))
     DeltaTable(lake.uri).restore(between)
     lake.repair.rewind("ops", "restored")
-    assert held(lake) == told(lake)
-    assert sorted(held(lake)) == [1, 2, 3]
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
+    assert sorted(rows_by_plan(lake)) == [1, 2, 3]
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_restore_over_an_undone_replacement(lake: FileLake) -> None:
-    """Undone, and then a RESTORE to before it was made: the old rows are back."""
+def test_a_restore_to_before_an_undone_replacement_is_detected_and_rewound(lake: FileLake) -> None:
     before = DeltaTable(lake.uri).version()
     plan = lake.land_again((0, 4, 12))
     lake.undo.undo(plan.sequence, "ops", "wrong")
@@ -466,12 +445,11 @@ def test_restore_over_an_undone_replacement(lake: FileLake) -> None:
     with pytest.raises(TableRestored):
         lake.planner.plan("run")
     lake.repair.rewind("ops", "restored")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_restore_forth_and_back(lake: FileLake) -> None:
-    """To before the replacement, and then to after it: it is taken in again."""
+def test_a_rebuild_records_a_replacement_that_a_second_restore_returned(lake: FileLake) -> None:
     before = DeltaTable(lake.uri).version()
     lake.land_again((0, 4, 12))
     after = DeltaTable(lake.uri).version()
@@ -479,25 +457,25 @@ def test_restore_forth_and_back(lake: FileLake) -> None:
     lake.repair.rewind("ops", "restored")
     DeltaTable(lake.uri).restore(after)
     lake.repair.rebuild("ops", "restored back")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_restore_to_a_moment_after_an_undo(lake: FileLake) -> None:
-    """The table's log does not name the version: whatever it was, the rows tell."""
+def test_a_rewind_follows_a_restore_to_a_timestamp_after_an_undo(lake: FileLake) -> None:
+    """The table's log does not contain the restored version, so the rows decide."""
     plan = lake.land_again((0, 4, 12))
     lake.undo.undo(plan.sequence, "ops", "wrong")
     moment = datetime.now(UTC)
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 13")
     DeltaTable(lake.uri).restore(moment)
     lake.repair.rewind("ops", "restored")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     lake.run(0)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
 def test_a_rebuild_starts_where_the_live_chain_started(lake: FileLake) -> None:
-    """All of its first plan was replaced, and that is undone after the rebuild."""
+    """All of the first plan was replaced, and the replacement is undone after the rebuild."""
     plan = lake.land_again((0, 0, 10))
     (lake.root / "control").rename(lake.root / "lost")
     lake.repair.rebuild("ops", "lost")
@@ -507,7 +485,7 @@ def test_a_rebuild_starts_where_the_live_chain_started(lake: FileLake) -> None:
 
 
 def test_a_rebuild_separates_two_plans_with_the_same_number(lake: FileLake) -> None:
-    """A backup has forgotten plan 3, whose driver is slow; a replacement gets its number."""
+    """The backup lacks plan 3 of a slow driver, and a replacement gets its number."""
     shutil.copytree(lake.root / "control", lake.root / "backup")
     slow = lake.plan(3)
     files = lake.sink.write(slow, 100)
@@ -516,37 +494,34 @@ def test_a_rebuild_separates_two_plans_with_the_same_number(lake: FileLake) -> N
     assert lake.plan_replacing((0, 4, 12)).sequence == slow.sequence
     lake.table.append(slow, files)
     lake.repair.rebuild("ops", "it has landed since")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.planner.plan("run").outcome is PlanOutcome.NOTHING
     assert lake.verified() == [(18, 18), (5, 5)]
 
 
 @pytest.mark.parametrize("deleted", [0, 8], ids=["Kafka has all", "Kafka has deleted some"])
 def test_a_lost_control_table_is_rebuilt_after_a_replacement(lake: FileLake, deleted: int) -> None:
-    """Old plans hold what is left of them, whether or not Kafka can still be asked."""
     lake.land_again((0, 4, 12))
     lake.land_again((0, 6, 7))
     lake.kafka.delete_records("events", 0, deleted)
     (lake.root / "control").rename(lake.root / "lost")
     lake.repair.rebuild("ops", "lost")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.planner.plan("run").outcome is PlanOutcome.NOTHING
     assert [rows for _, rows in lake.verified()] == [15 - deleted, 5]
 
 
-def test_a_control_table_from_before_a_replacement(lake: FileLake) -> None:
-    """A backup knows the old plans whole; the rebuild takes the newer ones in."""
+def test_a_rebuild_records_replacements_that_a_control_table_backup_lacks(lake: FileLake) -> None:
     events = DeltaTable(lake.root / "control").version()
     lake.land_again((0, 4, 12))
     lake.land_again((0, 10, 14))
     DeltaTable(lake.root / "control").restore(events)
     lake.repair.rebuild("ops", "from a backup")
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_restore_while_a_replacement_is_undone() -> None:
-    """The old rows are back before the undo says that it is done: it does not say so."""
+def test_an_undo_during_a_restore_is_not_recorded_as_done() -> None:
     pipeline = replaced_in_memory()
     discard = pipeline.table.remove_rows
 
@@ -563,24 +538,23 @@ def test_restore_while_a_replacement_is_undone() -> None:
 
 
 def test_a_replacement_of_a_recreated_topic_is_never_discarded() -> None:
-    """Its rows were read of the old topic, and what they replaced is nowhere else."""
+    """The rows that it replaced are nowhere else."""
     pipeline = replaced_in_memory(land=False)
     pipeline.table.land(pipeline.ledger.plans[2].plan)
     before = pipeline.landed_identities()
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(PlanLanded):
-        pipeline.abandon.abandon(2, "ops", "made again", discard=True)
+        pipeline.abandon.abandon(2, "ops", "recreated", discard=True)
     assert pipeline.landed_identities() == before
     assert len(before) == 5
-    pipeline.decisions.new_incarnation("ops", "made again")
+    pipeline.decisions.new_incarnation("ops", "recreated")
 
 
-def test_rows_of_another_incarnation_at_the_same_offsets_stay() -> None:
-    """The topic was made again, and its new records are replaced."""
+def test_a_replacement_keeps_rows_of_another_incarnation_at_the_same_offsets() -> None:
     pipeline = replaced_in_memory()
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 5)
-    pipeline.decisions.new_incarnation("ops", "made again")
+    pipeline.decisions.new_incarnation("ops", "recreated")
     pipeline.run("run")
     request = replace(wanted((0, 0, 5)), replaces=True)
     plan = pipeline.planner.backfill(request, RunOrigin("again")).plan
@@ -590,7 +564,7 @@ def test_rows_of_another_incarnation_at_the_same_offsets_stay() -> None:
 
 
 def replaced_in_memory(*, land: bool = True) -> MemoryPipeline:
-    """Plan 1 landed five records, and plan 2 replaces two of them."""
+    """Return a pipeline whose plan 1 landed five records; plan 2 replaces two of them."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
     pipeline.run("run-1")
@@ -601,17 +575,15 @@ def replaced_in_memory(*, land: bool = True) -> MemoryPipeline:
     return pipeline
 
 
-# -- who gets in between -------------------------------------------------------------------------
+# -- concurrent processes ------------------------------------------------------------------------
 
 
 def files_of(lake: FileLake, plan: Plan) -> Sequence[DataFile]:
-    """A driver's files, not committed yet."""
     lake.table.prepare("events")
     return lake.sink.write(plan, 100)
 
 
-def test_one_of_two_drivers_lands_a_replacement(lake: FileLake) -> None:
-    """The other's commit is skipped, or refused."""
+def test_the_second_of_two_drivers_of_a_replacement_commits_nothing(lake: FileLake) -> None:
     plan = lake.plan_replacing((0, 4, 12))
     slow = files_of(lake, plan)
     lake.ingest.execute(plan.sequence)
@@ -621,37 +593,35 @@ def test_one_of_two_drivers_lands_a_replacement(lake: FileLake) -> None:
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_a_landing_in_the_middle_of_a_replacement_stays(
+def test_a_replacement_keeps_concurrent_rows(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The live chain adds rows between the look and the commit."""
     plan = lake.plan_replacing((0, 4, 12))
     _meanwhile(monkeypatch, lambda: lake.run(3))
     lake.ingest.execute(plan.sequence)
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.verified() == [(18, 18), (5, 5)]
 
 
-def test_rows_removed_in_the_middle_of_a_replacement_are_a_conflict_or_stay_removed(
+def test_a_replacement_does_not_restore_rows_of_a_concurrent_undo(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An undo of a plan whose file is rewritten: no row comes back."""
+    """The undone plan has rows in a file that the replacement rewrites."""
     plan = lake.plan_replacing((0, 4, 12))
     _meanwhile(monkeypatch, lambda: lake.undo.undo(1, "ops", "wrong"))
     with suppress(TransientError):
         lake.ingest.execute(plan.sequence)
     lake.ingest.execute(plan.sequence)
-    assert held(lake) == told(lake)
-    assert 1 not in held(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
+    assert 1 not in rows_by_plan(lake)
     lake.run(0)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
 @pytest.mark.parametrize("step", ["compact", "remove_unreferenced"])
-def test_maintenance_in_the_middle_of_a_replacement(
+def test_each_record_is_landed_once_if_maintenance_runs_during_a_replacement(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Files are written anew under it, or removed around it: a conflict, and all is there once."""
     plan = lake.plan_replacing((0, 4, 12))
     maintained = DeltaMaintainedTable(str(lake.uri), "events")
     is_finished = finished_plans(lake.control, "events", lake.table)
@@ -665,34 +635,33 @@ def test_maintenance_in_the_middle_of_a_replacement(
     with suppress(TransientError):
         lake.ingest.execute(plan.sequence)
     lake.ingest.execute(plan.sequence)
-    assert held(lake) == told(lake)
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
 def _meanwhile(monkeypatch: pytest.MonkeyPatch, event: object) -> None:
-    """Have something happen once, after a replacement has loaded the table it starts from."""
+    """Call `event` once, after a replacement has loaded the table version it starts from."""
     from tidemark.lake import data_table, replacement
 
-    real, waiting = replacement.replace_rows, [event]
+    real, pending = replacement.replace_rows, [event]
 
     def late(*args: object) -> None:
-        if waiting:
-            waiting.pop()()  # type: ignore[operator]
+        if pending:
+            pending.pop()()  # type: ignore[operator]
         real(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(data_table, "replace_rows", late)
 
 
 def test_superseded_events_contain_the_remaining_counts_of_each_plan(lake: FileLake) -> None:
-    """As rows that a person reads: ranges and records, by the newer plan."""
     plan = lake.land_again((0, 4, 12))
     rows = pa.table(DeltaTable(lake.root / "control").scan()).to_pylist()
-    left = Counter(
+    remaining = Counter(
         (row["plan_sequence"], row["superseded_by"], row["partition"], row["start_offset"])
         for row in rows
         if row["event"] == "superseded"
     )
-    assert sorted(left) == [
+    assert sorted(remaining) == [
         (1, plan.sequence, 0, 0),
         (2, plan.sequence, 0, 12),
         (2, plan.sequence, 1, 0),

@@ -1,4 +1,4 @@
-"""Which offsets somebody means, and the chunks that they are cut into."""
+"""Tests of backfill selections and of their chunks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import Span, SpanSet, size_of
 
 
-def test_ranges_may_come_in_any_order_and_overlap() -> None:
-    """Adjacent ones are one."""
-    asked = select(offsets=["1:7-9", "0:5-10", "0:1-5", "0:8-12", " 1 : 20 - 30 "])
-    assert asked == OffsetRanges(
+def test_overlapping_and_adjacent_ranges_in_any_order_are_merged() -> None:
+    selection = select(offsets=["1:7-9", "0:5-10", "0:1-5", "0:8-12", " 1 : 20 - 30 "])
+    assert selection == OffsetRanges(
         spans={0: SpanSet((Span(1, 12),)), 1: SpanSet((Span(7, 9), Span(20, 30)))}
     )
 
 
 def test_each_kind_of_selection_is_parsed() -> None:
-    """A window, the retained log, what a plan was about."""
     window = select(start="2026-03-01T00:00:00Z", end="2026-03-01T02:00:00+01:00", partitions=[3])
     assert isinstance(window, TimeWindow)
     assert (window.end - window.start).total_seconds() == 3600
@@ -42,7 +40,7 @@ def test_each_kind_of_selection_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("arguments", "message"),
     [
         ({}, "expected one of: offset ranges.*got none"),
         ({"retained": True, "plan": 7}, "got the retained log and a plan's ranges"),
@@ -57,10 +55,9 @@ def test_each_kind_of_selection_is_parsed() -> None:
         ({"plan": 7, "partitions": [1]}, "got partitions with a plan's ranges"),
     ],
 )
-def test_invalid_selections_are_refused(said: dict[str, Any], message: str) -> None:
-    """By a name, before anything is looked at."""
+def test_invalid_selections_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSelection, match=message):
-        select(**said)
+        select(**arguments)
 
 
 spans = st.builds(
@@ -72,24 +69,22 @@ wanted_offsets = st.dictionaries(
 
 
 @given(wanted=wanted_offsets, chunk=st.integers(5, 200), task=st.integers(1, 80))
-def test_chunks_contain_every_offset_once(
+def test_i2_chunks_have_every_offset_once(
     wanted: Mapping[int, SpanSet], chunk: int, task: int
 ) -> None:
-    """I2: nothing is left out, nothing is in two, and no chunk is larger than it may be."""
     parts = chunks("events", wanted, chunk, task)
     assert sum(size_of(part) for part in parts) == size_of(wanted)
     for partition, spans in wanted.items():
         own = [part[partition] for part in parts if partition in part]
         assert SpanSet.of(span for some in own for span in some) == spans
-        # Lowest first: a cancelled backfill has begun at the beginning.
+        # Chunks are in offset order, so a cancelled backfill has landed the lowest offsets.
         firsts = [next(iter(some)).start for some in own]
         assert firsts == sorted(firsts)
         assert all(len(some.spans) <= 20 for some in own)
     assert all(0 < size_of(part) <= chunk for part in parts)
 
 
-def test_many_partitions_do_not_lead_to_small_files() -> None:
-    """A chunk is filled by a few partitions with a file's worth each, not by all with little."""
+def test_a_chunk_has_few_partitions_with_one_full_file_each() -> None:
     wanted = {partition: SpanSet.of([Span(0, 1_000)]) for partition in range(50)}
     parts = chunks("events", wanted, 3_000, 500)
     assert {size_of(part) for part in parts} == {3_000, 2_000}
@@ -97,14 +92,13 @@ def test_many_partitions_do_not_lead_to_small_files() -> None:
     assert [sorted(part) for part in parts[:2]] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
 
-def test_a_scattered_partition_is_read_in_few_ranges_at_a_time() -> None:
-    """Spark reads every further range of a partition by itself."""
+def test_a_chunk_has_at_most_twenty_ranges_of_a_partition() -> None:
+    """Spark reads each further range of a partition separately."""
     wanted = {0: SpanSet.of(Span(10 * n, 10 * n + 1) for n in range(50))}
     assert [len(part[0].spans) for part in chunks("events", wanted, 1_000, 1_000)] == [20, 20, 10]
 
 
 def test_too_many_chunks_are_refused_with_a_sufficient_chunk_size() -> None:
-    """With the size that would do, and at once, however many there would be."""
     wanted = {0: SpanSet.of([Span(0, 10**15)])}
     with pytest.raises(TooManyChunks, match=f"at least {10**12:,} offsets"):
         chunks("events", wanted, 1, 1)

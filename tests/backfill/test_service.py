@@ -1,4 +1,4 @@
-"""Backfills: decided once, shown before, landed chunk by chunk, gone on with after a stop."""
+"""Tests of backfills: previews, requests, chunks and resumption."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from tidemark.spec.model import StartPolicy
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def begun(records: int = 10) -> MemoryPipeline:
-    """A pipeline that began at the end of two partitions; partition 1 has half as many records."""
+def started(records: int = 10) -> MemoryPipeline:
+    """Return a started pipeline with `records` in partition 0 and half as many in partition 1."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, records)
     pipeline.produce(1, records // 2)
@@ -57,43 +57,42 @@ def preview(
     readable_only: bool = False,
     replaces: bool = False,
 ) -> BackfillPreview:
-    """What a backfill would do."""
     return pipeline.backfills.preview(
         selection, chunk, readable_only=readable_only, replaces=replaces
     )
 
 
-def ask(pipeline: MemoryPipeline, selection: Selection, chunk: int, asked_by: str = "ops") -> int:
-    """Record a backfill; the number of its chunks."""
-    seen = preview(pipeline, selection, chunk)
-    return pipeline.backfills.request(seen, asked_by, approved=False)
+def request(
+    pipeline: MemoryPipeline, selection: Selection, chunk: int, requested_by: str = "ops"
+) -> int:
+    """Record a backfill and return the number of its chunks."""
+    result = preview(pipeline, selection, chunk)
+    return pipeline.backfills.request(result, requested_by, approved=False)
 
 
-def land(pipeline: MemoryPipeline, number: int, asked_by: str = "ops") -> None:
-    """Plan and land one chunk."""
-    plan = pipeline.backfills.plan_chunk(asked_by, number).plan
+def land(pipeline: MemoryPipeline, number: int, requested_by: str = "ops") -> None:
+    plan = pipeline.backfills.plan_chunk(requested_by, number).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
 
 
-def missing(seen: BackfillPreview) -> dict[int, list[tuple[int, int]]]:
-    """What would be landed, by partition."""
-    return {p: [(s.start, s.end) for s in some] for p, some in seen.found.missing.items()}
+def missing_offsets(result: BackfillPreview) -> dict[int, list[tuple[int, int]]]:
+    """Return the offsets that the backfill would land, by partition."""
+    return {p: [(s.start, s.end) for s in some] for p, some in result.found.missing.items()}
 
 
-# -- which offsets ---------------------------------------------------------------------------------
+# -- selections and previews -----------------------------------------------------------------------
 
 
 def test_a_preview_lists_offsets_by_their_state() -> None:
-    """Landed, planned, deleted: nobody has to compare numbers by hand."""
-    pipeline = begun(20)
-    ask(pipeline, select(offsets=["0:4-6"]), 10, "landed")
+    pipeline = started(20)
+    request(pipeline, select(offsets=["0:4-6"]), 10, "landed")
     land(pipeline, 1, "landed")
     pipeline.produce(0, 5)
     pipeline.planner.plan("live")
     pipeline.kafka.delete_records("events", 0, 3)
-    seen = preview(pipeline, select(offsets=["0:0-25", "1:2-4"]), readable_only=True)
-    assert seen.as_record() == {
+    result = preview(pipeline, select(offsets=["0:0-25", "1:2-4"]), readable_only=True)
+    assert result.as_record() == {
         "pipeline": "events",
         "topic": "events",
         "topic_id": "id-1",
@@ -111,13 +110,12 @@ def test_a_preview_lists_offsets_by_their_state() -> None:
         "plans_replaced": {},
         "notes": [],
     }
-    assert preview(begun(), select(offsets=["0:0-5"])).size_estimate.bytes is None
+    assert preview(started(), select(offsets=["0:0-5"])).size_estimate.bytes is None
 
 
 def test_a_preview_notes_an_unfinished_request_of_the_same_offsets() -> None:
-    """Whoever asks for the same once more sees who has asked before, until it has landed."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-6"]), 3, "yesterday")
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-6"]), 3, "yesterday")
     land(pipeline, 1, "yesterday")
     again = select(offsets=["0:2-8", "1:0-2"])
     (note,) = preview(pipeline, again).notes
@@ -129,7 +127,6 @@ def test_a_preview_notes_an_unfinished_request_of_the_same_offsets() -> None:
 
 
 def test_a_time_window_is_resolved_in_each_partition() -> None:
-    """From the first record that is late enough; idle partitions and the future give nothing."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     for hour in range(5):
         pipeline.kafka.produce("events", 0, 3, timestamp_ms=hour * 3_600_000)
@@ -139,35 +136,34 @@ def test_a_time_window_is_resolved_in_each_partition() -> None:
         hours = (EPOCH + timedelta(hours=hour) for hour in (first, last))
         return TimeWindow(**dict(zip(("start", "end"), hours, strict=True)), partitions=partitions)
 
-    assert missing(preview(pipeline, window(1, 3))) == {0: [(3, 9)], 1: [(0, 4)]}
-    assert missing(preview(pipeline, window(2, 9))) == {0: [(6, 15)]}
-    assert missing(preview(pipeline, window(1, 3, 1))) == {1: [(0, 4)]}
-    assert missing(preview(pipeline, window(7, 9))) == {}
+    assert missing_offsets(preview(pipeline, window(1, 3))) == {0: [(3, 9)], 1: [(0, 4)]}
+    assert missing_offsets(preview(pipeline, window(2, 9))) == {0: [(6, 15)]}
+    assert missing_offsets(preview(pipeline, window(1, 3, 1))) == {1: [(0, 4)]}
+    assert missing_offsets(preview(pipeline, window(7, 9))) == {}
     with pytest.raises(UnknownPartition):
         preview(pipeline, window(1, 3, 7))
 
 
-def test_the_retained_log_is_what_kafka_has() -> None:
-    """Of all partitions or of some."""
-    pipeline = begun()
+def test_the_retained_log_selects_all_offsets_in_kafka() -> None:
+    pipeline = started()
     pipeline.kafka.delete_records("events", 0, 4)
-    assert missing(preview(pipeline, select(retained=True))) == {0: [(4, 10)], 1: [(0, 5)]}
-    assert missing(preview(pipeline, select(retained=True, partitions=[1]))) == {1: [(0, 5)]}
+    assert missing_offsets(preview(pipeline, select(retained=True))) == {0: [(4, 10)], 1: [(0, 5)]}
+    assert missing_offsets(preview(pipeline, select(retained=True, partitions=[1]))) == {
+        1: [(0, 5)]
+    }
 
 
-def test_missing_ranges_of_an_earlier_plan_are_landed() -> None:
-    """A plan that was given up, by its number."""
+def test_ranges_of_an_abandoned_plan_can_be_selected_by_its_number() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     plan = pipeline.plan("run")
     pipeline.abandon.abandon(plan.sequence, "ops", "too much")
-    assert missing(preview(pipeline, select(plan=plan.sequence))) == {0: [(0, 10)]}
+    assert missing_offsets(preview(pipeline, select(plan=plan.sequence))) == {0: [(0, 10)]}
     with pytest.raises(UnknownPlan):
         preview(pipeline, select(plan=9))
 
 
 def test_a_copy_has_its_own_plans_and_table() -> None:
-    """What a plan landed, once more in another table; nothing of it reaches the first one."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.run("live")
@@ -175,12 +171,14 @@ def test_a_copy_has_its_own_plans_and_table() -> None:
         pipeline, spec=pipeline.spec.copied("checked"), table=MemoryTable(kafka=pipeline.kafka)
     )
     assert (copy.spec.name, copy.spec.target) == ("events@checked", "bronze/events@checked")
-    assert ask(copy, select(plan=1, plan_of="events"), 5) == 2
+    assert request(copy, select(plan=1, plan_of="events"), 5) == 2
     for number in (1, 2):
         land(copy, number)
-    # Its own plan 1 is another one.
-    assert missing(preview(copy, select(plan=1), replaces=True)) == {0: [(0, 5)]}
-    assert missing(preview(copy, select(plan=1, plan_of="events"), replaces=True)) == {0: [(0, 10)]}
+    # The copy has another plan 1.
+    assert missing_offsets(preview(copy, select(plan=1), replaces=True)) == {0: [(0, 5)]}
+    assert missing_offsets(preview(copy, select(plan=1, plan_of="events"), replaces=True)) == {
+        0: [(0, 10)]
+    }
     assert copy.landed_identities() == pipeline.landed_identities() != []
     assert (sorted(pipeline.ledger.plans), sorted(copy.ledger.plans)) == ([1], [1, 2])
     assert len(pipeline.table.commits) == 1
@@ -189,14 +187,13 @@ def test_a_copy_has_its_own_plans_and_table() -> None:
         copy.planner.plan("run")
     with pytest.raises(NotLive):
         copy.planner.preview()
-    shown = copy.status()
-    assert (shown.problem, shown.lag, shown.records) == (None, None, 10)
+    status = copy.status()
+    assert (status.problem, status.lag, status.records) == (None, None, 10)
     assert pipeline.spec.copied("x").target == make_spec(target="bronze/events/").copied("x").target
 
 
-def test_offsets_outside_the_log_are_refused_before_anything_is_written() -> None:
-    """Deleted ones too, unless it is said that what is left will do."""
-    pipeline = begun()
+def test_offsets_outside_the_log_are_refused_and_deleted_ones_skipped_on_request() -> None:
+    pipeline = started()
     pipeline.kafka.delete_records("events", 0, 4)
     events = len(pipeline.control.rows)
     for offsets, error in (
@@ -206,28 +203,27 @@ def test_offsets_outside_the_log_are_refused_before_anything_is_written() -> Non
     ):
         with pytest.raises(error):
             preview(pipeline, select(offsets=[offsets]))
-    assert missing(preview(pipeline, select(offsets=["0:2-6"]), readable_only=True)) == {
+    assert missing_offsets(preview(pipeline, select(offsets=["0:2-6"]), readable_only=True)) == {
         0: [(4, 6)]
     }
     assert len(pipeline.control.rows) == events
 
 
 def test_deleted_offsets_that_have_landed_are_accepted() -> None:
-    """They are in the table; only what is missing has to be in Kafka."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-4"]), 10, "first")
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-4"]), 10, "first")
     land(pipeline, 1, "first")
     pipeline.kafka.delete_records("events", 0, 4)
-    assert missing(preview(pipeline, select(offsets=["0:0-6"]))) == {0: [(4, 6)]}
+    assert missing_offsets(preview(pipeline, select(offsets=["0:0-6"]))) == {0: [(4, 6)]}
 
 
 # -- chunks ----------------------------------------------------------------------------------------
 
 
 def test_chunks_land_in_order_and_contain_all_requested_offsets() -> None:
-    """I1, I2, I3: each is a plan; the live chain does not move."""
-    pipeline = begun()
-    assert ask(pipeline, select(retained=True), 4) == 4
+    """I1, I2, I3."""
+    pipeline = started()
+    assert request(pipeline, select(retained=True), 4) == 4
     for number in range(1, 5):
         assert [each.done for each in pipeline.backfills.progress("ops")] == [
             chunk < number for chunk in range(1, 5)
@@ -240,33 +236,31 @@ def test_chunks_land_in_order_and_contain_all_requested_offsets() -> None:
 
 
 def test_a_recorded_request_does_not_change_with_the_log() -> None:
-    """A window that ends in the future does not grow while it lands."""
-    pipeline = begun()
-    asked = ask(pipeline, select(retained=True), 4)
+    pipeline = started()
+    chunks = request(pipeline, select(retained=True), 4)
     pipeline.produce(0, 50)
-    assert pipeline.backfills.chunk_count("ops") == asked
+    assert pipeline.backfills.chunk_count("ops") == chunks
     assert sum(each.offsets for each in pipeline.backfills.progress("ops")) == 15
-    # Asking again is asking for the same.
-    seen = preview(pipeline, select(retained=True), 1)
-    assert pipeline.backfills.request(seen, "ops", approved=False) == asked
-    assert pipeline.backfills.chunk_count("nobody") is None
+    # A repeated request does not change the recorded one.
+    result = preview(pipeline, select(retained=True), 1)
+    assert pipeline.backfills.request(result, "ops", approved=False) == chunks
+    assert pipeline.backfills.chunk_count("unknown") is None
 
 
 def test_a_request_of_a_window_records_the_offsets_of_its_preview() -> None:
-    """What arrives inside it between the look and the word is not what somebody approved."""
-    pipeline = begun()
+    pipeline = started()
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
-    seen = preview(pipeline, window, 6)
+    result = preview(pipeline, window, 6)
     pipeline.produce(0, 7)
     pipeline.produce(1, 7)
-    assert missing(preview(pipeline, window)) == {0: [(0, 17)], 1: [(0, 12)]}
-    assert pipeline.backfills.request(seen, "ops", approved=False) == 3
+    assert missing_offsets(preview(pipeline, window)) == {0: [(0, 17)], 1: [(0, 12)]}
+    assert pipeline.backfills.request(result, "ops", approved=False) == 3
     rows = [row for row in pipeline.control.rows if row["event"] == "backfill_requested"]
     recorded = spans_by_partition(
         (row["partition"], Span(row["start_offset"], row["end_offset"])) for row in rows
     )
-    assert recorded == seen.found.missing
-    for number, chunk in enumerate(seen.chunks, start=1):
+    assert recorded == result.found.missing
+    for number, chunk in enumerate(result.chunks, start=1):
         plan = pipeline.backfills.plan_chunk("ops", number).plan
         assert plan is not None
         assert plan.spans() == chunk
@@ -274,48 +268,46 @@ def test_a_request_of_a_window_records_the_offsets_of_its_preview() -> None:
     assert pipeline.landed_identities() == [
         ("id-1", partition, offset) for partition, end in ((0, 10), (1, 5)) for offset in range(end)
     ]
-    assert missing(preview(pipeline, window)) == {0: [(10, 17)], 1: [(5, 12)]}
+    assert missing_offsets(preview(pipeline, window)) == {0: [(10, 17)], 1: [(5, 12)]}
 
 
 def test_a_request_without_offsets_records_nothing() -> None:
-    """An event without rows would be taken for a lost one."""
-    pipeline = begun()
-    assert ask(pipeline, select(offsets=["0:0-4"]), 4, "first") == 1
+    """An event without rows would count as a missing event."""
+    pipeline = started()
+    assert request(pipeline, select(offsets=["0:0-4"]), 4, "first") == 1
     land(pipeline, 1, "first")
     before = pipeline.ledger.event_number
-    assert ask(pipeline, select(offsets=["0:0-4"]), 4, "second") == 0
+    assert request(pipeline, select(offsets=["0:0-4"]), 4, "second") == 0
     assert (pipeline.ledger.event_number, pipeline.ledger.missing_events) == (before, 0)
 
 
 def test_an_interrupted_chunk_continues_with_its_plan() -> None:
-    """I4: the plan it has; the next chunk waits for it, and so does another backfill."""
-    pipeline = begun()
-    ask(pipeline, select(retained=True), 4)
-    opened = pipeline.backfills.plan_chunk("ops", 1).plan
+    """I4. The next chunk and other backfills wait for the open plan."""
+    pipeline = started()
+    request(pipeline, select(retained=True), 4)
+    open_plan = pipeline.backfills.plan_chunk("ops", 1).plan
     with pytest.raises(BackfillAhead):
         pipeline.backfills.plan_chunk("ops", 2)
     with pytest.raises(BackfillOpen):
         preview(pipeline, select(offsets=["0:0-1"]))
     again = pipeline.backfills.plan_chunk("ops", 1)
-    assert (again.outcome, again.plan) == (PlanOutcome.KEPT, opened)
+    assert (again.outcome, again.plan) == (PlanOutcome.KEPT, open_plan)
     land(pipeline, 1)
     land(pipeline, 2)
 
 
 def test_a_chunk_landed_by_other_plans_needs_no_plan() -> None:
-    """Somebody else's backfill may have been faster."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-4"]), 2)
-    ask(pipeline, select(offsets=["0:0-2"]), 2, "other")
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-4"]), 2)
+    request(pipeline, select(offsets=["0:0-2"]), 2, "other")
     land(pipeline, 1, "other")
     assert pipeline.backfills.plan_chunk("ops", 1).outcome is PlanOutcome.NOTHING
     assert [each.done for each in pipeline.backfills.progress("ops")] == [True, False]
 
 
 def test_an_abandoned_chunk_is_planned_again() -> None:
-    """Giving up a chunk's plan frees its offsets for the chunk."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-4"]), 2)
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-4"]), 2)
     plan = pipeline.backfills.plan_chunk("ops", 1).plan
     assert plan is not None
     pipeline.abandon.abandon(plan.sequence, "ops", "a test")
@@ -324,9 +316,9 @@ def test_an_abandoned_chunk_is_planned_again() -> None:
 
 
 def test_a_chunk_of_a_recreated_topic_is_refused() -> None:
-    """Also if somebody has accepted the new one meanwhile."""
-    pipeline = begun()
-    ask(pipeline, select(retained=True), 4)
+    """The chunk is refused before and after the new incarnation is accepted."""
+    pipeline = started()
+    request(pipeline, select(retained=True), 4)
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 30)
     with pytest.raises(TopicRecreated):
@@ -338,7 +330,7 @@ def test_a_chunk_of_a_recreated_topic_is_refused() -> None:
 
 
 def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
-    """S5: its numbers are other records now. Neither by the pipeline nor by a copy of it."""
+    """S5. The pipeline and its copy refuse them."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
     pipeline.run("live")
@@ -359,13 +351,12 @@ def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
         with pytest.raises(OtherIncarnation):
             each.backfills.plan_whole(selection, "run")
     assert pipeline.control.rows == before
-    assert missing(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
+    assert missing_offsets(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
 
 
-def test_ranges_of_a_plan_of_another_topic_are_refused() -> None:
-    """I7: a spec whose topic was changed is refused before anything is written."""
-    pipeline = begun()
-    ask(pipeline, select(retained=True), 4)
+def test_i7_ranges_of_a_plan_of_another_topic_are_refused() -> None:
+    pipeline = started()
+    request(pipeline, select(retained=True), 4)
     pipeline.kafka.create("other", 2, "id-2")
     pipeline.kafka.produce("other", 0, 10)
     pipeline.spec = replace(pipeline.spec, topic="other")
@@ -384,9 +375,8 @@ def test_ranges_of_a_plan_of_another_topic_are_refused() -> None:
     assert pipeline.control.rows == before
 
 
-def test_a_time_window_can_be_one_plan() -> None:
-    """A run by dates is one plan; of several at once, the others wait for the first."""
-    pipeline = begun()
+def test_concurrent_window_runs_wait_for_the_open_plan() -> None:
+    pipeline = started()
     hours = [EPOCH + timedelta(hours=hour) for hour in range(3)]
     first, second = TimeWindow(start=EPOCH, end=hours[1]), TimeWindow(start=hours[1], end=hours[2])
     plan = pipeline.backfills.plan_whole(first, "one").plan
@@ -401,9 +391,9 @@ def test_a_time_window_can_be_one_plan() -> None:
 
 
 def test_missed_records_of_a_chunk_are_planned_again() -> None:
-    """I1: nobody else would ever read them, so the chunk is not over with its first plan."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-6"]), 3)
+    """I1. No other plan would read them."""
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-6"]), 3)
     plan = pipeline.backfills.plan_chunk("ops", 1).plan
     assert plan is not None
     pipeline.table.append(plan, [f for f in pipeline.table.write(plan, 1) if f.first != 1])
@@ -422,10 +412,9 @@ def test_missed_records_of_a_chunk_are_planned_again() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
 
 
-def test_offsets_deleted_before_a_chunk_is_planned_are_refused_or_skipped() -> None:
-    """As it was asked for; the other chunks land either way."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-3"]), 2, "strict")
+def test_offsets_deleted_before_planning_are_refused_or_skipped_as_requested() -> None:
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-3"]), 2, "strict")
     lenient = preview(pipeline, select(offsets=["0:0-6"]), 4, readable_only=True)
     pipeline.backfills.request(lenient, "lenient", approved=False)
     pipeline.kafka.delete_records("events", 0, 1)
@@ -442,8 +431,8 @@ def test_offsets_deleted_before_a_chunk_is_planned_are_refused_or_skipped() -> N
 
 
 def test_a_window_notes_partitions_that_may_lack_records() -> None:
-    """Kafka's time index begins where the log does, and ends where it can be read."""
-    pipeline = begun()
+    """Kafka's time index covers retained offsets only."""
+    pipeline = started()
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
     assert preview(pipeline, window).notes == ()
     pipeline.kafka.delete_records("events", 1, 2)
@@ -453,29 +442,33 @@ def test_a_window_notes_partitions_that_may_lack_records() -> None:
 
 
 def test_a_landed_backfill_without_a_record_does_not_block_the_next() -> None:
-    """Its driver died between the commit and the record."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-4"]), 10, "dead")
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-4"]), 10, "dead")
     plan = pipeline.backfills.plan_chunk("dead", 1).plan
     assert plan is not None
     pipeline.land(plan)
-    seen = preview(pipeline, select(offsets=["0:2-6"]))
-    assert (missing(seen), seen.found.covered) == ({0: [(4, 6)]}, {0: SpanSet((Span(2, 4),))})
-    assert missing(preview(pipeline, select(offsets=["0:2-6"]), replaces=True)) == {0: [(2, 6)]}
-    pipeline.backfills.request(seen, "next", approved=False)
+    result = preview(pipeline, select(offsets=["0:2-6"]))
+    assert (missing_offsets(result), result.found.covered) == (
+        {0: [(4, 6)]},
+        {0: SpanSet((Span(2, 4),))},
+    )
+    assert missing_offsets(preview(pipeline, select(offsets=["0:2-6"]), replaces=True)) == {
+        0: [(2, 6)]
+    }
+    pipeline.backfills.request(result, "next", approved=False)
     land(pipeline, 1, "next")
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
 
 
 def test_a_landed_replacement_without_a_record_does_not_block_the_next() -> None:
-    """All that was asked for is replaced: also what the one before it has just landed."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-4"]), 10, "first")
+    """The next replacement also replaces the rows of the unrecorded one."""
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-4"]), 10, "first")
     land(pipeline, 1, "first")
     for name in ("dead", "next"):
-        seen = preview(pipeline, select(offsets=["0:0-4"]), replaces=True)
-        assert (seen.offsets, seen.found.planned) == (4, {})
-        pipeline.backfills.request(seen, name, approved=False, reason="rows were changed")
+        result = preview(pipeline, select(offsets=["0:0-4"]), replaces=True)
+        assert (result.offsets, result.found.planned) == (4, {})
+        pipeline.backfills.request(result, name, approved=False, reason="rows were changed")
         plan = pipeline.backfills.plan_chunk(name, 1).plan
         assert plan is not None
         assert plan.replaces
@@ -484,8 +477,7 @@ def test_a_landed_replacement_without_a_record_does_not_block_the_next() -> None
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4)]
 
 
-def test_a_preview_raises_the_errors_of_the_planner() -> None:
-    """Before it is recorded: what was asked for stays asked for."""
+def test_a_request_that_the_planner_refuses_is_not_recorded() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     pipeline.produce(0, 5)
     with pytest.raises(NoStartOffset):
@@ -497,23 +489,22 @@ def test_a_preview_raises_the_errors_of_the_planner() -> None:
     pipeline.produce(0, 10)
     before = pipeline.ledger.event_number
     with pytest.raises(LogTruncated):
-        ask(pipeline, select(offsets=["0:10-15"]), 10)
+        request(pipeline, select(offsets=["0:10-15"]), 10)
     assert pipeline.ledger.event_number == before
 
 
 def test_a_backfill_above_the_limit_needs_approval() -> None:
-    """Before anything is written."""
-    pipeline = begun()
+    pipeline = started()
     pipeline.spec = make_spec(start=StartPolicy.LATEST, records_per_backfill=14)
-    seen = preview(pipeline, select(retained=True))
+    result = preview(pipeline, select(retained=True))
     with pytest.raises(BackfillTooLarge, match="15 offsets"):
-        pipeline.backfills.request(seen, "ops", approved=False)
+        pipeline.backfills.request(result, "ops", approved=False)
     assert pipeline.backfills.chunk_count("ops") is None
-    assert pipeline.backfills.request(seen, "ops", approved=True) == 1
+    assert pipeline.backfills.request(result, "ops", approved=True) == 1
 
 
-class Forgetful(MemoryKafka):
-    """Deletes records right after it was asked for a moment's offsets."""
+class KafkaDeletingAfterLookup(MemoryKafka):
+    """Kafka that deletes records after each lookup of the offsets of a time."""
 
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
@@ -523,9 +514,10 @@ class Forgetful(MemoryKafka):
         return found
 
 
-def test_a_time_window_selects_the_retained_part() -> None:
-    """Retention works on while a run by date is planned; nobody has named those offsets."""
-    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), kafka=Forgetful())
+def test_a_window_skips_offsets_deleted_during_planning() -> None:
+    pipeline = MemoryPipeline(
+        spec=make_spec(start=StartPolicy.LATEST), kafka=KafkaDeletingAfterLookup()
+    )
     pipeline.produce(0, 10)
     pipeline.planner.plan("begin")
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(days=1))
@@ -535,20 +527,18 @@ def test_a_time_window_selects_the_retained_part() -> None:
 
 
 def test_an_unknown_chunk_or_backfill_is_refused() -> None:
-    """With those that are."""
-    pipeline = begun()
-    ask(pipeline, select(offsets=["0:0-4"]), 2)
+    pipeline = started()
+    request(pipeline, select(offsets=["0:0-4"]), 2)
     with pytest.raises(UnknownBackfill, match=r"recorded chunks: 2"):
         pipeline.backfills.plan_chunk("ops", 3)
-    with pytest.raises(UnknownBackfill, match="no chunk 1 of a backfill requested by nobody"):
-        pipeline.backfills.progress("nobody")
+    with pytest.raises(UnknownBackfill, match="no chunk 1 of a backfill requested by unknown"):
+        pipeline.backfills.progress("unknown")
 
 
-def test_a_backfill_can_start_a_pipeline() -> None:
-    """Where its live chain begins is recorded with it, or asked for."""
+def test_a_backfill_records_the_start_offsets_of_a_new_pipeline() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
-    ask(pipeline, select(retained=True), 100)
+    request(pipeline, select(retained=True), 100)
     pipeline.produce(0, 5)
     land(pipeline, 1)
     pipeline.run("live")
@@ -556,4 +546,4 @@ def test_a_backfill_can_start_a_pipeline() -> None:
     undecided = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     undecided.produce(0, 10)
     with pytest.raises(NoStartOffset):
-        ask(undecided, select(retained=True), 100)
+        request(undecided, select(retained=True), 100)

@@ -1,4 +1,4 @@
-"""Every error class: its text, its runbook section, its retryability."""
+"""Tests of every error class: its text, its runbook section, its retryability."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _with_subclasses(kind: type[TidemarkError]) -> Iterator[type[TidemarkError]]
 
 
 def sample(hint: Any, name: str) -> Any:
-    """A value for a field of this type; the text of a field is its own name."""
+    """Return a value for a field of this type; a text field contains its own name."""
     problem = Problem(file="a.yaml", key="topic", expected="a topic", found="nothing")
-    known: dict[str, Any] = {
+    values: dict[str, Any] = {
         "str": name,
         "int": 7,
         "int | None": 7,
@@ -66,11 +66,10 @@ def sample(hint: Any, name: str) -> Any:
         "tuple[tuple[int, int, int], ...]": ((3, 4, 5),),
         "tuple[tidemark.spec.errors.Problem, ...]": (problem,),
     }
-    return known[hint.__name__ if hint in (str, int, bool, timedelta) else str(hint)]
+    return values[hint.__name__ if hint in (str, int, bool, timedelta) else str(hint)]
 
 
 def build(kind: type[TidemarkError]) -> TidemarkError:
-    """An error with a value in every field."""
     hints = get_type_hints(kind)
     return kind(**{f.name: sample(hints[f.name], f.name) for f in fields(kind)})
 
@@ -83,7 +82,6 @@ PARTS = ("problem", "expected", "actual", "fix")
 
 @every_error
 def test_the_message_of_an_error_is_its_rendered_templates(kind: type[TidemarkError]) -> None:
-    """The problem and the fix are never empty."""
     error = build(kind)
     parts = {name: error.rendered(name) for name in PARTS}
     assert parts["problem"]
@@ -95,8 +93,8 @@ def test_the_message_of_an_error_is_its_rendered_templates(kind: type[TidemarkEr
 
 
 @every_error
-def test_a_value_that_ends_with_a_full_stop_does_not_double_it(kind: type[TidemarkError]) -> None:
-    """Reasons from libraries may be sentences. No list is cut off with dots."""
+def test_a_message_has_no_double_full_stop(kind: type[TidemarkError]) -> None:
+    """Reasons from libraries may be sentences."""
     error = build(kind)
     for field in fields(kind):
         value = getattr(error, field.name)
@@ -109,8 +107,7 @@ def test_a_value_that_ends_with_a_full_stop_does_not_double_it(kind: type[Tidema
 
 
 @every_error
-def test_every_field_of_an_error_is_told(kind: type[TidemarkError]) -> None:
-    """A field that no part of the message uses would be known to nobody."""
+def test_every_field_of_an_error_changes_its_message(kind: type[TidemarkError]) -> None:
     for field in fields(kind):
         error = build(kind)
         before = str(error)
@@ -134,16 +131,15 @@ def _changed(item: Any) -> Any:
 
 @every_error
 def test_every_error_survives_pickling(kind: type[TidemarkError]) -> None:
-    """It crosses process boundaries whole: type, fields and message."""
     error = build(kind)
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is kind
-    assert str(again) == str(error)
+    restored = pickle.loads(pickle.dumps(error))
+    assert type(restored) is kind
+    assert str(restored) == str(error)
 
 
 @every_error
 def test_every_error_belongs_to_one_branch(kind: type[TidemarkError]) -> None:
-    """Data alone causes `QualityFailed`, and no known cause `Unforeseen`; neither has a branch."""
+    """`QualityFailed` (caused by data) and `Unforeseen` (no known cause) have no branch."""
     branches = [branch for branch in BRANCHES if issubclass(kind, branch)]
     if kind is QualityFailed:
         assert branches == []
@@ -157,25 +153,23 @@ def test_every_error_belongs_to_one_branch(kind: type[TidemarkError]) -> None:
 
 
 def test_the_runbook_has_a_section_for_every_error_that_points_to_one() -> None:
-    """Nobody is sent to a heading that is not there."""
     page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
-    # Alone in its heading: whoever looks for the words of the error finds it.
+    # Only headings that consist of the error's name count.
     sections = set(re.findall(r"^## (\w+)$", page, flags=re.MULTILINE))
-    pointed = {
+    referenced = {
         name
         for kind in concrete_errors()
         for name in re.findall(r"runbook\.md, (\w+)", build(kind).rendered("fix"))
     }
-    assert pointed
-    assert pointed <= sections
+    assert referenced
+    assert referenced <= sections
 
 
 def test_the_runbook_has_a_section_for_every_error_and_for_no_other() -> None:
-    """An error without a section leaves people alone; a section whose error was renamed is lost."""
     page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## ((?:[A-Z]\w+)(?:, [A-Z]\w+)*)$", page, flags=re.MULTILINE)
-    named = [name for heading in headings for name in heading.split(", ")]
-    headings_of = Counter(named)
+    names = [name for heading in headings for name in heading.split(", ")]
+    headings_of = Counter(names)
     errors_of = Counter(kind.__name__ for kind in concrete_errors())
     assert not errors_of - headings_of, "errors without a heading in docs/runbook.md"
     assert not headings_of - errors_of, "headings of docs/runbook.md without an error, or twice"
@@ -195,8 +189,7 @@ def test_every_error_class_is_in_a_module_called_errors() -> None:
     assert elsewhere == []
 
 
-def test_commands_that_errors_name_can_be_typed() -> None:
-    """Whoever copies a remedy gets no usage error: options that must be there are there."""
+def test_commands_in_fixes_have_their_required_options() -> None:
     needed = {
         "abandon": ["--plan", "--reason"],
         "rewind": ["--reason"],
@@ -204,21 +197,21 @@ def test_commands_that_errors_name_can_be_typed() -> None:
         "accept-loss": ["--reason"],
         "new-incarnation": ["--reason"],
     }
-    named = [
+    commands = [
         command
         for kind in concrete_errors()
         for command in re.findall(r"`tidemark ([^`]+)`", build(kind).rendered("fix"))
     ]
-    for command in named:
+    for command in commands:
         options = needed.get(command.split()[0], [])
         assert [option for option in options if option not in command] == [], command
         if command.startswith("control rebuild"):
             assert "--dry-run" in command or "--apply" in command, command
-    assert {"abandon", "rewind", "control"} <= {command.split()[0] for command in named}
+    assert {"abandon", "rewind", "control"} <= {command.split()[0] for command in commands}
 
 
-def test_retryability_is_in_the_type() -> None:
-    """The branch decides: what may pass and what must be looked at is retried, the rest is not."""
+def test_only_transient_and_unknown_outcomes_are_retried() -> None:
+    """Only errors that may pass and unknown outcomes are retried."""
     retried = {branch.__name__: branch.exit_code.retryable for branch in BRANCHES}
     assert retried == {"TransientError": True, "UnknownOutcomeError": True, "TerminalError": False}
     assert not QualityFailed.exit_code.retryable
@@ -230,7 +223,7 @@ def test_retryability_is_in_the_type() -> None:
 
 
 def test_every_exit_code_is_documented_and_fits_a_process() -> None:
-    """The shell sees one byte, and each code is explained where it is defined."""
+    """An exit code has one byte."""
     lines = [line.strip() for line in inspect.getsource(ExitCode).splitlines()]
     for code in ExitCode:
         assert 0 <= code <= 255
@@ -253,6 +246,5 @@ def test_every_exit_code_is_documented_and_fits_a_process() -> None:
         ([0, 137, 1], 137),
     ],
 )
-def test_the_worst_of_several_codes_is_the_one_to_act_on(codes: list[int], worst: int) -> None:
-    """A retry that may cure one part is not withheld because another part refuses."""
+def test_the_worst_exit_code_prefers_a_retryable_one(codes: list[int], worst: int) -> None:
     assert ExitCode.worst(codes) == worst

@@ -1,4 +1,4 @@
-"""Events survive being rows, and fold to a ledger."""
+"""Tests of the control-table events: their rows, and the ledger that they fold to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOST = {0: SpanSet.of([Span(5, 7), Span(9, 11)])}
 
 
 def history() -> list[tuple[int, list[ControlEvent]]]:
-    """A start, a plan, its adoption, a backfill, and the first plan's landing."""
+    """Return a start, a plan, its adoption, a backfill, a landing and a replacement."""
     first = make_plan((0, 0, 5), (1, 0, 3), sequence=1)
     backfill = make_plan((0, 9, 12), sequence=2, kind=PlanKind.BACKFILL)
     landing = Landing(
@@ -55,7 +55,7 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         leader_epochs={1: 3},
         reason="started at the offsets of consumer group 'old'",
     )
-    asked = BackfillRequested(
+    request = BackfillRequested(
         cluster_id="memory",
         topic="events",
         topic_id="id-1",
@@ -69,17 +69,17 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
         reason="rows deleted by hand",
     )
     again = replace(backfill, sequence=4, replaces=True)
-    left = Superseded(sequence=1, by=4, topic_id="id-1", counts=landing.counts[1:])
+    remaining = Superseded(sequence=1, by=4, topic_id="id-1", counts=landing.counts[1:])
     nothing = Superseded(sequence=2, by=4, topic_id="id-1", counts=())
-    other = replace(left, by=3, counts=())
+    other = replace(remaining, by=3, counts=())
     return [
         (1, [started, Planned(plan=first)]),
         (2, [Adopted(sequence=1, requested_by="test:later")]),
         (3, [Planned(plan=backfill)]),
         (4, [Landed(plan=first, landing=landing, committed={0: 5, 1: 3})]),
         (5, [Abandoned(sequence=2, requested_by="test:3", reason="too large")]),
-        (6, [asked, Planned(plan=replace(backfill, sequence=3))]),
-        (7, [Planned(plan=again), other, left, nothing]),
+        (6, [request, Planned(plan=replace(backfill, sequence=3))]),
+        (7, [Planned(plan=again), other, remaining, nothing]),
     ]
 
 
@@ -106,7 +106,6 @@ def decisions() -> list[tuple[int, list[ControlEvent]]]:
 
 
 def test_events_decode_from_their_rows_in_any_order() -> None:
-    """Encoding and decoding is the identity, whatever order a reader returns rows in."""
     recorded = [*history(), *decisions()]
     rows = [row for n, events in recorded for row in encode("events", n, NOW, events)]
     Random(7).shuffle(rows)
@@ -114,7 +113,7 @@ def test_events_decode_from_their_rows_in_any_order() -> None:
 
 
 def test_equal_events_of_a_commit_are_encoded_once() -> None:
-    """Equal rows in the table mean that another program has doubled them."""
+    """Equal rows in the table mean that another program has duplicated them."""
     undone = Undone(sequence=1, requested_by="ops", reason="a test")
     rows = encode("events", 9, NOW, [undone, replace(undone, sequence=2), undone])
     assert [row["plan_sequence"] for row in rows] == [1, 2]
@@ -122,7 +121,6 @@ def test_equal_events_of_a_commit_are_encoded_once() -> None:
 
 
 def test_ledger_state_follows_from_its_events() -> None:
-    """Coverage, committed offsets, open plans and requesters follow from the events."""
     ledger = Ledger.fold("events", history())
     assert ledger.event_number == 7
     assert ledger.next_sequence == 5
@@ -150,7 +148,7 @@ def test_ledger_follows_decisions() -> None:
 
 
 def test_chain_position_is_the_furthest_landed_end_or_the_start_offset() -> None:
-    """Each chain by itself; of two ranges with one end the older leader's, in any order."""
+    """Of two ranges with the same end, the older leader epoch counts."""
     missed, again = (
         replace(make_plan((0, start, 5), sequence=number), ranges=(
             replace(PlannedRange.without_watermarks(0, Span(start, 5)), leader_epoch=epoch),
@@ -158,13 +156,13 @@ def test_chain_position_is_the_furthest_landed_end_or_the_start_offset() -> None
         for number, start, epoch in ((4, 0, 1), (5, 3, 2))
     )  # fmt: skip
     landings = (Landing.of(plan, plan.sequence, {0: 2}) for plan in (missed, again))
-    told: list[ControlEvent] = [
+    live_events: list[ControlEvent] = [
         event
         for plan, landing in zip((missed, again), landings, strict=True)
         for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={0: 5}))
     ]
     first = history()[0][1][:1]
-    for events in (told, told[2:] + told[:2]):
+    for events in (live_events, live_events[2:] + live_events[:2]):
         ledger = Ledger.fold("events", [(1, first), *enumerate([[e] for e in events], start=2)])
         assert ledger.positions(PlanKind.LIVE) == {
             0: Position(offset=5, leader_epoch=1),
@@ -174,7 +172,6 @@ def test_chain_position_is_the_furthest_landed_end_or_the_start_offset() -> None
 
 
 def test_every_landed_row_carries_the_committed_offset() -> None:
-    """Readers in SQL need no arithmetic to know where a partition stands."""
     rows = encode("events", 4, NOW, history()[3][1])
     assert {row["partition"]: row["committed_offset"] for row in rows} == {0: 5, 1: 3}
     assert {row["partition"]: row["gaps"] for row in rows} == {0: 1, 1: 3}

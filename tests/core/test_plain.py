@@ -20,22 +20,21 @@ class Color(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A dataclass in a field of another."""
+    """Dataclass in a field of another."""
 
     number: int | None
 
 
 class Custom:
-    """A value with its own record."""
+    """Value with its own record."""
 
     def as_record(self) -> dict[str, Any]:
-        """Return the record."""
         return {"custom": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A dataclass with a field of each kind."""
+    """Dataclass with a field of each kind."""
 
     color: Color
     at: datetime
@@ -47,7 +46,6 @@ class Outer:
 
 
 def test_a_dataclass_becomes_its_fields_as_json_types() -> None:
-    """Without the omitted fields, and with the added values."""
     value = Outer(
         color=Color.RED,
         at=datetime(2026, 3, 1, tzinfo=UTC),

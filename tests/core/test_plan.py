@@ -1,4 +1,4 @@
-"""Plans are frozen, tell what they are, and are recognised by their fingerprint."""
+"""Tests of plans: immutability, ranges, fingerprint and texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tidemark.core.plan import PlanKind
 
 
 def test_plan_is_immutable_i4() -> None:
-    """A plan is a frozen value."""
     plan = make_plan((0, 0, 5))
     with pytest.raises(FrozenInstanceError):
         plan.sequence = 2  # type: ignore[misc]
@@ -25,13 +24,12 @@ def test_plan_is_immutable_i4() -> None:
 def test_plan_rejects_empty_unsorted_overlapping_and_adjacent_ranges(
     ranges: tuple[tuple[int, int, int], ...],
 ) -> None:
-    """Empty, unsorted, overlapping and touching ranges are refused."""
     with pytest.raises(ValueError, match="range"):
         make_plan(*ranges)
 
 
 def test_fingerprint_covers_every_field_that_selects_records() -> None:
-    """Any change to what would be read changes the fingerprint; who asked does not."""
+    """The requester is not part of the fingerprint."""
     plan = make_plan((0, 0, 5))
     others = [
         replace(plan, sequence=2),
@@ -42,18 +40,16 @@ def test_fingerprint_covers_every_field_that_selects_records() -> None:
         replace(plan, ranges=(make_range(0, 0, 6),)),
     ]
     assert len({plan.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
-    assert replace(plan, origin=RunOrigin("somebody else")).fingerprint == plan.fingerprint
+    assert replace(plan, origin=RunOrigin("another requester")).fingerprint == plan.fingerprint
 
 
 def test_backfill_plans_have_their_own_application_id() -> None:
-    """Live plans and backfills land in orders of their own."""
     plan = make_plan((0, 0, 5))
     assert plan.app_id == "tidemark:events:0"
     assert replace(plan, kind=PlanKind.BACKFILL).app_id == "tidemark:events:0:backfill"
 
 
-def test_commit_metadata_identifies_the_plan() -> None:
-    """The data table's commit alone says which plan it was."""
+def test_commit_metadata_contains_fingerprint_and_ranges() -> None:
     plan = make_plan((0, 0, 5), (2, 7, 9))
     metadata = json.loads(plan.commit_metadata())
     assert metadata["fingerprint"] == plan.fingerprint
@@ -61,7 +57,6 @@ def test_commit_metadata_identifies_the_plan() -> None:
 
 
 def test_explain_shows_every_range() -> None:
-    """A person can read what will be read."""
     text = make_plan((0, 0, 5), (2, 7_000, 9_000)).explain()
     assert "2,005 offset(s) in 2 range(s)" in text
     assert "7,000" in text

@@ -1,4 +1,4 @@
-"""What is planned, from a ledger and watermarks alone."""
+"""Tests of the rules that derive planned ranges from a ledger and watermarks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ backlogs = st.dictionaries(st.integers(0, 20), st.integers(1, 1000), max_size=12
 
 
 def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) -> Ledger:
-    """A ledger that began at `starts` and landed some spans."""
     return Ledger(
         pipeline="events",
         cluster_id="memory",
@@ -45,16 +44,15 @@ def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) 
     )
 
 
-def compared(known: Ledger, partitions: dict[int, tuple[int, int]]) -> ComparedTopic:
-    """A ledger and the watermarks of its topic."""
-    return ComparedTopic(ledger=known, watermarks=make_watermarks(partitions))
+def compared(known_ledger: Ledger, partitions: dict[int, tuple[int, int]]) -> ComparedTopic:
+    return ComparedTopic(ledger=known_ledger, watermarks=make_watermarks(partitions))
 
 
 @given(backlogs, st.integers(1, 5000))
 def test_fair_shares_use_the_limit_and_differ_by_one_at_most(
     unread: dict[int, int], limit: int
 ) -> None:
-    """Shares use the limit up and none is empty; a smaller share is all there is, or one less."""
+    """No share is empty, and a smaller share is the whole backlog or one less."""
     shares = fair_shares(unread, limit)
     assert sum(shares.values()) == min(max(limit, len(unread)), sum(unread.values()))
     assert all(shares.values())
@@ -65,14 +63,12 @@ def test_fair_shares_use_the_limit_and_differ_by_one_at_most(
 
 
 def test_fair_shares_without_limit_are_the_backlogs() -> None:
-    """Without a limit each partition gets its whole backlog."""
     assert fair_shares({0: 5, 1: 7}, None) == {0: 5, 1: 7}
 
 
-def test_live_ranges_begin_at_the_committed_offset() -> None:
-    """S3: the next range starts at the end of contiguous coverage, and ends at the end mark."""
-    known = ledger({0: 2, 1: 0}, {0: [Span(2, 6)]})
-    ranges = live_ranges(compared(known, {0: (0, 9), 1: (0, 0)}), {}, None)
+def test_s3_live_ranges_begin_at_the_committed_offset() -> None:
+    known_ledger = ledger({0: 2, 1: 0}, {0: [Span(2, 6)]})
+    ranges = live_ranges(compared(known_ledger, {0: (0, 9), 1: (0, 0)}), {}, None)
     assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 9)]
 
 
@@ -82,30 +78,29 @@ def test_live_ranges_begin_at_the_committed_offset() -> None:
 def test_live_ranges_skip_offsets_of_a_landed_backfill_i2(
     limit: int | None, planned: list[tuple[int, int]]
 ) -> None:
-    """I2: offsets that a backfill landed ahead of the live chain are not read again."""
-    known = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
-    ranges = live_ranges(compared(known, {0: (0, 20)}), {}, limit)
+    """The live chain had not reached these offsets."""
+    known_ledger = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
+    ranges = live_ranges(compared(known_ledger, {0: (0, 20)}), {}, limit)
     assert [(r.start, r.end) for r in ranges] == planned
 
 
 def test_low_watermark_above_the_committed_offset_raises_lost_range_s7() -> None:
-    """The error names exactly the offsets that are gone."""
+    """The error contains exactly the deleted offsets."""
     with pytest.raises(LostRange) as lost:
         live_ranges(compared(ledger({0: 3}), {0: (7, 9)}), {}, None)
     assert lost.value.lost == ((0, 3, 7),)
 
 
 def test_log_end_below_the_committed_offset_raises() -> None:
-    """An unclean truncation shows as a log that ends before what was landed."""
-    known = ledger({0: 0}, {0: [Span(0, 9)]})
+    known_ledger = ledger({0: 0}, {0: [Span(0, 9)]})
     with pytest.raises(EndBehindCommitted):
-        live_ranges(compared(known, {0: (0, 5)}), {}, None)
+        live_ranges(compared(known_ledger, {0: (0, 5)}), {}, None)
 
 
 def test_added_partitions_are_read_from_offset_zero_s10() -> None:
-    """A partition that appears later starts at 0, whatever the policy said at first."""
-    known = ledger({0: 100})
-    assert new_partitions(known, make_watermarks({0: (0, 100), 1: (0, 4)})) == {1: 0}
+    """The start policy does not apply to them."""
+    known_ledger = ledger({0: 100})
+    assert new_partitions(known_ledger, make_watermarks({0: (0, 100), 1: (0, 4)})) == {1: 0}
     assert new_partitions(Ledger(pipeline="events"), make_watermarks({0: (0, 1)})) == {}
 
 
@@ -118,22 +113,19 @@ def test_added_partitions_are_read_from_offset_zero_s10() -> None:
         ({}, {0: (0, 1)}, PartitionsShrunk),
     ],
 )
-def test_other_cluster_topic_id_or_fewer_partitions_raise(
+def test_s5_s10_other_cluster_topic_id_or_fewer_partitions_raise(
     changes: dict[str, str], partitions: dict[int, tuple[int, int]], error: type[Exception]
 ) -> None:
-    """S5, S10: offsets belong to a cluster, a topic id and partitions that cannot go away."""
     with pytest.raises(error):
         check_identity(ledger({0: 0, 1: 0}), make_watermarks(partitions, **changes))
 
 
 @pytest.mark.parametrize(
-    ("partitions", "error"),
-    [({0: (6, 10)}, LostRange), ({0: (0, 9)}, EndBehindCommitted)],
+    ("partitions", "error"), [({0: (6, 10)}, LostRange), ({0: (0, 9)}, EndBehindCommitted)]
 )
 def test_plan_outside_the_readable_log_raises(
     partitions: dict[int, tuple[int, int]], error: type[Exception]
 ) -> None:
-    """The check before landing: the plan's bounds against the watermarks of now."""
     plan = make_plan((0, 5, 10))
     check_readable(plan, make_watermarks({0: (5, 10)}))
     with pytest.raises(error):
@@ -141,9 +133,8 @@ def test_plan_outside_the_readable_log_raises(
 
 
 def test_backfill_leaves_out_landed_offsets_i2() -> None:
-    """I2: the landed part of a wanted range is left out."""
-    known = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
-    topic = compared(known, {0: (0, 30)})
+    known_ledger = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
+    topic = compared(known_ledger, {0: (0, 30)})
     found = classify_offsets(topic, {0: SpanSet.of([Span(1, 10)])}, readable_only=False)
     ranges = planned_ranges(topic.watermarks, found.missing)
     assert [(r.start, r.end) for r in ranges] == [(1, 3), (5, 7)]
@@ -160,7 +151,6 @@ def test_backfill_leaves_out_landed_offsets_i2() -> None:
 def test_backfill_outside_the_log_raises_with_the_reason(
     partition: int, start: int, end: int, rule: str
 ) -> None:
-    """Each impossible request names the rule it breaks."""
     with pytest.raises((InvalidRange, UnknownPartition), match=rule):
         classify_offsets(
             compared(ledger({0: 2}), {0: (2, 30)}),

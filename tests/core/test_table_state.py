@@ -1,4 +1,4 @@
-"""A ledger against a data table's log."""
+"""Tests of the comparison of a ledger with a data table's log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIVE = "tidemark:events:0"
 
 
 def ledger() -> Ledger:
-    """Plan 1 landed in version 1, plan 2 was given up, plan 3 is open."""
+    """Return a ledger: plan 1 landed in version 1, plan 2 is abandoned, plan 3 is open."""
     first, second, third = (make_plan((0, n, n + 1), sequence=n) for n in (1, 2, 3))
     landing = Landing.of(first, 1, {0: 1})
     return Ledger.fold(
@@ -31,22 +31,22 @@ def ledger() -> Ledger:
 
 
 def state(newest: int, *restores: Restore, backfill: int = 0) -> TableState:
-    """A table that has seen live plans up to `newest`."""
-    seen = {LIVE: newest, f"{LIVE}:backfill": backfill}
+    """Return the state of a table whose newest live plan is `newest`."""
+    transactions = {LIVE: newest, f"{LIVE}:backfill": backfill}
     return TableState(
-        transactions={app_id: number for app_id, number in seen.items() if number},
+        transactions={app_id: number for app_id, number in transactions.items() if number},
         restores=restores,
     )
 
 
 @pytest.mark.parametrize("newest", [2, 3])
 def test_table_with_all_settled_plans_passes_the_check(newest: int) -> None:
-    """Whether the open plan has landed is for recovery to say."""
+    """Recovery decides whether the open plan has landed."""
     check_table(ledger(), state(newest))
 
 
 @pytest.mark.parametrize(
-    ("seen", "error"),
+    ("table", "error"),
     [
         (state(0), TableBehindLedger),
         (state(1), TableBehindLedger),
@@ -55,19 +55,17 @@ def test_table_with_all_settled_plans_passes_the_check(newest: int) -> None:
         (state(3, Restore(at=2, to=0)), TableRestored),
     ],
 )
-def test_table_with_another_history_raises_i5(seen: TableState, error: type[Exception]) -> None:
-    """I5: behind, ahead in either chain, or restored to before a landing."""
+def test_table_with_another_history_raises_i5(table: TableState, error: type[Exception]) -> None:
     with pytest.raises(error):
-        check_table(ledger(), seen)
+        check_table(ledger(), table)
 
 
 def test_restore_that_keeps_every_landing_passes_the_check() -> None:
-    """To the version of the newest landing, or to one after it."""
     check_table(ledger(), state(3, Restore(at=5, to=1)))
 
 
 def test_reverted_restore_passes_the_check() -> None:
-    """Back to 0, then back to 3, which had everything; and the other way about it is a matter."""
+    """A RESTORE to version 0 and then to version 3, which had every landing."""
     back, forth = Restore(at=4, to=0), Restore(at=5, to=3)
     check_table(ledger(), state(3, forth, back))
     with pytest.raises(TableRestored):
@@ -75,6 +73,6 @@ def test_reverted_restore_passes_the_check() -> None:
 
 
 def test_landing_with_more_records_than_offsets_raises_i1() -> None:
-    """I1: something doubled the rows; a negative number of gaps would hide it."""
+    """The rows are duplicated; a negative number of gaps would hide it."""
     with pytest.raises(OverfullRange):
         Landing.of(make_plan((0, 0, 5)), 1, {0: 6})

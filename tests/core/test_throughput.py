@@ -1,4 +1,4 @@
-"""Rates, runway and forecast: pure functions of what was seen."""
+"""Tests of rates, runway and forecast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOUR = timedelta(hours=1)
 
 
 def make_run(sequence: int, planned: int, landed: int, offsets: int) -> Run:
-    """A run by minutes after noon."""
+    """Return a run; `planned` and `landed` are minutes after noon."""
     return Run(
         sequence=sequence,
         planned_at=NOW + timedelta(minutes=planned),
@@ -23,12 +23,11 @@ def make_run(sequence: int, planned: int, landed: int, offsets: int) -> Run:
 
 
 def make_unread(committed: int = 50, low: int = 0, size: int = 100, hours: int = 10) -> Backlog:
-    """A partition whose oldest unread record is some hours old."""
+    """Return a partition whose oldest unread record is `hours` old."""
     return Backlog(low=low, committed=committed, size=size, oldest=NOW - hours * HOUR)
 
 
 def test_time_between_runs_ignores_one_outage() -> None:
-    """The usual time from one landing to the next counts."""
     runs = [make_run(n, 60 * n, 60 * n + 10, 5) for n in range(4)]
     throughput = Throughput(runs=[*runs, make_run(5, 9_000, 9_010, 5)])
     assert throughput.seconds_between_runs == 3600
@@ -38,7 +37,7 @@ def test_time_between_runs_ignores_one_outage() -> None:
 
 
 def test_offsets_within_a_time_follow_the_fastest_run() -> None:
-    """From plan to landing; a plan that lay open for days says nothing of how fast a run is."""
+    """A plan that was open for days does not lower the rate."""
     throughput = Throughput(runs=[make_run(1, 0, 10, 1000), make_run(2, 60, 70, 3000)])
     assert throughput.offsets_within(timedelta(minutes=5)) == 1500
     slow = make_run(3, 100, 5_000, 3000)
@@ -47,13 +46,13 @@ def test_offsets_within_a_time_follow_the_fastest_run() -> None:
 
 
 def test_runway_is_the_rest_of_the_retention_time() -> None:
-    """Of the oldest unread record; never less than nothing."""
+    """The oldest unread record counts; the runway is never negative."""
     assert runway(make_unread(hours=10), NOW, 24 * HOUR, None) == 14 * HOUR
     assert runway(make_unread(hours=30), NOW, 24 * HOUR, None) == timedelta(0)
 
 
 def test_runway_of_a_size_limited_log_follows_its_low_watermark() -> None:
-    """20 offsets in two hours: 30 more are gone in three."""
+    """Kafka deleted 20 offsets in two hours, so 30 more are deleted in three."""
     before = (NOW - 2 * HOUR, 0)
     assert runway(make_unread(committed=50, low=20), NOW, None, before) == 3 * HOUR
     assert runway(make_unread(committed=50, low=20), NOW, 168 * HOUR, before) == 3 * HOUR
@@ -68,17 +67,16 @@ def test_runway_of_a_size_limited_log_follows_its_low_watermark() -> None:
         (make_unread(size=0), 24 * HOUR, None),
         (Backlog(low=0, committed=0, size=5, oldest=None), 24 * HOUR, None),
     ],
-    ids=["kept for ever", "low watermark stands", "nothing unread", "no timestamp"],
+    ids=["unlimited retention", "low watermark unchanged", "nothing unread", "no timestamp"],
 )
-def test_no_evidence_of_deletion_means_no_runway(
+def test_runway_is_none_without_evidence_of_deletion(
     unread: Backlog, retention: timedelta | None, before: tuple[datetime, int] | None
 ) -> None:
-    """No runway is not a short one."""
     assert runway(unread, NOW, retention, before) is None
 
 
 def test_record_with_a_future_timestamp_has_no_age() -> None:
-    """Producers set timestamps; no rate follows from it, and nothing overflows."""
+    """Producers set timestamps."""
     ahead = make_unread(hours=-5)
     assert (ahead.age(NOW), ahead.arrival_rate(NOW)) == (None, 0.0)
     last = Backlog(low=0, committed=0, size=1, oldest=datetime.max.replace(tzinfo=UTC))
@@ -86,7 +84,7 @@ def test_record_with_a_future_timestamp_has_no_age() -> None:
 
 
 def test_long_runways_and_forecasts_do_not_overflow() -> None:
-    """A mark that moved by one in ten days, and a rate that hardly gains."""
+    """The low watermark rose by one in ten days, and the lag hardly falls."""
     still = Backlog(low=1, committed=200_000_000, size=5, oldest=None)
     far = runway(still, NOW, None, (NOW - 240 * HOUR, 0))
     assert far == timedelta(days=3_650)
@@ -107,7 +105,7 @@ def test_long_runways_and_forecasts_do_not_overflow() -> None:
         (51, 0, 50, 5.0, 12.0, Forecast.NEVER),
     ],
 )
-def test_forecast_without_a_time(
+def test_forecast_has_no_time_unless_it_is_later_than_the_next_runs(
     lag: int | None,
     held_back: int,
     limit: int | None,
@@ -115,7 +113,6 @@ def test_forecast_without_a_time(
     between_runs: float | None,
     expected: Forecast,
 ) -> None:
-    """Every way it can come out but the one with a moment."""
     assert forecast(lag, held_back, limit, arriving, between_runs, NOW) == (expected, None)
 
 
@@ -131,10 +128,9 @@ def test_forecast_without_a_time(
 def test_forecast_counts_the_open_plan_first(
     lag: int, limit: int | None, expected: Forecast
 ) -> None:
-    """The next run takes over its ten offsets, and no others."""
     assert forecast(lag, 0, limit, 1.0, 10.0, NOW, 10)[0] is expected
 
 
-def test_forecast_time_follows_from_the_difference_of_the_rates() -> None:
-    """7,200 offsets at two a second more than arrive: an hour."""
+def test_forecast_time_is_the_lag_divided_by_the_rate_difference() -> None:
+    """7,200 offsets at two per second more than arrive take an hour."""
     assert forecast(7200, 0, 30, 1.0, 10.0, NOW) == (Forecast.LATER, NOW + HOUR)

@@ -1,4 +1,4 @@
-"""Fixtures of every fault test."""
+"""Fixtures of fault tests."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 def broker_behind_proxy(
     layout: Layout, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxiedBroker]:
-    """One more Kafka node for the whole run, with a proxy in front of it."""
+    """Start one more Kafka node for the whole test run, with a proxy before it."""
     with proxied_broker(tmp_path_factory.mktemp("proxied"), layout.kafka_jars) as proxied:
         yield proxied
 
 
 @pytest.fixture
 def proxied(broker_behind_proxy: ProxiedBroker) -> Iterator[ProxiedBroker]:
-    """The node behind the proxy; nothing is held or slow before a test, nor after it."""
+    """Return the node behind the proxy, which is clear before and after the test."""
     yield broker_behind_proxy
     broker_behind_proxy.proxy.clear()
 
 
 _PARTITIONS = 4
 _RECORDS = 1_000
-"""Bytes of each partition: one task reads them, in less than one fetch."""
+"""Records of each partition: one task reads them in less than one fetch."""
 _RECORD_BYTES = 1_000
 
 
@@ -47,7 +47,7 @@ _RECORD_BYTES = 1_000
 def long_read(
     spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Site:
-    """A pipeline over 4 MB of incompressible records, which four tasks read through the proxy."""
+    """Return a pipeline over 4 MB of random records, read by four tasks through the proxy."""
     name = f"long-read-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
     make_topic(admin, proxied.direct, name, partitions=_PARTITIONS)

@@ -1,4 +1,4 @@
-"""The guards that keep the guarantees, and how a test takes each of them away.
+"""The guards that keep the guarantees, and the mutation of a test that removes each of them.
 
 A fence is a place in the package that a comment `# fence: its-name` marks. `test_fences.py` applies
 the operation of one fence at a time and expects that a test fails.
@@ -126,7 +126,7 @@ FENCES = (
         noticed_by=(
             "tests/lake/test_row_queries.py",
             "-k",
-            "left_of_it",
+            "rows_deleted_after_a_commit",
         ),
     ),
     Fence(
@@ -559,7 +559,7 @@ FENCES = (
         noticed_by=(
             "tests/backfill/test_replacing.py",
             "-k",
-            "undoing",
+            "undone_replacement or undoing",
         ),
     ),
     Fence(
@@ -625,7 +625,7 @@ FENCES = (
         noticed_by=(
             "tests/repair/test_repair.py",
             "-k",
-            "forgotten",
+            "restores_an_undo",
         ),
     ),
     Fence(

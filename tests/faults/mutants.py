@@ -41,19 +41,19 @@ _PYTEST = (
 )
 _SECONDS = 420
 _BROKEN = ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "TypeError")
-"""How failures begin where an entry no longer fits the code: the program breaks, no guarantee."""
+"""Starts of failures that show broken mutated code instead of a broken guarantee."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run of tests has come to.
+    """Result of a run of tests.
 
     Attributes:
         code: The exit code of pytest; None if it was killed.
         failed: The messages of the tests whose call failed.
         errors: The messages of the tests whose set-up or teardown failed.
-        passed: How many passed.
-        output: What pytest printed.
+        passed: The number of tests that passed.
+        output: The output of pytest.
     """
 
     code: int | None
@@ -73,20 +73,20 @@ class Outcome:
     def read(cls, folder: Path, code: int | None) -> Self:
         """Return the outcome of a run that wrote into the folder and has ended."""
         output = (folder / "output").read_text(errors="replace")
-        if code != 0 or not (folder / "seen").exists():
+        if code != 0 or not (folder / "results").exists():
             return cls(code=None, output=output)
-        seen = json.loads((folder / "seen").read_text())
+        results = json.loads((folder / "results").read_text())
         return cls(
-            code=seen["code"],
-            failed=tuple(seen["failed"]),
-            errors=tuple(seen["errors"]),
-            passed=seen["passed"],
+            code=results["code"],
+            failed=tuple(results["failed"]),
+            errors=tuple(results["errors"]),
+            passed=results["passed"],
             output=output,
         )
 
 
 @dataclass
-class _Seen:
+class _Results:
     """A plugin that collects the results of tests."""
 
     failed: list[str] = field(default_factory=list)
@@ -103,12 +103,12 @@ class _Seen:
 
 
 def run_tests(arguments: Sequence[str], folder: Path, fence: str = "") -> Outcome:
-    """Run pytest in a process of its own.
+    """Run pytest in another process.
 
     Args:
         arguments: Arguments of pytest.
         folder: An empty folder for its output.
-        fence: The marker of the fence that is removed; none if empty.
+        fence: The marker of the fence to remove; none if empty.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_IMPORTED))
@@ -116,7 +116,7 @@ def run_tests(arguments: Sequence[str], folder: Path, fence: str = "") -> Outcom
     process.start()
     process.join(_SECONDS)
     if process.is_alive() and process.pid is not None:
-        # As Ctrl-C does: pytest stops the broker and Spark.
+        # On SIGINT, pytest stops the broker and Spark.
         os.kill(process.pid, signal.SIGINT)
         process.join(60)
         process.kill()
@@ -126,7 +126,7 @@ def run_tests(arguments: Sequence[str], folder: Path, fence: str = "") -> Outcom
 
 
 def _run(arguments: tuple[str, ...], folder: Path, fence: str) -> None:
-    """Run pytest and write what it came to; runs in the forked process."""
+    """Run pytest in the forked process and write its results."""
     with (folder / "output").open("w") as output:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(output.fileno(), stream.fileno())
@@ -135,8 +135,8 @@ def _run(arguments: tuple[str, ...], folder: Path, fence: str) -> None:
     os.environ[VARIABLE] = fence
     from hypothesis.configuration import set_hypothesis_home_dir
 
-    # Failures of a mutated package are no examples for the next run of the real one.
+    # Failures of a mutated package must not become examples for runs of the real package.
     set_hypothesis_home_dir(folder)
-    seen = _Seen()
-    code = pytest.main([*_PYTEST, *arguments], plugins=[seen])
-    (folder / "seen").write_text(json.dumps({"code": int(code), **asdict(seen)}))
+    results = _Results()
+    code = pytest.main([*_PYTEST, *arguments], plugins=[results])
+    (folder / "results").write_text(json.dumps({"code": int(code), **asdict(results)}))

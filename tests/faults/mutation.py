@@ -78,7 +78,7 @@ def marks(source: str) -> Iterator[tuple[str, int]]:
     Raises:
         ValueError: A comment looks like a marker and is not one.
     """
-    waiting: list[str] = []
+    pending: list[str] = []
     line = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -88,11 +88,11 @@ def marks(source: str) -> Iterator[tuple[str, int]]:
                 if line == token.start[0]:
                     yield found[1], line
                 else:
-                    waiting.append(found[1])
+                    pending.append(found[1])
         elif token.type not in _LAYOUT:
             line = token.end[0]
-            yield from ((name, token.start[0]) for name in waiting)
-            waiting.clear()
+            yield from ((name, token.start[0]) for name in pending)
+            pending.clear()
 
 
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -103,10 +103,10 @@ _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, toke
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node stands in the tree.
+    """Place of a node in the tree.
 
     Attributes:
-        parent: The node that has it.
+        parent: The parent of the node.
         field: The parent's field that contains it.
         index: Its index in that field, if the field is a list.
     """
@@ -117,7 +117,7 @@ class Place:
 
     @property
     def node(self) -> ast.AST:
-        """The node that stands here."""
+        """Return the node at this place."""
         found = getattr(self.parent, self.field)
         node = found if self.index is None else found[self.index]
         assert isinstance(node, ast.AST)
@@ -125,10 +125,10 @@ class Place:
 
     @property
     def siblings(self) -> list[ast.AST]:
-        """The list that the node is an element of.
+        """Return the list that contains the node.
 
         Raises:
-            UnfitOperation: It is not in a list.
+            UnfitOperation: The node is not in a list.
         """
         if self.index is None:
             raise UnfitOperation(f"{self.field} of {type(self.parent).__name__} is not a list")
@@ -136,7 +136,7 @@ class Place:
         return siblings
 
     def put(self, node: ast.AST) -> None:
-        """Put another node here."""
+        """Replace the node at this place."""
         if self.index is None:
             setattr(self.parent, self.field, node)
         else:
@@ -153,7 +153,7 @@ _EXPRESSIONS = {
     (ast.comprehension, "ifs"),
     (ast.comprehension, "iter"),
 }
-"""Where an expression that can be marked stands."""
+"""Parents and fields of expressions that can be marked."""
 
 
 def find(tree: ast.Module, line: int) -> Place:
@@ -165,7 +165,7 @@ def find(tree: ast.Module, line: int) -> Place:
     begin = [place for place in _places(tree) if getattr(place.node, "lineno", None) == line]
     statements = [place for place in begin if isinstance(place.node, ast.stmt)]
     keywords = [place for place in begin if isinstance(place.node, ast.keyword)]
-    # Parents come before their children: an expression that lies in one before it is not outermost.
+    # Parents come before their children, so an expression inside an earlier one is not outermost.
     outermost: list[Place] = []
     for place in begin:
         can_be_marked = (type(place.parent), place.field) in _EXPRESSIONS
@@ -179,7 +179,7 @@ def find(tree: ast.Module, line: int) -> Place:
 
 
 def _places(node: ast.AST) -> Iterator[Place]:
-    """All places below a node, from the outside to the inside, in the order of the source."""
+    """Yield all places below a node, parents first, in the order of the source."""
     for field, value in ast.iter_fields(node):
         children = value if isinstance(value, list) else [value]
         for index, child in enumerate(children):
@@ -195,10 +195,10 @@ class Operation(Protocol):
     """A change of the tree."""
 
     def apply(self, place: Place) -> None:
-        """Change what stands at a place.
+        """Change the node at a place.
 
         Raises:
-            UnfitOperation: It cannot be changed in this way.
+            UnfitOperation: The operation does not fit the node.
         """
 
 
@@ -214,7 +214,7 @@ class Drop:
             case ast.If(orelse=[ast.If() as only]) if only is place.node:
                 raise UnfitOperation("use Never() for an elif: the branches after it stay")
             case ast.BoolOp(op=op):
-                # The neutral operand: one alone would not compile.
+                # A neutral operand, because a single operand does not compile.
                 place.put(ast.Constant(isinstance(op, ast.And)))
                 return
             case ast.Dict(keys=keys):
@@ -226,23 +226,23 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class MoveUp:
-    """Exchange a statement with the one before it."""
+    """Swap a statement with the statement before it."""
 
     def apply(self, place: Place) -> None:
-        """Exchange the two statements."""
+        """Swap the two statements."""
         siblings = place.siblings
         if not isinstance(place.node, ast.stmt) or not place.index:
-            raise UnfitOperation("no statement stands before it")
-        here = place.index
-        siblings[here - 1 : here + 1] = siblings[here], siblings[here - 1]
+            raise UnfitOperation("the place has no statement before it")
+        index = place.index
+        siblings[index - 1 : index + 1] = siblings[index], siblings[index - 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Put another expression in the place of one.
+    """Replace an expression.
 
     Attributes:
-        expression: The new one. The name `original` in it stands for the expression that is there.
+        expression: The new expression. The name `original` in it stands for the replaced one.
     """
 
     expression: str
@@ -257,7 +257,7 @@ class Replace:
 
 
 def _value(place: Place) -> str:
-    """The field of a statement or keyword argument that contains its expression."""
+    """Return the field of a statement or keyword argument that contains its expression."""
     match place.node:
         case ast.If():
             return "test"
@@ -276,7 +276,7 @@ class _Original(ast.NodeTransformer):
         self.expression = expression
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Return the expression, if this is the name."""
+        """Return the expression if this is the name."""
         return copy.deepcopy(self.expression) if node.id == "original" else node
 
 
@@ -322,14 +322,14 @@ def mutate(source: str, line: int, operation: Operation) -> ast.Module:
 
 
 def module_name(file: Path) -> str:
-    """The name under which a file of the package is imported."""
+    """Return the name under which a file of the package is imported."""
     parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loader(importlib.abc.Loader):
-    """Executes compiled code as the module."""
+    """Loader that executes compiled code as the module."""
 
     code: CodeType
 
@@ -339,17 +339,13 @@ class _Loader(importlib.abc.Loader):
 
 @dataclass(frozen=True, slots=True)
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the one mutated module."""
+    """Finder of the mutated module."""
 
     marker: Marker
     code: CodeType
 
     def find_spec(
-        self,
-        fullname: str,
-        _path: Sequence[str] | None,
-        _target: ModuleType | None = None,
-        /,
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != module_name(self.marker.file):
             return None
@@ -363,13 +359,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(marker: Marker, operation: Operation) -> None:
-    """From here on the package is imported with the mutation.
+    """Import the package with the mutation from now on.
 
     Raises:
-        UnfitOperation: The operation does not fit, or the module is imported already.
+        UnfitOperation: The operation does not fit, or the module is already imported.
     """
     if module_name(marker.file) in sys.modules:
-        raise UnfitOperation(f"{module_name(marker.file)} is imported already")
+        raise UnfitOperation(f"{module_name(marker.file)} is already imported")
     tree = mutate(marker.file.read_text(), marker.line, operation)
     code = compile(tree, marker.file, "exec", dont_inherit=True)
     sys.meta_path.insert(0, _Finder(marker, code))

@@ -1,4 +1,4 @@
-"""The judge of every fault test, and the tally that `make test-faults` ends with."""
+"""The judge of every fault test, and the tally at the end of `make test-faults`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ HEADINGS = {
     "test_standalone_cluster": "clusters",
     "test_fences": "fences caught",
 }
-"""What the tests of a module are counted as, by the beginning of its name."""
+"""Headings of the tally by the start of a module's name."""
 
 
 @dataclass(frozen=True)
 class Court:
-    """Judges tables, and tells its verdicts as properties of the test's report.
+    """Compares tables with logs, and adds the verdicts to the test's report.
 
     Attributes:
-        record: Adds a named value to the report of the test; a worker hands those over.
+        record: Adds a named value to the report of the test, which a worker passes on.
     """
 
     record: Callable[[str, object], None]
@@ -45,12 +45,12 @@ class Court:
         ranges: Mapping[int, Range] | None = None,
         isolation: str = "read_committed",
     ) -> Verdict:
-        """Compare a pipeline's table with its topic, which must be exact.
+        """Compare a pipeline's table with its topic, and require that it is exact.
 
         Args:
             lake: The pipeline.
-            ranges: What must have landed, by partition; the whole log if None.
-            isolation: What a reader may see.
+            ranges: The offsets that must have landed, by partition; the whole log if None.
+            isolation: The isolation level of the reader.
         """
         topic = lake.spec.topic
         topic_id = lake.watermarks.topic_watermarks(topic, IsolationLevel(isolation)).topic_id
@@ -60,7 +60,7 @@ class Court:
         )
 
     def count(self, verdict: Verdict) -> Verdict:
-        """Tell a verdict; it must be exact."""
+        """Add a verdict to the report, and require that it is exact."""
         self.record(_VERDICT, (verdict.records, len(verdict.lost), len(verdict.doubled)))
         assert verdict.exact, verdict
         return verdict
@@ -72,30 +72,30 @@ _REMOVED = "::test_a_removed_fence_is_noticed["
 
 @pytest.fixture
 def court(record_property: Callable[[str, object], None]) -> Court:
-    """Judges what the test has landed."""
+    """Return the judge of the test's tables."""
     return Court(record_property)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was tried, and what it cost: the line to look at."""
-    passed, tried = Counter[str](), Counter[str]()
-    told: list[tuple[str, Any]] = []
+    """Print the number of passed cases by heading, and of judged records."""
+    passed, total = Counter[str](), Counter[str]()
+    properties: list[tuple[str, Any]] = []
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, ()):
-            # The report of a module that could not be imported has no such thing.
+            # The report of a module whose import failed has no such attribute.
             is_call = getattr(report, "when", None) == "call"
-            told += report.user_properties if is_call else ()
+            properties += report.user_properties if is_call else ()
             heading = _heading(getattr(report, "nodeid", ""))
-            # Of the tests of fences those count that remove one.
+            # Of test_fences.py, only tests that remove a fence count.
             if heading == HEADINGS["test_fences"] and _REMOVED not in report.nodeid:
                 continue
             if heading and (outcome != "passed" or is_call):
-                tried[heading] += 1
+                total[heading] += 1
                 passed[heading] += outcome == "passed"
-    if not tried:
+    if not total:
         return
-    tally = [f"{heading} {passed[heading]}/{tried[heading]}" for heading in HEADINGS.values()]
-    verdicts = [(0, 0, 0)] + [value for name, value in told if name == _VERDICT]
+    tally = [f"{heading} {passed[heading]}/{total[heading]}" for heading in HEADINGS.values()]
+    verdicts = [(0, 0, 0)] + [value for name, value in properties if name == _VERDICT]
     records, lost, doubled = (sum(numbers) for numbers in zip(*verdicts, strict=True))
     tally.append(f"records judged {records:,}, lost {lost:,}, doubled {doubled:,}")
     terminalreporter.section("exactly once under faults")

@@ -1,4 +1,4 @@
-"""Broker faults: fetches that are slow, stalled, or cut off in the middle."""
+"""Broker faults: slow, stalled and interrupted fetches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BYTES = sum(len(record.value or b"") for record in LONG)
 
 @pytest.fixture
 def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest) -> Lake:
-    """A pipeline that reads 12 MB through the proxy and gives up after seconds."""
+    """Return a pipeline that reads 12 MB through the proxy with short timeouts."""
     impatient = ImpatientLake(
         session=lake.session, root=lake.root, connection={"bootstrap.servers": proxied.bootstrap}
     )
@@ -29,7 +29,7 @@ def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest)
 
 
 def wait_for_connections(proxy: Proxy, wanted: int) -> None:
-    """Return when clients have made so many connections, counted from the proxy's beginning."""
+    """Wait until the proxy has accepted `wanted` connections since its start."""
     deadline = time.monotonic() + 120
     while proxy.accepted < wanted:
         assert time.monotonic() < deadline, f"{proxy.accepted} connection(s), not {wanted}"
@@ -39,13 +39,13 @@ def wait_for_connections(proxy: Proxy, wanted: int) -> None:
 def test_s17_slow_fetches_land_exactly(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:
-    """I1: answers that keep coming are waited for, as long as each is whole in time."""
+    """I1. Each answer is complete within the client's timeout."""
     plan = pipeline.plan("test")
     bytes_per_second = 2_800_000
     proxied.proxy.throttle(bytes_per_second)
-    begun = time.monotonic()
+    start = time.monotonic()
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
-    assert time.monotonic() - begun > 0.9 * BYTES / bytes_per_second
+    assert time.monotonic() - start > 0.9 * BYTES / bytes_per_second
     proxied.proxy.clear()
     assert court.judge(pipeline).records == len(LONG)
 
@@ -54,10 +54,7 @@ def test_s17_slow_fetches_land_exactly(
 def test_i7_fetches_too_slow_for_kafkas_client_are_a_transient_error(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:
-    """Kafka's client drops an answer that is not whole in its time, and asks for it again.
-
-    A link that never brings one in time ends the run; nothing is written, and nothing is lost.
-    """
+    """Kafka's client discards an answer that is incomplete after its timeout, and repeats it."""
     plan = pipeline.plan("test")
     proxied.proxy.throttle(1_000_000)
     accepted = proxied.proxy.accepted
@@ -71,10 +68,9 @@ def test_i7_fetches_too_slow_for_kafkas_client_are_a_transient_error(
     assert court.judge(pipeline).records == len(LONG)
 
 
-def test_s17_a_stalled_fetch_is_asked_for_again_by_kafkas_client(
+def test_s17_kafkas_client_repeats_a_stalled_fetch_in_the_same_run(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:
-    """The client gives the connection up, makes another, and the plan lands in the same run."""
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, gate):
         wait_for_connections(proxied.proxy, proxied.proxy.accepted + 1)
@@ -90,7 +86,7 @@ def test_s17_a_stalled_fetch_is_asked_for_again_by_kafkas_client(
 def test_i7_a_fetch_that_stalls_for_ever_is_a_transient_error(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:
-    """Spark gives up, nothing is written, and the same plan lands when the network is back."""
+    """The same plan lands when the network works again."""
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, _):
         with pytest.raises(EngineFailed) as caught:
@@ -102,10 +98,9 @@ def test_i7_a_fetch_that_stalls_for_ever_is_a_transient_error(
     assert court.judge(pipeline).records == len(LONG)
 
 
-def test_s17_connections_cut_in_mid_fetch_land_exactly(
+def test_i1_s17_connections_cut_during_a_fetch_land_exactly(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:
-    """I1: half an answer is thrown away and asked for again; nothing is doubled."""
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, gate):
         accepted = proxied.proxy.accepted
@@ -117,10 +112,9 @@ def test_s17_connections_cut_in_mid_fetch_land_exactly(
 
 
 @pytest.mark.faults
-def test_i7_a_dead_network_while_planning_is_named(
+def test_i7_without_a_network_planning_and_landing_write_nothing(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:
-    """Before the plan nothing is recorded, before the landing nothing is written."""
     gate = proxied.proxy.hold(everything=True)
     with pytest.raises(KafkaUnavailable):
         pipeline.planner.plan("test")

@@ -24,7 +24,7 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults import test_crash_points_typed as typed
 from tests.faults.tally import Court
-from tests.faults.test_crash_points import DRIVER, settled
+from tests.faults.test_crash_points import DRIVER, assert_settled
 from tests.support.crashes import KILLED, Site
 from tests.support.file_lake import FileLake
 from tests.support.lake import Lake
@@ -57,7 +57,7 @@ REFUSALS = (
     PlanNotLanded,
     BackfillOpen,
 )
-"""What an operation may come to because another one was first. Any other error is a defect."""
+"""Errors of an operation that lost a race. Any other error is a defect."""
 
 DECODE = """
 decode:
@@ -73,32 +73,28 @@ Operation: TypeAlias = Callable[[Site, str, Random], object]
 
 
 def ingest(site: Site, name: str, random: Random) -> object:
-    """Land what is unread."""
     planned = site.lake.planner.plan(name).plan
     return planned and site.lake.ingest.execute(planned.sequence).landing
 
 
 def replace_rows(site: Site, name: str, random: Random) -> object:
-    """Land a random range of one partition again, in place of its rows."""
     lake, partition = site.lake, random.randrange(PARTITIONS)
     end = max(lake.ledger.committed_offset(partition), 1)
     start = random.randrange(end)
     offsets = select(offsets=[f"{partition}:{start}-{random.randint(start + 1, end)}"])
-    seen = lake.backfills.preview(offsets, None, readable_only=False, replaces=True)
-    if not lake.backfills.request(seen, name, approved=True, reason="a test"):
+    preview = lake.backfills.preview(offsets, None, readable_only=False, replaces=True)
+    if not lake.backfills.request(preview, name, approved=True, reason="a test"):
         return None
     planned = lake.backfills.plan_chunk(name, 1).plan
     return planned and lake.ingest.execute(planned.sequence).landing
 
 
 def undo(site: Site, name: str, random: Random) -> object:
-    """Undo one of the plans that have landed."""
     landed = [n for n, record in site.lake.ledger.plans.items() if record.has_landed]
     return landed and site.lake.undo.undo(random.choice(landed), name, "a test")
 
 
 def decode(site: Site, name: str, random: Random) -> object:
-    """Decode landed rows, and remove typed rows that were undone or replaced."""
     planned = site.app.pipeline("events").decoder.plan().plan
     return planned and site.app.pipeline("events@typed").executor.execute(planned.sequence).landing
 
@@ -122,21 +118,21 @@ def produce(site: Site, name: str, random: Random) -> None:
 
 OPERATIONS = (ingest, replace_rows, undo, decode)
 TOGETHER = (ingest, decode)
-"""Operations that two actors begin with: both execute the same plan at the same time."""
+"""First operations of two actors, which then execute the same plan at the same time."""
 
 
 # -- actors --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """What happens in one round, drawn before it begins.
+class Round:
+    """Operations of one round, chosen at random before it begins.
 
     Attributes:
-        name: Of the round; it names the seed.
-        actors: The operations of each actor, in order.
-        victim: What is killed: `plan`, `ingest`, `undo` or `maintain`.
-        fail_at: Where.
+        name: Name of the round; it is the seed.
+        actors: Operations of each actor, in order.
+        victim: Kind of the killed process: `plan`, `ingest`, `undo` or `maintain`.
+        fail_at: Fail point of the killed process.
     """
 
     name: str
@@ -145,8 +141,8 @@ class Drawn:
     fail_at: str
 
     @classmethod
-    def of(cls, name: str, victims: Sequence[str]) -> Drawn:
-        """Draw a round; the same name draws the same."""
+    def of(cls, name: str, victims: Sequence[str]) -> Round:
+        """Choose a round; equal names give equal rounds."""
         random = Random(name)
         actors = tuple(
             (*(TOGETHER if number < 2 else ()), *random.choices(OPERATIONS, k=random.randint(1, 2)))
@@ -173,24 +169,24 @@ STEPS = {
         "maintenance.compact:2",
     ),
 }
-"""Steps of each process that is killed. Some are not reached if another actor was first."""
+"""Fail points of each killed process. Some are not reached if another actor was first."""
 
 
 def act(site: Site, name: str, operations: Sequence[Operation]) -> None:
-    """Perform operations one after the other; each completes, or another one was first."""
+    """Perform operations in order; each one completes or loses a race."""
     random = Random(name)
     for number, operation in enumerate(operations):
         try:
-            came = str(operation(site, f"{name}-{number}", random))
+            result = str(operation(site, f"{name}-{number}", random))
         except REFUSALS as refused:
-            came = f"{type(refused).__name__}: {refused.rendered('problem')}"
-        print(f"{name} {operation.__name__}: {came[:200]}")
+            result = f"{type(refused).__name__}: {refused.rendered('problem')}"
+        print(f"{name} {operation.__name__}: {result[:200]}")
 
 
-def command(site: Site, drawn: Drawn) -> list[str]:
-    """Return the command line of the process that is killed."""
-    lake, name = site.lake, f"{drawn.name} victim"
-    match drawn.victim:
+def command(site: Site, round_: Round) -> list[str]:
+    """Return the command line of the killed process."""
+    lake, name = site.lake, f"{round_.name} victim"
+    match round_.victim:
         case "ingest":
             plan = lake.planner.plan(name).plan
             return site.driver("ingest", plan.sequence if plan else max(lake.ledger.plans))
@@ -199,54 +195,56 @@ def command(site: Site, drawn: Drawn) -> list[str]:
             plan_argument = f"--plan={Random(name).choice(landed)}"
             return site.tidemark("undo", "events", plan_argument, "--reason=a test")
         case _:
-            return site.tidemark(drawn.victim, "events")
+            return site.tidemark(round_.victim, "events")
 
 
-def killed(site: Site, drawn: Drawn) -> None:
-    """Run a process that kills itself, unless it ends before it comes to the fail point."""
-    with site.started(command(site, drawn), fail_at=drawn.fail_at) as running:
+def run_and_kill(site: Site, round_: Round) -> None:
+    """Run a process that kills itself at the fail point, if it reaches it."""
+    with site.started(command(site, round_), fail_at=round_.fail_at) as running:
         ended = running.wait()
-    print(f"{drawn.name} {drawn.victim}: {ended.code} {ended.printed[-200:]}")
+    print(f"{round_.name} {round_.victim}: {ended.code} {ended.printed[-200:]}")
     assert ended.code in KILLED | set(ExitCode) - {ExitCode.CRASH, ExitCode.USAGE}, ended.printed
 
 
 @contextmanager
-def maintained(site: Site) -> Iterator[None]:
-    """Maintain the data table twice at once, without a pause, until the block ends."""
-    over = threading.Event()
+def continuous_maintenance(site: Site) -> Iterator[None]:
+    """Run two concurrent loops of maintenance until the block ends."""
+    stop = threading.Event()
 
     def loop() -> None:
-        came = []
-        while not over.is_set():
-            came.append(site.lake.maintenance(timedelta(0)).maintain(WEEK))
-        print(f"{len(came)} maintenances, {sum(each.replaced for each in came)} files replaced")
+        results = []
+        while not stop.is_set():
+            results.append(site.lake.maintenance(timedelta(0)).maintain(WEEK))
+        print(
+            f"{len(results)} maintenances, {sum(each.replaced for each in results)} files replaced"
+        )
 
     with ThreadPoolExecutor(MAINTENANCES) as threads:
         ended = [threads.submit(loop) for _ in range(MAINTENANCES)]
         try:
             yield
         finally:
-            over.set()
+            stop.set()
         for each in ended:
             each.result()
 
 
-def perform(site: Site, drawn: Drawn) -> None:
-    """Run all actors of a round at once, and wait until they have ended."""
-    print(drawn)
+def perform(site: Site, round_: Round) -> None:
+    """Run all actors of a round concurrently and wait for them."""
+    print(round_)
     with ThreadPoolExecutor(ACTORS + 2) as threads:
         running = [
-            threads.submit(act, site, f"{drawn.name} actor {number}", operations)
-            for number, operations in enumerate(drawn.actors)
+            threads.submit(act, site, f"{round_.name} actor {number}", operations)
+            for number, operations in enumerate(round_.actors)
         ]
-        running.append(threads.submit(act, site, f"{drawn.name} records", [produce] * 3))
-        running.append(threads.submit(killed, site, drawn))
+        running.append(threads.submit(act, site, f"{round_.name} records", [produce] * 3))
+        running.append(threads.submit(run_and_kill, site, round_))
     for each in running:
         each.result()
 
 
 def finish(lake: Lake | FileLake, name: str) -> None:
-    """Repeat the interrupted commands, as the remedy requires, then land the rest."""
+    """Repeat interrupted commands, as the fix of their errors requires, and land the rest."""
     for sequence, record in lake.ledger.plans.items():
         if record.undoing:
             lake.undo.undo(sequence, name, "a test")
@@ -262,37 +260,36 @@ def finish(lake: Lake | FileLake, name: str) -> None:
 
 
 def operate(court: Court, site: Site, seed: int, rounds: int, victims: Sequence[str]) -> None:
-    """Perform random rounds, and compare the table with Kafka after each."""
+    """Perform random rounds, and compare the tables with Kafka after each."""
     lake = site.lake
     for number in range(3):
         produce(site, "", Random(f"{seed} {number}"))
         lake.run(f"run {number}")
     for number in range(rounds):
-        drawn = Drawn.of(f"seed {seed} round {number}", victims)
-        produce(site, "", Random(drawn.name))
-        with maintained(site):
-            perform(site, drawn)
-        finish(lake, f"after {drawn.name}")
-        settled(court, site)
+        round_ = Round.of(f"seed {seed} round {number}", victims)
+        produce(site, "", Random(round_.name))
+        with continuous_maintenance(site):
+            perform(site, round_)
+        finish(lake, f"after {round_.name}")
+        assert_settled(court, site)
         lake.verify.verify().check()
         typed.decode(site)
-        typed.settled(court, site)
+        typed.assert_settled(court, site)
 
 
 @pytest.fixture
 def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Site:
-    """A pipeline of this test's own."""
     name = topic(partitions=PARTITIONS)
     return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, more=DECODE)
 
 
-def test_operations_beside_each_other_keep_every_record_once(court: Court, site: Site) -> None:
-    """I1, I2, I3: two rounds, in which commands are killed."""
+def test_concurrent_and_killed_operations_land_every_record_once(court: Court, site: Site) -> None:
+    """I1, I2, I3."""
     operate(court, site, 1, 2, ("plan", "undo", "maintain"))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_longer_sequences_keep_every_record_once(court: Court, site: Site, seed: int) -> None:
-    """I1, I2, I3: drivers are killed as well."""
+def test_longer_sequences_land_every_record_once(court: Court, site: Site, seed: int) -> None:
+    """I1, I2, I3."""
     operate(court, site, seed, 4, tuple(STEPS))

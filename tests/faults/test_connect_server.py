@@ -1,4 +1,4 @@
-"""A Spark Connect server or its client dies, restarts or is cut off: each record lands once."""
+"""Tests that each record lands once if a Spark Connect server or its client fails."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tidemark.spec.layout import Layout
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]
 
 
-class Standing:
+class SeparateServer:
     """The server of a site's home.
 
     Attributes:
-        page: What it shows of its sessions.
+        page: Web page that lists its sessions.
     """
 
     def __init__(self, layout: Layout, home: Path, **settings: str) -> None:
@@ -47,32 +47,28 @@ class Standing:
         self._server = SparkServer(home / "spark", os.environ, shipped)
 
     def start(self) -> Server:
-        """Start the server, on its last port."""
         self._server.start(lambda _: None)
         found = self._server.running()
         assert found is not None
         return found
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL; return when its process has ended."""
+        """Kill the server with SIGKILL and wait for the end of its process."""
         self.signal(signal.SIGKILL)
         wait_until(lambda: not self._server.status().running)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the server's process."""
         pid = self._server.status().pid
         assert pid is not None
         os.kill(pid, number)
 
     def stop(self) -> None:
-        """Stop the server."""
         self._server.stop()
 
 
 @pytest.fixture
-def standing(layout: Layout, tmp_path: Path) -> Iterator[Standing]:
-    """A separate server for the test, which the test's processes find in their home."""
-    server = Standing(layout, tmp_path)
+def server_of_test(layout: Layout, tmp_path: Path) -> Iterator[SeparateServer]:
+    server = SeparateServer(layout, tmp_path)
     try:
         server.start()
         yield server
@@ -82,7 +78,7 @@ def standing(layout: Layout, tmp_path: Path) -> Iterator[Standing]:
 
 @pytest.fixture
 def long_read(long_read: Site) -> Site:
-    """The same site without settings of an application, which a server refuses."""
+    """Return the site without settings of an application, which a server refuses."""
     spec = long_read.specs / "events.yaml"
     spec.write_text(spec.read_text().partition("spark:")[0])
     return long_read
@@ -97,12 +93,10 @@ def landed_once(court: Court, site: Site) -> None:
 
 
 def ingest(site: Site) -> list[str]:
-    """Return the command that executes the recorded plan on the home's server."""
     return site.tidemark("ingest", "events", "--plan", "1")
 
 
-def assert_remedy_is_named(ended: Ended) -> None:
-    """Check for a retryable named error that contains the remedy."""
+def assert_fix_is_named(ended: Ended) -> None:
     assert ended.code == ExitCode.TRANSIENT, ended.printed
     assert "EngineUnavailable" in ended.printed
     assert "tidemark spark start" in ended.printed
@@ -110,66 +104,66 @@ def assert_remedy_is_named(ended: Ended) -> None:
 
 
 def test_i1_a_plan_lands_once_after_the_server_is_killed_during_the_read(
-    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
-    """The client reports it within ten seconds; the same command lands the plan on a new server."""
+    """The same command lands the plan on a new server."""
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
-        standing.kill()
-        begun = time.monotonic()
+        server_of_test.kill()
+        start = time.monotonic()
         ended = running.wait()
-        took = time.monotonic() - begun
+        took = time.monotonic() - start
         gate.release()
-    assert_remedy_is_named(ended)
-    assert took < 20, "PySpark's client would try for ten minutes"
+    assert_fix_is_named(ended)
+    assert took < 20, "PySpark's client retries for ten minutes"
     assert long_read.lake.rows() == []
-    standing.start()
+    server_of_test.start()
     landed_once(court, long_read)
 
 
 def test_i1_a_plan_lands_once_after_the_server_restarts_during_the_read(
-    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
     """The new server has no session of the client, so the client lands nothing."""
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
-        standing.kill()
+        server_of_test.kill()
         gate.release()
-        standing.start()
+        server_of_test.start()
         ended = running.wait()
-    assert_remedy_is_named(ended)
+    assert_fix_is_named(ended)
     landed_once(court, long_read)
 
 
 def test_i1_a_plan_lands_once_after_the_server_freezes_during_the_read(
-    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
-    """The machine still accepts connections. No commit contains the server's later files."""
+    """The machine still accepts connections; no commit contains the server's later files."""
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
-        standing.signal(signal.SIGSTOP)
-        begun = time.monotonic()
+        server_of_test.signal(signal.SIGSTOP)
+        start = time.monotonic()
         try:
             ended = running.wait()
-            took = time.monotonic() - begun
+            took = time.monotonic() - start
         finally:
-            standing.signal(signal.SIGCONT)
+            server_of_test.signal(signal.SIGCONT)
         gate.release()
-    assert_remedy_is_named(ended)
+    assert_fix_is_named(ended)
     assert took < 150, "gRPC's least interval between two pings is 300 s"
     assert long_read.lake.rows() == []
     landed_once(court, long_read)
 
 
 def test_a_long_operation_without_answers_keeps_its_connection(
-    monkeypatch: pytest.MonkeyPatch, standing: Standing
+    monkeypatch: pytest.MonkeyPatch, server_of_test: SeparateServer
 ) -> None:
     """Without heartbeats the client would send ten pings; a server closes at the third ping."""
     second = {"grpc.keepalive_time_ms": 3_000}
     faster = tuple((key, second.get(key, value)) for key, value in connect._CHANNEL)
     monkeypatch.setattr(connect, "_CHANNEL", faster)
     monkeypatch.setattr(connect, "_HEARTBEAT_S", 1)
-    server = standing.start()
+    server = server_of_test.start()
 
     def connections() -> set[int]:
         ours = psutil.Process().net_connections("tcp")
@@ -191,28 +185,30 @@ def test_i1_a_plan_lands_once_after_the_client_is_killed_during_the_read(
     court: Court,
     long_read: Site,
     proxied: ProxiedBroker,
-    standing: Standing,
+    server_of_test: SeparateServer,
     number: signal.Signals,
 ) -> None:
-    """No commit contains the server's later files for the client; SIGTERM leaves no session."""
-    assert standing.page.sessions() == 0
+    """No commit contains the server's later files; after SIGTERM no session remains."""
+    assert server_of_test.page.sessions() == 0
     long_read.lake.plan("a run")
     with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
         os.kill(running.process.pid, number)
         code = running.process.wait(60)
         assert code in {*KILLED, 128 + signal.SIGTERM}
         if number == signal.SIGTERM:
-            wait_until(lambda: (standing.page.sessions(), standing.page.requests()) == (0, 0), 60)
+            wait_until(
+                lambda: (server_of_test.page.sessions(), server_of_test.page.requests()) == (0, 0),
+                60,
+            )
         gate.release()
     assert long_read.lake.rows() == []
     landed_once(court, long_read)
 
 
 def test_i1_two_concurrent_clients_land_one_plan_once(
-    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing
+    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
-    """Both clients read the whole plan; one lands it, and the other finds it landed."""
-    assert standing
+    assert server_of_test
     long_read.lake.plan("a run")
     with ExitStack() as stack:
         one, gate = stack.enter_context(held_in_mid_read(long_read, proxied, ingest(long_read)))
@@ -225,54 +221,56 @@ def test_i1_two_concurrent_clients_land_one_plan_once(
     landed_once(court, long_read)
 
 
-@pytest.mark.parametrize("back", [True, False], ids=["comes-back", "stays-away"])
+@pytest.mark.parametrize("reconnects", [True, False], ids=["reconnects", "stays-away"])
 def test_i1_a_plan_lands_once_after_the_connection_to_the_server_is_cut(
-    court: Court, long_read: Site, proxied: ProxiedBroker, standing: Standing, back: bool
+    court: Court,
+    long_read: Site,
+    proxied: ProxiedBroker,
+    server_of_test: SeparateServer,
+    reconnects: bool,
 ) -> None:
-    """A client that reconnects continues; a client that cannot reconnect reports an error."""
-    server = standing.start()
-    with Wire(server.port) as wire:
+    server = server_of_test.start()
+    with TcpProxy(server.port) as wire:
         environ = {TOKEN_VARIABLE: server.token, "TIDEMARK_MASTER": f"sc://localhost:{wire.port}"}
         long_read.environ = environ
         long_read.lake.plan("a run")
         with held_in_mid_read(long_read, proxied, ingest(long_read)) as (running, gate):
-            wire.cut(accept=back)
+            wire.cut(accept=reconnects)
             gate.release()
             ended = running.wait()
-    if back:
+    if reconnects:
         assert ended.code == ExitCode.OK, ended.printed
     else:
-        assert_remedy_is_named(ended)
+        assert_fix_is_named(ended)
     long_read.environ = {}
     landed_once(court, long_read)
 
 
 def test_an_expired_session_is_reported_as_a_named_error(layout: Layout, tmp_path: Path) -> None:
-    """A session expires after a long idle time; a retry opens a new session."""
     settings = {
         "spark.connect.session.manager.defaultSessionTimeout": "1s",
         "spark.connect.session.manager.maintenanceInterval": "100ms",
     }
-    standing = Standing(layout, tmp_path, **settings)
+    server_of_test = SeparateServer(layout, tmp_path, **settings)
     try:
-        server = standing.start()
+        server = server_of_test.start()
         with connect_sessions(server, {}) as sessions:
             session = sessions.shared()
-            seen: list[Exception] = []
+            errors: list[Exception] = []
 
             def is_gone() -> bool:
                 time.sleep(2)  # Any call would keep the session alive.
                 try:
                     session.range(1).count()
-                except Exception as failure:  # noqa: BLE001  what it is, is the question
-                    seen.append(server_error(server, failure))
-                return bool(seen)
+                except Exception as failure:  # noqa: BLE001  the test checks its type
+                    errors.append(server_error(server, failure))
+                return bool(errors)
 
             wait_until(is_gone)
-        assert isinstance(seen[0], EngineUnavailable), seen
-        assert "its session has ended" in seen[0].reason
+        assert isinstance(errors[0], EngineUnavailable), errors
+        assert "its session has ended" in errors[0].reason
     finally:
-        standing.stop()
+        server_of_test.stop()
 
 
 def test_a_server_of_another_version_is_refused_before_a_plan_is_recorded(
@@ -284,24 +282,24 @@ def test_a_server_of_another_version_is_refused_before_a_plan_is_recorded(
     (folder / "spark-version-info.properties").write_text("version=4.0.1\n")
     jars = submit_settings(layout, {})["spark.driver.extraClassPath"]
     class_path = {"spark.driver.extraClassPath": f"{folder}{os.pathsep}{jars}"}
-    standing = Standing(layout, folder, **class_path)
+    server_of_test = SeparateServer(layout, folder, **class_path)
     try:
-        server = standing.start()
+        server = server_of_test.start()
         address = f"sc://{server.host}:{server.port}"
         long_read.environ = {TOKEN_VARIABLE: server.token, "TIDEMARK_MASTER": address}
         ended = long_read.run(long_read.tidemark("ingest", "events"), code=ExitCode.REFUSED)
     finally:
-        standing.stop()
+        server_of_test.stop()
     assert "EngineUnsuitable" in ended.printed
     assert "it runs pyspark 4.0.1" in ended.printed
     assert long_read.lake.ledger.plans == {}
 
 
 def test_i1_a_plan_lands_once_after_client_and_server_are_killed_at_any_point(
-    court: Court, broker: BrokerStatus, long_read: Site, standing: Standing
+    court: Court, broker: BrokerStatus, long_read: Site, server_of_test: SeparateServer
 ) -> None:
-    """The fail points are those of a job by spark-submit, in the command's own process."""
-    assert standing
+    """The fail points are in the command's own process."""
+    assert server_of_test
     for at in (
         *("sink.write:before:1", "sink.write:after:1"),
         *("table.append:before:1", "table.append:after:1"),
@@ -316,8 +314,8 @@ def test_i1_a_plan_lands_once_after_client_and_server_are_killed_at_any_point(
     landed_once(court, long_read)
 
 
-class Wire:
-    """A proxy for a TCP port of this machine whose connections a test can cut."""
+class TcpProxy:
+    """Proxy for a local TCP port whose connections a test can cut."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -326,7 +324,7 @@ class Wire:
         self._ends: list[socket.socket] = []
         self._accepts = True
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> TcpProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -335,7 +333,6 @@ class Wire:
         self._listening.close()
 
     def cut(self, *, accept: bool) -> None:
-        """Break all connections, and accept or refuse new ones."""
         self._accepts = accept
         for end in self._ends:
             with suppress(OSError):
@@ -351,10 +348,10 @@ class Wire:
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._ends += [client, server]
                 for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+                    threading.Thread(target=_forward, args=(one, other), daemon=True).start()
 
 
-def _pass_on(one: socket.socket, other: socket.socket) -> None:
+def _forward(one: socket.socket, other: socket.socket) -> None:
     with suppress(OSError):
         while data := one.recv(65536):
             other.sendall(data)

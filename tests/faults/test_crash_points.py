@@ -1,7 +1,7 @@
-"""Every step of every process, killed before it and after it, and run again.
+"""Every step of every process is killed before and after it, and the process runs again.
 
-Each case kills a real process at a fail point (dev/failpoints.py) or in the middle of a read,
-runs the same thing again as a person or Airflow would, and compares the table with the log.
+Each case kills a real process at a fail point (dev/failpoints.py) or during a read, repeats the
+command as an operator or Airflow does, and compares the table with the log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
 
 def points(*calls: str, bounded: tuple[str, ...] = ()) -> list[ParameterSet]:
-    """Fail points before and after each call, `step:n`; those not in `bounded` are marked long."""
+    """Return fail points before and after each call `step:n`; those not in `bounded` are slow."""
     return [
         pytest.param(
             f"{step}:{moment}:{number}",
@@ -68,7 +68,7 @@ def points(*calls: str, bounded: tuple[str, ...] = ()) -> list[ParameterSet]:
 
 
 def fill(bootstrap: str, topic: str) -> None:
-    """Some of all: plain records, committed and aborted ones, in two partitions."""
+    """Produce plain, committed and aborted records in two partitions."""
     produce_values(bootstrap, topic, 20, partition=0)
     produce_aborted(bootstrap, topic, [Record(value=b"never", partition=p) for p in (0, 1)])
     produce_committed(bootstrap, topic, [Record(value=b"both", partition=p) for p in (0, 1)])
@@ -77,7 +77,7 @@ def fill(bootstrap: str, topic: str) -> None:
 
 @pytest.fixture
 def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Site:
-    """A pipeline of this test's own, over a topic with something in it."""
+    """Return a pipeline of this test, over a topic with records."""
     name = topic(partitions=2)
     fill(broker.bootstrap, name)
     return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark)
@@ -85,17 +85,17 @@ def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_pat
 
 @pytest.fixture
 def late_site(site: Site) -> Site:
-    """The same pipeline, which begins at the end of what is there."""
+    """Return the same pipeline with start policy `latest`."""
     return replace(site, start="latest")
 
 
-def settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) -> None:
-    """I1, I2, I3: the table is the log, nothing is open, nothing overlaps, offsets are at the end.
+def assert_settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) -> None:
+    """Check that the table equals the log, no plan is open, and landed ranges do not overlap.
 
     Args:
         court: The judge.
         site: The pipeline.
-        ranges: What must have landed; the whole log if None.
+        ranges: The offsets that must have landed; the whole log if None.
     """
     lake = site.lake
     court.judge(lake, ranges=ranges)
@@ -116,8 +116,8 @@ def settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) ->
         assert one != other or end <= start, landed
 
 
-def land_what_is_open(site: Site) -> None:
-    """Execute what is open, then what is unread, as the next run does."""
+def land_open_and_unread(site: Site) -> None:
+    """Execute open plans, then land unread records, as the next run does."""
     lake = site.lake
     for record in lake.ledger.open_plans():
         lake.ingest.execute(record.plan.sequence)
@@ -134,7 +134,7 @@ FIRST_PLAN = (
     "watermarks.topic_watermarks:1",
     "control.append:1",
 )
-SETTLING = (
+RECORDING = (
     "control.summary:1",
     "table.state:1",
     "table.find_landing:1",
@@ -178,7 +178,7 @@ REPLACING = (
     "table.current_landing:3",
     BACKFILL[-1],
 )
-TAKING_OVER = (
+ADOPTING = (
     "control.summary:1",
     "table.state:1",
     "table.find_landing:1",
@@ -218,7 +218,7 @@ UNDOING = (
     "control.plan_record:2",
     "control.append:2",
 )
-GIVING_UP = (
+ABANDONING = (
     "control.summary:1",
     "table.state:1",
     "control.plan_record:1",
@@ -226,7 +226,7 @@ GIVING_UP = (
     "table.find_landing:1",
     "control.append:1",
 )
-GIVING_UP_WHAT_HAS_LANDED = (
+ABANDONING_A_LANDED_PLAN = (
     "control.summary:1",
     "table.state:1",
     "control.plan_record:1",
@@ -242,7 +242,7 @@ GIVING_UP_WHAT_HAS_LANDED = (
 
 
 def test_the_matrix_has_every_step(site: Site) -> None:
-    """The steps above are all that each process does to the world, and in this order."""
+    """The constants above list all calls of each process to its ports, in order."""
     lake = site.lake
 
     def steps(service: Any, call: Callable[[Any], object]) -> tuple[str, ...]:
@@ -256,20 +256,20 @@ def test_the_matrix_has_every_step(site: Site) -> None:
         fill(site.bootstrap, site.topic)
 
     assert steps(lake.planner, lambda planner: planner.plan("one")) == FIRST_PLAN
-    assert steps(lake.planner, lambda planner: planner.plan("two")) == TAKING_OVER
+    assert steps(lake.planner, lambda planner: planner.plan("two")) == ADOPTING
     assert steps(lake.ingest, lambda ingest: ingest.execute(1)) == DRIVER
     fill(site.bootstrap, site.topic)
     land("three")
-    assert steps(lake.planner, lambda planner: planner.plan("four")) == SETTLING
-    assert steps(lake.abandon, lambda abandon: abandon.abandon(3, "five", "a test")) == GIVING_UP
+    assert steps(lake.planner, lambda planner: planner.plan("four")) == RECORDING
+    assert steps(lake.abandon, lambda abandon: abandon.abandon(3, "five", "a test")) == ABANDONING
     land("six")
     found = steps(lake.abandon, lambda abandon: abandon.abandon(4, "seven", "a test"))
-    assert found == GIVING_UP_WHAT_HAS_LANDED
+    assert found == ABANDONING_A_LANDED_PLAN
     offsets = select(offsets=["0:0-1"])
 
     def back_fill(backfills: Backfills, *, replaces: bool) -> None:
-        asked = backfills.preview(offsets, None, readable_only=False, replaces=replaces)
-        backfills.request(asked, f"eight {replaces}", approved=False, reason="a test")
+        preview = backfills.preview(offsets, None, readable_only=False, replaces=replaces)
+        backfills.request(preview, f"eight {replaces}", approved=False, reason="a test")
         backfills.progress(f"eight {replaces}")
         backfills.plan_chunk(f"eight {replaces}", 1)
 
@@ -282,27 +282,18 @@ def test_the_matrix_has_every_step(site: Site) -> None:
 # -- the planner ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "at",
-    points(*FIRST_PLAN),
-)
-def test_planner_dies_making_the_first_plan(court: Court, site: Site, at: str) -> None:
-    """I2: the next run makes the plan, or takes over the one that was recorded."""
+@pytest.mark.parametrize("at", points(*FIRST_PLAN))
+def test_i2_a_killed_first_plan_leaves_one_plan(court: Court, site: Site, at: str) -> None:
     site.crash(site.tidemark("plan", "events"), at)
     site.run(site.tidemark("plan", "events"))
     assert sorted(site.lake.ledger.plans) == [1]
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
 
 
-@pytest.mark.parametrize(
-    "at",
-    points(*SETTLING),
-)
-def test_planner_dies_settling_a_landing_that_nobody_recorded(
-    court: Court, site: Site, at: str
-) -> None:
-    """I5: the landing is recorded once, and what came after it is planned once."""
+@pytest.mark.parametrize("at", points(*RECORDING))
+def test_a_killed_planner_records_a_landing_once(court: Court, site: Site, at: str) -> None:
+    """I5. Later records are planned once."""
     lake = site.lake
     plan = lake.plan("a run whose driver died after its commit")
     lake.table.prepare("events")
@@ -311,47 +302,38 @@ def test_planner_dies_settling_a_landing_that_nobody_recorded(
     site.crash(site.tidemark("plan", "events"), at)
     site.run(site.tidemark("plan", "events"))
     assert [record.plan.sequence for record in lake.ledger.open_plans()] == [2]
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
     assert sorted(lake.ledger.plans) == [1, 2]
 
 
-@pytest.mark.parametrize("at", points(*TAKING_OVER))
-def test_planner_dies_taking_over_an_open_plan(court: Court, site: Site, at: str) -> None:
-    """I4: the plan stays as it is, and the run after it lands it."""
+@pytest.mark.parametrize("at", points(*ADOPTING))
+def test_i4_a_killed_adoption_does_not_change_the_plan(court: Court, site: Site, at: str) -> None:
     plan = site.lake.plan("a run that planned and died")
     fill(site.bootstrap, site.topic)
     site.crash(site.tidemark("plan", "events"), at)
     site.run(site.tidemark("plan", "events"))
     assert site.lake.ledger.plans[1].plan == plan
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
 
 
-@pytest.mark.parametrize(
-    "at",
-    points(*BACKFILL),
-)
-def test_backfill_dies_planning(
-    court: Court,
-    late_site: Site,
-    at: str,
-) -> None:
-    """I2: what was asked for is known or not; whoever goes on with it lands it once."""
+@pytest.mark.parametrize("at", points(*BACKFILL))
+def test_a_backfill_killed_in_planning_lands_once(court: Court, late_site: Site, at: str) -> None:
+    """I2. Its request is recorded or not."""
     late_site.lake.planner.plan("begin at the end")
-    asked = late_site.tidemark("backfill", "events", "--offsets=0:3-9", "--master=local[2]")
-    late_site.crash(asked, at)
-    known = asked_by(late_site)
-    if not known:
-        late_site.run(asked)
-    for requested_by in known:
+    command = late_site.tidemark("backfill", "events", "--offsets=0:3-9", "--master=local[2]")
+    late_site.crash(command, at)
+    requesters = backfill_requesters(late_site)
+    if not requesters:
+        late_site.run(command)
+    for requested_by in requesters:
         late_site.lake.backfills.plan_chunk(requested_by, 1)
-    land_what_is_open(late_site)
-    settled(court, late_site, {0: (3, 9)})
+    land_open_and_unread(late_site)
+    assert_settled(court, late_site, {0: (3, 9)})
 
 
-def asked_by(site: Site) -> set[str]:
-    """Who has asked for backfills."""
+def backfill_requesters(site: Site) -> set[str]:
     uri = site.app.layout.control_table
     if not DeltaTable.is_deltatable(uri):
         return set()
@@ -361,36 +343,36 @@ def asked_by(site: Site) -> set[str]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("chunks", [3, 10])
-def test_machine_dies_in_the_middle_of_a_backfill(
-    court: Court,
-    late_site: Site,
-    chunks: int,
-) -> None:
-    """I1, I2, I4: whole chunks are there; --resume lands the others, and none of them twice."""
+def test_resume_completes_a_killed_backfill(court: Court, late_site: Site, chunks: int) -> None:
+    """I1, I2, I4. No chunk lands twice."""
     size = -(
         -sum(end for _, end in log_ranges(late_site.bootstrap, late_site.topic).values()) // chunks
     )
-    asked = late_site.tidemark("backfill", "events", "--retained", f"--chunk={size}")
+    command = late_site.tidemark("backfill", "events", "--retained", f"--chunk={size}")
 
     def landed() -> int:
-        return sum(each.done for who in asked_by(late_site) for each in progress(who))
+        return sum(
+            each.done
+            for requester in backfill_requesters(late_site)
+            for each in progress(requester)
+        )
 
-    def progress(who: str) -> list[ChunkState]:
-        return late_site.lake.backfills.progress(who)
+    def progress(requester: str) -> list[ChunkState]:
+        return late_site.lake.backfills.progress(requester)
 
-    with late_site.started([*asked, "--master=local[2]"]) as running:
+    with late_site.started([*command, "--master=local[2]"]) as running:
         wait_until(lambda: landed() >= chunks // 2)
         printed = running.kill().printed
-    (who,) = asked_by(late_site)
-    assert f"tidemark backfill events --resume {who}" in printed
+    (requester,) = backfill_requesters(late_site)
+    assert f"tidemark backfill events --resume {requester}" in printed
     assert chunks // 2 <= landed() < chunks
     resumed = late_site.run(
-        late_site.tidemark("backfill", "events", "--resume", who, "--master=local[2]")
+        late_site.tidemark("backfill", "events", "--resume", requester, "--master=local[2]")
     )
     print(printed, resumed.printed)
-    assert [each.done for each in progress(who)] == [True] * chunks
+    assert [each.done for each in progress(requester)] == [True] * chunks
     assert sorted(late_site.lake.ledger.plans) == list(range(1, chunks + 1))
-    settled(court, late_site)
+    assert_settled(court, late_site)
     again = late_site.run(late_site.tidemark("backfill", "events", "--retained"))
     assert "nothing to do" in again.printed
 
@@ -399,39 +381,32 @@ def test_machine_dies_in_the_middle_of_a_backfill(
 
 
 @pytest.mark.parametrize("at", points(*DRIVER, bounded=("after table.append:1",)))
-def test_driver_dies_and_the_same_task_runs_again(court: Court, site: Site, at: str) -> None:
-    """I1, I4: what was done is found done, what was not is done, by a driver like the first."""
+def test_i1_i4_a_killed_and_repeated_driver_lands_once(court: Court, site: Site, at: str) -> None:
     plan = site.lake.plan("a run")
     site.crash(site.driver("ingest", plan.sequence), at)
     site.run(site.driver("ingest", plan.sequence))
-    settled(court, site)
+    assert_settled(court, site)
     assert landings(site, plan) == 1
 
 
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
-def test_driver_dies_and_the_next_run_goes_on(court: Court, site: Site, at: str) -> None:
-    """I1, I5: `tidemark ingest` settles or takes over what is open before it reads on."""
+def test_i1_i5_the_next_run_lands_a_killed_plan_once(court: Court, site: Site, at: str) -> None:
     plan = site.lake.plan("a run that does not come back")
     site.crash(site.driver("ingest", plan.sequence), at)
     fill(site.bootstrap, site.topic)
     site.run(site.tidemark("ingest", "events", "--master=local[2]"))
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
     assert landings(site, plan) == 1
 
 
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
-def test_backfills_driver_dies_and_runs_again(
-    court: Court,
-    late_site: Site,
-    at: str,
-) -> None:
-    """I2, I4: a live run lands beside the open backfill, and the backfill is landed once."""
+def test_i2_i4_a_killed_backfill_driver_lands_once(court: Court, late_site: Site, at: str) -> None:
     lake = late_site.lake
     lake.planner.plan("begin at the end")
-    begun = lake.committed()
+    starts = lake.committed()
     request = wanted((0, 3, 9))
-    plan = lake.planner.backfill(request, RunOrigin("somebody")).plan
+    plan = lake.planner.backfill(request, RunOrigin("ops")).plan
     assert plan is not None
     late_site.crash(late_site.driver("ingest", plan.sequence), at)
     fill(late_site.bootstrap, late_site.topic)
@@ -439,91 +414,88 @@ def test_backfills_driver_dies_and_runs_again(
     late_site.run(late_site.driver("ingest", plan.sequence))
     assert lake.ledger.open_plans() == []
     assert landings(late_site, plan) == 1
-    # The judge takes one range of a partition at a time: what is between the two was never asked.
-    lake.planner.backfill(wanted((0, 9, begun[0])), RunOrigin("the rest"))
-    land_what_is_open(late_site)
-    settled(court, late_site, {0: (3, lake.committed()[0]), 1: (begun[1], lake.committed()[1])})
+    # The judge compares one range of each partition, so the offsets in between must land too.
+    lake.planner.backfill(wanted((0, 9, starts[0])), RunOrigin("the rest"))
+    land_open_and_unread(late_site)
+    assert_settled(
+        court, late_site, {0: (3, lake.committed()[0]), 1: (starts[1], lake.committed()[1])}
+    )
 
 
 @pytest.mark.parametrize("at", points(*REPLACING))
-def test_replacement_dies_planning(court: Court, site: Site, at: str) -> None:
-    """I2: asked for once more by its name, or anew, it replaces the rows once."""
+def test_a_replacement_killed_in_planning_replaces_once(court: Court, site: Site, at: str) -> None:
+    """I2. It is resumed by its name or requested again."""
     lake = site.lake
     lake.run("a run")
-    replaced = ("--offsets=0:3-9", "--replace", "--reason=a test")
-    asked = site.tidemark("backfill", "events", *replaced, "--master=local[2]")
-    site.crash(asked, at)
-    known = asked_by(site)
-    if not known:
-        site.run(asked)
-    for requested_by in known:
+    options = ("--offsets=0:3-9", "--replace", "--reason=a test")
+    command = site.tidemark("backfill", "events", *options, "--master=local[2]")
+    site.crash(command, at)
+    requesters = backfill_requesters(site)
+    if not requesters:
+        site.run(command)
+    for requested_by in requesters:
         site.run(site.tidemark("backfill", "events", f"--resume={requested_by}"))
     assert Counter(row["plan_sequence"] for row in lake.rows() if row["partition"] == 0)[2] == 6
-    settled(court, site)
+    assert_settled(court, site)
 
 
-@pytest.mark.parametrize(
-    "at",
-    points("sink.write:1", "table.append:1", "control.append:1"),
-)
-def test_replacements_driver_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
-    """I1, I4: rows that somebody has changed are replaced in one commit, by whoever comes next."""
+@pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
+def test_i1_i4_a_killed_replacement_driver_replaces_once(court: Court, site: Site, at: str) -> None:
     lake = site.lake
     lake.run("a run")
     fill(site.bootstrap, site.topic)
     lake.run("a second run")
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 4")
     request = replace(wanted((0, 0, 30)), replaces=True)
-    plan = lake.planner.backfill(request, RunOrigin("somebody")).plan
+    plan = lake.planner.backfill(request, RunOrigin("ops")).plan
     assert plan is not None
     site.crash(site.driver("ingest", plan.sequence), at)
     fill(site.bootstrap, site.topic)
     lake.run("a scheduled run")
     site.run(site.driver("ingest", plan.sequence))
     assert landings(site, plan) == 1
-    settled(court, site)
+    assert_settled(court, site)
 
 
 @pytest.mark.parametrize("at", points(*UNDOING, bounded=("after table.remove_rows:1",)))
-def test_undo_dies_and_is_said_again(court: Court, site: Site, at: str) -> None:
-    """I1, I2: the same command goes on, and what the plan had landed is read again, once."""
+def test_a_repeated_undo_completes_a_killed_one(court: Court, site: Site, at: str) -> None:
+    """I1, I2. The plan's offsets are read again once."""
     lake = site.lake
     lake.run("a run that was wrong")
     fill(site.bootstrap, site.topic)
     lake.run("a run after it")
-    asked = site.tidemark("undo", "events", "--plan=1", "--reason=a test")
-    site.crash(asked, at)
-    site.run(asked)
+    command = site.tidemark("undo", "events", "--plan=1", "--reason=a test")
+    site.crash(command, at)
+    site.run(command)
     assert lake.ledger.plans[1].undone_version is not None
     assert {row["plan_sequence"] for row in lake.rows()} == {2}
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
 
 
 def landings(site: Site, plan: Plan) -> int:
-    """How many commits of the data table carry the plan's fingerprint."""
+    """Return the number of commits of the data table with the plan's fingerprint."""
     commits = DeltaTable(site.lake.uri).history()
     return sum(plan.fingerprint in (commit.get("userMetadata") or "") for commit in commits)
 
 
-# -- in the middle of a read ---------------------------------------------------------------------
+# -- during a read -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "whole",
+    "is_jvm_killed",
     [
         pytest.param(True, id="python-and-jvm"),
         pytest.param(False, id="python-alone", marks=pytest.mark.faults),
     ],
 )
-def test_driver_dies_in_mid_read_with_some_of_its_files_written(
-    court: Court, long_read: Site, proxied: ProxiedBroker, whole: bool
+def test_i1_files_of_a_driver_killed_during_its_read_are_not_in_the_table(
+    court: Court, long_read: Site, proxied: ProxiedBroker, is_jvm_killed: bool
 ) -> None:
-    """I1: files that no commit names are no rows, and the same task lands all of them once."""
     plan = long_read.lake.plan("a run")
     driver = long_read.driver("ingest", plan.sequence)
     with held_in_mid_read(long_read, proxied, driver) as (running, gate):
-        if whole:
+        if is_jvm_killed:
             ended = running.kill()
         else:
             (python,) = set(running.find("jobs/ingest.py")) - set(running.find("SparkSubmit"))
@@ -531,63 +503,62 @@ def test_driver_dies_in_mid_read_with_some_of_its_files_written(
             ended = running.wait()
         assert ended.code in KILLED, ended
         gate.release()
-    left = {file.name for file in long_read.files()}
-    # A JVM whose Python has gone ends in order, and takes its files with it.
-    assert left or not whole
+    files = {file.name for file in long_read.files()}
+    # A JVM whose Python process was killed shuts down and removes its files.
+    assert files or not is_jvm_killed
     assert long_read.lake.rows() == []
     long_read.run(driver)
-    settled(court, long_read)
-    assert not left & {Path(file).name for file in DeltaTable(long_read.lake.uri).file_uris()}
+    assert_settled(court, long_read)
+    assert not files & {Path(file).name for file in DeltaTable(long_read.lake.uri).file_uris()}
 
 
 @pytest.mark.parametrize(
-    "all_of_them",
+    "all_executors",
     [
         pytest.param(False, id="one-of-two"),
         pytest.param(True, id="both"),
     ],
 )
 @pytest.mark.faults
-def test_executor_dies_in_mid_read(
-    court: Court, long_read: Site, proxied: ProxiedBroker, all_of_them: bool
+def test_i1_tasks_of_an_executor_killed_during_its_read_run_again_and_land_once(
+    court: Court, long_read: Site, proxied: ProxiedBroker, all_executors: bool
 ) -> None:
-    """I1: its tasks run again elsewhere, and what it had written is in no commit."""
     plan = long_read.lake.plan("a run")
     driver = long_read.driver("ingest", plan.sequence, master="local-cluster[2,1,1024]")
     with held_in_mid_read(long_read, proxied, driver) as (running, gate):
         executors = running.find("CoarseGrainedExecutorBackend")
         assert len(executors) == 2
-        killed = executors[: 2 if all_of_them else 1]
+        killed = executors[: 2 if all_executors else 1]
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not set(killed) & set(running.members()))
         gate.release()
         ended = running.wait()
     assert ended.code == ExitCode.OK, ended.printed
-    settled(court, long_read)
+    assert_settled(court, long_read)
     assert landings(long_read, plan) == 1
 
 
-# -- giving up -----------------------------------------------------------------------------------
+# -- abandon -------------------------------------------------------------------------------------
 
 ABANDON = ("abandon", "events", "--plan=1", "--reason=a test of crashes")
 
 
-@pytest.mark.parametrize("at", points(*GIVING_UP, bounded=("after table.fence:1",)))
-def test_abandon_dies_and_is_said_again(court: Court, site: Site, at: str) -> None:
-    """I2: the plan is given up once, and its offsets are planned and landed by the next run."""
+@pytest.mark.parametrize("at", points(*ABANDONING, bounded=("after table.fence:1",)))
+def test_a_repeated_abandon_completes_a_killed_one(court: Court, site: Site, at: str) -> None:
+    """I2. The next run plans and lands the offsets."""
     site.lake.plan("a run")
     site.crash(site.tidemark(*ABANDON), at)
     site.run(site.tidemark(*ABANDON))
     assert site.lake.ledger.plans[1].abandoned == "a test of crashes"
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
     assert sorted(site.lake.ledger.plans) == [1, 2]
 
 
 @pytest.mark.faults
-def test_abandon_dies_behind_its_fence_and_a_run_comes_first(court: Court, site: Site) -> None:
-    """I7: the run fails by name and writes nothing; giving the plan up again cures it."""
+def test_i7_a_run_after_a_killed_abandon_is_refused(court: Court, site: Site) -> None:
+    """I7. The abandon was killed after its fence."""
     plan = site.lake.plan("a run")
     site.crash(site.tidemark(*ABANDON), "table.fence:after:1")
     assert site.lake.plan("the next run") == plan
@@ -595,13 +566,12 @@ def test_abandon_dies_behind_its_fence_and_a_run_comes_first(court: Court, site:
         site.lake.ingest.execute(plan.sequence)
     assert site.lake.rows() == []
     site.run(site.tidemark(*ABANDON))
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
 
 
 @pytest.mark.faults
-def test_a_run_that_meets_a_fence_is_told_to_give_the_plan_up(site: Site) -> None:
-    """I7: the error says what to do, and a retry by itself is not it."""
+def test_i7_the_error_of_a_fenced_plan_is_final_and_names_abandon(site: Site) -> None:
     plan = site.lake.plan("a run")
     site.lake.table.fence(plan)
     with pytest.raises(TidemarkError) as refused:
@@ -610,41 +580,38 @@ def test_a_run_that_meets_a_fence_is_told_to_give_the_plan_up(site: Site) -> Non
     assert not refused.value.exit_code.retryable
 
 
-@pytest.mark.parametrize("at", points(*GIVING_UP_WHAT_HAS_LANDED))
-def test_abandon_dies_recording_a_landing_that_it_found(court: Court, site: Site, at: str) -> None:
-    """I5: a plan that has landed is not given up, however often it is said."""
+@pytest.mark.parametrize("at", points(*ABANDONING_A_LANDED_PLAN))
+def test_i5_a_killed_abandon_of_a_landed_plan_is_refused(court: Court, site: Site, at: str) -> None:
     plan = site.lake.plan("a run whose driver died after its commit")
     site.lake.table.prepare("events")
     site.lake.land(plan)
     site.crash(site.tidemark(*ABANDON), at)
     refused = site.run(site.tidemark(*ABANDON), code=ExitCode.REFUSED)
     assert "PlanLanded" in refused.printed
-    settled(court, site)
+    assert_settled(court, site)
 
 
 # -- maintenance of the control table ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", points("maintenance.compact:2"))
-def test_maintenance_of_the_control_table_dies_and_runs_again(
-    court: Court, site: Site, at: str
-) -> None:
-    """I4: no event changes, and the plan that was open all the while lands."""
+def test_killed_maintenance_changes_no_event(court: Court, site: Site, at: str) -> None:
+    """I4. The plan that was open during it lands."""
     site.lake.run("a run")
     fill(site.bootstrap, site.topic)
     site.lake.run("another run")
     fill(site.bootstrap, site.topic)
     site.lake.plan("a run that planned and died")
     ledger = site.lake.ledger
-    # The data table's files first, then the control table's.
+    # The second compaction is that of the control table.
     maintain = site.tidemark("maintain", "events")
     site.crash(maintain, at)
     assert site.lake.ledger == ledger
     site.run(maintain)
     assert site.lake.ledger == ledger
     fill(site.bootstrap, site.topic)
-    land_what_is_open(site)
-    settled(court, site)
+    land_open_and_unread(site)
+    assert_settled(court, site)
     assert sorted(site.lake.ledger.plans) == [1, 2, 3, 4]
 
 
@@ -660,8 +627,7 @@ def test_maintenance_of_the_control_table_dies_and_runs_again(
         "publication.append:1",
     ),
 )
-def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
-    """I1: what landed is not touched, and every attempt that is kept is kept whole."""
+def test_i1_a_killed_check_leaves_only_complete_results(court: Court, site: Site, at: str) -> None:
     landed = site.lake.run("a run").landing
     site.crash(site.driver("quality", 1), at)
     site.run(site.driver("quality", 1))
@@ -678,7 +644,7 @@ def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
     assert len({frozenset(checks) for checks in attempts.values()}) == 1
     assert len(results) == sum(map(len, attempts.values()))
     assert site.lake.version() == landed.table_version
-    settled(court, site)
+    assert_settled(court, site)
 
 
 # -- Airflow -------------------------------------------------------------------------------------
@@ -686,7 +652,7 @@ def test_quality_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
 
 @pytest.fixture(scope="module")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Airflow's database before anything has run; making it takes longer than a test."""
+    """Return Airflow's migrated database; the migration takes longer than a test."""
     home = tmp_path_factory.mktemp("airflow")
     command = [str(Path(sys.executable).parent / "airflow"), "db", "migrate"]
     subprocess.run(command, env=airflow_environment(home), check=True, capture_output=True)
@@ -695,7 +661,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def airflow_site(site: Site, empty_database: Path) -> Site:
-    """The same pipeline with an Airflow of its own, which has no scheduler."""
+    """Return the same pipeline with its own Airflow, which has no scheduler."""
     site.environ = {
         **airflow_environment(site.home / "airflow"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
@@ -707,20 +673,14 @@ def airflow_site(site: Site, empty_database: Path) -> Site:
 
 
 def dag_run(*skipped: str) -> list[str]:
-    """The command line of one run of the pipeline's DAG; always the same run."""
+    """Return the command line of one run of the pipeline's DAG, always the same run."""
     script = str(PROJECT / "tests" / "support" / "run_dag.py")
     return [sys.executable, script, "tidemark_events", "2026-01-01T00:00:00+00:00", *skipped]
 
 
 @pytest.mark.airflow
-@pytest.mark.parametrize(
-    "at",
-    points("watermarks.topic_watermarks:1", "control.append:1"),
-)
-def test_airflows_plan_task_dies_and_the_same_run_goes_on(
-    court: Court, airflow_site: Site, at: str
-) -> None:
-    """I4: a plan belongs to the run: run again it gets the same one, and lands it."""
+@pytest.mark.parametrize("at", points("watermarks.topic_watermarks:1", "control.append:1"))
+def test_i4_a_dag_run_keeps_a_killed_tasks_plan(court: Court, airflow_site: Site, at: str) -> None:
     only_ingest = dag_run("quality|publish")
     airflow_site.crash(only_ingest, at)
     fill(airflow_site.bootstrap, airflow_site.topic)
@@ -728,17 +688,14 @@ def test_airflows_plan_task_dies_and_the_same_run_goes_on(
     ledger = airflow_site.lake.ledger
     assert sorted(ledger.plans) == [1]
     assert len(ledger.plans[1].requesters) == 1
-    land_what_is_open(airflow_site)
-    settled(court, airflow_site)
+    land_open_and_unread(airflow_site)
+    assert_settled(court, airflow_site)
 
 
 @pytest.mark.airflow
 @pytest.mark.faults
 @pytest.mark.parametrize("at", points("table.append:1", "quality.check:1", "quality.record:1"))
-def test_airflows_spark_job_dies_and_the_same_run_goes_on(
-    court: Court, airflow_site: Site, at: str
-) -> None:
-    """I4: the task fails with its driver, and the whole run done again ends well."""
+def test_i4_a_dag_run_completes_a_killed_job(court: Court, airflow_site: Site, at: str) -> None:
     with airflow_site.started(dag_run(), fail_at=at) as running:
         ended = running.wait()
     assert kill_message(at) in ended.printed, ended.printed
@@ -746,5 +703,5 @@ def test_airflows_spark_job_dies_and_the_same_run_goes_on(
     fill(airflow_site.bootstrap, airflow_site.topic)
     airflow_site.run(dag_run())
     assert sorted(airflow_site.lake.ledger.plans) == [1]
-    land_what_is_open(airflow_site)
-    settled(court, airflow_site)
+    land_open_and_unread(airflow_site)
+    assert_settled(court, airflow_site)

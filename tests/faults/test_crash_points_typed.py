@@ -1,7 +1,6 @@
-"""Whole processes that decode and merge: killed at their steps, and run again.
+"""Processes that decode and merge are killed at their steps and run again.
 
-Every step of a decoder is in tests/typed/test_decoder_crashes.py, in one process; these show
-that nothing of it hangs on the process.
+tests/typed/test_decoder_crashes.py kills every step of a decoder in one process.
 """
 
 from __future__ import annotations
@@ -48,20 +47,20 @@ _COUNT = {"type": "record", "name": "Count", "fields": [{"name": "n", "type": "l
 
 @pytest.fixture
 def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Site:
-    """Records have landed that can be decoded, and some that cannot."""
-    made = Site(
+    """Return a pipeline with landed records, some of which cannot be decoded."""
+    site = Site(
         home=tmp_path,
         bootstrap=broker.bootstrap,
         topic=topic(partitions=2),
         session=spark,
         more=_DECODE,
     )
-    land(made, 0)
-    return made
+    land(site, 0)
+    return site
 
 
 def land(site: Site, first: int) -> None:
-    """Produce twenty records, numbered from one on, and land them."""
+    """Produce and land twenty records, numbered from `first`."""
     records = [
         Record(value=value(first + n), key=b"k%d" % (n % 7), partition=n % 2) for n in range(20)
     ]
@@ -70,14 +69,14 @@ def land(site: Site, first: int) -> None:
 
 
 def value(number: int) -> bytes | None:
-    """Every fifth cannot be decoded, and every sixth is a deletion."""
+    """Return the value of a record: every fifth is invalid, some are null."""
     if number % 5 == 4:
         return b"no"
     return None if number % 6 == 3 else b'{"n": %d}' % number
 
 
 def rows(site: Site, target: str) -> list[dict[str, Any]]:
-    """Rows of a table, by place."""
+    """Return the rows of a table by partition and offset."""
     found: list[dict[str, Any]] = pa.table(
         DeltaTable(site.app.layout.data_table(target)).scan()
     ).to_pylist()
@@ -85,36 +84,34 @@ def rows(site: Site, target: str) -> list[dict[str, Any]]:
 
 
 def plan_decoding(site: Site) -> Plan:
-    """The next plan of the typed table."""
     plan = site.app.pipeline("events").decoder.plan().plan
     assert plan is not None
     return plan
 
 
 def decode(site: Site) -> None:
-    """Decode in this process what is left."""
+    """Decode all remaining rows in this process."""
     while (plan := site.app.pipeline("events").decoder.plan().plan) is not None:
         site.app.pipeline("events@typed").executor.execute(plan.sequence)
 
 
-def settled(court: Court, site: Site) -> None:
-    """Bronze is the log; each of its rows is decoded, or in quarantine, once."""
+def assert_settled(court: Court, site: Site) -> None:
+    """Check that each bronze row equals the log and is decoded or quarantined once."""
     court.judge(site.lake)
-    left = {(row["partition"], row["offset"]): row["value"] for row in site.lake.rows()}
+    remaining = {(row["partition"], row["offset"]): row["value"] for row in site.lake.rows()}
     for row in rows(site, "silver/events"):
-        payload = left.pop((row["partition"], row["offset"]))
+        payload = remaining.pop((row["partition"], row["offset"]))
         assert row["value"] == (None if payload is None else json.loads(payload))
     for row in rows(site, "silver/events_quarantine"):
         if row["closed_by"] is None:
-            assert left.pop((row["partition"], row["offset"])) == row["value"] == b"no"
-    assert left == {}
-    waiting = site.app.pipeline("events").decoder.backlog()
-    assert set(waiting.as_record().values()) == {0}
+            assert remaining.pop((row["partition"], row["offset"])) == row["value"] == b"no"
+    assert remaining == {}
+    backlog = site.app.pipeline("events").decoder.backlog()
+    assert set(backlog.as_record().values()) == {0}
     site.app.pipeline("events@typed").verify().check()
 
 
 def landings(site: Site, plan: Plan) -> int:
-    """How many commits of the typed table carry the plan's fingerprint."""
     commits = DeltaTable(site.app.layout.data_table("silver/events")).history()
     return sum(plan.fingerprint in (commit.get("userMetadata") or "") for commit in commits)
 
@@ -123,56 +120,51 @@ def landings(site: Site, plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("at", points("control.append:1", "control.append:2"))
-def test_a_decoder_dies_planning(court: Court, site: Site, at: str) -> None:
-    """I2: the next one makes the plan, or takes over the one that was recorded."""
+def test_i2_a_killed_decode_leaves_one_plan(court: Court, site: Site, at: str) -> None:
     command = site.tidemark("decode", "events", "--master=local[2]")
     site.crash(command, at)
     site.run(command)
     assert sorted(site.app.control.ledger("events@typed").plans) == [1]
-    settled(court, site)
+    assert_settled(court, site)
 
 
-@pytest.mark.parametrize(
-    "at",
-    points("sink.write:1", "table.append:1", "control.append:1"),
-)
-def test_a_decoders_driver_dies_and_runs_again(court: Court, site: Site, at: str) -> None:
-    """I1, I4: what was decoded is found decoded, and quarantined records are there once."""
+@pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
+def test_i1_i4_a_killed_decoder_decodes_once(court: Court, site: Site, at: str) -> None:
     plan = plan_decoding(site)
     driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
     site.crash(driver, at)
     site.run(driver)
-    settled(court, site)
+    assert_settled(court, site)
     assert landings(site, plan) == 1
 
 
 @pytest.mark.faults
-def test_two_decoders_of_one_plan_at_the_same_time(court: Court, site: Site) -> None:
-    """I4: one is stopped with its files written, the other lands them, and the first goes on."""
+def test_two_concurrent_decoders_of_one_plan_land_it_once(court: Court, site: Site) -> None:
+    """I4. The first is stopped after it has written its files."""
     plan = plan_decoding(site)
     driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
     typed = Path(site.app.layout.data_table("silver/events"))
     with site.started(driver) as first:
         wait_until(lambda: list(typed.glob("*/*.parquet")))
-        tell(first, signal.SIGSTOP)
+        send_signal(first, signal.SIGSTOP)
         assert landings(site, plan) == 0
         site.run(driver)
-        tell(first, signal.SIGCONT)
+        send_signal(first, signal.SIGCONT)
         ended = first.wait()
     assert ended.code == 0, ended.printed
-    settled(court, site)
+    assert_settled(court, site)
     assert landings(site, plan) == 1
 
 
-def tell(running: Running, number: signal.Signals) -> None:
-    """Send a signal to all of a session."""
+def send_signal(running: Running, number: signal.Signals) -> None:
+    """Send a signal to all processes of a session."""
     for pid in running.members():
         os.kill(pid, number)
 
 
 @pytest.mark.registry
 @pytest.mark.parametrize("at", points("schemas.keep:1"))
-def test_a_decoder_dies_keeping_what_the_registry_has_said(
+def test_i1_a_decoder_killed_while_storing_a_schema_stores_it_once(
     spark: SparkSession,
     broker: BrokerStatus,
     topic: TopicFactory,
@@ -180,7 +172,6 @@ def test_a_decoder_dies_keeping_what_the_registry_has_said(
     registry: Registry,
     at: str,
 ) -> None:
-    """I1: the schema is kept once, and every record is decoded with it."""
     site = Site(
         home=tmp_path,
         bootstrap=broker.bootstrap,
@@ -199,16 +190,15 @@ def test_a_decoder_dies_keeping_what_the_registry_has_said(
     site.run(command)
     assert [row["value"] for row in rows(site, "silver/events")] == [{"n": n} for n in range(9)]
     assert [row["offset"] for row in rows(site, "silver/events_quarantine")] == [9]
-    kept = pa.table(DeltaTable(site.app.layout.schema_table).scan()).to_pylist()
-    assert [row["schema_id"] for row in kept] == [schema]
+    schemas = pa.table(DeltaTable(site.app.layout.schema_table).scan()).to_pylist()
+    assert [row["schema_id"] for row in schemas] == [schema]
 
 
 # -- upsert table --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", points("merger.merge:1"))
-def test_a_merge_dies_and_is_done_again(court: Court, site: Site, at: str) -> None:
-    """The table is what the typed rows say, and what was merged is not merged once more."""
+def test_a_killed_merge_is_completed_once_when_repeated(court: Court, site: Site, at: str) -> None:
     decode(site)
     assert site.app.pipeline("events@upsert").merge() is not None
     land(site, 20)
@@ -229,4 +219,4 @@ def test_a_merge_dies_and_is_done_again(court: Court, site: Site, at: str) -> No
     }
     assert found == expected
     assert len(rows(site, "silver/events_latest")) == len(expected) < len(newest)
-    settled(court, site)
+    assert_settled(court, site)

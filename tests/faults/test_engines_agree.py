@@ -225,7 +225,7 @@ def plan_not_landed(site: Site) -> str:
 
 def unknown_pipeline(_: Site) -> str:
     """No spec has the name."""
-    return "ingest nobody"
+    return "ingest unknown"
 
 
 def no_typed_table(site: Site) -> str:
@@ -254,7 +254,7 @@ def site(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Site:
-    """Return the pipeline with a suite without rules."""
+    """Return the pipeline, with a suite without rules."""
     name = topic()
     values = [b'{"n": 1, "name": "a"}'] * 8 + [b"broken", b'{"n": "canary"}']
     produce_records(broker.bootstrap, name, [Record(key=b"k", value=v) for v in values])
@@ -264,10 +264,10 @@ def site(
     for part in ("jobs", ".tidemark", "include/jvm"):
         (project / part).symlink_to(PROJECT / part)
     monkeypatch.setenv("TIDEMARK_PROJECT", str(project))
-    made = Site(tmp_path, name, admin, by_submit, monkeypatch)
-    made.spec()
-    made.suite({})
-    return made
+    site = Site(tmp_path, name, admin, by_submit, monkeypatch)
+    site.spec()
+    site.suite({})
+    return site
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: each.__name__)

@@ -1,4 +1,4 @@
-"""Each fence is removed in turn, and a test must fail."""
+"""Tests that removing each fence makes a test fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MARKERS = {marker.name: marker for marker in markers()}
 
 
 def _fast() -> str:
-    """The expression over markers with which `make check` selects tests."""
+    """Return the expression over markers with which `make check` selects tests."""
     (found,) = re.findall(r"^FAST := (.+)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
     return str(found)
 
@@ -71,13 +71,12 @@ def _each(fence: Fence) -> object:
 
 @pytest.mark.parametrize("fence", [_each(fence) for fence in FENCES])
 def test_a_removed_fence_is_noticed(fence: Fence, tmp_path: Path) -> None:
-    """A test fails by what it asserts."""
     check_noticed(fence, tmp_path)
 
 
 @pytest.mark.e2e
 def test_a_fence_without_a_test_is_reported(tmp_path: Path) -> None:
-    """The tests of planning pass although nothing keeps an abandoned plan from landing."""
+    """The tests of planning do not cover this fence."""
     missed = Fence(
         marker="abandoned-plan-is-fenced",
         keeps="I4",
@@ -89,16 +88,14 @@ def test_a_fence_without_a_test_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_the_tests_pass_where_no_fence_is_removed(tmp_path: Path) -> None:
-    """Otherwise a failure would not show what a fence does."""
+def test_the_selected_tests_pass_without_a_mutation(tmp_path: Path) -> None:
     some = ("tests/core/test_plan_rules.py", "tests/ingest/test_executor.py")
     outcome = run_tests(("-m", _fast(), *some), tmp_path)
     assert (outcome.code, outcome.failed) == (0, ()), outcome.output
     assert outcome.passed
 
 
-def test_a_program_that_breaks_is_not_noticed() -> None:
-    """An entry that uses a name that is gone raises NameError, whatever the tests check."""
+def test_an_error_of_broken_mutated_code_does_not_count_as_noticed() -> None:
     assert Outcome(code=1, failed=("AssertionError: assert 1 == 2",)).has_noticed
     assert not Outcome(code=1, failed=("NameError: name 'gone' is not defined",)).has_noticed
     assert not Outcome(code=1, errors=("KafkaUnavailable: no broker",)).has_noticed
@@ -110,7 +107,6 @@ def test_a_program_that_breaks_is_not_noticed() -> None:
 
 
 def test_every_marker_has_one_entry() -> None:
-    """And every entry has one marker."""
     names = Counter(marker.name for marker in markers())
     entries = Counter(fence.marker for fence in FENCES)
     assert not names - entries, "markers without an entry in tests/faults/fences.py, or used twice"
@@ -119,7 +115,6 @@ def test_every_marker_has_one_entry() -> None:
 
 @pytest.mark.parametrize("fence", FENCES, ids=lambda fence: fence.marker)
 def test_the_operation_fits_the_marked_place(fence: Fence) -> None:
-    """It is applied, changes the module, and the result compiles."""
     assert fence.marker in MARKERS, f"no comment `# fence: {fence.marker}` in the package"
     marker = MARKERS[fence.marker]
     try:
@@ -129,12 +124,12 @@ def test_the_operation_fits_the_marked_place(fence: Fence) -> None:
     compile(mutated, marker.file, "exec")
     if isinstance(fence.operation, Replace):
         used, bound = _names(fence.operation.expression)
-        known = set.union(*_names(marker.file.read_text()), dir(builtins), {"original"})
-        assert used - bound <= known, "a name that the module does not have"
+        names = set.union(*_names(marker.file.read_text()), dir(builtins), {"original"})
+        assert used - bound <= names, "a name that the module does not have"
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
-    """The names and the attributes of `self` that a text reads, and the names that it binds."""
+    """Return the names and attributes of `self` that a text reads, and the names that it binds."""
     used, bound = set[str](), set[str]()
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -150,7 +145,6 @@ def _names(source: str) -> tuple[set[str], set[str]]:
 
 
 def test_the_sample_has_one_fence_of_each_invariant() -> None:
-    """None of them needs Kafka or Spark."""
     sampled = {fence.marker: fence.keeps for fence in FENCES if fence.marker in SAMPLE}
     assert sampled == SAMPLE
     assert not any(fence.real for fence in FENCES if fence.marker in SAMPLE)
@@ -208,7 +202,6 @@ APPLIED: dict[str, tuple[Operation, str, str]] = {
 
 @pytest.mark.parametrize("case", APPLIED)
 def test_an_operation_changes_the_marked_place(case: str) -> None:
-    """It changes that place alone."""
     operation, before, after = APPLIED[case]
     ((_, line),) = marks(before)
     assert ast.unparse(mutate(before, line, operation)) == ast.unparse(ast.parse(after))
@@ -227,14 +220,12 @@ def test_an_operation_changes_the_marked_place(case: str) -> None:
     ],
 )
 def test_an_operation_that_does_not_fit_is_refused(operation: Operation, source: str) -> None:
-    """Also one that changes nothing."""
     ((_, line),) = marks(source)
     with pytest.raises(UnfitOperation):
         mutate(source, line, operation)
 
 
 def test_a_marker_is_a_comment_with_a_name_in_kebab_case() -> None:
-    """Text in a string is not a marker."""
     source = 'x = "# fence: text"\ny = 1  # fence: a-name\n'
     assert list(marks(source)) == [("a-name", 2)]
 
@@ -243,7 +234,7 @@ def test_a_marker_is_a_comment_with_a_name_in_kebab_case() -> None:
     "comment",
     ["# fence: No_Name", "#fence: a-name", "# Fence: a-name", "# fence: a-name, and more"],
 )
-def test_a_comment_that_looks_like_a_marker_is_refused(comment: str) -> None:
-    """Otherwise no test would try its guard."""
+def test_a_comment_that_resembles_a_marker_is_refused(comment: str) -> None:
+    """No test would remove its guard."""
     with pytest.raises(ValueError, match="its-name"):
         list(marks(f"x = 1  {comment}"))

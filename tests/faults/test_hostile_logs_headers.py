@@ -1,4 +1,4 @@
-"""Hostile logs: header names that are not text, and whatever else one record can hold."""
+"""Hostile logs: header names that are not UTF-8, many headers, compression, large records."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _ANY_TIME = {
     "retention.ms": "-1",
 }
 NAMES = [b"\xff\xfe", b"\xed\xa0\x80", b"a\x00b", b"", b"\xef\xbf\xbd", b"\x01\x1f\x7f", b"name"]
-"""Not UTF-8 twice, a zero byte, nothing, U+FFFD itself, control characters, and a usual one."""
+"""Two names that are not UTF-8, a zero byte, empty, U+FFFD, control characters, a usual name."""
 READ = ["\ufffd\ufffd", "\ufffd", "a\x00b", "", "\ufffd", "\x01\x1f\x7f", "name"]
-"""The same as Kafka's Java client decodes them."""
+"""The same names as Kafka's Java client decodes them."""
 
 
 @pytest.mark.parametrize("timestamp_ms", [1_767_225_600_000, 2**63 - 1, -62_135_596_800_000])
 def test_header_names_that_are_not_utf8_land_as_java_reads_them(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, timestamp_ms: int
 ) -> None:
-    """Values and all else stay; `verify` compares the rest, and counts what it cannot compare."""
+    """`verify` compares the rest of the record and counts headers that it cannot compare."""
     pipeline = lake.of(topic(config=_ANY_TIME))
     for name in NAMES:
         headers = ((name, b"1"), (b"other", None), (name, b"\xff"))
@@ -40,7 +40,7 @@ def test_header_names_that_are_not_utf8_land_as_java_reads_them(
     rows = sorted(lake.rows(), key=lambda row: row["offset"])
     expected = list(READ)
     if timestamp_ms == 2**63 - 1 or timestamp_ms < 0:
-        # Rows of the driver: librdkafka ends a name at a zero byte.
+        # The driver writes these rows, and librdkafka ends a name at a zero byte.
         expected[2] = "a"
     assert [[(h["key"], h["value"]) for h in row["headers"]] for row in rows] == [
         [(name, b"1"), ("other", None), (name, b"\xff")] for name in expected
@@ -50,10 +50,10 @@ def test_header_names_that_are_not_utf8_land_as_java_reads_them(
     assert [each.headers_unread for each in done.partitions] == [2]
 
 
-def test_such_a_header_stops_neither_the_status_nor_the_next_run(
+def test_status_and_next_run_read_records_with_header_names_that_are_not_utf8(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The status reads the first record that waits, the next run the last one that landed."""
+    """The status reads the first unread record, the next run the last landed one."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 1)
     pipeline.run("test")
@@ -66,10 +66,9 @@ def test_such_a_header_stops_neither_the_status_nor_the_next_run(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_batches_of_each_codec_land(
+def test_compressed_batches_with_many_headers_land(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, codec: str
 ) -> None:
-    """With many headers, and without key and value."""
     pipeline = lake.of(topic())
     settings = producer_settings({"bootstrap.servers": broker.bootstrap})
     producer = Producer({**settings, "compression.type": codec})
@@ -85,7 +84,7 @@ def test_batches_of_each_codec_land(
 def test_a_record_of_50_mb_lands(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """More than a fetch, by either reader, and more than Kafka's default for a partition."""
+    """The record is larger than a fetch of either reader."""
     limit = 60_000_000
     pipeline = lake.of(topic(config={"max.message.bytes": str(limit)}))
     settings = producer_settings({"bootstrap.servers": broker.bootstrap})

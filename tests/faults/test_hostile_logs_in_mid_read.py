@@ -1,4 +1,4 @@
-"""Hostile logs: what happens to the log while Spark is in the middle of a fetch."""
+"""Hostile logs: changes of the log while Spark is in the middle of a fetch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture
 def admin(proxied: ProxiedBroker) -> AdminClient:
-    """An admin client that the proxy does not disturb."""
+    """Return an admin client that bypasses the proxy."""
     return AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
 
 
 @pytest.fixture
 def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest) -> Lake:
-    """A pipeline that reads 12 MB through the proxy."""
+    """Return a pipeline that reads 12 MB through the proxy."""
     impatient = ImpatientLake(
         session=lake.session, root=lake.root, connection={"bootstrap.servers": proxied.bootstrap}
     )
@@ -37,10 +37,9 @@ def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest)
 
 
 @pytest.mark.faults
-def test_i1_a_log_that_grows_in_mid_read(
+def test_i4_i1_records_and_partitions_added_during_the_read_wait_for_the_next_plan(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
 ) -> None:
-    """I4: the plan lands as it was planned; new records and partitions are the next plan's."""
     name = pipeline.spec.topic
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, _):
@@ -53,14 +52,10 @@ def test_i1_a_log_that_grows_in_mid_read(
     assert court.judge(pipeline).records == 29
 
 
-def test_s7_retention_in_mid_read(
+def test_s7_retention_during_the_read_is_a_lost_range_and_writes_nothing(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
 ) -> None:
-    """I7: records that were to be read are gone: a named error, no row, nothing recorded.
-
-    The next run names the lost range. The operator gives the plan up and accepts the loss; what is
-    left lands, and the loss is exactly what Kafka deleted (docs/runbook.md, LostRange).
-    """
+    """I7. The steps after the error are those of docs/runbook.md (LostRange)."""
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, _):
         delete_records(admin, pipeline.spec.topic, 20)
@@ -80,25 +75,23 @@ def test_s7_retention_in_mid_read(
 
 
 @pytest.mark.faults
-def test_s7_retention_in_mid_read_of_what_was_fetched_already(
+def test_i1_s7_records_deleted_by_retention_after_their_fetch_land(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
 ) -> None:
-    """I1: only what Spark has is gone, so the plan lands whole: Kafka's loss is not the table's."""
     name = pipeline.spec.topic
-    seen = read_all(proxied.direct, name)
+    records = read_all(proxied.direct, name)
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, _):
         delete_records(admin, name, 2)
     assert running.result().landing.records == 24
-    court.count(compare(pipeline.rows(), seen, plan.topic_id))
+    court.count(compare(pipeline.rows(), records, plan.topic_id))
     assert pipeline.committed() == {0: 24}
 
 
 @pytest.mark.faults
-def test_i7_topic_deleted_in_mid_read(
+def test_i7_a_topic_deleted_during_the_read_raises_topic_missing(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient
 ) -> None:
-    """A named error, no row, nothing recorded; the next run says that the topic is missing."""
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, _):
         delete_topic(admin, pipeline.spec.topic)
@@ -107,13 +100,13 @@ def test_i7_topic_deleted_in_mid_read(
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
 
 
-# -- made again ----------------------------------------------------------------------------------
+# -- recreated -----------------------------------------------------------------------------------
 
 
-def make_another(
+def error_of_recreation_during_the_read(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, plan: Plan, records: int
 ) -> TidemarkError:
-    """Execute a plan while its topic is made again with so many other records; how it fails."""
+    """Return the error of a plan whose topic is recreated with other records during the read."""
     other = [Record(value=b"another" * 70_000)] * records
     with in_mid_read(pipeline, plan, proxied) as (running, _):
         make_again(admin, proxied.direct, pipeline.spec.topic)
@@ -123,30 +116,29 @@ def make_another(
     return caught.value
 
 
-def test_s5_topic_deleted_and_recreated_in_mid_read_with_fewer_records(
+def test_i7_s5_a_topic_recreated_with_fewer_records_during_the_read_writes_nothing(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient
 ) -> None:
-    """I7: the reader finds no such offset: no row, nothing recorded, and the error names it."""
     plan = pipeline.plan("test")
-    assert isinstance(make_another(pipeline, proxied, admin, plan, 12), TopicRecreated)
+    assert isinstance(
+        error_of_recreation_during_the_read(pipeline, proxied, admin, plan, 12), TopicRecreated
+    )
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
 
 
-def test_s5_topic_deleted_and_recreated_in_mid_read_with_more_records(
+def test_s5_a_topic_recreated_with_more_records_during_the_read_writes_nothing(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
 ) -> None:
-    """I1: Kafka gives the new topic's records for the old offsets; none of them is committed.
-
-    The same error comes again until a person decides. Then the plan is given up, the new
-    incarnation accepted, and its records land, once.
-    """
+    """I1. Kafka returns records of the new topic for the planned offsets."""
     plan = pipeline.plan("test")
-    assert isinstance(make_another(pipeline, proxied, admin, plan, 48), TopicRecreated)
+    assert isinstance(
+        error_of_recreation_during_the_read(pipeline, proxied, admin, plan, 48), TopicRecreated
+    )
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
     with pytest.raises(TopicRecreated):
         pipeline.ingest.execute(pipeline.plan("the next run").sequence)
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
     pipeline.abandon.abandon(plan.sequence, "operator", "its topic is gone")
-    pipeline.decisions.new_incarnation("operator", "made again on purpose")
+    pipeline.decisions.new_incarnation("operator", "recreated on purpose")
     assert pipeline.run("the new topic").landing.records == 48
     assert court.judge(pipeline).records == 48

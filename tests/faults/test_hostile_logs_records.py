@@ -1,4 +1,4 @@
-"""Hostile logs: records that are hard to carry, for their offset, time, size or lack of content."""
+"""Hostile logs: records with unusual content, timestamps, sizes and offsets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-# -- nothing is not empty ------------------------------------------------------------------------
+# -- null and empty ------------------------------------------------------------------------------
 
-AWKWARD = [
+EDGE_CASES = [
     Record(key=None, value=None),
     Record(key=b"", value=b""),
     Record(key=b"tombstone", value=None),
@@ -40,15 +40,14 @@ AWKWARD = [
 ]
 
 
-def test_s4_null_keys_tombstones_and_headers_with_null_values_and_repeated_names(
+def test_s4_null_and_empty_keys_values_and_headers_land_exactly(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Absent and empty keys, values and headers are told apart; order and names stay."""
     pipeline = lake.of(topic())
-    produce_records(broker.bootstrap, pipeline.spec.topic, AWKWARD)
+    produce_records(broker.bootstrap, pipeline.spec.topic, EDGE_CASES)
     pipeline.run("test")
-    assert court.judge(pipeline).records == len(AWKWARD)
-    assert [(r.key, r.value, r.headers) for r in lake.judged()] == [r[:3] for r in AWKWARD]
+    assert court.judge(pipeline).records == len(EDGE_CASES)
+    assert [(r.key, r.value, r.headers) for r in lake.judged()] == [r[:3] for r in EDGE_CASES]
 
 
 # -- time ----------------------------------------------------------------------------------------
@@ -56,10 +55,10 @@ def test_s4_null_keys_tombstones_and_headers_with_null_values_and_repeated_names
 TIMES_MS = [-1, -86_400_001, 1, 1_767_225_600_999, 4_102_444_800_001]
 
 
-def test_s4_timestamps_of_minus_one_and_of_any_millisecond(
+def test_s4_timestamps_of_minus_one_and_of_any_millisecond_land_exactly(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """-1 is what Kafka has for a record without a time; it stays -1 and becomes no other time."""
+    """-1 is Kafka's value for a record without a timestamp."""
     anytime = {"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"}
     pipeline = lake.of(topic(config=anytime))
     records = [Record(timestamp_ms=time_ms) for time_ms in TIMES_MS]
@@ -69,10 +68,9 @@ def test_s4_timestamps_of_minus_one_and_of_any_millisecond(
     assert [record.timestamp_ms for record in lake.judged()] == TIMES_MS
 
 
-def test_s4_log_append_time_is_told_from_the_time_of_producers(
+def test_s4_log_append_time_lands_with_its_timestamp_type(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """The broker's time replaces the producer's, and the type is kept with it."""
     pipeline = lake.of(topic(config={"message.timestamp.type": "LogAppendTime"}))
     produce_records(broker.bootstrap, pipeline.spec.topic, [Record(timestamp_ms=1)] * 3)
     pipeline.run("test")
@@ -88,10 +86,10 @@ BATCH_OVERHEAD = 74
 """Bytes of a record batch around one value of some MiB without key and headers."""
 
 
-def test_records_of_a_mebibyte_and_of_the_topics_maximum(
+def test_records_up_to_the_topics_maximum_size_land(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Up to the last byte that the broker takes, and more than the reader fetches at a time."""
+    """They are larger than a fetch of the reader."""
     limit = 6 * MIB
     pipeline = lake.of(topic(config={"max.message.bytes": str(limit)}))
     name = pipeline.spec.topic
@@ -120,9 +118,9 @@ START = 2**31 - 8
 
 @pytest.fixture
 def old_log(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
-    """A broker of this test's own, whose topic `old` begins at offset 2^31 - 8 in partition 0.
+    """Start a broker whose topic `old` begins at offset 2^31 - 8 in partition 0.
 
-    The name of an empty partition's segment is its first offset: it is renamed while nobody looks.
+    The name of an empty partition's segment is its first offset; it is renamed between two starts.
     """
     config = BrokerConfig(home=tmp_path / "broker", jars=layout.kafka_jars, heap_mb=256)
     embedded = Broker(config)
@@ -142,10 +140,10 @@ def old_log(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
         embedded.stop()
 
 
-def test_s4_offsets_past_two_to_the_31st(
+def test_s4_offsets_past_two_to_the_31st_land_exactly(
     old_log: BrokerStatus, spark: SparkSession, tmp_path: Path, court: Court
 ) -> None:
-    """64 bits everywhere: plan, Spark, table, file statistics, control table, and a range after."""
+    """Covers plan, Spark, table, file statistics and control table."""
     lake = Lake(
         session=spark,
         root=tmp_path / "lake",
@@ -174,7 +172,7 @@ def test_s4_offsets_past_two_to_the_31st(
 
 
 def statistics(pipeline: Lake) -> list[tuple[int, int]]:
-    """Smallest and largest offset of each file, as the table's log has them."""
+    """Return the smallest and largest offset of each file in the table's log."""
     import pyarrow as pa
 
     actions = pa.table(DeltaTable(pipeline.uri).get_add_actions(flatten=True)).to_pylist()

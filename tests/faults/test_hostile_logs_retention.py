@@ -1,4 +1,4 @@
-"""Hostile logs: compaction, its tombstones, and records that retention removed."""
+"""Hostile logs: compaction, tombstones, and records deleted by retention."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture
 def eager_cleaner(admin: AdminClient) -> Iterator[None]:
-    """The log cleaner looks every 100 ms for something to do instead of every 15 s."""
+    """Let the log cleaner look for work every 100 ms instead of every 15 s."""
     (node,) = admin.describe_cluster().result(timeout=30).nodes
 
     def alter(operation: AlterConfigOpType, value: str | None) -> None:
@@ -50,25 +50,20 @@ def eager_cleaner(admin: AdminClient) -> Iterator[None]:
 
 
 def of_keys(*keys: str, value: bytes | None = b"value") -> list[Record]:
-    """One record for each key."""
     return [Record(key=key.encode(), value=value) for key in keys]
 
 
-def test_s6_compaction_gaps_are_gaps(
+def test_s6_compacted_offsets_are_gaps_and_tombstones_are_records(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
 ) -> None:
-    """I1: offsets that the cleaner took are counted as gaps; a tombstone is a record.
-
-    Every plan is cut after four offsets, so that ranges begin and end in gaps and one has nothing
-    but gaps.
-    """
+    """I1. Ranges of four offsets begin and end in gaps, and one has only gaps."""
     pipeline = lake.of(topic(config=COMPACTED), records_per_run=4)
     name = pipeline.spec.topic
     # 0-5 and 7 are superseded; 6, 8 and the tombstone at 9 are the last of their keys.
     old = [*of_keys("a", "b", "c", "a", "b", "c", "a", "b", "b"), *of_keys("c", value=None)]
     produce_rolled(broker.bootstrap, name, old, of_keys("d"))
-    left = wait_for_compaction(broker.bootstrap, name, {6, 8, 9, 10})
-    assert [(r.key, r.value is None) for r in left] == [
+    remaining = wait_for_compaction(broker.bootstrap, name, {6, 8, 9, 10})
+    assert [(r.key, r.value is None) for r in remaining] == [
         (b"a", False),
         (b"b", False),
         (b"c", True),
@@ -88,10 +83,9 @@ def test_s6_compaction_gaps_are_gaps(
 
 
 @pytest.mark.faults
-def test_s6_tombstones_that_compaction_removed_are_gaps(
+def test_s6_tombstones_removed_by_compaction_are_gaps(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
 ) -> None:
-    """With no time to live a tombstone goes when the cleaner comes by again; the range stays."""
     config = {**COMPACTED, "delete.retention.ms": "0"}
     pipeline = lake.of(topic(config=config))
     name = pipeline.spec.topic
@@ -107,13 +101,10 @@ def test_s6_tombstones_that_compaction_removed_are_gaps(
 
 
 @pytest.mark.faults
-def test_s6_compaction_between_plan_and_landing(
+def test_s6_records_left_by_compaction_between_plan_and_landing_land(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
 ) -> None:
-    """I4: the range stays as planned, and what a reader still sees of it lands.
-
-    A landed record stays in the table when the cleaner takes it from Kafka afterwards.
-    """
+    """I4. A landed record stays in the table when compaction removes it from Kafka."""
     pipeline = lake.of(topic(config=COMPACTED))
     name = pipeline.spec.topic
     produce_rolled(broker.bootstrap, name, of_keys("a", "b"), [], [])
@@ -135,10 +126,9 @@ def test_s6_compaction_between_plan_and_landing(
 # -- retention -----------------------------------------------------------------------------------
 
 
-def test_s7_records_deleted_between_plan_and_landing_are_a_lost_range(
+def test_i7_s7_records_deleted_between_plan_and_landing_are_a_lost_range(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
-    """I7: the offsets are named, nothing is written, nothing is skipped."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)
@@ -154,10 +144,7 @@ def test_s7_records_deleted_between_plan_and_landing_are_a_lost_range(
 def test_s7_records_deleted_before_the_plan_are_a_lost_range(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:
-    """I3: also when everything that was unread is gone and the log looks empty.
-
-    The other partition waits for the decision, and is read after it.
-    """
+    """I3. All unread records of one partition are deleted; the other one waits."""
     pipeline = lake.of(topic(partitions=2))
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 2)
@@ -173,15 +160,15 @@ def test_s7_records_deleted_before_the_plan_are_a_lost_range(
     pipeline.decisions.accept_loss((), "operator", "test")
     assert pipeline.run("third").landing.records == 3
     assert pipeline.committed() == {0: 5, 1: 3}
-    left = [row for row in pipeline.rows() if row["partition"] == 1]
-    topic_id = left[0]["topic_id"]
-    court.count(judge(left, broker.bootstrap, name, topic_id, ranges={1: (0, 3)}))
+    rows = [row for row in pipeline.rows() if row["partition"] == 1]
+    topic_id = rows[0]["topic_id"]
+    court.count(judge(rows, broker.bootstrap, name, topic_id, ranges={1: (0, 3)}))
 
 
-def test_s7_records_deleted_after_their_landing_are_nobodys_loss(
+def test_s7_records_deleted_after_their_landing_are_not_a_lost_range(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:
-    """The low watermark at the committed offset, and no further: the next run goes on."""
+    """The low watermark equals the committed offset."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)

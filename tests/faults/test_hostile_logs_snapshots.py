@@ -1,4 +1,4 @@
-"""Hostile logs: a broker with a disk restored from a snapshot, with its leader epochs."""
+"""Hostile logs: a broker whose disk, with its leader epochs, was restored from a snapshot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class OwnBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Its address, the same after each start."""
         return self.broker.status().bootstrap
 
     def snapshot(self) -> None:
@@ -52,7 +51,7 @@ class OwnBroker:
         shutil.copytree(self.data, self.copy)
         self.broker.start()
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Replace the data folder by its copy: records, leader epochs, metadata."""
         self.broker.stop()
         shutil.rmtree(self.data)
@@ -62,7 +61,6 @@ class OwnBroker:
 
 @pytest.fixture
 def own(layout: Layout, tmp_path: Path) -> Iterator[OwnBroker]:
-    """A running broker, stopped at the end."""
     home = tmp_path / "broker"
     broker = Broker(BrokerConfig(home=home, jars=layout.kafka_jars, heap_mb=256))
     try:
@@ -73,12 +71,11 @@ def own(layout: Layout, tmp_path: Path) -> Iterator[OwnBroker]:
 
 
 def values(text: bytes, count: int) -> list[Record]:
-    """Records with these values."""
     return [Record(value=b"%s %d" % (text, number)) for number in range(count)]
 
 
-def put_right(lake: Lake, court: Court) -> int:
-    """Follow the errors' remedies until a run has nothing to do; two readers check the table."""
+def follow_fixes(lake: Lake, court: Court) -> int:
+    """Follow the fixes in errors until no run is left; return the number of errors."""
     refusals = 0
     for attempt in range(10):
         try:
@@ -92,18 +89,18 @@ def put_right(lake: Lake, court: Court) -> int:
             if not error.undo:
                 raise
             for number in error.undo:
-                lake.undo.undo(number, "ops", "the broker was put back")
+                lake.undo.undo(number, "ops", "the broker was restored")
     assert court.judge(lake).exact
     lake.verify.verify().check()
-    shown = lake.status()
-    assert (shown.problem, shown.lag) == (None, 0)
+    status = lake.status()
+    assert (status.problem, status.lag) == (None, 0)
     return refusals
 
 
-def test_i3_a_broker_put_back_from_a_snapshot_skips_no_record(
+def test_i3_no_record_is_skipped_after_a_broker_was_restored_from_a_snapshot(
     own: OwnBroker, spark: SparkSession, tmp_path: Path, court: Court
 ) -> None:
-    """Each way that offsets of landed records get other records, and what is no reason to stop."""
+    """Covers landed offsets with new records, and logs without a change."""
     admin = AdminClient({"bootstrap.servers": own.bootstrap, "log_level": 0})
     base = Lake(
         session=spark,
@@ -127,9 +124,9 @@ def test_i3_a_broker_put_back_from_a_snapshot_skips_no_record(
     for some in (skipped, equal, gap):
         some.run("after the snapshot")
     gap.undo.undo(1, "ops", "a gap below the cut")
-    between.plan("planned before the disk is put back")
+    between.plan("planned before the disk is restored")
 
-    own.put_back()
+    own.restore()
     assert isinstance(skipped.status().problem, EndBehindCommitted)
     for some, count in ((skipped, 40), (equal, 30), (gap, 40), (between, 40)):
         produce_records(own.bootstrap, some.spec.topic, values(b"new", count))
@@ -145,9 +142,9 @@ def test_i3_a_broker_put_back_from_a_snapshot_skips_no_record(
     assert skipped.rows() == before
 
     equal.undo.undo(1, "ops", "what the status names")
-    assert put_right(skipped, court) == 1
-    assert put_right(gap, court) == 1
-    assert put_right(equal, court) == 0
-    assert put_right(between, court) == 0
+    assert follow_fixes(skipped, court) == 1
+    assert follow_fixes(gap, court) == 1
+    assert follow_fixes(equal, court) == 0
+    assert follow_fixes(between, court) == 0
     produce_values(own.bootstrap, "quiet", 3)
-    assert put_right(quiet, court) == 0
+    assert follow_fixes(quiet, court) == 0

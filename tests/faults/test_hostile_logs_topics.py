@@ -1,4 +1,4 @@
-"""Hostile logs: topics deleted, made again, grown, or empty, at each moment of a run."""
+"""Hostile logs: deleted, recreated, extended and empty topics at each moment of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidemark.spec.ref import PipelineRef
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-# -- made again ----------------------------------------------------------------------------------
+# -- recreated -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
         pytest.param(9, id="with_more_records_than_before"),
     ],
 )
-def test_s5_a_topic_made_again_before_the_plan_is_refused(
+def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
     lake: Lake,
     broker: BrokerStatus,
     topic: TopicFactory,
@@ -40,10 +40,7 @@ def test_s5_a_topic_made_again_before_the_plan_is_refused(
     court: Court,
     records: int,
 ) -> None:
-    """I7: whether its log ends before the committed offset or after, it is another topic's log.
-
-    The operator accepts the new incarnation; the table then has both, told apart by topic id.
-    """
+    """I7. The table then has rows of both incarnations under their topic ids."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)
@@ -58,7 +55,7 @@ def test_s5_a_topic_made_again_before_the_plan_is_refused(
     assert (pipeline.version(), pipeline.committed()) == (version, {0: 5})
 
     old = pipeline.judged()
-    pipeline.decisions.new_incarnation("operator", "made again on purpose")
+    pipeline.decisions.new_incarnation("operator", "recreated on purpose")
     done = pipeline.run("third")
     assert (done.landing.records, done.plan.topic_id) == (records, caught.value.current_topic_id)
     rows: dict[str, list[dict[str, Any]]] = {topic_id: [], done.plan.topic_id: []}
@@ -71,14 +68,10 @@ def test_s5_a_topic_made_again_before_the_plan_is_refused(
 @pytest.mark.parametrize(
     "records", [5, 9], ids=["with_as_many_records", "with_more_records_than_before"]
 )
-def test_s5_a_topic_made_again_between_plan_and_landing_is_refused(
-    lake: Lake,
-    broker: BrokerStatus,
-    topic: TopicFactory,
-    admin: AdminClient,
-    records: int,
+def test_s5_a_topic_recreated_between_plan_and_landing_is_refused(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, records: int
 ) -> None:
-    """I7: the new topic has the planned offsets; Spark would have landed its records."""
+    """I7. The new topic has the planned offsets."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)
@@ -96,7 +89,6 @@ def test_s5_a_topic_made_again_between_plan_and_landing_is_refused(
 def test_i7_a_deleted_topic_is_missing_when_planning_and_when_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
-    """Without a new one under its name there is nothing to read, and nothing is written."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("test")
@@ -112,8 +104,7 @@ def test_i7_a_deleted_topic_is_missing_when_planning_and_when_landing(
 
 
 @pytest.mark.parametrize(
-    "start",
-    [pytest.param(StartPolicy.EARLIEST, marks=pytest.mark.faults), StartPolicy.LATEST],
+    "start", [pytest.param(StartPolicy.EARLIEST, marks=pytest.mark.faults), StartPolicy.LATEST]
 )
 def test_s10_partitions_added_between_runs_are_read_from_their_start(
     lake: Lake,
@@ -123,7 +114,7 @@ def test_s10_partitions_added_between_runs_are_read_from_their_start(
     court: Court,
     start: StartPolicy,
 ) -> None:
-    """I1: `latest` is about the first plan; what is in a new partition was never seen."""
+    """I1. The start policy `latest` applies to the first plan only."""
     pipeline = lake.of(topic(), start=start)
     name = pipeline.spec.topic
     pipeline.planner.plan("begin here")
@@ -137,10 +128,9 @@ def test_s10_partitions_added_between_runs_are_read_from_their_start(
     assert court.judge(pipeline).records == 7
 
 
-def test_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan(
+def test_i4_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:
-    """I4: the plan lands as it is; the next one takes the new partition from its start."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 2)
@@ -154,13 +144,10 @@ def test_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan(
     assert court.judge(pipeline).records == 5
 
 
-def test_s6_empty_partitions_are_no_matter(
+def test_s6_empty_partitions_are_read_once_they_have_records(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:
-    """Never written to, or emptied by retention before the first plan: nothing to read there.
-
-    An empty topic makes no plan and no table; partitions that fill later are read.
-    """
+    """A topic of empty partitions has no plan and no table."""
     pipeline = lake.of(topic(partitions=3))
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 4, partition=1)

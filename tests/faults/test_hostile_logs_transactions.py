@@ -1,4 +1,4 @@
-"""Hostile logs: transactions that were aborted, interleaved, left open, and their markers."""
+"""Hostile logs: aborted, interleaved and open transactions, and their markers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def values(lake: Lake) -> list[bytes | None]:
-    """The values of the table, by partition and offset."""
     return [record.value for record in lake.judged()]
 
 
-def accounted(done: ExecutionResult) -> list[tuple[int, int, int, int]]:
-    """Start, end, records, gaps of each range; a second reader has looked into every gap."""
+def counts(done: ExecutionResult) -> list[tuple[int, int, int, int]]:
+    """Return start, end, records and gaps of each range; no gap is unproven."""
     assert not any(c.unproven_gaps for c in done.landing.counts)
     return [(c.start, c.end, c.records, c.gaps) for c in done.landing.counts]
 
@@ -41,27 +40,23 @@ def accounted(done: ExecutionResult) -> list[tuple[int, int, int, int]]:
 # -- aborted and interleaved ---------------------------------------------------------------------
 
 
-def test_s6_aborted_transactions_are_gaps(
+def test_s6_aborted_records_and_markers_are_gaps(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Committed, aborted and plain records mixed: records and gaps add up to the range."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_committed(broker.bootstrap, name, [Record(value=b"a"), Record(value=b"b")])
     produce_aborted(broker.bootstrap, name, [Record(value=b"never")])
     produce_values(broker.bootstrap, name, 2)
-    assert accounted(pipeline.run("test")) == [(0, 7, 4, 3)]
+    assert counts(pipeline.run("test")) == [(0, 7, 4, 3)]
     assert court.judge(pipeline).records == 4
     assert values(lake) == [b"a", b"b", b"0", b"1"]
 
 
-def test_i1_interleaved_transactions_are_told_apart(
+def test_i1_only_committed_records_of_interleaved_transactions_land(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Two producers in one partition, one commits and one aborts, then the other way about.
-
-    The plans are cut after every third offset, so that they begin and end inside transactions.
-    """
+    """The plans have three offsets each, so they begin and end inside transactions."""
     pipeline = lake.of(topic(), records_per_run=3)
     name = pipeline.spec.topic
 
@@ -88,7 +83,7 @@ def test_i1_interleaved_transactions_are_told_apart(
     wait_until_stable(broker.bootstrap, name)
     done = [pipeline.run(f"run {number}") for number in range(5)]
     assert pipeline.planner.plan("more").plan is None
-    assert [(start, end) for d in done for start, end, _, _ in accounted(d)] == [
+    assert [(start, end) for d in done for start, end, _, _ in counts(d)] == [
         (0, 3),
         (3, 6),
         (6, 9),
@@ -99,10 +94,9 @@ def test_i1_interleaved_transactions_are_told_apart(
     assert values(lake) == [b"a0 kept", b"a1 kept", b"b3 kept", b"b4 kept"]
 
 
-def test_s8_read_uncommitted_lands_what_was_aborted(
+def test_s8_read_uncommitted_lands_aborted_records(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Who asks for everything gets everything but the markers."""
     pipeline = lake.of(topic(), isolation_level=IsolationLevel.READ_UNCOMMITTED)
     name = pipeline.spec.topic
     produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
@@ -111,10 +105,10 @@ def test_s8_read_uncommitted_lands_what_was_aborted(
     assert values(lake) == [b"aborted"]
 
 
-def test_s8_a_plan_is_read_as_it_was_planned(
+def test_s8_a_plan_is_read_with_its_planned_isolation_level(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """I4: the spec says another isolation level by the time the plan lands, and it is no matter."""
+    """I4. The spec has another level when the plan lands."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 2)
@@ -134,42 +128,37 @@ def test_s8_a_plan_is_read_as_it_was_planned(
 def test_s6_a_range_without_records_lands_as_an_empty_commit(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Aborted records and markers only: a commit with the plan's fingerprint, and on we go."""
     pipeline = lake.of(topic())
     produce_aborted(broker.bootstrap, pipeline.spec.topic, [Record(), Record()])
     done = pipeline.run("test")
-    assert accounted(done) == [(0, 3, 0, 3)]
+    assert counts(done) == [(0, 3, 0, 3)]
     assert pipeline.committed() == {0: 3}
     assert court.judge(pipeline).records == 0
     assert pipeline.table.find_landing(done.plan) == done.landing
     assert pipeline.planner.plan("again").plan is None
 
 
-def test_i3_a_range_that_is_one_marker_lands(
+def test_i3_a_range_of_one_marker_lands(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """A plan that is cut before a marker leaves a range in which nobody ever sees anything.
-
-    Spark reads it, at the end of the log and before further records, without waiting for more.
-    """
+    """Spark does not wait for records, at the end of the log and before further records."""
     pipeline = lake.of(topic(), records_per_run=2)
     name = pipeline.spec.topic
     produce_committed(broker.bootstrap, name, [Record(value=b"a"), Record(value=b"b")])
-    assert accounted(pipeline.run("records")) == [(0, 2, 2, 0)]
-    assert accounted(pipeline.run("marker at the end")) == [(2, 3, 0, 1)]
+    assert counts(pipeline.run("records")) == [(0, 2, 2, 0)]
+    assert counts(pipeline.run("marker at the end")) == [(2, 3, 0, 1)]
     assert pipeline.committed() == {0: 3}
     produce_committed(broker.bootstrap, name, [Record(value=b"c")])
-    assert accounted(pipeline.run("ends in a marker")) == [(3, 5, 1, 1)]
+    assert counts(pipeline.run("ends in a marker")) == [(3, 5, 1, 1)]
     assert court.judge(pipeline).records == 3
 
 
 # -- open ----------------------------------------------------------------------------------------
 
 
-def test_s8_an_open_transaction_is_read_when_it_has_ended(
+def test_i1_s8_records_of_an_open_transaction_land_after_its_end(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """I1: planned to the last stable offset, so its records are neither read early nor lost."""
     pipeline = lake.of(topic(partitions=2))
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 2)
@@ -186,28 +175,27 @@ def test_s8_an_open_transaction_is_read_when_it_has_ended(
     assert b"late" in values(lake)
 
 
-def test_s8_a_hanging_transaction_holds_its_partition_up_and_nothing_is_lost(
+def test_s8_records_after_a_hanging_transaction_land_after_its_abort(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """Its producer died: the range ends at it until it is aborted; then the rest lands."""
+    """Its producer died."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 2)
     hanging = leave_hanging(broker.bootstrap, name, [Record(value=b"never")])
     produce_values(broker.bootstrap, name, 3)
-    assert accounted(pipeline.run("hanging")) == [(0, 2, 2, 0)]
+    assert counts(pipeline.run("hanging")) == [(0, 2, 2, 0)]
     assert pipeline.planner.plan("still hanging").plan is None
     fence(broker.bootstrap, name, hanging)
-    assert accounted(pipeline.run("ended")) == [(2, 7, 3, 2)]
+    assert counts(pipeline.run("ended")) == [(2, 7, 3, 2)]
     assert court.judge(pipeline).records == 5
     assert b"never" not in values(lake)
 
 
 @pytest.mark.faults
-def test_i4_a_plan_made_while_a_transaction_was_open_stays_as_it_is(
+def test_i4_a_plan_keeps_its_end_after_an_open_transaction_was_committed(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """It ends before a plan is read: the plan keeps its end, and the next one takes the rest."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 2)
@@ -215,7 +203,7 @@ def test_i4_a_plan_made_while_a_transaction_was_open_stays_as_it_is(
         plan = pipeline.plan("while it was open")
         producer.commit_transaction(30)
     wait_until_stable(broker.bootstrap, name)
-    assert accounted(pipeline.ingest.execute(plan.sequence)) == [(0, 2, 2, 0)]
+    assert counts(pipeline.ingest.execute(plan.sequence)) == [(0, 2, 2, 0)]
     court.judge(pipeline, ranges={0: (0, 2)})
-    assert accounted(pipeline.run("the rest")) == [(2, 4, 1, 1)]
+    assert counts(pipeline.run("the rest")) == [(2, 4, 1, 1)]
     assert court.judge(pipeline).records == 3

@@ -1,4 +1,4 @@
-"""A Spark Connect server runs for weeks, so small runs must leave nothing in its heap."""
+"""Tests that small runs leave nothing in the heap of a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [
 FIRST, LAST = 100, 500
 """Numbers of runs after which the test measures the server."""
 
-KEPT = {
+RETAINED = {
     "sessions": "org.apache.spark.sql.connect.service.SessionHolder",
     "classic sessions": "org.apache.spark.sql.classic.SparkSession",
     "executions": "org.apache.spark.sql.connect.service.ExecuteHolder",
@@ -47,14 +47,14 @@ IDLE_S = 70
 
 
 @dataclass(frozen=True)
-class Inside:
-    """What a JVM contains after a full collection.
+class JvmState:
+    """State of a JVM after a full collection.
 
     Attributes:
         heap: Bytes of live objects.
-        objects: How many of each class of `KEPT` live.
-        threads: How many Java threads run, by name without numbers.
-        largest: The first lines of the histogram of classes.
+        objects: Number of live objects of each class of `RETAINED`.
+        threads: Number of Java threads, by name without numbers.
+        largest: First lines of the histogram of classes.
     """
 
     heap: int
@@ -64,9 +64,10 @@ class Inside:
 
 
 def jcmd(pid: int, command: str) -> str:
-    """Return the answer of a JVM to a command of jcmd."""
-    asked = subprocess.run(["jcmd", str(pid), command], capture_output=True, text=True, check=True)
-    return asked.stdout
+    completed = subprocess.run(
+        ["jcmd", str(pid), command], capture_output=True, text=True, check=True
+    )
+    return completed.stdout
 
 
 def threads(pid: int) -> Counter[str]:
@@ -75,30 +76,31 @@ def threads(pid: int) -> Counter[str]:
     return Counter(re.sub(r"\d+", "N", each) for each in names if "CompilerThread" not in each)
 
 
-def inside(pid: int) -> Inside:
+def measure(pid: int) -> JvmState:
     """Wait until idle threads have ended, and measure the JVM."""
-    seen, since = threads(pid), time.monotonic()
+    counted, since = threads(pid), time.monotonic()
     while time.monotonic() - since < IDLE_S:
         time.sleep(5)
-        if (now := threads(pid)) != seen:
-            seen, since = now, time.monotonic()
+        if (now := threads(pid)) != counted:
+            counted, since = now, time.monotonic()
     jcmd(pid, "GC.run")
-    # A histogram counts live objects, after another full collection.
+    # A histogram counts live objects and runs another full collection first.
     histogram = jcmd(pid, "GC.class_histogram")
     total = re.search(r"^Total +\d+ +(\d+)", histogram, re.MULTILINE)
     assert total is not None
     counts = {
         name: sum(
-            int(n) for n in re.findall(rf"(\d+) +\d+ +{re.escape(kept)}(?: |$)", histogram, re.M)
+            int(n)
+            for n in re.findall(rf"(\d+) +\d+ +{re.escape(class_name)}(?: |$)", histogram, re.M)
         )
-        for name, kept in KEPT.items()
+        for name, class_name in RETAINED.items()
     }
-    return Inside(int(total[1]), counts, seen, "\n".join(histogram.splitlines()[:60]))
+    return JvmState(int(total[1]), counts, counted, "\n".join(histogram.splitlines()[:60]))
 
 
 @pytest.fixture
-def standing(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
-    """A separate server with the shipped settings, on two cores."""
+def spark_server(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
+    """Start a separate server with the shipped settings, on two cores."""
     shipped = server_settings(layout, {"spark.master": "local[2]", "spark.driver.memory": "1g"})
     server = SparkServer(tmp_path / "spark", os.environ, shipped)
     try:
@@ -109,10 +111,9 @@ def standing(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
 
 
 @pytest.mark.timeout(3_600)
-def test_heap_sessions_plans_and_threads_after_500_runs_are_those_after_100(
-    broker: BrokerStatus, topic: TopicFactory, standing: SparkServer, tmp_path: Path
+def test_500_runs_leave_as_much_in_the_heap_of_a_server_as_100(
+    broker: BrokerStatus, topic: TopicFactory, spark_server: SparkServer, tmp_path: Path
 ) -> None:
-    """Each run opens sessions, ingests ten records and closes the sessions, as a command does."""
     name = topic()
     (tmp_path / "pipelines").mkdir()
     spec = f"name: events\ntopic: {name}\nschedule: '@daily'\nstart: earliest\n"
@@ -122,24 +123,23 @@ def test_heap_sessions_plans_and_threads_after_500_runs_are_those_after_100(
         "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
         connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
     }
-    server, pid = standing.running(), standing.status().pid
+    server, pid = spark_server.running(), spark_server.status().pid
     assert server is not None
     assert pid is not None
-    seen = {}
+    states = {}
     for number in range(1, LAST + 1):
         produce_values(broker.bootstrap, name, 10)
         ingest(environ, server, f"run {number}")
         if number in (FIRST, LAST):
-            seen[number] = inside(pid)
-            print(number, seen[number])
-    first, last = seen[FIRST], seen[LAST]
+            states[number] = measure(pid)
+            print(number, states[number])
+    first, last = states[FIRST], states[LAST]
     assert last.objects == first.objects
     assert last.threads == first.threads
     assert abs(last.heap / first.heap - 1) < 0.05
 
 
 def ingest(environ: dict[str, str], server: Server, requested_by: str) -> None:
-    """Plan and land, as a separate command does."""
     app = App(environ=environ)
     plan = app.pipeline("events").planner.plan(requested_by).plan
     assert plan is not None

@@ -92,23 +92,22 @@ class Races:
         def work(writer: Writer, pause: float) -> tuple[float, float, bool]:
             barrier.wait()
             time.sleep(pause)
-            began = time.monotonic()
+            start = time.monotonic()
             done = writer()
-            return began, time.monotonic(), done
+            return start, time.monotonic(), done
 
         with ThreadPoolExecutor(2) as threads:
-            began = list(threads.map(work, (one, other), pauses))
+            times = list(threads.map(work, (one, other), pauses))
         self.rounds += 1
-        self._durations = [end - start for start, end, _ in began]
-        self.overlapped += max(start for start, _, _ in began) < min(end for _, end, _ in began)
-        for which, (_, _, done) in enumerate(began):
+        self._durations = [end - start for start, end, _ in times]
+        self.overlapped += max(start for start, _, _ in times) < min(end for _, end, _ in times)
+        for which, (_, _, done) in enumerate(times):
             self.refused[which] += not done
 
     def report(self, name: str) -> None:
-        """Print the counts; the writers of some rounds must have overlapped."""
         print(
             f"maintenance and {name}, seed {SEED}: {self.overlapped} of {self.rounds} overlapped, "
-            f"maintenance put off in {self.refused[0]}, {name} refused in {self.refused[1]}, "
+            f"maintenance deferred in {self.refused[0]}, {name} refused in {self.refused[1]}, "
             f"rows doubled in {self.doubled}"
         )
         assert self.overlapped
@@ -118,30 +117,25 @@ class Races:
 
 
 def compact(lake: KafkaFileLake) -> bool:
-    """Compact the table, as maintenance does."""
     return done(DeltaMaintainedTable(str(lake.uri), lake.spec.name).compact)
 
 
 def ingest(lake: KafkaFileLake) -> bool:
-    """Land two records."""
     return done(lambda: lake.run(2))
 
 
 def undo(lake: KafkaFileLake) -> bool:
-    """Undo the newest landed plan."""
     landed = [number for number, record in lake.ledger.plans.items() if record.has_landed]
     return done(lambda: lake.undo.undo(max(landed), "ops", "a test"))
 
 
 def replace(lake: KafkaFileLake) -> bool:
-    """Land two records again, in place of their rows."""
     end = lake.committed()[0]
     return done(lambda: lake.land_again((0, end - 2, end)))
 
 
-def by_hand(lake: KafkaFileLake) -> bool:
-    """Compact with delta-rs alone."""
-    return compacted_by_hand(lake.uri)
+def compact_with_delta_rs(lake: KafkaFileLake) -> bool:
+    return delta_rs_compaction(lake.uri)
 
 
 WRITERS = {
@@ -149,12 +143,12 @@ WRITERS = {
     "ingest": ingest,
     "undo": undo,
     "replacement": replace,
-    "compaction by delta-rs": by_hand,
+    "compaction by delta-rs": compact_with_delta_rs,
 }
 
 
 def done(step: Callable[[], object]) -> bool:
-    """Whether a step succeeds; False if its error is retryable."""
+    """Return whether a step succeeds; False if its error is retryable."""
     try:
         step()
     except (TransientError, UnknownOutcomeError):
@@ -162,8 +156,8 @@ def done(step: Callable[[], object]) -> bool:
     return True
 
 
-def compacted_by_hand(uri: Path) -> bool:
-    """Compact with delta-rs alone; False if delta-rs refuses."""
+def delta_rs_compaction(uri: Path) -> bool:
+    """Compact with delta-rs alone; return False if delta-rs refuses."""
     try:
         DeltaTable(uri).optimize.compact()
     except CommitFailedError:
@@ -188,10 +182,10 @@ def lakes(
 
 
 def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: int) -> None:
-    """Maintain beside another writer; after each round the table equals the log.
+    """Maintain concurrently with another writer; after each round the table equals the log.
 
-    Rows may be doubled by a compaction of another program, which Tidemark cannot refuse. Then the
-    status names them, and `tidemark deduplicate` removes the copies.
+    A compaction of another program can duplicate rows, and Tidemark cannot refuse it. Then the
+    status reports them, and `tidemark deduplicate` removes the copies.
     """
     races = Races()
     lake.run(2)
@@ -202,7 +196,7 @@ def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: in
         finish(lake, f"after round {number}")
         rows = lake.rows()
         copies = len(rows) - len(set(rows))
-        assert is_named(lake) == bool(copies), f"round {number}"
+        assert has_duplicates(lake) == bool(copies), f"round {number}"
         if copies:
             races.doubled += 1
             assert isinstance(lake.status().problem, DuplicateRows)
@@ -215,8 +209,8 @@ def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: in
     assert name == "compaction by delta-rs" or not races.doubled
 
 
-def is_named(lake: KafkaFileLake) -> bool:
-    """Whether the check of status, report and decode finds more rows than have landed."""
+def has_duplicates(lake: KafkaFileLake) -> bool:
+    """Return whether the check of status, report and decode finds duplicate rows."""
     try:
         checked_ledger(lake.control, lake.spec.name, lake.table, rows=True)
     except DuplicateRows:
@@ -225,7 +219,7 @@ def is_named(lake: KafkaFileLake) -> bool:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_i1_the_table_is_the_log_after_maintenance_beside_another_writer(
+def test_i1_the_table_equals_the_log_after_maintenance_beside_another_writer(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
 ) -> None:
     """The second commit is refused or compatible; a refused writer succeeds on repetition."""
@@ -234,10 +228,9 @@ def test_i1_the_table_is_the_log_after_maintenance_beside_another_writer(
 
 
 @pytest.mark.spark
-def test_i1_the_table_is_the_log_after_maintenance_beside_optimize_of_spark(
+def test_i1_the_table_equals_the_log_after_maintenance_beside_optimize_of_spark(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Both writers check that the files to remove are live."""
     (lake,) = lakes(broker, topic, tmp_path, "events")
     race(court, lake, "OPTIMIZE of Spark", lambda: optimize(spark, lake.uri), SPARK_ROUNDS)
 
@@ -246,19 +239,17 @@ def test_i1_the_table_is_the_log_after_maintenance_beside_optimize_of_spark(
 
 
 def control_of(lake: KafkaFileLake) -> Path:
-    """The folder of the control table."""
     return lake.root / "control"
 
 
 def maintain_control(lake: KafkaFileLake) -> bool:
-    """Maintain the shared control table, as `tidemark maintain` does after a pipeline's tables."""
+    """Maintain the shared control table, as `tidemark maintain` does after other tables."""
     maintained = DeltaMaintainedTable(str(control_of(lake)))
     control = Maintenance(name="control table", table=maintained, now=lake.maintenance().now)
     return control.maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
 
 
 def compact_own(lake: KafkaFileLake) -> bool:
-    """Compact the events of one pipeline, as the control table does every 50 events."""
     try:
         Compaction(str(control_of(lake))).run({"pipeline": lake.spec.name})
     except CompactionConflict:
@@ -270,12 +261,11 @@ CONTROL_WRITERS: dict[str, Callable[[KafkaFileLake], bool]] = {
     "maintenance of another pipeline": maintain_control,
     "own compaction of the control table": compact_own,
     "ingest of another pipeline": ingest,
-    "compaction by delta-rs": lambda lake: compacted_by_hand(control_of(lake)),
+    "compaction by delta-rs": lambda lake: delta_rs_compaction(control_of(lake)),
 }
 
 
 def events(lake: KafkaFileLake) -> Counter[str]:
-    """All rows of the control table as text, with all columns."""
     rows = pa.table(DeltaTable(control_of(lake)).scan()).to_pylist()
     return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
 
@@ -283,7 +273,7 @@ def events(lake: KafkaFileLake) -> Counter[str]:
 def race_for_control(
     court: Court, pair: list[KafkaFileLake], name: str, other: Writer, rounds: int
 ) -> None:
-    """After each round of two pipelines, each event is recorded once, and each table is its log."""
+    """Check after each round of two pipelines that each event is recorded once."""
     one = pair[0]
     races = Races()
     for number in range(rounds):
@@ -308,7 +298,7 @@ def race_for_control(
 
 
 def repair_control(pair: list[KafkaFileLake]) -> None:
-    """Every command of a pipeline with doubled events names them; then repair the table."""
+    """Check that reads of a pipeline with duplicate events are refused, and repair."""
     repair = DeltaControlRepair(str(control_of(pair[0])))
     doubled = repair.repair(dry_run=True).doubled_events
     for lake in pair:
@@ -319,19 +309,18 @@ def repair_control(pair: list[KafkaFileLake]) -> None:
 
 
 @pytest.mark.parametrize("name", CONTROL_WRITERS)
-def test_i2_each_event_is_there_once_after_maintenance_beside_another_writer(
+def test_i2_each_event_is_recorded_once_after_maintenance_beside_another_writer(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
 ) -> None:
-    """In the control table; after a compaction by delta-rs, the repair restores this."""
+    """After a compaction by delta-rs, the repair restores this."""
     pair = lakes(broker, topic, tmp_path, "events", "prices")
     race_for_control(court, pair, name, lambda: CONTROL_WRITERS[name](pair[1]), ROUNDS)
 
 
 @pytest.mark.spark
-def test_i2_each_event_is_there_once_after_maintenance_beside_optimize_of_spark(
+def test_i2_each_event_is_recorded_once_after_maintenance_beside_optimize_of_spark(
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """In the control table."""
     pair = lakes(broker, topic, tmp_path, "events", "prices")
     other = lambda: optimize(spark, control_of(pair[0]))  # noqa: E731
     race_for_control(court, pair, "OPTIMIZE of Spark", other, SPARK_ROUNDS)

@@ -1,4 +1,4 @@
-"""Threads of one process share the runtime of delta-rs, and none of them waits forever."""
+"""Tests that threads of one process, which share the runtime of delta-rs, do not deadlock."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ pytestmark = pytest.mark.faults
 REPLACEMENTS = 30
 
 
-def test_replacements_end_beside_queries_in_other_threads(tmp_path: Path) -> None:
-    """Runs in another process that can be stopped: if it hangs, none of its threads runs Python."""
+def test_replacements_beside_queries_in_other_threads_do_not_deadlock(tmp_path: Path) -> None:
+    """Runs in another process, because no Python code runs in a process that hangs."""
     command = [sys.executable, "-m", "tests.faults.test_one_runtime", str(tmp_path)]
     subprocess.run(command, cwd=PROJECT, check=True, timeout=400)
 
 
 def replace_beside_queries(root: Path) -> None:
-    """Replace rows again and again while other threads query the control table."""
-    lake, over = FileLake(root), threading.Event()
+    lake, stop = FileLake(root), threading.Event()
     lake.run(6)
 
     def queries() -> None:
-        while not over.is_set():
+        while not stop.is_set():
             lake.control.summary("events")
             lake.table.row_ranges()
 
@@ -40,7 +39,7 @@ def replace_beside_queries(root: Path) -> None:
         for number in range(REPLACEMENTS):
             lake.land_again((0, number % 4, number % 4 + 2), requested_by=f"test {number}")
     finally:
-        over.set()
+        stop.set()
     for thread in threads:
         thread.join()
     lake.verify.verify().check()

@@ -1,4 +1,4 @@
-"""Repair on real parts: the control table lost in every way, the data table restored or removed."""
+"""Repairs with real Kafka, Spark and Delta after damage to control table or data table."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ LONG = pytest.mark.faults
 
 @pytest.fixture
 def pipeline(lake: Lake, broker: BrokerStatus, topic: TopicFactory) -> Lake:
-    """Three plans landed over two partitions, each with aborted records and markers in it."""
+    """Return a pipeline with three landed plans, each with aborted records and markers."""
     pipeline = lake.of(topic(partitions=2))
     for run in ("first", "second", "third"):
-        more(pipeline)
+        produce_more(pipeline)
         pipeline.run(run)
     return pipeline
 
 
-def more(pipeline: Lake) -> None:
-    """Append records to both partitions, and what nobody sees to one."""
+def produce_more(pipeline: Lake) -> None:
+    """Produce records in both partitions, and aborted ones in partition 0."""
     bootstrap, name = pipeline.connection["bootstrap.servers"], pipeline.spec.topic
     produce_aborted(bootstrap, name, [Record(value=b"aborted")] * 2)
     produce_committed(bootstrap, name, [Record(value=b"kept")] * 3)
@@ -61,8 +61,8 @@ def more(pipeline: Lake) -> None:
 
 
 def drain(pipeline: Lake, court: Court) -> None:
-    """Run until there is nothing to do: the table is the log, and all of it is committed."""
-    more(pipeline)
+    """Run until nothing is left to do; check that table and committed offsets equal the log."""
+    produce_more(pipeline)
     run = 0
     while pipeline.planner.plan(f"drain {run}").plan:
         pipeline.run(f"drain {run}")
@@ -72,17 +72,17 @@ def drain(pipeline: Lake, court: Court) -> None:
     watermarks = pipeline.watermarks.topic_watermarks(
         pipeline.spec.topic, pipeline.spec.isolation_level
     )
-    assert pipeline.committed() == {p: here.end for p, here in watermarks.partitions.items()}
+    assert pipeline.committed() == {
+        p: watermark.end for p, watermark in watermarks.partitions.items()
+    }
     pipeline.verify.verify().check()
 
 
 def control_folder(pipeline: Lake) -> Path:
-    """Where the control table is."""
     return pipeline.root / "control"
 
 
 def contents(folder: Path) -> dict[str, int]:
-    """Every file below a folder, with its size."""
     return {
         str(file.relative_to(folder)): file.stat().st_size
         for file in folder.rglob("*")
@@ -91,7 +91,7 @@ def contents(folder: Path) -> dict[str, int]:
 
 
 def clean_log(table: str | Path) -> None:
-    """What log retention does: a checkpoint stays, the commits before it go."""
+    """Remove all commits before a new checkpoint, as log retention does."""
     DeltaTable(table).create_checkpoint()
     for commit in sorted((Path(table) / "_delta_log").glob("*.json"))[:-1]:
         commit.unlink()
@@ -100,19 +100,17 @@ def clean_log(table: str | Path) -> None:
 # -- the control table ---------------------------------------------------------------------------
 
 
-def removed(pipeline: Lake, backup: Path) -> None:
-    """The folder is gone."""
+def remove(pipeline: Lake, backup: Path) -> None:
     shutil.rmtree(control_folder(pipeline))
 
 
-def put_back(pipeline: Lake, backup: Path) -> None:
-    """An older copy of the folder is there instead."""
+def restore_copy(pipeline: Lake, backup: Path) -> None:
     shutil.rmtree(control_folder(pipeline))
     shutil.copytree(backup, control_folder(pipeline))
 
 
-def truncated_by_spark(pipeline: Lake, backup: Path) -> None:
-    """RESTORE of the control table to the version of the backup."""
+def truncate_by_spark(pipeline: Lake, backup: Path) -> None:
+    """RESTORE the control table to the version of the backup."""
     version = DeltaTable(backup).version()
     pipeline.session.sql(
         f"ALTER TABLE delta.`{control_folder(pipeline)}` "
@@ -121,8 +119,7 @@ def truncated_by_spark(pipeline: Lake, backup: Path) -> None:
     restore_by_spark(pipeline, str(control_folder(pipeline)), version)
 
 
-def truncated_by_delta_rs(pipeline: Lake, backup: Path) -> None:
-    """The same by the library that writes the control table."""
+def truncate_by_delta_rs(pipeline: Lake, backup: Path) -> None:
     DeltaTable(control_folder(pipeline)).restore(DeltaTable(backup).version())
 
 
@@ -132,15 +129,15 @@ Damage = Callable[[Lake, Path], None]
 @pytest.mark.parametrize(
     ("damage", "error", "cleaned"),
     [
-        pytest.param(removed, LedgerBehindTable, False, id="removed", marks=LONG),
-        pytest.param(removed, LedgerBehindTable, True, id="removed_and_only_rows_tell"),
-        pytest.param(put_back, LedgerBehindTable, False, id="older_copy", marks=LONG),
-        pytest.param(put_back, LedgerBehindTable, True, id="older_copy_only_rows", marks=LONG),
+        pytest.param(remove, LedgerBehindTable, False, id="removed", marks=LONG),
+        pytest.param(remove, LedgerBehindTable, True, id="removed_rows_only"),
+        pytest.param(restore_copy, LedgerBehindTable, False, id="older_copy", marks=LONG),
+        pytest.param(restore_copy, LedgerBehindTable, True, id="older_copy_only_rows", marks=LONG),
         pytest.param(
-            truncated_by_spark, ControlTruncated, False, id="truncated_by_spark", marks=LONG
+            truncate_by_spark, ControlTruncated, False, id="truncated_by_spark", marks=LONG
         ),
-        pytest.param(truncated_by_delta_rs, ControlTruncated, False, id="truncated", marks=LONG),
-        pytest.param(truncated_by_delta_rs, ControlTruncated, True, id="rows", marks=LONG),
+        pytest.param(truncate_by_delta_rs, ControlTruncated, False, id="truncated", marks=LONG),
+        pytest.param(truncate_by_delta_rs, ControlTruncated, True, id="rows", marks=LONG),
     ],
 )
 def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
@@ -151,13 +148,13 @@ def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
     error: type[TidemarkError],
     cleaned: bool,
 ) -> None:
-    """I2: with a driver still alive that holds an open plan; it lands nothing any more."""
+    """I2. A live driver of an open plan lands nothing afterwards."""
     backup = tmp_path / "backup"
     shutil.copytree(control_folder(pipeline), backup)
     before = pipeline.ledger
-    more(pipeline)
+    produce_more(pipeline)
     pipeline.run("fourth")
-    more(pipeline)
+    produce_more(pipeline)
     zombie = pipeline.plan("fifth")
     if cleaned:
         clean_log(pipeline.uri)
@@ -168,12 +165,12 @@ def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
     with pytest.raises(TidemarkError):
         pipeline.ingest.execute(zombie.sequence)
     files = contents(pipeline.root)
-    shown = pipeline.repair.rebuild("ann", "disk lost", dry_run=True)
+    draft = pipeline.repair.rebuild("ann", "disk lost", dry_run=True)
     assert contents(pipeline.root) == files
     found = pipeline.repair.rebuild("ann", "disk lost")
-    assert found == shown
-    known = set() if damage is removed else set(before.plans)
-    assert {plan.sequence for plan in found.unknown} == {1, 2, 3, 4} - known
+    assert found == draft
+    known_plans = set() if damage is remove else set(before.plans)
+    assert {plan.sequence for plan in found.unknown} == {1, 2, 3, 4} - known_plans
 
     after = pipeline.ledger
     assert after.epoch > before.epoch
@@ -193,27 +190,24 @@ def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
 
 
 @LONG
-def test_i2_a_number_that_an_older_control_table_gives_out_again(
+def test_i2_a_zombie_landing_is_rebuilt_after_a_backup_reassigned_its_number(
     pipeline: Lake, court: Court, broker: BrokerStatus, tmp_path: Path
 ) -> None:
-    """The driver of the plan that had it first lands; the other plan is refused; then all is well.
-
-    The backup's own plan is smaller: the offsets that the zombie landed beyond it are not unread.
-    """
+    """The plan of the backup is smaller, and the zombie's other offsets are not read again."""
     backup = tmp_path / "backup"
     shutil.copytree(control_folder(pipeline), backup)
-    more(pipeline)
+    produce_more(pipeline)
     zombie = pipeline.plan("fourth")
-    put_back(pipeline, backup)
-    cautious = pipeline.of(pipeline.spec.topic, records_per_run=4)
-    again = cautious.plan("fourth again")
+    restore_copy(pipeline, backup)
+    limited = pipeline.of(pipeline.spec.topic, records_per_run=4)
+    again = limited.plan("fourth again")
     assert (again.sequence, again.size) < (zombie.sequence + 1, zombie.size)
     pipeline.land(zombie)
     with pytest.raises(ForeignCommit):
         pipeline.ingest.execute(again.sequence)
     with pytest.raises(LedgerBehindTable):
         pipeline.repair.rewind("ann", "no")
-    found = pipeline.repair.rebuild("ann", "a backup was put back")
+    found = pipeline.repair.rebuild("ann", "a backup was restored")
     assert [plan.fingerprint for plan in found.unknown] == [zombie.fingerprint]
     drain(pipeline, court)
 
@@ -222,7 +216,7 @@ def test_i2_a_number_that_an_older_control_table_gives_out_again(
 def test_i5_backfills_are_rebuilt_from_rows_alone(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
-    """A wide backfill around narrow ones, with gaps in both, then compacted, then the log gone."""
+    """A wide backfill surrounds narrow ones; the files are compacted, and the log is cleaned."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 10)
@@ -237,7 +231,7 @@ def test_i5_backfills_are_rebuilt_from_rows_alone(
     pipeline.run("the rest")
     DeltaTable(pipeline.uri).optimize.compact()
     clean_log(pipeline.uri)
-    removed(pipeline, pipeline.root)
+    remove(pipeline, pipeline.root)
     with pytest.raises(LedgerBehindTable):
         pipeline.planner.plan("next")
     pipeline.repair.rebuild("ann", "disk lost")
@@ -250,20 +244,19 @@ def test_i5_backfills_are_rebuilt_from_rows_alone(
 
 
 @LONG
-def test_i3_what_kafka_has_deleted_meanwhile_is_still_rebuilt(
+def test_i3_a_rebuild_records_gaps_that_kafka_deleted_as_unproven(
     pipeline: Lake, court: Court, broker: BrokerStatus
 ) -> None:
-    """Gaps that nobody can look at any more are recorded as unproven; no offset is lost."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     before = pipeline.rows()
     delete_records(admin, pipeline.spec.topic, pipeline.committed()[0])
-    removed(pipeline, pipeline.root)
+    remove(pipeline, pipeline.root)
     pipeline.repair.rebuild("ann", "disk lost")
     landed = [r.held_now for r in pipeline.ledger.plans.values() if r.held_now]
-    assert sum(c.unproven_gaps for one in landed for c in one.counts) == sum(
-        one.gaps for one in landed
+    assert sum(c.unproven_gaps for landing in landed for c in landing.counts) == sum(
+        landing.gaps for landing in landed
     )
-    more(pipeline)
+    produce_more(pipeline)
     pipeline.run("fourth")
     assert len(pipeline.rows()) == len(before) + 7
     assert pipeline.planner.plan("fifth").plan is None
@@ -274,28 +267,24 @@ def test_i3_what_kafka_has_deleted_meanwhile_is_still_rebuilt(
 
 
 def restore_by_spark(pipeline: Lake, uri: str, version: int) -> None:
-    """RESTORE by version, in SQL."""
     pipeline.session.sql(f"RESTORE TABLE delta.`{uri}` TO VERSION AS OF {version}").collect()
 
 
 def restore_by_sparks_time(pipeline: Lake, uri: str, version: int) -> None:
-    """RESTORE to the moment just after a version was made, in SQL."""
     moment = f"{just_after(uri, version):%Y-%m-%d %H:%M:%S.%f}"
     pipeline.session.sql(f"RESTORE TABLE delta.`{uri}` TO TIMESTAMP AS OF '{moment}'").collect()
 
 
 def restore_by_delta_rs(pipeline: Lake, uri: str, version: int) -> None:
-    """RESTORE by version, by delta-rs."""
     DeltaTable(uri).restore(version)
 
 
 def restore_by_delta_rs_time(pipeline: Lake, uri: str, version: int) -> None:
-    """RESTORE to the moment of a version, by delta-rs."""
     DeltaTable(uri).restore(just_after(uri, version))
 
 
 def just_after(uri: str, version: int) -> datetime:
-    """The moment after a version was made: both libraries go by the time of its file."""
+    """Return a time just after a version; both libraries use the time of its file."""
     commit = Path(uri) / "_delta_log" / f"{version:020}.json"
     return datetime.fromtimestamp(commit.stat().st_mtime, UTC) + timedelta(milliseconds=2)
 
@@ -309,7 +298,6 @@ RESTORES = [
 
 
 def version_of(pipeline: Lake, sequence: int) -> int:
-    """The version of the data table that a plan landed in."""
     landing = pipeline.ledger.plans[sequence].held_now
     assert landing is not None
     return landing.table_version
@@ -317,22 +305,20 @@ def version_of(pipeline: Lake, sequence: int) -> int:
 
 @pytest.mark.parametrize("restore", RESTORES)
 def test_i5_a_restored_data_table_is_refused_and_rewound(
-    pipeline: Lake,
-    court: Court,
-    restore: Callable[[Lake, str, int], None],
+    pipeline: Lake, court: Court, restore: Callable[[Lake, str, int], None]
 ) -> None:
-    """I4: a driver of the old epoch that is inside its Delta transaction all the while fails."""
-    more(pipeline)
+    """I4. A driver of the old epoch inside its Delta transaction fails."""
+    produce_more(pipeline)
     plan = pipeline.plan("fourth")
     with held_driver(pipeline, plan) as driver:
         restore(pipeline, pipeline.uri, version_of(pipeline, 1))
         with pytest.raises(TableRestored):
             pipeline.planner.plan("fifth")
         files = contents(pipeline.root)
-        shown = pipeline.repair.rewind("ann", "bad deploy", dry_run=True)
+        draft = pipeline.repair.rewind("ann", "bad deploy", dry_run=True)
         assert contents(pipeline.root) == files
         found = pipeline.repair.rewind("ann", "bad deploy")
-        assert found == shown
+        assert found == draft
         assert [plan.sequence for plan in found.gone] == [2, 3]
         assert [plan.sequence for plan in found.open] == [4]
         rows = len(pipeline.rows())
@@ -344,8 +330,7 @@ def test_i5_a_restored_data_table_is_refused_and_rewound(
 
 
 @LONG
-def test_i5_restored_twice_and_back(pipeline: Lake, court: Court) -> None:
-    """Each time the ledger follows the table, and nothing is read twice."""
+def test_i5_the_ledger_follows_each_of_several_restores(pipeline: Lake, court: Court) -> None:
     uri, newest = pipeline.uri, version_of(pipeline, 3)
     restore_by_spark(pipeline, uri, version_of(pipeline, 2))
     restore_by_spark(pipeline, uri, version_of(pipeline, 1))
@@ -361,8 +346,7 @@ def test_i5_restored_twice_and_back(pipeline: Lake, court: Court) -> None:
 
 
 @LONG
-def test_i5_a_restore_that_is_undone_is_no_matter(pipeline: Lake, court: Court) -> None:
-    """The table holds what the ledger tells: nothing is to be repaired, the pipeline goes on."""
+def test_i5_a_reverted_restore_needs_no_repair(pipeline: Lake, court: Court) -> None:
     newest = version_of(pipeline, 3)
     restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 1))
     restore_by_spark(pipeline, pipeline.uri, newest)
@@ -372,18 +356,16 @@ def test_i5_a_restore_that_is_undone_is_no_matter(pipeline: Lake, court: Court) 
     assert pipeline.ledger.epoch == 0
 
 
-def test_i5_a_data_table_that_was_removed_is_made_again_by_a_rewind(
-    pipeline: Lake, court: Court
-) -> None:
-    """Everything is unread; and a RESTORE of the new table, whose versions are lower, is seen."""
-    more(pipeline)
+def test_i5_a_rewind_recreates_a_removed_data_table(pipeline: Lake, court: Court) -> None:
+    """A RESTORE of the new table, whose versions are lower, is detected."""
+    produce_more(pipeline)
     zombie = pipeline.plan("fourth")
     shutil.rmtree(pipeline.uri)
     with pytest.raises(TableBehindLedger):
         pipeline.ingest.execute(zombie.sequence)
-    shown = pipeline.repair.rewind("ann", "a fresh start", dry_run=True)
+    draft = pipeline.repair.rewind("ann", "a fresh start", dry_run=True)
     assert not Path(pipeline.uri).exists()
-    assert [plan.sequence for plan in shown.gone] == [1, 2, 3]
+    assert [plan.sequence for plan in draft.gone] == [1, 2, 3]
     pipeline.repair.rewind("ann", "a fresh start")
     version = pipeline.version()
     assert version is not None
@@ -398,10 +380,9 @@ def test_i5_a_data_table_that_was_removed_is_made_again_by_a_rewind(
 
 
 @LONG
-def test_i1_a_rewind_over_what_kafka_has_deleted_is_a_lost_range(
+def test_i1_rewound_offsets_that_kafka_deleted_are_a_lost_range(
     pipeline: Lake, court: Court, broker: BrokerStatus
 ) -> None:
-    """The rows are gone and so are the records: named, until somebody accepts it."""
     middle = pipeline.ledger.plans[2].plan.ranges[0].end
     delete_records(
         AdminClient({"bootstrap.servers": broker.bootstrap}), pipeline.spec.topic, middle
@@ -418,10 +399,11 @@ def test_i1_a_rewind_over_what_kafka_has_deleted_is_a_lost_range(
 
 
 @LONG
-def test_i5_both_tables_damaged_at_once(pipeline: Lake, court: Court, tmp_path: Path) -> None:
-    """The control table removed and the data table restored: the rows that are there decide."""
+def test_i5_a_rebuild_after_damage_to_both_tables_follows_the_rows(
+    pipeline: Lake, court: Court, tmp_path: Path
+) -> None:
     restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 2))
-    removed(pipeline, tmp_path)
+    remove(pipeline, tmp_path)
     with pytest.raises(LedgerBehindTable):
         pipeline.planner.plan("fourth")
     found = pipeline.repair.rebuild("ann", "a bad day")

@@ -1,7 +1,7 @@
-"""Landing on a Spark standalone cluster: what its executors do, and what the loss of them does.
+"""Tests of landing and decoding on a Spark standalone cluster, with killed executors.
 
-Master, workers, executors and driver are processes. The proxy in front of Kafka holds what the
-executors read, so that each is in the middle of a task when one of them is killed.
+Master, workers, executors and driver are processes. The proxy before Kafka holds the fetches of
+the executors, so that each is in the middle of a task when one of them is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.faults.tally import Court
-from tests.faults.test_crash_points import landings, settled
+from tests.faults.test_crash_points import assert_settled, landings
 from tests.support.crashes import Running, Site, reads_from, wait_until
 from tests.support.mid_read import LONG
 from tests.support.protobuf import proto_bytes
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
 _PARTITIONS = 2
-"""One task each, of the `LONG` records: three fetches of 4 MiB at the most."""
+"""Each is read by one task: the `LONG` records, at most three fetches of 4 MiB."""
 _NO_TASK_ENDS = 9 * 1024 * 1024
-"""What passes before the rest is held: more than two fetches, so one task at least has rows to
-write; and less than all that one task reads."""
+"""Bytes that pass before the proxy holds the rest: more than two fetches, so at least one task has
+rows to write, and less than one task reads."""
 
 EXECUTORS = {
     "spark.executor.memory": "512m",
@@ -65,7 +65,6 @@ _DECODE = {
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Standalone]:
-    """A master and two workers of one core each."""
     home = tmp_path / "cluster"
     home.mkdir()
     with standalone_cluster(home) as cluster:
@@ -74,7 +73,7 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 
 @pytest.fixture
 def site(spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path) -> Site:
-    """A pipeline over 24 MB, read by two tasks through the proxy."""
+    """Return a pipeline over 24 MB, read by two tasks through the proxy."""
     name = f"standalone-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": proxied.direct, "log_level": 0})
     make_topic(admin, proxied.direct, name, partitions=_PARTITIONS)
@@ -87,7 +86,6 @@ def site(spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path) -> Site:
 
 
 def configure(site: Site, **sections: Mapping[str, Any]) -> None:
-    """Add to sections of the pipeline's spec."""
     file = site.specs / "events.yaml"
     spec = yaml.safe_load(file.read_text())
     for name, settings in sections.items():
@@ -97,19 +95,18 @@ def configure(site: Site, **sections: Mapping[str, Any]) -> None:
 
 @contextmanager
 def ingesting(site: Site, cluster: Standalone) -> Iterator[Running]:
-    """`tidemark ingest` on the cluster: plan, driver and executors."""
+    """Run `tidemark ingest` on the cluster during the block."""
     with site.started(site.tidemark("ingest", "events", f"--master={cluster.url}")) as running:
         yield running
 
 
-def ended_well(running: Running) -> None:
-    """Wait for the end of a command, which must be a good one."""
+def wait_for_success(running: Running) -> None:
     ended = running.wait()
     assert ended.code == ExitCode.OK, ended.printed
 
 
-def both_read(cluster: Standalone, proxied: ProxiedBroker) -> list[int]:
-    """Wait until there are two executors, each with a connection to Kafka; their process ids."""
+def wait_until_both_read(cluster: Standalone, proxied: ProxiedBroker) -> list[int]:
+    """Wait until two executors have a connection to Kafka; return their process ids."""
 
     def reading() -> list[int]:
         return [pid for pid in cluster.executors() if reads_from(pid, proxied.proxy.port)]
@@ -119,36 +116,35 @@ def both_read(cluster: Standalone, proxied: ProxiedBroker) -> list[int]:
 
 
 def writers(site: Site, cluster: Standalone) -> list[int]:
-    """Process ids of the executors that have a data file of the table open."""
+    """Return the process ids of executors with an open data file of the table."""
     return [pid for pid in cluster.executors() if writes_to(site.lake.uri, pid)]
 
 
 def writes_to(uri: str, pid: int) -> bool:
-    """Whether a process has a Parquet file of a table open."""
     with suppress(psutil.NoSuchProcess):
         files = (Path(file.path) for file in psutil.Process(pid).open_files())
         return any(file.suffix == ".parquet" and file.is_relative_to(uri) for file in files)
     return False
 
 
-# -- the executors read --------------------------------------------------------------------------
+# -- executors -----------------------------------------------------------------------------------
 
 
 def test_executors_read_their_ranges_and_the_table_is_exact(
     court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker
 ) -> None:
-    """I1: each executor has a connection to Kafka and writes rows; the driver runs no task."""
+    """I1. The driver runs no task."""
     folder = site.home / "event-log"
     configure(site, spark=event_log(folder))
     gate = proxied.proxy.hold()
     with ingesting(site, cluster) as running:
-        # None gets its first records before both have asked for some.
-        executors = both_read(cluster, proxied)
+        # No executor gets records before both have a connection.
+        executors = wait_until_both_read(cluster, proxied)
         environments = [psutil.Process(pid).environ() for pid in executors]
         gate.release()
-        ended_well(running)
-    settled(court, site)
-    # Connections stay in the environment of the driver.
+        wait_for_success(running)
+    assert_settled(court, site)
+    # Only the driver's environment has connections.
     assert not [name for each in environments for name in each if name.startswith("AIRFLOW_CONN")]
     done = tasks(folder)
     assert {task.outcome for task in done} == {"Success"}
@@ -158,10 +154,10 @@ def test_executors_read_their_ranges_and_the_table_is_exact(
 
 
 @pytest.mark.faults
-def test_executors_need_nothing_that_is_not_shipped_to_them(
+def test_executors_need_only_the_jars_that_the_driver_sends(
     court: Court, site: Site, cluster: Standalone
 ) -> None:
-    """The driver sends the jars, by `spark.jars`; there is no folder of them, and no Python."""
+    """The executors have no folder of jars and no Python."""
     jars = sorted(site.app.layout.spark_jars.glob("*.jar"))
     configure(
         site,
@@ -173,12 +169,12 @@ def test_executors_need_nothing_that_is_not_shipped_to_them(
         },
     )
     with ingesting(site, cluster) as running:
-        ended_well(running)
-    settled(court, site)
+        wait_for_success(running)
+    assert_settled(court, site)
     site.run(site.tidemark("quality", "events", "--plan=1", f"--master={cluster.url}"))
 
 
-def test_executors_decode_messages_of_protobuf_with_python(
+def test_s27_executors_decode_protobuf_with_python(
     spark: SparkSession,
     broker: BrokerStatus,
     cluster: Standalone,
@@ -186,7 +182,7 @@ def test_executors_decode_messages_of_protobuf_with_python(
     topic: TopicFactory,
     tmp_path: Path,
 ) -> None:
-    """S27: the one format that Python reads there; schemas come with the tasks."""
+    """The schemas are sent with the tasks."""
     site = Site(
         home=tmp_path,
         bootstrap=broker.bootstrap,
@@ -216,8 +212,8 @@ def test_executors_decode_messages_of_protobuf_with_python(
     rows = pa.table(DeltaTable(uri).scan()).to_pylist()
     read = sorted((row["partition"], row["offset"], row["value"]) for row in rows)
     assert read == [(p, n, {"id": n}) for p in range(_PARTITIONS) for n in range(_MESSAGES)]
-    kept = site.app.pipeline("events").quarantine.records()
-    assert sorted((each.partition, each.offset) for each in kept) == [
+    quarantined = site.app.pipeline("events").quarantine.records()
+    assert sorted((each.partition, each.offset) for each in quarantined) == [
         (0, _MESSAGES),
         (1, _MESSAGES),
     ]
@@ -226,17 +222,17 @@ def test_executors_decode_messages_of_protobuf_with_python(
     assert sum(task.written for task in done) == len(records)
 
 
-# -- and are lost --------------------------------------------------------------------------------
+# -- lost executors ------------------------------------------------------------------------------
 
 
 @contextmanager
 def held_in_mid_task(
     site: Site, cluster: Standalone, proxied: ProxiedBroker
 ) -> Iterator[tuple[Running, Gate]]:
-    """A landing whose two executors are each in a task; one at least has begun to write a file."""
+    """Hold a landing while both executors are in a task and at least one writes a file."""
     gate = proxied.proxy.hold(after=_NO_TASK_ENDS)
     with ingesting(site, cluster) as running:
-        both_read(cluster, proxied)
+        wait_until_both_read(cluster, proxied)
         gate.wait_held()
         wait_until(lambda: writers(site, cluster))
         assert site.lake.table.find_landing(site.lake.ledger.plans[1].plan) is None
@@ -244,30 +240,29 @@ def held_in_mid_task(
 
 
 @pytest.mark.parametrize(
-    "worker_too",
+    "is_worker_killed",
     [
         pytest.param(True, id="with-its-worker"),
         pytest.param(False, id="alone", marks=pytest.mark.faults),
     ],
 )
 @pytest.mark.faults
-def test_executor_of_a_cluster_dies_in_mid_read(
-    court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker, worker_too: bool
+def test_i1_the_task_of_a_killed_executor_runs_again_and_lands_once(
+    court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker, is_worker_killed: bool
 ) -> None:
-    """I1: its task runs again elsewhere, whatever it had written, and lands once."""
     folder = site.home / "event-log"
     configure(site, spark=event_log(folder))
     with held_in_mid_task(site, cluster, proxied) as (running, gate):
         executor = writers(site, cluster)[0]
         (worker,) = (each for each in cluster.workers if executor in each.members())
-        if worker_too:
+        if is_worker_killed:
             worker.kill()
             wait_until(lambda: cluster.living_workers() == WORKERS - 1)
         else:
             os.kill(executor, signal.SIGKILL)
             wait_until(lambda: executor not in worker.members())
         gate.release()
-        ended_well(running)
-    settled(court, site)
+        wait_for_success(running)
+    assert_settled(court, site)
     assert landings(site, site.lake.ledger.plans[1].plan) == 1
     assert [task.outcome for task in tasks(folder)].count("ExecutorLostFailure") == 1

@@ -1,4 +1,4 @@
-"""Plans, previews and the status answer what would be read next in the same way."""
+"""Tests that plans, previews and the status report the same next ranges and errors."""
 
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ from tidemark.spec.model import StartPolicy
 
 
 def recreate(pipeline: MemoryPipeline) -> None:
-    """Replace the topic."""
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 30)
 
 
 def shrink(pipeline: MemoryPipeline) -> None:
-    """Remove a partition."""
     del pipeline.kafka.topics["events"][1]
 
 
 def truncate(pipeline: MemoryPipeline) -> None:
-    """Truncate the log before a landed offset."""
     pipeline.kafka.elect("events", 0, end=6)
 
 
@@ -43,7 +40,6 @@ def truncate_and_grow(pipeline: MemoryPipeline) -> None:
 
 
 def delete(pipeline: MemoryPipeline) -> None:
-    """Delete unread records."""
     pipeline.produce(0, 10)
     pipeline.kafka.delete_records("events", 0, before=15)
 
@@ -70,7 +66,6 @@ CHANGES: list[tuple[Callable[[MemoryPipeline], None], type[TidemarkError]]] = [
 def test_plan_preview_and_status_report_the_same_error_i7(
     change: Callable[[MemoryPipeline], None], error: type[TidemarkError]
 ) -> None:
-    """A preview and the status show the error that the next run ends with."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.run("a")
@@ -84,7 +79,6 @@ def test_plan_preview_and_status_report_the_same_error_i7(
 def test_backfill_preview_and_plan_report_the_same_error_i7(
     change: Callable[[MemoryPipeline], None], error: type[TidemarkError]
 ) -> None:
-    """Also if the offsets are outside the log: the reason comes before its consequences."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.run("a")
@@ -99,7 +93,6 @@ def test_backfill_preview_and_plan_report_the_same_error_i7(
 def test_status_of_a_pipeline_without_a_start_is_the_error_of_its_first_run(
     start: StartPolicy,
 ) -> None:
-    """`start: timestamp` without a time is no start either."""
     pipeline = MemoryPipeline(spec=make_spec(start=start))
     pipeline.produce(0, 10)
     assert type(pipeline.status().problem) is NoStartOffset

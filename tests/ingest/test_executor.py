@@ -1,4 +1,4 @@
-"""Executing plans over in-memory adapters: once, whatever happens."""
+"""Tests of the execution of plans, on in-memory adapters."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from tidemark.lake.errors import EngineFailed, ForeignCommit
 from tidemark.spec.ref import PipelineRef
 
 
-def planned(records: int = 5) -> MemoryPipeline:
-    """A pipeline with records in partition 0 and an open plan over them."""
+def pipeline_with_open_plan(records: int = 5) -> MemoryPipeline:
     pipeline = MemoryPipeline()
     pipeline.produce(0, records)
     pipeline.planner.plan("run-1")
     return pipeline
 
 
-def test_tasks_are_sized_by_what_the_tables_records_take() -> None:
-    """S12: large records make no larger files; the first plan of a table knows nothing of them."""
+def test_s12_tasks_are_sized_by_the_mean_bytes_of_landed_records() -> None:
+    """The first plan of a table has no sizes to use."""
     pipeline = MemoryPipeline(spec=make_spec(records_per_task=100, bytes_per_task=10))
     pipeline.produce(0, 4)
     pipeline.run("first")
@@ -44,19 +43,18 @@ def test_tasks_are_sized_by_what_the_tables_records_take() -> None:
     assert TableSize(records=4, bytes=4).records_within(3, 10) == 3
 
 
-def test_i1_every_visible_record_lands_once() -> None:
-    """Executing a plan any number of times has the effect of once (I4)."""
-    pipeline = planned()
+def test_i4_i1_executing_a_plan_twice_lands_every_visible_record_once() -> None:
+    pipeline = pipeline_with_open_plan()
     pipeline.kafka.add_gaps("events", 1, 2)
     first = pipeline.ingest.execute(1)
     again = pipeline.ingest.execute(1)
     assert (first.wrote, again.wrote) == (True, False)
     assert first.landing == again.landing
     assert pipeline.landed_identities() == pipeline.visible_identities()
+    assert [row["event"] for row in pipeline.control.rows].count("landed") == 1
 
 
-def test_s6_gaps_are_accounted_for() -> None:
-    """A range of markers only lands no record and still moves the committed offset."""
+def test_s6_a_range_of_gaps_lands_no_record_and_moves_the_committed_offset() -> None:
     pipeline = MemoryPipeline()
     pipeline.kafka.add_gaps("events", 0, 3)
     pipeline.run("a")
@@ -66,8 +64,7 @@ def test_s6_gaps_are_accounted_for() -> None:
 
 
 def test_i5_executing_a_landed_plan_fails_after_a_restore_removed_its_rows() -> None:
-    """The control table has it as landed; the data table decides."""
-    pipeline = planned()
+    pipeline = pipeline_with_open_plan()
     pipeline.ingest.execute(1)
     pipeline.table.restore(0)
     with pytest.raises(TableRestored):
@@ -75,27 +72,24 @@ def test_i5_executing_a_landed_plan_fails_after_a_restore_removed_its_rows() -> 
 
 
 def test_unknown_plan_error_names_the_newest_plan() -> None:
-    """The error says which plans there are."""
     with pytest.raises(UnknownPlan, match="newest plan: 1"):
-        planned().ingest.execute(7)
+        pipeline_with_open_plan().ingest.execute(7)
 
 
-def test_a_commit_with_a_lost_answer_is_found_and_not_repeated() -> None:
-    """Commit done, answer lost: the run ends well and nothing is doubled."""
-    pipeline = planned()
+def test_a_commit_whose_answer_was_lost_is_found_and_not_repeated() -> None:
+    pipeline = pipeline_with_open_plan()
 
-    def lose(_: Plan) -> None:
+    def lose_answer(_: Plan) -> None:
         raise EngineFailed(operation="committing", reason="connection reset")
 
-    pipeline.table.after_commit = lose
+    pipeline.table.after_commit = lose_answer
     done = pipeline.ingest.execute(1)
     assert (done.wrote, done.landing.records) == (True, 5)
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_failure_before_the_commit_leaves_the_plan_open() -> None:
-    """The error passes through, and a retry lands the same plan."""
-    pipeline = planned()
+def test_a_retry_after_a_failure_before_the_commit_lands_the_same_plan() -> None:
+    pipeline = pipeline_with_open_plan()
 
     def fail(_: Plan) -> None:
         raise EngineFailed(operation="reading", reason="executor lost")
@@ -110,8 +104,7 @@ def test_a_failure_before_the_commit_leaves_the_plan_open() -> None:
 
 
 def test_a_driver_succeeds_if_another_driver_committed_its_plan() -> None:
-    """The other driver commits first: this one finds the commit, and wrote nothing."""
-    pipeline = planned()
+    pipeline = pipeline_with_open_plan()
 
     def other_first(plan: Plan) -> None:
         pipeline.table.before_commit = lambda _plan: None
@@ -123,8 +116,8 @@ def test_a_driver_succeeds_if_another_driver_committed_its_plan() -> None:
 
 
 def test_a_plan_whose_transaction_was_fenced_is_not_recorded_as_landed() -> None:
-    """Step 3, confirm: without it this run would have succeeded having written nothing."""
-    pipeline = planned()
+    """Step 3 of the commit protocol (confirm)."""
+    pipeline = pipeline_with_open_plan()
 
     def fence(plan: Plan) -> None:
         pipeline.table.before_commit = lambda _plan: None
@@ -137,8 +130,8 @@ def test_a_plan_whose_transaction_was_fenced_is_not_recorded_as_landed() -> None
 
 
 def test_a_reported_commit_that_the_log_lacks_is_not_recorded() -> None:
-    """Step 3, confirm: whatever the table answered."""
-    pipeline = planned()
+    """Step 3 of the commit protocol (confirm)."""
+    pipeline = pipeline_with_open_plan()
     pipeline.table.append = lambda plan, files: False  # type: ignore[method-assign]  # noqa: ARG005
     with pytest.raises(CommitNotFound):
         pipeline.ingest.execute(1)
@@ -146,8 +139,8 @@ def test_a_reported_commit_that_the_log_lacks_is_not_recorded() -> None:
 
 
 def test_i5_a_table_that_has_seen_later_plans_is_refused() -> None:
-    """The control table is from a backup: nothing is planned and nothing lands."""
-    pipeline = planned()
+    """The control table is from a backup."""
+    pipeline = pipeline_with_open_plan()
     pipeline.table.commits.append(("tidemark:events:0", 2, "of a later plan"))
     with pytest.raises(LedgerBehindTable):
         pipeline.ingest.execute(1)
@@ -156,8 +149,8 @@ def test_i5_a_table_that_has_seen_later_plans_is_refused() -> None:
 
 
 def test_i5_a_table_that_was_removed_or_replaced_is_refused() -> None:
-    """Without this it would get only what is new, and the run would be green."""
-    pipeline = planned()
+    """The run would land only new records and succeed."""
+    pipeline = pipeline_with_open_plan()
     pipeline.ingest.execute(1)
     pipeline.produce(0, 5)
     other = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control)
@@ -166,22 +159,22 @@ def test_i5_a_table_that_was_removed_or_replaced_is_refused() -> None:
     assert other.table.rows == []
 
 
-def test_i1_a_control_table_that_was_lost_lands_nothing_again() -> None:
-    """A backfill has a transaction id of its own, so the live one cannot protect it."""
-    pipeline = planned()
+def test_i1_no_plan_is_made_after_the_control_table_was_lost() -> None:
+    """Backfills have their own transaction id, so the live one does not fence them."""
+    pipeline = pipeline_with_open_plan()
     pipeline.ingest.execute(1)
-    amnesiac = MemoryPipeline(kafka=pipeline.kafka, table=pipeline.table)
+    without_control = MemoryPipeline(kafka=pipeline.kafka, table=pipeline.table)
     with pytest.raises(LedgerBehindTable):
-        amnesiac.planner.plan("run-1")
+        without_control.planner.plan("run-1")
     with pytest.raises(LedgerBehindTable):
-        amnesiac.planner.backfill(wanted((0, 0, 5)), RunOrigin("fill"))
+        without_control.planner.backfill(wanted((0, 0, 5)), RunOrigin("fill"))
     with pytest.raises(LedgerBehindTable):
-        amnesiac.planner.preview()
+        without_control.planner.preview()
 
 
 def test_a_topic_recreated_while_it_was_read_does_not_land() -> None:
-    """S5: the rows may be the new topic's under the old id: none of them is committed."""
-    pipeline = planned()
+    """S5. The rows may be of the new topic."""
+    pipeline = pipeline_with_open_plan()
     read = pipeline.table.read
 
     def read_and_recreate(plan: Plan) -> list[MemoryRow]:
@@ -196,8 +189,8 @@ def test_a_topic_recreated_while_it_was_read_does_not_land() -> None:
 
 
 def test_a_topic_recreated_while_it_was_committed_is_not_recorded() -> None:
-    """It may have been before the last record was read: no run may call that landed."""
-    pipeline = planned()
+    """The topic may have been recreated before the last record was read."""
+    pipeline = pipeline_with_open_plan()
 
     def recreate(_: Plan) -> None:
         pipeline.kafka.create("events", 2, "id-2")
@@ -211,16 +204,15 @@ def test_a_topic_recreated_while_it_was_committed_is_not_recorded() -> None:
 
 
 def test_a_commit_of_another_plan_with_the_same_number_is_refused() -> None:
-    """The control table and the data table are of different histories."""
-    pipeline = planned()
+    pipeline = pipeline_with_open_plan()
     pipeline.table.commits.append(("tidemark:events:0", 1, "another fingerprint"))
     with pytest.raises(ForeignCommit):
         pipeline.ingest.execute(1)
 
 
 def test_a_topic_recreated_between_plan_and_land_is_refused() -> None:
-    """Although the new topic has the offsets that were planned."""
-    pipeline = planned()
+    """The new topic has the planned offsets too."""
+    pipeline = pipeline_with_open_plan()
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 50)
     with pytest.raises(TopicRecreated):
@@ -229,8 +221,7 @@ def test_a_topic_recreated_between_plan_and_land_is_refused() -> None:
 
 
 def test_records_deleted_between_plan_and_land_are_a_lost_range() -> None:
-    """The reader would have returned fewer rows."""
-    pipeline = planned()
+    pipeline = pipeline_with_open_plan()
     pipeline.kafka.delete_records("events", 0, before=2)
     with pytest.raises(LostRange):
         pipeline.ingest.execute(1)
@@ -238,16 +229,14 @@ def test_records_deleted_between_plan_and_land_are_a_lost_range() -> None:
 
 
 def test_a_log_truncated_between_plan_and_land_is_refused() -> None:
-    """The reader would have stalled, then returned fewer rows."""
-    pipeline = planned()
+    pipeline = pipeline_with_open_plan()
     pipeline.kafka.topics["events"][0].end = 3
     with pytest.raises(EndBehindCommitted):
         pipeline.ingest.execute(1)
 
 
-def test_a_conflict_while_recording_is_retried() -> None:
-    """Another writer's event between reading the ledger and recording does not lose the landing."""
-    pipeline = planned()
+def test_a_landing_is_recorded_despite_a_concurrent_event() -> None:
+    pipeline = pipeline_with_open_plan()
     rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control)
 
     def rival_first(_: Ledger) -> None:
@@ -259,18 +248,8 @@ def test_a_conflict_while_recording_is_retried() -> None:
     assert pipeline.committed() == {0: 5, 1: 0}
 
 
-def test_two_open_drivers_record_one_landing() -> None:
-    """Recording twice would be a second `landed` event for one plan."""
-    pipeline = planned()
-    pipeline.ingest.execute(1)
-    pipeline.ingest.execute(1)
-    landed = [row for row in pipeline.control.rows if row["event"] == "landed"]
-    assert len(landed) == 1
-
-
-def test_plans_of_another_pipeline_do_not_exist_here() -> None:
-    """A plan is found in its own pipeline only."""
-    pipeline = planned()
+def test_a_plan_of_another_pipeline_is_unknown() -> None:
+    pipeline = pipeline_with_open_plan()
     assert make_plan((0, 0, 5)).pipeline == "events"
     other = MemoryPipeline(
         spec=type(pipeline.spec)(
@@ -284,15 +263,15 @@ def test_plans_of_another_pipeline_do_not_exist_here() -> None:
 
 
 def test_an_engine_failure_after_retention_deleted_records_is_a_lost_range() -> None:
-    """S7: the named error at once, not after retries that cannot help."""
+    """S7. Retries would fail as well."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     plan = pipeline.plan("test")
 
-    def deleted(_plan: Plan) -> None:
+    def delete_and_fail(_plan: Plan) -> None:
         pipeline.kafka.delete_records("events", 0, 5)
         raise EngineFailed(operation="landing", reason="OffsetOutOfRange")
 
-    pipeline.table.before_commit = deleted
+    pipeline.table.before_commit = delete_and_fail
     with pytest.raises(LostRange):
         pipeline.ingest.execute(plan.sequence)

@@ -1,4 +1,4 @@
-"""A log that lost landed records is detected and named, and `undo` fixes the table."""
+"""Tests that truncated and restored logs are detected, and that `undo` fixes the table."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from tidemark.report.errors import TableDiffers
 from tidemark.spec.model import StartPolicy
 
 LATER_MS = 1_000
-"""Timestamp of what is written after a cut: other records than before."""
+"""Timestamp of records written after a truncation; it distinguishes them from earlier records."""
 
 
-def put_back(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
-    """Put a partition back from a snapshot that ended there, its leader epochs as well."""
+def restore_snapshot(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
+    """Restore a partition, with its leader epochs, from a snapshot that ended at `end`."""
     pipeline.kafka.put_back("events", partition, end)
 
 
-def cut(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
-    """Have an unclean election cut a partition."""
+def truncate(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
+    """Truncate a partition by an unclean election."""
     pipeline.kafka.elect("events", partition, end=end)
 
 
-each_way = pytest.mark.parametrize("lose", [put_back, cut])
+each_damage = pytest.mark.parametrize("damage", [restore_snapshot, truncate])
 
 
-def landed(*counts: int) -> MemoryPipeline:
-    """A plan for each count of records in partition 0, and one record in partition 1."""
+def pipeline_with_plans(*counts: int) -> MemoryPipeline:
+    """Return a pipeline with one landed plan for each count of records in partition 0."""
     pipeline = MemoryPipeline()
     pipeline.produce(1, 1)
     for number, count in enumerate(counts):
@@ -49,8 +49,8 @@ def landed(*counts: int) -> MemoryPipeline:
     return pipeline
 
 
-def refused(pipeline: MemoryPipeline) -> Any:
-    """What the next run ends with; it must have written nothing to the data table."""
+def error_of_next_run(pipeline: MemoryPipeline) -> Any:
+    """Return the error of the next run, which must write nothing to the data table."""
     before = (list(pipeline.table.rows), list(pipeline.table.commits))
     with pytest.raises((LogTruncated, EndBehindCommitted)) as caught:
         pipeline.run("refused")
@@ -58,8 +58,8 @@ def refused(pipeline: MemoryPipeline) -> Any:
     return caught.value
 
 
-def put_right(pipeline: MemoryPipeline) -> None:
-    """Follow the errors' remedies until runs succeed, then compare the table with Kafka."""
+def follow_fixes(pipeline: MemoryPipeline) -> None:
+    """Follow the fixes in the errors until runs succeed, then compare the table with Kafka."""
     for attempt in range(10):
         try:
             for record in pipeline.ledger.open_plans():
@@ -76,175 +76,171 @@ def put_right(pipeline: MemoryPipeline) -> None:
     assert pipeline.status().problem is None
 
 
-@each_way
-def test_i3_a_log_with_other_records_behind_the_committed_offset_is_refused(
-    lose: Callable[[MemoryPipeline, int], None],
+@each_damage
+def test_i3_a_log_with_other_records_at_landed_offsets_is_refused(
+    damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """Other records have offsets that landed, and no mark shows it."""
-    pipeline = landed(60)
-    lose(pipeline, 30)
+    """Watermarks do not show that landed offsets have other records."""
+    pipeline = pipeline_with_plans(60)
+    damage(pipeline, 30)
     pipeline.produce(0, 40, LATER_MS)
     assert isinstance(pipeline.status().problem, LogTruncated)
-    error = refused(pipeline)
+    error = error_of_next_run(pipeline)
     assert isinstance(error, LogTruncated)
     assert (error.partition, error.offset, error.undo) == (0, 60, (1,))
-    put_right(pipeline)
+    follow_fixes(pipeline)
 
 
-@each_way
-def test_log_truncated_names_all_plans_after_the_truncation(
-    lose: Callable[[MemoryPipeline, int], None],
+@each_damage
+def test_log_truncated_names_all_plans_after_the_truncation_and_no_others(
+    damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """Those before it stay."""
-    pipeline = landed(10, 10, 10, 10)
-    lose(pipeline, 15)
+    pipeline = pipeline_with_plans(10, 10, 10, 10)
+    damage(pipeline, 15)
     pipeline.produce(0, 40, LATER_MS)
-    assert refused(pipeline).undo == (4, 3, 2)
-    put_right(pipeline)
+    assert error_of_next_run(pipeline).undo == (4, 3, 2)
+    follow_fixes(pipeline)
 
 
-@each_way
+@each_damage
 def test_status_reports_a_truncated_log_that_grew_to_the_committed_offset(
-    lose: Callable[[MemoryPipeline, int], None],
+    damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """Nothing is unread and no run begins: the status compares the last landed record."""
-    pipeline = landed(40)
-    lose(pipeline, 20)
+    """No offset is unread, so no run would report it."""
+    pipeline = pipeline_with_plans(40)
+    damage(pipeline, 20)
     pipeline.produce(0, 20, LATER_MS)
-    shown = pipeline.status()
-    assert shown.lag == 0
-    assert isinstance(shown.problem, LogTruncated)
-    assert shown.problem.undo == (1,)
+    status = pipeline.status()
+    assert status.lag == 0
+    assert isinstance(status.problem, LogTruncated)
+    assert status.problem.undo == (1,)
     pipeline.undo.undo(1, "ops", "the log was cut")
-    put_right(pipeline)
+    follow_fixes(pipeline)
 
 
-@each_way
+@each_damage
 def test_undo_recovers_from_a_log_truncated_between_plan_and_landing(
-    lose: Callable[[MemoryPipeline, int], None],
+    damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """The plan lands what the log has then; leader epochs cannot show that it read all of it."""
+    """The plan lands the new log; leader epochs do not show how much it read of the old one."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 40)
     plan = pipeline.plan("before")
-    lose(pipeline, 20)
+    damage(pipeline, 20)
     pipeline.produce(0, 30, LATER_MS)
     pipeline.ingest.execute(plan.sequence)
-    put_right(pipeline)
+    follow_fixes(pipeline)
 
 
-@each_way
+@each_damage
 @pytest.mark.parametrize("regrown", [5, 20, 60])
 def test_a_truncation_after_an_undone_plan_is_detected(
-    lose: Callable[[MemoryPipeline, int], None], regrown: int
+    damage: Callable[[MemoryPipeline, int], None], regrown: int
 ) -> None:
-    """The committed offset lies before the cut, and what landed behind the gap lies after it."""
-    pipeline = landed(20, 20, 20)
+    """The truncation is between the committed offset and a later landed plan."""
+    pipeline = pipeline_with_plans(20, 20, 20)
     pipeline.undo.undo(2, "ops", "wrong")
-    lose(pipeline, 30)
+    damage(pipeline, 30)
     pipeline.produce(0, regrown, LATER_MS)
     assert isinstance(
         pipeline.status().problem, LogTruncated if regrown > 30 else EndBehindCommitted
     )
-    assert refused(pipeline).undo == (3,)
-    put_right(pipeline)
+    assert error_of_next_run(pipeline).undo == (3,)
+    follow_fixes(pipeline)
 
 
-@each_way
+@each_damage
 def test_undo_recovers_from_a_log_that_ends_before_landed_offsets(
-    lose: Callable[[MemoryPipeline, int], None],
+    damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """Before it has grown again as well."""
-    pipeline = landed(10, 10, 10)
-    lose(pipeline, 15)
-    error = refused(pipeline)
+    pipeline = pipeline_with_plans(10, 10, 10)
+    damage(pipeline, 15)
+    error = error_of_next_run(pipeline)
     assert isinstance(error, EndBehindCommitted)
     assert error.undo == (3, 2)
     assert pipeline.status().as_record()["problem"]["fix"] == error.rendered("fix")
-    put_right(pipeline)
+    follow_fixes(pipeline)
 
 
-@each_way
-def test_an_open_plan_after_a_truncation_can_be_abandoned(
-    lose: Callable[[MemoryPipeline, int], None],
+@each_damage
+def test_a_plan_that_ends_after_the_truncated_log_can_be_abandoned(
+    damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """Its own end is not there any more."""
-    pipeline = landed(10)
+    pipeline = pipeline_with_plans(10)
     pipeline.produce(0, 20)
     plan = pipeline.plan("before")
-    lose(pipeline, 15)
+    damage(pipeline, 15)
     with pytest.raises(EndBehindCommitted) as caught:
         pipeline.ingest.execute(plan.sequence)
     assert (caught.value.undo, caught.value.plan) == ((), plan.sequence)
     assert f"`tidemark abandon events --plan {plan.sequence} --reason TEXT`" in str(caught.value)
     pipeline.abandon.abandon(plan.sequence, "ops", "the log was cut")
-    put_right(pipeline)
+    follow_fixes(pipeline)
 
 
 def test_a_backfill_is_refused_only_for_the_truncated_partition() -> None:
-    """For every planner: the execution compares the last landed records."""
-    pipeline = landed(20)
+    """The execution compares the last landed records of the planned partitions."""
+    pipeline = pipeline_with_plans(20)
     pipeline.undo.undo(1, "ops", "wrong")
     fill = pipeline.planner.backfill(wanted((0, 10, 20)), RunOrigin("ops")).plan
     assert fill is not None
     pipeline.ingest.execute(fill.sequence)
-    put_back(pipeline, 15)
+    restore_snapshot(pipeline, 15)
     pipeline.produce(0, 15, LATER_MS)
     other = pipeline.planner.backfill(wanted((1, 0, 1)), RunOrigin("ops 2")).plan
     assert other is not None
     pipeline.ingest.execute(other.sequence)
-    here = pipeline.planner.backfill(wanted((0, 0, 10)), RunOrigin("ops 3")).plan
-    assert here is not None
+    truncated = pipeline.planner.backfill(wanted((0, 0, 10)), RunOrigin("ops 3")).plan
+    assert truncated is not None
     with pytest.raises(LogTruncated) as caught:
-        pipeline.ingest.execute(here.sequence)
+        pipeline.ingest.execute(truncated.sequence)
     assert caught.value.undo == (fill.sequence,)
-    put_right(pipeline)
+    follow_fixes(pipeline)
 
 
 def test_a_record_that_compaction_removed_is_not_compared() -> None:
-    """The newest landed record that Kafka still has is compared in its place."""
-    pipeline = landed(30)
+    """The newest landed record in Kafka is compared instead."""
+    pipeline = pipeline_with_plans(30)
     log = pipeline.kafka.topics["events"][0]
     for offset in (29, 28, 26):
         del log.records[offset]
     pipeline.produce(0, 5, LATER_MS)
     assert pipeline.status().problem is None
-    assert pipeline.run("goes on") is not None
-    put_back(pipeline, 10)
+    assert pipeline.run("next") is not None
+    restore_snapshot(pipeline, 10)
     pipeline.produce(0, 40, LATER_MS + 1)
     for offset in (34, 33):
         del log.records[offset]
     assert isinstance(pipeline.status().problem, LogTruncated)
-    assert refused(pipeline).undo == (2, 1)
+    assert error_of_next_run(pipeline).undo == (2, 1)
 
 
 def test_committed_records_at_landed_offsets_without_rows_show_another_log() -> None:
-    """Transactions of one record each: in the new log markers stand where records stood."""
+    """In the new log, transaction markers are at the offsets of old records."""
     pipeline = MemoryPipeline(partitions=1)
     for _ in range(10):
         pipeline.produce(0, 1)
         pipeline.kafka.add_gaps("events", 0, 1)
     pipeline.run("first")
-    put_back(pipeline, 0)
+    restore_snapshot(pipeline, 0)
     for _ in range(15):
         pipeline.kafka.add_gaps("events", 0, 1)
         pipeline.produce(0, 1, LATER_MS)
-    assert refused(pipeline).undo == (1,)
-    put_right(pipeline)
+    assert error_of_next_run(pipeline).undo == (1,)
+    follow_fixes(pipeline)
 
 
 # -- no false alarms -----------------------------------------------------------------------------
 
 
-def goes_on(pipeline: MemoryPipeline) -> None:
-    """Status and the next run have nothing against the log."""
+def check_log_is_accepted(pipeline: MemoryPipeline) -> None:
+    """Check that status and next run report no problem of the log."""
     assert pipeline.status().problem is None
-    assert pipeline.run("goes on") is not None
+    assert pipeline.run("next") is not None
     assert pipeline.status().problem is None
 
 
-def test_log_comparison_passes_before_anything_has_landed() -> None:
-    """It begins at an offset, and backfills before it have landed nothing that was there before."""
+def test_log_comparison_passes_before_the_first_live_landing() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     pipeline.planner.plan("begin")
@@ -253,23 +249,23 @@ def test_log_comparison_passes_before_anything_has_landed() -> None:
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
     pipeline.produce(0, 10)
-    goes_on(pipeline)
+    check_log_is_accepted(pipeline)
 
 
 def test_log_comparison_passes_if_retention_deleted_all_landed_offsets() -> None:
-    """The last landed record is gone, and a later loss was accepted."""
-    pipeline = landed(10)
+    """A later loss was accepted."""
+    pipeline = pipeline_with_plans(10)
     pipeline.produce(0, 20)
     pipeline.kafka.delete_records("events", 0, 15)
     pipeline.decisions.accept_loss((), "ops", "retention")
-    goes_on(pipeline)
+    check_log_is_accepted(pipeline)
 
 
 @pytest.mark.parametrize("isolation_level", list(IsolationLevel))
 def test_log_comparison_skips_gaps_at_the_end_of_landed_offsets(
     isolation_level: IsolationLevel,
 ) -> None:
-    """Markers and aborted records, also as all that a plan has landed."""
+    """The second plan landed gaps only."""
     pipeline = MemoryPipeline(spec=make_spec(isolation_level=isolation_level))
     pipeline.produce(0, 5)
     pipeline.kafka.add_gaps("events", 0, 3)
@@ -277,26 +273,24 @@ def test_log_comparison_skips_gaps_at_the_end_of_landed_offsets(
     pipeline.kafka.add_gaps("events", 0, 4)
     pipeline.run("gaps alone")
     pipeline.produce(0, 5, LATER_MS)
-    goes_on(pipeline)
+    check_log_is_accepted(pipeline)
 
 
 def test_log_comparison_passes_after_a_leader_change_without_truncation() -> None:
-    """A clean election cuts nothing."""
-    pipeline = landed(10)
+    pipeline = pipeline_with_plans(10)
     pipeline.kafka.elect("events", 0)
     pipeline.produce(0, 10, LATER_MS)
-    goes_on(pipeline)
+    check_log_is_accepted(pipeline)
 
 
-class MadeAgain(MemoryKafka):
-    """A cluster that may recreate the topic right before a read of records."""
+class KafkaRecreatingTopic(MemoryKafka):
+    """Kafka that recreates the topic before a read of records if `is_due`."""
 
     is_due = False
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As in every cluster, perhaps of another topic."""
         if self.is_due:
             self.create(topic, 2, "id-2")
             self.produce(topic, 0, 30, LATER_MS)
@@ -304,8 +298,8 @@ class MadeAgain(MemoryKafka):
 
 
 def test_i1_a_recreated_topic_is_not_reported_as_a_restored_log() -> None:
-    """Its records differ as well; what to do about them differs."""
-    kafka = MadeAgain()
+    """The fix differs."""
+    kafka = KafkaRecreatingTopic()
     pipeline = MemoryPipeline(kafka=kafka)
     pipeline.produce(0, 10)
     pipeline.run("first")
@@ -318,23 +312,22 @@ def test_i1_a_recreated_topic_is_not_reported_as_a_restored_log() -> None:
 # -- rows that another program changed -------------------------------------------------------------
 
 
-def compact_log(lake: FileLake, *kept: int) -> None:
-    """Produce as many records again, and have compaction remove the first ones but these."""
+def compact_log(lake: FileLake, *retained: int) -> None:
+    """Produce as many records again; compaction removes the first ones except `kept`."""
     log = lake.kafka.topics["events"][0]
-    old = [offset for offset in log.records if offset not in kept]
+    old = [offset for offset in log.records if offset not in retained]
     lake.kafka.produce("events", 0, len(log.records), LATER_MS)
     for offset in old:
         del log.records[offset]
 
 
 def change_rows(lake: FileLake, condition: str, value: str = "NULL") -> None:
-    """Change the values of some rows in the table."""
     DeltaTable(lake.uri).update(updates={"value": value}, predicate=condition)
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_deleted_row_is_no_evidence_of_another_log(tmp_path: Path, is_compacted: bool) -> None:
-    """Log compaction leaves only its record. A compacted file has rows of two plans."""
+def test_a_deleted_row_is_not_taken_for_a_truncated_log(tmp_path: Path, is_compacted: bool) -> None:
+    """After log compaction, Kafka has only the record of the deleted row."""
     lake = FileLake(tmp_path)
     lake.run(20)
     lake.run(40)
@@ -349,10 +342,10 @@ def test_a_deleted_row_is_no_evidence_of_another_log(tmp_path: Path, is_compacte
 
 
 @pytest.mark.parametrize("deleted", [(1, 0), (0, 2)])
-def test_a_row_deleted_in_another_plan_does_not_hide_another_log(
+def test_a_row_deleted_elsewhere_does_not_hide_a_truncated_log(
     tmp_path: Path, deleted: tuple[int, int]
 ) -> None:
-    """In another partition, or of another plan: the plan without rows there is whole."""
+    """The other plan, or the other partition, has all its rows."""
     lake = FileLake(tmp_path)
     lake.kafka.produce("events", 1, 2, 0)
     for _ in range(2):
@@ -370,8 +363,7 @@ def test_a_row_deleted_in_another_plan_does_not_hide_another_log(
 
 
 @pytest.mark.parametrize("value", ["NULL", "cast('other' as bytea)"])
-def test_a_changed_newest_row_can_be_replaced(tmp_path: Path, value: str) -> None:
-    """The error names this cause, and the command that it names works."""
+def test_the_error_of_a_changed_newest_row_has_a_working_fix(tmp_path: Path, value: str) -> None:
     lake = FileLake(tmp_path)
     lake.run(10)
     change_rows(lake, '"offset" >= 8', value)
@@ -405,17 +397,16 @@ def test_changed_rows_can_be_replaced_in_chunks(tmp_path: Path) -> None:
     assert lake.status().problem is None
 
 
-@each_way
+@each_damage
 def test_replacing_rows_after_a_truncation_is_refused(
-    lose: Callable[[MemoryPipeline, int], None],
+    damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """Rows before the replaced ones are of the old log, though the newest one is replaced."""
-    pipeline = landed(60)
-    plan = pipeline.planner.backfill(
-        replace(wanted((0, 40, 60)), replaces=True), RunOrigin("ops")
-    ).plan
+    """Rows before the replaced ones are of the old log."""
+    pipeline = pipeline_with_plans(60)
+    request = replace(wanted((0, 40, 60)), replaces=True)
+    plan = pipeline.planner.backfill(request, RunOrigin("ops")).plan
     assert plan is not None
-    lose(pipeline, 30)
+    damage(pipeline, 30)
     pipeline.produce(0, 40, LATER_MS)
     before = list(pipeline.table.rows)
     with pytest.raises(LogTruncated):
@@ -423,10 +414,10 @@ def test_replacing_rows_after_a_truncation_is_refused(
     assert pipeline.table.rows == before
 
 
-def test_verify_shows_whether_the_log_was_truncated_or_rows_were_changed(tmp_path: Path) -> None:
-    """Behind a cut no row equals Kafka's record; behind a changed row others do."""
+def test_verify_reports_the_last_row_that_equals_its_record(tmp_path: Path) -> None:
+    """After a truncation no later row equals its record; after a changed row others do."""
 
-    def last_equal() -> str:
+    def last_line() -> str:
         lines: list[str] = []
         assert lake.verify.verify(print_line=lines.append).differences
         return lines[-1]
@@ -434,8 +425,8 @@ def test_verify_shows_whether_the_log_was_truncated_or_rows_were_changed(tmp_pat
     lake = FileLake(tmp_path)
     lake.run(10)
     change_rows(lake, '"offset" IN (6, 9)')
-    assert last_equal() == "partition 0: the last row that equals Kafka's record has offset 8"
+    assert last_line() == "partition 0: the last row that equals Kafka's record has offset 8"
     lake.land_again((0, 6, 10))
     lake.kafka.put_back("events", 0, 6)
     lake.kafka.produce("events", 0, 10, LATER_MS + 1)
-    assert last_equal() == "partition 0: the last row that equals Kafka's record has offset 5"
+    assert last_line() == "partition 0: the last row that equals Kafka's record has offset 5"

@@ -1,4 +1,4 @@
-"""Planning over in-memory adapters: policies, ownership, recovery, races."""
+"""Tests of the planner on in-memory adapters: start policies, requesters, recovery, races."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from tidemark.spec.ref import PipelineRef
 
 
 def ranges(pipeline: MemoryPipeline, sequence: int) -> list[tuple[int, int, int]]:
-    """(partition, start, end) of a recorded plan."""
+    """Return (partition, start, end) for each range of a recorded plan."""
     plan = pipeline.ledger.plans[sequence].plan
     return [(r.partition, r.start, r.end) for r in plan.ranges]
 
 
 def test_s9_earliest_starts_at_the_low_watermark() -> None:
-    """The first plan takes all that is still in the log."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.kafka.delete_records("events", 0, before=4)
@@ -40,7 +39,7 @@ def test_s9_earliest_starts_at_the_low_watermark() -> None:
 
 
 def test_s9_latest_plans_only_records_after_the_first_plan() -> None:
-    """The position is recorded by the first run, so that later records are not skipped."""
+    """The first run records the offsets, so later records are not skipped."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     assert pipeline.planner.plan("a").outcome is PlanOutcome.NOTHING
@@ -50,7 +49,6 @@ def test_s9_latest_plans_only_records_after_the_first_plan() -> None:
 
 
 def test_s9_a_timestamp_starts_at_the_first_record_at_or_after_it() -> None:
-    """A partition without such a record begins at its end."""
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     ms = int(moment.timestamp() * 1000)
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.TIMESTAMP, start_at=moment))
@@ -63,7 +61,6 @@ def test_s9_a_timestamp_starts_at_the_first_record_at_or_after_it() -> None:
 
 
 def test_s9_none_raises_for_a_pipeline_without_start_offsets() -> None:
-    """Nothing is recorded."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     with pytest.raises(NoStartOffset):
         pipeline.planner.plan("a")
@@ -71,7 +68,6 @@ def test_s9_none_raises_for_a_pipeline_without_start_offsets() -> None:
 
 
 def test_s8_a_plan_ends_at_the_last_stable_offset() -> None:
-    """Records of an open transaction stay unread until it ends; then they are planned."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.kafka.topics["events"][0].stable = 6
@@ -83,7 +79,6 @@ def test_s8_a_plan_ends_at_the_last_stable_offset() -> None:
 
 
 def test_s8_read_uncommitted_plans_to_the_high_watermark() -> None:
-    """The end is planned with the reading's isolation level."""
     spec = make_spec(isolation_level=IsolationLevel.READ_UNCOMMITTED)
     pipeline = MemoryPipeline(spec=spec)
     pipeline.produce(0, 10)
@@ -93,7 +88,6 @@ def test_s8_read_uncommitted_plans_to_the_high_watermark() -> None:
 
 
 def test_no_plan_is_made_without_new_records() -> None:
-    """A second run over an unchanged log records nothing."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     pipeline.run("a")
@@ -103,7 +97,7 @@ def test_no_plan_is_made_without_new_records() -> None:
 
 
 def test_a_repeated_request_returns_the_same_plan() -> None:
-    """I4: a run keeps its plan, although the log has grown; also after it landed."""
+    """I4. The log has grown, or the plan has landed."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     first = pipeline.planner.plan("run-1")
@@ -115,20 +109,18 @@ def test_a_repeated_request_returns_the_same_plan() -> None:
     assert (landed.outcome, landed.plan) == (PlanOutcome.KEPT, first.plan)
 
 
-def test_an_open_plan_is_taken_over_unchanged() -> None:
-    """The next run executes the same plan, and keeps it when asked again."""
+def test_the_next_run_adopts_an_open_plan_unchanged() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     first = pipeline.planner.plan("run-1").plan
     pipeline.produce(0, 3)
-    taken = pipeline.planner.plan("run-2")
-    assert (taken.outcome, taken.plan) == (PlanOutcome.ADOPTED, first)
+    adopted = pipeline.planner.plan("run-2")
+    assert (adopted.outcome, adopted.plan) == (PlanOutcome.ADOPTED, first)
     pipeline.ingest.execute(1)
     assert pipeline.planner.plan("run-2").outcome is PlanOutcome.KEPT
 
 
 def test_i5_a_plan_that_landed_unrecorded_is_found_and_recorded_by_the_planner() -> None:
-    """The data table's log is the truth: no Spark is needed to finish the bookkeeping."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     plan = pipeline.plan("run-1")
@@ -140,10 +132,10 @@ def test_i5_a_plan_that_landed_unrecorded_is_found_and_recorded_by_the_planner()
 
 
 def test_i2_two_planners_that_find_a_landing_do_not_make_two_plans() -> None:
-    """Recording another's landing takes time: whoever planned meanwhile is seen afterwards.
+    """The rival plans between this planner's `landed` event and its plan.
 
-    Two open plans of one chain would strand the older one: once the younger has landed, Delta
-    takes the older one's transaction for stale.
+    With two open plans of one chain, the older one could not land: once the younger has landed,
+    Delta refuses the older transaction.
     """
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
@@ -151,22 +143,21 @@ def test_i2_two_planners_that_find_a_landing_do_not_make_two_plans() -> None:
     pipeline.table.land(plan)
     pipeline.produce(0, 2)
     rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table)
-    seen = []
+    appends = []
 
-    def rival_plans_after_our_record(ledger: Ledger) -> None:
-        seen.append(ledger.event_number)
-        if len(seen) == 2:  # our `landed` is in, our plan is not
+    def plan_after_the_record(ledger: Ledger) -> None:
+        appends.append(ledger.event_number)
+        if len(appends) == 2:  # after `landed`, before the plan
             pipeline.control.before_append = lambda _ledger: None
             rival.planner.plan("rival")
 
-    pipeline.control.before_append = rival_plans_after_our_record
+    pipeline.control.before_append = plan_after_the_record
     mine = pipeline.planner.plan("mine")
     assert mine.outcome is PlanOutcome.ADOPTED
     assert len(pipeline.ledger.open_plans()) == 1
 
 
-def test_limits_are_shared_and_the_rest_is_taken_by_later_runs() -> None:
-    """Runs with a limit add up to everything, each record once."""
+def test_limited_runs_land_every_record_once() -> None:
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=100))
     pipeline.produce(0, 250)
     pipeline.produce(1, 30)
@@ -178,7 +169,7 @@ def test_limits_are_shared_and_the_rest_is_taken_by_later_runs() -> None:
 
 
 def test_s10_a_new_partition_is_picked_up_from_its_start() -> None:
-    """Also by a pipeline that began at the latest offset."""
+    """The start policy `latest` does not apply to it."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
     pipeline.run("a")
     pipeline.kafka.topics["events"][1] = type(pipeline.kafka.topics["events"][0])()
@@ -187,8 +178,7 @@ def test_s10_a_new_partition_is_picked_up_from_its_start() -> None:
     assert pipeline.landed_identities() == [("id-1", 1, offset) for offset in range(4)]
 
 
-def test_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
-    """I7: a named error, and everything as it was."""
+def test_i7_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
     pipeline.run("a")
@@ -201,7 +191,7 @@ def test_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
 
 
 def test_i7_a_truncated_log_that_has_grown_again_stops_the_pipeline() -> None:
-    """Its watermarks look as ever; the history of leaders tells. Nothing is written."""
+    """Only the history of leader epochs shows it."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.run("a")
@@ -217,12 +207,12 @@ def test_i7_a_truncated_log_that_has_grown_again_stops_the_pipeline() -> None:
 
 
 def test_i7_a_backfill_at_higher_offsets_does_not_hide_a_truncation() -> None:
-    """The live chain read before the cut and committed after the backfill was planned."""
+    """The live plan read before the truncation and committed after the backfill."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     live = pipeline.plan("a")
 
-    def cut_and_backfill(_: Plan) -> None:
+    def truncate_and_backfill(_: Plan) -> None:
         pipeline.table.before_commit = lambda _plan: None
         pipeline.kafka.elect("events", 0, end=6)
         pipeline.produce(0, 30)
@@ -231,7 +221,7 @@ def test_i7_a_backfill_at_higher_offsets_does_not_hide_a_truncation() -> None:
         assert plan is not None
         pipeline.ingest.execute(plan.sequence)
 
-    pipeline.table.before_commit = cut_and_backfill
+    pipeline.table.before_commit = truncate_and_backfill
     pipeline.ingest.execute(live.sequence)
     with pytest.raises(LogTruncated) as caught:
         pipeline.planner.plan("b")
@@ -239,7 +229,7 @@ def test_i7_a_backfill_at_higher_offsets_does_not_hide_a_truncation() -> None:
 
 
 def test_i7_a_truncation_before_the_first_landing_is_detected() -> None:
-    """A pipeline that begins at the end has read nothing, and knows where it began all the same."""
+    """The leader epoch of the start offset is recorded."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     pipeline.planner.plan("begin")
@@ -250,18 +240,17 @@ def test_i7_a_truncation_before_the_first_landing_is_detected() -> None:
     assert (caught.value.offset, caught.value.leader_epoch) == (10, 0)
 
 
-class MadeAgain(MemoryKafka):
-    """A cluster where the topic is deleted and made again right before positions are checked."""
+class KafkaRecreatingTopic(MemoryKafka):
+    """Kafka that recreates the topic before each check for a truncation."""
 
     def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
-        """As in every cluster, of another topic."""
         self.create(topic, 2, "id-2")
         return super().truncated_partition(topic, positions)
 
 
 def test_i1_a_recreated_topic_is_not_reported_as_a_truncated_log() -> None:
-    """Both have other records at known offsets; what to do about them differs."""
-    pipeline = MemoryPipeline(kafka=MadeAgain())
+    """The fix differs."""
+    pipeline = MemoryPipeline(kafka=KafkaRecreatingTopic())
     pipeline.produce(0, 10)
     pipeline.run("a")
     pipeline.kafka.elect("events", 0)
@@ -271,7 +260,7 @@ def test_i1_a_recreated_topic_is_not_reported_as_a_truncated_log() -> None:
 
 
 def test_a_leader_change_without_truncation_is_accepted() -> None:
-    """S17: once what it leads has landed, its own epoch is the one to compare with."""
+    """S17. The next plan has the new leader epoch."""
     pipeline = MemoryPipeline()
     for epoch in range(3):
         pipeline.produce(0, 10)
@@ -284,15 +273,13 @@ def test_a_leader_change_without_truncation_is_accepted() -> None:
 
 
 def test_topic_missing_error_names_the_topic() -> None:
-    """The error says which topic."""
     pipeline = MemoryPipeline()
     del pipeline.kafka.topic_ids["events"]
     with pytest.raises(TopicMissing, match="events"):
         pipeline.planner.plan("a")
 
 
-def test_s2_the_losing_one_of_two_concurrent_planners_adopts_the_other_plan() -> None:
-    """The compare-and-set makes the loser look again."""
+def test_s2_the_loser_of_two_concurrent_planners_adopts_the_other_plan() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     rival = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table)
@@ -307,8 +294,7 @@ def test_s2_the_losing_one_of_two_concurrent_planners_adopts_the_other_plan() ->
     assert len(pipeline.ledger.plans) == 1
 
 
-def test_endless_conflicts_raise_after_the_last_attempt() -> None:
-    """The planner gives up after some attempts, with the conflict's own error."""
+def test_repeated_conflicts_raise_after_the_last_attempt() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
 
@@ -322,7 +308,6 @@ def test_endless_conflicts_raise_after_the_last_attempt() -> None:
 
 
 def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
-    """Neither sees or moves the other's offsets."""
     first = MemoryPipeline()
     first.produce(0, 4)
     first.run("a")
@@ -335,7 +320,7 @@ def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
 
 
 def test_bytes_per_run_limits_a_plan_by_the_size_of_landed_records() -> None:
-    """Both limits hold; a table that says nothing yet limits nothing."""
+    """A table without records sets no limit; with two limits the lower one counts."""
     pipeline = MemoryPipeline(spec=make_spec(bytes_per_run=6))
     pipeline.produce(0, 10)
     pipeline.run("first")
@@ -349,7 +334,7 @@ def test_bytes_per_run_limits_a_plan_by_the_size_of_landed_records() -> None:
 
 
 def test_time_per_run_limits_a_plan_by_the_rate_of_earlier_runs() -> None:
-    """At first to what one task takes; then to what the newest runs' rate gives."""
+    """The first plan is limited to the records of one task."""
     pipeline = MemoryPipeline(
         spec=make_spec(records_per_task=3, time_per_run=timedelta(minutes=10))
     )
@@ -363,7 +348,7 @@ def test_time_per_run_limits_a_plan_by_the_rate_of_earlier_runs() -> None:
 
 
 def test_expiring_offsets_are_planned_first() -> None:
-    """Of a limited run; then the others get their share, and nothing is left out for good."""
+    """The other partitions get their share of the rest."""
     rules = AlarmRules(runway=timedelta(hours=2))
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=6, alarms=rules))
     pipeline.kafka.retention = timedelta(hours=24)
@@ -379,7 +364,7 @@ def test_expiring_offsets_are_planned_first() -> None:
     assert pipeline.committed() == {0: 1, 1: 5}
     pipeline.run("second")
     assert pipeline.committed() == {0: 4, 1: 8}
-    # Behind younger records none is deleted before them.
+    # Old records after younger ones do not expire earlier.
     produce(1, 9, hours=23)
     pipeline.run("third")
     assert pipeline.committed() == {0: 7, 1: 11}
@@ -388,8 +373,8 @@ def test_expiring_offsets_are_planned_first() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_a_plan_reports_offsets_left_behind_expiring_ones() -> None:
-    """A run that takes nothing else has left something, so that the next one is started."""
+def test_a_plan_of_expiring_offsets_counts_the_offsets_it_leaves() -> None:
+    """Catching up starts another run for them."""
     rules = AlarmRules(runway=timedelta(hours=2))
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=10, catch_up=True, alarms=rules))
     pipeline.kafka.retention = timedelta(hours=24)
@@ -403,53 +388,50 @@ def test_a_plan_reports_offsets_left_behind_expiring_ones() -> None:
 
 
 def test_a_plan_is_made_if_the_retention_time_is_unknown() -> None:
-    """What is read first is a kindness: a broker that does not tell stops nothing."""
     rules = AlarmRules(runway=timedelta(hours=2))
     pipeline = MemoryPipeline(
-        spec=make_spec(records_per_run=6, alarms=rules), kafka=Tongueless(retention=timedelta(1))
+        spec=make_spec(records_per_run=6, alarms=rules),
+        kafka=KafkaWithoutSettings(retention=timedelta(1)),
     )
     pipeline.produce(0, 20)
     pipeline.run("first")
     assert pipeline.committed() == {0: 6, 1: 0}
 
 
-class Tongueless(MemoryKafka):
-    """Does not tell what it keeps for how long."""
+class KafkaWithoutSettings(MemoryKafka):
+    """Kafka that does not answer requests for the retention time."""
 
     def retention_time(self, topic: str) -> timedelta | None:
         raise KafkaUnavailable(operation=f"describe_configs of {topic}", reason="no answer")
 
 
-def test_a_backfill_lands_only_what_is_missing_and_moves_nothing_back() -> None:
-    """I2, I3: the live chain's committed offset stays, older records appear once."""
+def test_i2_i3_a_backfill_lands_only_missing_offsets_and_moves_no_committed_offset() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     pipeline.planner.plan("a")
     pipeline.produce(0, 5)
     pipeline.run("b")
-    asked = wanted((0, 4, 12))
-    plan = pipeline.planner.backfill(asked, RunOrigin("fill")).plan
+    request = wanted((0, 4, 12))
+    plan = pipeline.planner.backfill(request, RunOrigin("fill")).plan
     assert plan is not None
     assert ranges(pipeline, plan.sequence) == [(0, 4, 10)]
     pipeline.ingest.execute(plan.sequence)
     assert pipeline.committed() == {0: 15, 1: 0}
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(4, 15)]
-    assert pipeline.planner.backfill(asked, RunOrigin("again")).outcome is PlanOutcome.NOTHING
+    assert pipeline.planner.backfill(request, RunOrigin("again")).outcome is PlanOutcome.NOTHING
 
 
 def test_a_second_backfill_waits_for_the_first() -> None:
-    """The error names the open plan; the same requester gets its own plan back."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     request = wanted((0, 0, 5))
-    opened = pipeline.planner.backfill(request, RunOrigin("first")).plan
-    assert pipeline.planner.backfill(request, RunOrigin("first")).plan == opened
+    open_plan = pipeline.planner.backfill(request, RunOrigin("first")).plan
+    assert pipeline.planner.backfill(request, RunOrigin("first")).plan == open_plan
     with pytest.raises(BackfillOpen):
         pipeline.planner.backfill(wanted((0, 5, 9)), RunOrigin("second"))
 
 
-def test_a_live_plan_excludes_the_range_of_an_open_backfill() -> None:
-    """I2: two live ranges of one pipeline never overlap, landed or not."""
+def test_i2_a_live_plan_excludes_the_range_of_an_open_backfill() -> None:
     pipeline = MemoryPipeline()
     pipeline.planner.plan("a")
     pipeline.produce(0, 10)
@@ -459,7 +441,6 @@ def test_a_live_plan_excludes_the_range_of_an_open_backfill() -> None:
 
 
 def test_a_preview_raises_the_error_of_the_plan() -> None:
-    """A dry run answers as the real one would."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     pipeline.planner.backfill(wanted((0, 0, 5)), RunOrigin("first"))
@@ -472,24 +453,23 @@ def test_a_preview_raises_the_error_of_the_plan() -> None:
 
 @pytest.mark.parametrize("more", [0, 4])
 def test_a_preview_includes_a_landing_that_is_not_recorded(more: int) -> None:
-    """The run records it first, and so answers something else than that it takes the plan over."""
+    """The run records the landing first and then does not adopt the plan."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     plan = pipeline.plan("dead")
     pipeline.land(plan)
     pipeline.produce(0, more)
     before = pipeline.ledger.event_number
-    seen = pipeline.planner.preview()
+    preview = pipeline.planner.preview()
     assert pipeline.ledger.event_number == before
-    made = pipeline.planner.plan("next")
+    planning = pipeline.planner.plan("next")
     drafted = PlanOutcome.DRAFT if more else PlanOutcome.NOTHING
-    assert (seen.outcome, made.outcome is PlanOutcome.NEW) == (drafted, bool(more))
-    if seen.plan and made.plan:
-        assert seen.plan.ranges == made.plan.ranges
+    assert (preview.outcome, planning.outcome is PlanOutcome.NEW) == (drafted, bool(more))
+    if preview.plan and planning.plan:
+        assert preview.plan.ranges == planning.plan.ranges
 
 
-def test_a_preview_writes_nothing() -> None:
-    """A dry run shows the plan that would be recorded."""
+def test_a_preview_shows_the_next_plan_and_writes_nothing() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     preview = pipeline.planner.preview()

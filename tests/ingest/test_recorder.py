@@ -1,4 +1,4 @@
-"""Every offset of a landed range is accounted for, by evidence."""
+"""Tests that every offset of a landed range is accounted for."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from tidemark.ingest.errors import RecordsMissed
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """One partition: four records, three gaps, two records."""
-    made = MemoryPipeline(partitions=1)
-    made.produce(0, 4)
-    made.kafka.add_gaps("events", 0, 3)
-    made.produce(0, 2)
-    return made
+    """Return a pipeline with one partition: four records, three gaps, two records."""
+    pipeline = MemoryPipeline(partitions=1)
+    pipeline.produce(0, 4)
+    pipeline.kafka.add_gaps("events", 0, 3)
+    pipeline.produce(0, 2)
+    return pipeline
 
 
-def forget(pipeline: MemoryPipeline, *offsets: int) -> None:
-    """Let the engine skip records in what it reads next, as a broken reader would."""
+def skip_records(pipeline: MemoryPipeline, *offsets: int) -> None:
+    """Let the engine skip these offsets, as a faulty reader would."""
     read = pipeline.table.read
 
-    def skipping(plan: Plan) -> list[tuple[str, int, int, int]]:
+    def read_others(plan: Plan) -> list[tuple[str, int, int, int]]:
         return [row for row in read(plan) if row[2] not in offsets]
 
-    pipeline.table.read = skipping  # type: ignore[method-assign]
+    pipeline.table.read = read_others  # type: ignore[method-assign]
 
 
-def test_i3_records_and_gaps_add_up(pipeline: MemoryPipeline) -> None:
-    """S6: what no reader sees is a gap, and the committed offset passes it."""
+def test_s6_i3_records_and_gaps_add_up(pipeline: MemoryPipeline) -> None:
     pipeline.run("test")
     landing = pipeline.ledger.plans[1].held_now
     assert landing is not None
@@ -41,9 +40,9 @@ def test_i3_records_and_gaps_add_up(pipeline: MemoryPipeline) -> None:
     assert pipeline.committed() == {0: 9}
 
 
-def test_i3_a_missed_record_is_not_recorded_as_a_gap(pipeline: MemoryPipeline) -> None:
-    """I7: it is told, stays unread, holds the committed offset back, and the next run lands it."""
-    forget(pipeline, 2)
+def test_i3_a_missed_record_is_landed_by_the_next_run(pipeline: MemoryPipeline) -> None:
+    """I7. The committed offset does not pass it."""
+    skip_records(pipeline, 2)
     with pytest.raises(RecordsMissed) as caught:
         pipeline.run("first")
     assert (caught.value.records, caught.value.first) == (1, (0, 2))
@@ -63,10 +62,9 @@ def test_i3_a_missed_record_is_not_recorded_as_a_gap(pipeline: MemoryPipeline) -
 
 
 def test_i3_a_plan_that_missed_everything_is_read_again(pipeline: MemoryPipeline) -> None:
-    """Nothing of it is landed; its number is spent."""
     pipeline.run("first")
     pipeline.produce(0, 1)
-    forget(pipeline, 9)
+    skip_records(pipeline, 9)
     with pytest.raises(RecordsMissed):
         pipeline.run("second")
     assert pipeline.committed() == {0: 9}
@@ -77,8 +75,8 @@ def test_i3_a_plan_that_missed_everything_is_read_again(pipeline: MemoryPipeline
     assert pipeline.committed() == {0: 10}
 
 
-def test_gaps_that_kafka_deleted_before_the_check_stay_unproven(pipeline: MemoryPipeline) -> None:
-    """A driver died before it recorded, retention went on: the engine's word is told as such."""
+def test_gaps_that_kafka_deleted_before_the_check_are_unproven(pipeline: MemoryPipeline) -> None:
+    """The driver died before the record, and retention deleted the offsets."""
     plan = pipeline.plan("first")
     pipeline.table.land(plan)
     pipeline.kafka.delete_records("events", 0, 6)
@@ -93,16 +91,15 @@ def test_gaps_that_kafka_deleted_before_the_check_stay_unproven(pipeline: Memory
 def test_gaps_are_not_proven_if_the_topic_is_recreated_during_the_check(
     pipeline: MemoryPipeline,
 ) -> None:
-    """The evidence must be of the planned topic until the end."""
     plan = pipeline.plan("first")
     read = pipeline.kafka.read
 
-    def remade(*arguments):  # type: ignore[no-untyped-def]
+    def read_and_recreate(*arguments):  # type: ignore[no-untyped-def]
         yield from read(*arguments)
         pipeline.kafka.create("events", 1, "id-2")
         pipeline.produce(0, 20)
 
-    pipeline.kafka.read = remade  # type: ignore[method-assign]
+    pipeline.kafka.read = read_and_recreate  # type: ignore[method-assign]
     with pytest.raises(TopicRecreated):
         pipeline.ingest.execute(plan.sequence)
     assert pipeline.ledger.plans[1].held_now is None

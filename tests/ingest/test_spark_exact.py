@@ -1,4 +1,4 @@
-"""Files that the driver writes itself; no Spark."""
+"""Tests of the files that the driver writes for timestamps that Spark alters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMES_MS = [YEAR_1 - 1, YEAR_1, -1, 0, YEAR_9999, YEAR_9999 + 1, 2**63 - 1, -(2*
 
 @pytest.fixture
 def kafka() -> MemoryKafka:
-    """Topic `events` with a record for each time."""
+    """Return Kafka with a record for each time in topic `events`."""
     kafka = MemoryKafka()
     kafka.create("events", 1, "id-1")
     for timestamp_ms in TIMES_MS:
@@ -32,14 +32,12 @@ def kafka() -> MemoryKafka:
 
 
 def no_headers(partition: int, offset: int) -> Headers:
-    """Every record of the memory has headers that can be read."""
     raise AssertionError(f"read {partition}, {offset}")
 
 
 @pytest.fixture
 def exact(kafka: MemoryKafka, tmp_path: Path) -> ExactFileWriter:
-    """Writes into a folder `made`."""
-    (tmp_path / "made").mkdir()
+    (tmp_path / "written").mkdir()
     files, root = folder_of(str(tmp_path))
     return ExactFileWriter(
         log_reader=kafka,
@@ -47,22 +45,23 @@ def exact(kafka: MemoryKafka, tmp_path: Path) -> ExactFileWriter:
         plan=make_plan((0, 0, len(TIMES_MS))),
         ingested_at=NOW,
         files=files,
-        folder=f"{root}/made",
+        folder=f"{root}/written",
     )
 
 
-def made(tmp_path: Path) -> list[DataFile]:
-    """What the folder holds."""
+def written_files(tmp_path: Path) -> list[DataFile]:
     files, root = folder_of(str(tmp_path))
-    return parquet.single_partition_files(files, root, "made")
+    return parquet.single_partition_files(files, root, "written")
 
 
 def test_every_timestamp_is_in_one_of_two_columns(exact: ExactFileWriter, tmp_path: Path) -> None:
-    """With the years 1 and 9999 as bounds; files are split as Spark splits them."""
+    """The years 1 and 9999 are the bounds."""
     assert exact.write(0, Span(0, len(TIMES_MS)), 3) == len(TIMES_MS)
-    assert [file.records for file in made(tmp_path)] == [3, 3, 2]
+    assert [file.records for file in written_files(tmp_path)] == [3, 3, 2]
     rows = [
-        row for file in made(tmp_path) for row in pq.read_table(tmp_path / file.path).to_pylist()
+        row
+        for file in written_files(tmp_path)
+        for row in pq.read_table(tmp_path / file.path).to_pylist()
     ]
     micros = [row["timestamp"] for row in rows]
     assert [row["timestamp_out_of_range_ms"] for row in rows] == [
@@ -78,13 +77,12 @@ def test_no_file_is_written_for_a_span_without_records(
     """Aborted transactions leave such spans."""
     kafka.add_gaps("events", 0, 5)
     assert exact.write(0, Span(len(TIMES_MS), len(TIMES_MS) + 5), 3) == 0
-    assert made(tmp_path) == []
+    assert written_files(tmp_path) == []
 
 
 def file_of(records: int, earliest_ms: int | None = 0, latest_ms: int | None = 0) -> DataFile:
-    """A file as Spark leaves it."""
     return DataFile(
-        path="made/part-0.parquet",
+        path="written/part-0.parquet",
         size=1,
         modified_ms=0,
         partition=0,
@@ -97,7 +95,7 @@ def file_of(records: int, earliest_ms: int | None = 0, latest_ms: int | None = 0
 
 
 def test_rewriting_a_file_fails_if_the_record_count_differs(exact: ExactFileWriter) -> None:
-    """A compaction or a deletion came between the two readers: the plan is read again."""
+    """A compaction or deletion happened between the reads of Spark and librdkafka."""
     with pytest.raises(ValueError, match=r"Spark read 5 record\(s\).*librdkafka 4"):
         exact.write_again(file_of(5), 10)
 
@@ -111,17 +109,16 @@ def test_rewriting_a_file_fails_if_the_record_count_differs(exact: ExactFileWrit
         (None, None, False),
     ],
 )
-def test_statistics_decide_whether_a_file_is_exact(
+def test_a_file_with_statistics_from_1901_to_9999_is_exact(
     earliest_ms: int | None, latest_ms: int | None, expected: bool
 ) -> None:
-    """From 1901 to 9999; without statistics nothing is known."""
+    """Without statistics a file is not exact."""
     assert has_exact_timestamps(file_of(4, earliest_ms, latest_ms)) is expected
 
 
 def test_altered_spans_reach_from_the_first_to_the_last_altered_timestamp(
     kafka: MemoryKafka,
 ) -> None:
-    """Spark reads the offsets before and after."""
     kafka.create("events", 2, "id-1")
     for partition in (0, 1):
         for timestamp_ms in (0, 2**63 - 1, 0, YEAR_1, 0)[: 5 if partition == 0 else 1]:

@@ -1,4 +1,4 @@
-"""Landing with real Kafka, Spark and Delta, judged by a reader that knows nothing of Tidemark."""
+"""Tests of landing with real Kafka, Spark and Delta, compared with librdkafka's records."""
 
 from __future__ import annotations
 
@@ -40,14 +40,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-# -- what lands ----------------------------------------------------------------------------------
+# -- records -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sample", ["streams-intro", "prices", "orders"])
-def test_i1_samples_land_as_the_judge_reads_them(
+def test_s22_s23_i1_samples_land_as_librdkafka_reads_them(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, sample: str
 ) -> None:
-    """S22, S23: every field of every record, each once, with where it came from."""
     name = topic(partitions=3)
     produce({"bootstrap.servers": broker.bootstrap}, sample, topic=name, records=200)
     done = lake.of(name).run("test")
@@ -61,10 +60,9 @@ def test_i1_samples_land_as_the_judge_reads_them(
     } == {(name, watermarks.topic_id, 1, NOW)}
 
 
-def test_s3_a_second_run_takes_only_what_is_new(
+def test_i1_i2_s3_a_second_run_lands_only_new_records(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """I1, I2: two runs add up to the log, and the committed offset is the next one to read."""
     pipeline = lake.of(topic(partitions=2))
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 4, partition=0)
@@ -77,13 +75,12 @@ def test_s3_a_second_run_takes_only_what_is_new(
     assert pipeline.committed() == {0: 7, 1: 2}
 
 
-# -- once ----------------------------------------------------------------------------------------
+# -- repetition ----------------------------------------------------------------------------------
 
 
-def test_i4_landing_twice_has_the_effect_of_once(
+def test_s14_i4_landing_a_plan_twice_makes_no_second_commit(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """S14: the repeated transaction is skipped; not even an empty commit is made."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("test")
@@ -96,7 +93,7 @@ def test_i4_landing_twice_has_the_effect_of_once(
 
 
 def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
-    """Commit nothing under the plan's application id, with another transaction version."""
+    """Commit no rows under the plan's application id, with another transaction version."""
     empty = lake.session.read.format("delta").load(lake.uri).limit(0)
     writer = empty.write.format("delta").mode("append")
     writer.option("txnAppId", plan.app_id).option("txnVersion", version).save(lake.uri)
@@ -105,7 +102,6 @@ def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
 def test_i7_a_fenced_transaction_is_not_mistaken_for_a_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The table has the transaction: the commit is skipped, and we know before."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     pipeline.run("first")
@@ -120,31 +116,30 @@ def test_i7_a_fenced_transaction_is_not_mistaken_for_a_landing(
     assert pipeline.committed() == {0: 5}
 
 
-def test_i5_the_commit_names_the_plan(
+def test_i5_the_commit_contains_transaction_fingerprint_and_ranges(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Transaction, fingerprint and ranges are in the data table's log itself."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     done = pipeline.run("test")
     table = DeltaTable(pipeline.uri)
     assert table.transaction_version("tidemark:events:0") == 1
-    (told,) = [
+    (metadata,) = [
         json.loads(commit["userMetadata"])
         for commit in table.history()
         if commit["version"] == done.landing.table_version
     ]
-    assert told["fingerprint"] == done.plan.fingerprint
-    assert told["ranges"] == [[0, 0, 5]]
+    assert metadata["fingerprint"] == done.plan.fingerprint
+    assert metadata["ranges"] == [[0, 0, 5]]
 
 
-# -- one history ---------------------------------------------------------------------------------
+# -- data table -----------------------------------------------------------------------------------
 
 
 def test_i5_a_removed_table_is_not_recreated(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The next run would land only what is new, and be green."""
+    """The next run would land only new records and succeed."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 3)
     pipeline.run("first")
@@ -155,10 +150,10 @@ def test_i5_a_removed_table_is_not_recreated(
     assert not Path(pipeline.uri).exists()
 
 
-def test_i5_a_restored_table_is_detected(
+def test_i5_a_restore_is_detected_and_can_be_reverted(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """RESTORE rolls rows back and transactions not; undoing it makes the pipeline go on."""
+    """RESTORE removes rows and keeps transactions."""
     pipeline = lake.of(topic())
     for run in ("first", "second"):
         produce_values(broker.bootstrap, pipeline.spec.topic, 3)
@@ -175,7 +170,7 @@ def test_i5_a_restored_table_is_detected(
 def test_i5_a_landing_is_found_by_its_rows_if_the_log_lost_its_commit(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Commit metadata ends with log retention; the rows carry the plan's number themselves."""
+    """Delta removes commits after the log's retention."""
     pipeline = lake.of(topic(partitions=2))
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("first")
@@ -196,7 +191,6 @@ def test_i5_a_landing_is_found_by_its_rows_if_the_log_lost_its_commit(
 def test_s12_a_long_range_is_split_over_tasks(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """One partition, several tasks and so several files, and every record once."""
     pipeline = lake.of(topic(), records_per_task=1_000)
     produce_values(broker.bootstrap, pipeline.spec.topic, 3_500)
     assert pipeline.run("test").landing.records == 3_500
@@ -207,7 +201,6 @@ def test_s12_a_long_range_is_split_over_tasks(
 def test_i2_a_backfill_lands_only_missing_offsets(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Several ranges of one partition in one plan; nothing is doubled, nothing moves back."""
     pipeline = lake.of(topic(), start=StartPolicy.LATEST)
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 30)
@@ -235,7 +228,6 @@ def test_i2_a_backfill_lands_only_missing_offsets(
 
 
 def contents(folder: Path) -> set[tuple[str, int]]:
-    """Every file below a folder, with its size."""
     return {
         (str(file.relative_to(folder)), file.stat().st_size)
         for file in folder.rglob("*")
@@ -247,7 +239,7 @@ def contents(folder: Path) -> set[tuple[str, int]]:
 def test_i7_a_foreign_table_is_not_changed(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, kind: str
 ) -> None:
-    """Another owner's Delta table, plain files, another pipeline's table, a changed one."""
+    """Covers Delta tables, plain files, a table of another pipeline, and an altered table."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 2)
     session, uri = lake.session, Path(lake.uri)
@@ -273,10 +265,10 @@ def test_i7_a_foreign_table_is_not_changed(
     assert pipeline.ledger.event_number == 0
 
 
-def test_i7_a_foreign_table_created_during_the_read_is_not_changed(
+def test_i7_a_foreign_table_created_after_planning_is_not_changed(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Planned over nothing: the plan stays open, and lands when the place is free again."""
+    """The plan stays open and lands once the location is free again."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 2)
     plan = pipeline.plan("test")
@@ -289,8 +281,7 @@ def test_i7_a_foreign_table_created_during_the_read_is_not_changed(
     assert pipeline.ingest.execute(plan.sequence).landing.records == 2
 
 
-def test_a_spark_failure_is_an_engine_failed_error(lake: Lake) -> None:
-    """What Spark says in a hundred lines is told in one, with what was being done."""
+def test_a_spark_failure_is_an_engine_failed_error_with_a_one_line_reason(lake: Lake) -> None:
     pipeline = lake.of("nowhere")
     pipeline.table.prepare("events")
     (Path(pipeline.uri) / "_delta_log" / f"{1:020}.json").write_text("not JSON")
@@ -300,10 +291,10 @@ def test_a_spark_failure_is_an_engine_failed_error(lake: Lake) -> None:
     assert 0 < len(caught.value.reason) <= 500
 
 
-def test_files_that_cannot_be_written_are_an_error_of_the_storage(
+def test_spark_failing_to_write_files_raises_storage_refused(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Spark reads the plan and writes it in one job: the error is about the writing."""
+    """Spark reads and writes the plan in one job."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 2)
     plan = pipeline.plan("test")

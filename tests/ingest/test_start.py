@@ -1,4 +1,4 @@
-"""Beginning where another reader has come to: recorded once, refused where it does not fit."""
+"""Tests of starting a pipeline at the offsets of another reader."""
 
 from __future__ import annotations
 
@@ -27,40 +27,38 @@ WHO = "cli:ann:1"
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """Policy `none`, and ten records in each of two partitions."""
-    made = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
+    """Return a pipeline with policy `none` and ten records in each of two partitions."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     for partition in (0, 1):
-        made.produce(partition, 10)
-    return made
+        pipeline.produce(partition, 10)
+    return pipeline
 
 
 def given(offsets: Mapping[int, int]) -> SourceOffsets:
-    """Offsets from the command line."""
     return SourceOffsets(source="offsets given by hand", offsets=offsets)
 
 
 def of_group(offsets: Mapping[int, int]) -> SourceOffsets:
-    """The committed offsets of a group."""
     groups = MemoryGroups({"old": {"events": dict(offsets)}})
     return group_position(groups, "old", "events", (0, 1))
 
 
-# -- beginning -----------------------------------------------------------------------------------
+# -- start offsets -------------------------------------------------------------------------------
 
 
 def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryPipeline) -> None:
-    """I3: exactly what lies behind the group's offsets is read; who and why can be queried."""
+    """I3. The control table has user and reason."""
     done = pipeline.starts.begin(of_group({0: 4, 1: 10}), WHO, "moved")
     assert done.outcome is StartOutcome.RECORDED
     assert [(p.partition, p.offset, p.named_by_source, p.lost) for p in done.partitions] == [
         (0, 4, True, 0),
         (1, 10, True, 0),
     ]
-    told = ("event", "partition", "committed_offset", "requested_by", "reason")
-    because = "started at the offsets of consumer group 'old'; moved"
-    assert [[row[name] for name in told] for row in pipeline.control.rows] == [
-        ["started", 0, 4, WHO, because],
-        ["started", 1, 10, WHO, because],
+    columns = ("event", "partition", "committed_offset", "requested_by", "reason")
+    reason = "started at the offsets of consumer group 'old'; moved"
+    assert [[row[name] for name in columns] for row in pipeline.control.rows] == [
+        ["started", 0, 4, WHO, reason],
+        ["started", 1, 10, WHO, reason],
     ]
     plan = pipeline.run("first")
     assert plan is not None
@@ -68,8 +66,7 @@ def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryP
     assert pipeline.committed() == {0: 10, 1: 10}
 
 
-def test_a_group_with_members_adds_a_note(pipeline: MemoryPipeline) -> None:
-    """Allowed, because a person may know better; whoever looks first sees it."""
+def test_starting_at_offsets_of_a_group_with_members_adds_a_note(pipeline: MemoryPipeline) -> None:
     groups = MemoryGroups({"old": {"events": {0: 4, 1: 4}}})
     found = group_position(groups, "old", "events", (0, 1))
     assert pipeline.starts.begin(found, WHO, dry_run=True).notes == ()
@@ -80,29 +77,25 @@ def test_a_group_with_members_adds_a_note(pipeline: MemoryPipeline) -> None:
 
 
 def test_the_leader_epoch_of_the_start_offset_is_recorded(pipeline: MemoryPipeline) -> None:
-    """A log that is cut behind the beginning is noticed, as after a run's own."""
+    """A truncation before the first landing is detected by it."""
     pipeline.kafka.elect("events", 0)
     pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
     assert pipeline.ledger.start_epochs == {0: 1, 1: 0}
 
 
-def test_a_dry_run_of_a_start_writes_nothing(pipeline: MemoryPipeline) -> None:
-    """It says what would be recorded, and what the first plan would meet."""
+def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
-    seen = pipeline.starts.begin(given({0: 4, 1: 3}), WHO, dry_run=True)
-    assert seen.outcome is StartOutcome.DRAFT
-    assert [(p.offset, p.low_watermark, p.end, p.lost) for p in seen.partitions] == [
+    draft = pipeline.starts.begin(given({0: 4, 1: 3}), WHO, dry_run=True)
+    assert draft.outcome is StartOutcome.DRAFT
+    assert [(p.offset, p.low_watermark, p.end, p.lost) for p in draft.partitions] == [
         (4, 6, 10, 2),
         (3, 0, 10, 0),
     ]
-    assert [each["to_read"] for each in seen.as_record()["partitions"]] == [4, 7]
+    assert [each["to_read"] for each in draft.as_record()["partitions"]] == [4, 7]
     assert pipeline.control.rows == []
 
 
-def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(
-    pipeline: MemoryPipeline,
-) -> None:
-    """Nothing is skipped in silence: the first plan says LostRange."""
+def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
     pipeline.starts.begin(given({0: 4, 1: 10}), WHO)
     with pytest.raises(LostRange) as refused:
@@ -114,7 +107,7 @@ def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(
 
 
 def test_repeating_a_start_changes_nothing_even_after_runs(pipeline: MemoryPipeline) -> None:
-    """An answer that was lost: the same source and the same offsets are nothing to do."""
+    """The answer to the first call may have been lost."""
     first = pipeline.starts.begin(of_group({0: 4}), WHO, "moved", others=OtherPartitions.LATEST)
     pipeline.produce(1, 5)
     pipeline.run("first")
@@ -142,7 +135,7 @@ def test_a_started_pipeline_cannot_start_at_other_offsets(
     reason: str | None,
     others: OtherPartitions | None,
 ) -> None:
-    """I4: other offsets, or the same from elsewhere, are refused with what is known."""
+    """I4. Equal offsets of another source are refused too."""
     pipeline.starts.begin(of_group({0: 4, 1: 4}), WHO)
     before = list(pipeline.control.rows)
     for dry_run in (True, False):
@@ -154,7 +147,7 @@ def test_a_started_pipeline_cannot_start_at_other_offsets(
 
 
 def test_a_pipeline_started_by_its_policy_cannot_start_again(pipeline: MemoryPipeline) -> None:
-    """Also at the very offsets at which it began: nobody had them from the group."""
+    """The offsets are equal, but their source is the policy."""
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     pipeline.run("first")
     with pytest.raises(AlreadyStarted, match="start policy"):
@@ -162,7 +155,6 @@ def test_a_pipeline_started_by_its_policy_cannot_start_again(pipeline: MemoryPip
 
 
 def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeline) -> None:
-    """`start` speaks for pipelines that nobody gave a beginning."""
     pipeline.starts.begin(given({0: 7, 1: 7}), WHO)
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     plan = pipeline.run("first")
@@ -173,22 +165,20 @@ def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeli
 def test_repeating_a_start_after_the_topic_was_recreated_is_refused(
     pipeline: MemoryPipeline,
 ) -> None:
-    """The question was answered about another topic."""
     pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(AlreadyStarted):
         pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
 
 
-def test_one_of_two_concurrent_starts_wins(pipeline: MemoryPipeline) -> None:
-    """Compare-and-set: the other one looks again, and finds that it was begun elsewhere."""
-    others = MemoryPipeline(
+def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline) -> None:
+    rival = MemoryPipeline(
         spec=pipeline.spec, kafka=pipeline.kafka, control=pipeline.control, table=pipeline.table
     )
 
     def overtake(_ledger: Ledger) -> None:
         pipeline.control.before_append = lambda _ledger: None
-        others.starts.begin(given({0: 1, 1: 1}), "cli:bob:1")
+        rival.starts.begin(given({0: 1, 1: 1}), "cli:bob:1")
 
     pipeline.control.before_append = overtake
     with pytest.raises(AlreadyStarted) as refused:
@@ -197,7 +187,7 @@ def test_one_of_two_concurrent_starts_wins(pipeline: MemoryPipeline) -> None:
     assert pipeline.committed() == {0: 1, 1: 1}
 
 
-# -- what does not fit ---------------------------------------------------------------------------
+# -- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,10 +200,9 @@ def test_one_of_two_concurrent_starts_wins(pipeline: MemoryPipeline) -> None:
         ({}, InvalidStart),
     ],
 )
-def test_i7_offsets_that_do_not_fit_are_refused(
+def test_i7_incomplete_or_unavailable_start_offsets_are_refused(
     pipeline: MemoryPipeline, offsets: Mapping[int, int], error: type[Exception]
 ) -> None:
-    """By name, before anything is written, in a dry run as well."""
     for dry_run in (True, False):
         with pytest.raises(error):
             pipeline.starts.begin(given(offsets), WHO, dry_run=dry_run)
@@ -226,7 +215,7 @@ def test_i7_offsets_that_do_not_fit_are_refused(
 def test_others_sets_the_start_of_partitions_that_the_source_lacks(
     pipeline: MemoryPipeline, others: OtherPartitions, begins: int
 ) -> None:
-    """Without a word they are refused, and listed."""
+    """Without the option, the partitions are refused and listed."""
     pipeline.kafka.delete_records("events", 1, 3)
     with pytest.raises(InvalidStart) as refused:
         pipeline.starts.begin(of_group({0: 4}), WHO)
@@ -237,15 +226,14 @@ def test_others_sets_the_start_of_partitions_that_the_source_lacks(
 
 
 def test_a_group_without_offsets_of_the_topic_is_refused() -> None:
-    """An unknown group, and a group that reads another topic."""
     groups = MemoryGroups({"old": {"prices": {0: 4}}})
     for group in ("mistyped", "old"):
         with pytest.raises(InvalidStart, match="'events'"):
             group_position(groups, group, "events", (0, 1))
 
 
-def test_a_missing_topic_and_a_copy_are_refused(pipeline: MemoryPipeline) -> None:
-    """A copy has backfills alone."""
+def test_starting_a_copy_or_with_a_missing_topic_is_refused(pipeline: MemoryPipeline) -> None:
+    """A copy has only backfills."""
     pipeline.spec = make_spec(topic="nosuch")
     with pytest.raises(TopicMissing):
         pipeline.starts.begin(given({0: 0}), WHO)
@@ -256,13 +244,11 @@ def test_a_missing_topic_and_a_copy_are_refused(pipeline: MemoryPipeline) -> Non
 
 @pytest.mark.parametrize("text", ["", "0", "0:", "0:-1", "0:1,", "0:1;1:2", "a:1", "0:1,0:2"])
 def test_given_offsets_with_invalid_or_repeated_partitions_are_refused(text: str) -> None:
-    """What cannot be meant is named."""
     with pytest.raises(InvalidStart):
         given_offsets(text)
 
 
 def test_given_offsets_are_parsed() -> None:
-    """In any order, with spaces if somebody likes."""
     assert given_offsets("1:17, 0:5").offsets == {0: 5, 1: 17}
 
 
@@ -270,7 +256,6 @@ def test_given_offsets_are_parsed() -> None:
 
 
 def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
-    """The service over some groups."""
     return Exports(
         spec=pipeline.spec,
         watermarks=pipeline.watermarks,
@@ -281,26 +266,25 @@ def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
 
 
 def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeline) -> None:
-    """The group's offsets of other topics, and the control table, stay as they are."""
+    """Other topics of the group and the control table do not change."""
     pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
     pipeline.run("first")
     groups = MemoryGroups({"lag": {"events": {0: 2}, "prices": {0: 1}}})
-    seen = exports(pipeline, groups).export("lag", dry_run=True)
-    assert [(p.partition, p.before, p.committed_offset, p.end) for p in seen] == [
+    preview = exports(pipeline, groups).export("lag", dry_run=True)
+    assert [(p.partition, p.before, p.committed_offset, p.end) for p in preview] == [
         (0, 2, 10, 10),
         (1, None, 10, 10),
     ]
     assert groups.offsets == {"lag": {"events": {0: 2}, "prices": {0: 1}}}
     before = list(pipeline.control.rows)
-    assert exports(pipeline, groups).export("lag") == seen
+    assert exports(pipeline, groups).export("lag") == preview
     assert groups.offsets == {"lag": {"events": {0: 10, 1: 10}, "prices": {0: 1}}}
     assert pipeline.control.rows == before
 
 
-def test_i6_a_group_with_members_and_a_pipeline_without_offsets_are_refused(
+def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
     pipeline: MemoryPipeline,
 ) -> None:
-    """And a copy: it does not follow its topic."""
     groups = MemoryGroups(active={"busy"})
     with pytest.raises(NothingLanded):
         exports(pipeline, groups).export("lag")
@@ -314,8 +298,8 @@ def test_i6_a_group_with_members_and_a_pipeline_without_offsets_are_refused(
     assert groups.offsets == {}
 
 
-def test_i6_offsets_of_another_topic_are_not_exported(pipeline: MemoryPipeline) -> None:
-    """Neither after it was made again, nor where its log was cut."""
+def test_i6_offsets_that_do_not_fit_the_topic_are_not_exported(pipeline: MemoryPipeline) -> None:
+    """Covers a truncated log and a recreated topic."""
     groups = MemoryGroups()
     pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
     pipeline.kafka.elect("events", 1, end=6)

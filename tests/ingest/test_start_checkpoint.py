@@ -1,4 +1,4 @@
-"""Checkpoints of Structured Streaming: written by hand, and by Spark."""
+"""Tests of start offsets from Structured Streaming checkpoints."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Source = Mapping[str, Any] | str
 
 
 def kafka(**offsets: int) -> Mapping[str, Any]:
-    """The line of a source that reads topic `events`: `kafka(p0=5)`."""
+    """Return the line of a source that reads topic `events`: `kafka(p0=5)`."""
     return {"events": {name.removeprefix("p"): offset for name, offset in offsets.items()}}
 
 
 def write(folder: Path, batch: int, sources: Sequence[Source], *, committed: bool = True) -> None:
-    """A batch's files, as Spark writes them: the last line has no end."""
+    """Write the files of a batch as Spark does; their last line has no line break."""
     lines = ["v1", METADATA, *(s if isinstance(s, str) else json.dumps(s) for s in sources)]
     texts = {"offsets": "\n".join(lines)}
     if committed:
@@ -40,15 +40,13 @@ def write(folder: Path, batch: int, sources: Sequence[Source], *, committed: boo
 
 
 def refusal(path: Path | str) -> InvalidStart:
-    """How a checkpoint is refused."""
     with pytest.raises(InvalidStart) as refused:
         checkpoint_position(str(path), "events")
     assert str(path) in refused.value.source
     return refused.value
 
 
-def test_checkpoint_offsets_are_those_of_the_newest_committed_batch(tmp_path: Path) -> None:
-    """By number, not by name: batch 10 comes after batch 9."""
+def test_checkpoint_offsets_are_those_of_the_highest_committed_batch_number(tmp_path: Path) -> None:
     for batch in range(11):
         write(tmp_path, batch, [kafka(p0=batch, p1=2 * batch)])
     found = checkpoint_position(str(tmp_path), "events")
@@ -57,8 +55,8 @@ def test_checkpoint_offsets_are_those_of_the_newest_committed_batch(tmp_path: Pa
     assert found.notes == ()
 
 
-def test_a_started_batch_without_commit_is_ignored(tmp_path: Path) -> None:
-    """What it wrote may be in the stream's own table: that is said."""
+def test_a_batch_without_commit_is_ignored_and_noted(tmp_path: Path) -> None:
+    """A note says so, because the stream's table may have the rows of the batch."""
     write(tmp_path, 6, [kafka(p0=5)])
     write(tmp_path, 7, [kafka(p0=9)], committed=False)
     found = checkpoint_position(str(tmp_path), "events")
@@ -68,14 +66,14 @@ def test_a_started_batch_without_commit_is_ignored(tmp_path: Path) -> None:
 
 
 def test_checkpoint_sources_other_than_kafka_are_ignored(tmp_path: Path) -> None:
-    """Files, a Delta table, a rate, and a source without an offset yet."""
+    """Covers files, a Delta table, a rate source, and a source without an offset."""
     delta = {"sourceVersion": 1, "reservoirId": "id", "reservoirVersion": 4, "index": -1}
     write(tmp_path, 0, ["-", {"logOffset": 3}, delta, "17", kafka(p0=5)])
     assert checkpoint_position(str(tmp_path), "events").offsets == {0: 5}
 
 
 @pytest.mark.parametrize(
-    ("sources", "seen"),
+    ("sources", "actual"),
     [
         ([{"prices": {"0": 5}}], "topic(s) 'prices'"),
         ([kafka(p0=5), kafka(p0=7)], "topic(s) 'events', 'events'"),
@@ -83,12 +81,11 @@ def test_checkpoint_sources_other_than_kafka_are_ignored(tmp_path: Path) -> None
         (["-"], "no Kafka offsets"),
     ],
 )
-def test_a_query_of_other_topics_is_refused(
-    tmp_path: Path, sources: Sequence[Source], seen: str
+def test_a_checkpoint_without_exactly_one_source_of_the_topic_is_refused(
+    tmp_path: Path, sources: Sequence[Source], actual: str
 ) -> None:
-    """Of another topic, of one twice, of none."""
     write(tmp_path, 0, sources)
-    assert refusal(tmp_path).seen == seen
+    assert refusal(tmp_path).seen == actual
 
 
 @pytest.mark.parametrize(
@@ -96,17 +93,15 @@ def test_a_query_of_other_topics_is_refused(
     [[{"events": {"0": 5}, "prices": {"0": 6}}], [{"prices": {"0": 6}}, kafka(p0=5)]],
     ids=["one source", "two sources"],
 )
-def test_a_query_of_several_topics_gives_each_pipeline_its_topic(
+def test_a_checkpoint_of_several_topics_gives_each_pipeline_its_offsets(
     tmp_path: Path, sources: Sequence[Source]
 ) -> None:
-    """The topic says which of them."""
     write(tmp_path, 0, sources)
     assert checkpoint_position(str(tmp_path), "events").offsets == {0: 5}
     assert checkpoint_position(str(tmp_path), "prices").offsets == {0: 6}
 
 
 def test_a_checkpoint_without_a_committed_batch_is_refused(tmp_path: Path) -> None:
-    """Neither before the first batch nor while it runs."""
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
     assert refusal(tmp_path).seen == "no batch"
@@ -114,8 +109,7 @@ def test_a_checkpoint_without_a_committed_batch_is_refused(tmp_path: Path) -> No
     assert refusal(tmp_path).seen == "batch 0 started, none committed"
 
 
-def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    """A path that is not there, another folder, a file, a URI, another version, half a file."""
+def test_invalid_checkpoints_and_uris_are_refused_with_the_rule(tmp_path: Path) -> None:
     assert "offsets and commits" in refusal(tmp_path / "nosuch").rule
     assert "offsets and commits" in refusal(tmp_path).rule
     (tmp_path / "file").write_text("v1")
@@ -134,10 +128,9 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_a_checkpoint_written_by_spark_is_read(
+def test_offsets_of_a_checkpoint_written_by_spark_are_those_to_read_next(
     spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Each batch of a real query ends at the next offset to read; a batch cut short is told."""
     name = topic(partitions=2)
     checkpoint = tmp_path / "checkpoint"
 
@@ -162,7 +155,7 @@ def test_a_checkpoint_written_by_spark_is_read(
     run()
     found = checkpoint_position(str(checkpoint), name)
     assert (found.offsets, found.notes) == ({0: 5, 1: 3}, ())
-    # The query was killed before it could say that its last batch was done.
+    # As if the query was killed before it committed its last batch.
     newest = max(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdecimal())
     (checkpoint / "commits" / str(newest)).unlink()
     found = checkpoint_position(str(checkpoint), name)

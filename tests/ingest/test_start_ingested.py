@@ -1,4 +1,4 @@
-"""Tables of kafka-delta-ingest: where each partition's transaction says it has come to."""
+"""Tests of start offsets from the transactions of kafka-delta-ingest tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = pa.table({"id": pa.array(["a"])})
 
 
 def commit(table: Path, **last: int) -> None:
-    """A commit as kafka-delta-ingest makes it: `commit(table, p0=4)`, the last offset written."""
+    """Commit as kafka-delta-ingest does: `commit(table, p0=4)` with the last offset written."""
     transactions = [
         Transaction(f"web_requests-{name.removeprefix('p')}", offset)
         for name, offset in last.items()
@@ -29,7 +29,7 @@ def commit(table: Path, **last: int) -> None:
 
 
 def test_ingested_table_gives_the_offset_after_the_last_one(tmp_path: Path) -> None:
-    """Its transactions carry the last offset, ends here are exclusive; the newest commit counts."""
+    """A transaction contains the last offset; an end here is exclusive."""
     commit(tmp_path, p0=4, p1=0)
     commit(tmp_path, p0=9, p11=2)
     found = ingested_position(str(tmp_path), "web_requests", 12)
@@ -38,13 +38,12 @@ def test_ingested_table_gives_the_offset_after_the_last_one(tmp_path: Path) -> N
 
 
 def test_ingested_table_includes_partitions_that_the_topic_lacks(tmp_path: Path) -> None:
-    """They are a sign of another topic, which the core refuses."""
+    """The core refuses them as offsets of another topic."""
     commit(tmp_path, p0=4, p7=4)
     assert ingested_position(str(tmp_path), "web_requests", 2).offsets == {0: 5, 7: 5}
 
 
 def test_transactions_of_another_job_are_ignored(tmp_path: Path) -> None:
-    """An app id that the table does not know, or that merely begins alike."""
     commit(tmp_path, p0=4)
     for app_id in ("web", "web_requests-0", "Web_requests"):
         with pytest.raises(InvalidStart) as refused:
@@ -53,7 +52,6 @@ def test_transactions_of_another_job_are_ignored(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_table_is_refused_and_not_changed(tmp_path: Path) -> None:
-    """A folder without a log, and none at all."""
     for path in (tmp_path, tmp_path / "nosuch"):
         with pytest.raises(InvalidStart) as refused:
             ingested_position(str(path), "web_requests", 1)

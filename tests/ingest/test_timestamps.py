@@ -1,4 +1,4 @@
-"""Every timestamp that Kafka can store lands exactly, in whatever time zone Spark runs."""
+"""Tests that every timestamp lands exactly, in any time zone of Spark."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ANY_TIME = {
 YEAR_1, YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 EARLY_MS = [
     YEAR_1,
-    # 1500-02-29 and 1500-03-01 of the Julian calendar: Spark makes one day of both.
+    # 1500-02-29 and 1500-03-01 of the Julian calendar: Spark merges both days.
     -14_825_721_600_000,
     -14_825_635_200_000,
     -12_219_292_800_001,
-    # 1892: in Berlin and New York before the first offset that java.util.TimeZone knows.
+    # 1892: before the first offset of Berlin and New York in java.util.TimeZone.
     -2_461_449_600_123,
     -2_208_988_800_000,
     -1,
@@ -42,7 +42,7 @@ EARLY_MS = [
     1,
     YEAR_10000 - 1,
 ]
-"""Moments that Spark reads, some of them wrongly."""
+"""Timestamps that Spark reads, some of them wrongly."""
 FAR_MS = [
     YEAR_1 - 1,
     YEAR_10000,
@@ -53,12 +53,11 @@ FAR_MS = [
     2**63 - 1,
     -(2**63),
 ]
-"""Moments without a date; Spark fails at some of them."""
+"""Timestamps outside the years 1 to 9999; Spark fails at some of them."""
 
 
 @contextmanager
 def default_zone(session: SparkSession, name: str) -> Iterator[None]:
-    """Run Spark's JVM in a time zone."""
     zones = session._jvm.java.util.TimeZone
     before = zones.getDefault()
     zones.setDefault(zones.getTimeZone(name))
@@ -69,12 +68,11 @@ def default_zone(session: SparkSession, name: str) -> Iterator[None]:
 
 
 def produce(lake: Lake, timestamps: list[int], partition: int = 0) -> None:
-    """Append one record for each timestamp."""
     records = [
         RawRecord(key=b"%d" % n, headers=((b"n", b"%d" % n),), timestamp_ms=timestamp)
         for n, timestamp in enumerate(timestamps)
     ]
-    # A batch of its own for each: the difference to the first is a 64-bit number too.
+    # One batch for each record, because differences to the first timestamp have 64 bits.
     for record in records:
         produce_raw(str(lake.connection["bootstrap.servers"]), lake.spec.topic, [record], partition)
 
@@ -85,7 +83,6 @@ def produce(lake: Lake, timestamps: list[int], partition: int = 0) -> None:
 def test_early_timestamps_land_exactly(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, zone: str
 ) -> None:
-    """Both calendars and local mean times: the milliseconds are Kafka's."""
     pipeline = lake.of(topic(config=ANY_TIME))
     produce(pipeline, EARLY_MS)
     with default_zone(lake.session, zone):
@@ -101,7 +98,7 @@ def test_early_timestamps_land_exactly(
 def test_timestamps_without_a_date_land_beside_all_other_records(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Overflows of Spark's microseconds in one partition, and none or early ones in others."""
+    """One partition has overflows of Spark's microseconds, another has early timestamps."""
     pipeline = lake.of(topic(partitions=3, config=ANY_TIME), records_per_task=6)
     usual = [1_767_225_600_000 + n for n in range(8)]
     produce(pipeline, [*usual, *FAR_MS, 5, *FAR_MS, *usual])
@@ -122,7 +119,7 @@ def test_timestamps_without_a_date_land_beside_all_other_records(
 def test_a_plan_of_overflows_alone_lands(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Nanoseconds sent as milliseconds: nothing is left for Spark to read."""
+    """Nothing is left for Spark to read."""
     pipeline = lake.of(topic(config=ANY_TIME))
     produce(pipeline, [1_767_225_600_000_000_000, 1_767_225_600_000_000_001])
     assert pipeline.run("test").landing.records == 2
@@ -133,6 +130,6 @@ def test_a_plan_of_overflows_alone_lands(
 
 
 def test_rows_of_the_driver_have_the_columns_of_the_table() -> None:
-    """In the table's order; Delta finds columns by name, and people read them in order."""
+    """The order is equal too."""
     expected = pa.schema(BRONZE_SCHEMA.to_arrow())
     assert [(f.name, f.type) for f in bronze_schema()] == [(f.name, f.type) for f in expected]

@@ -1,4 +1,4 @@
-"""A table with a file that cannot be read: the file is named, and its plan can be undone."""
+"""Tests of tables with a damaged file: the error names the file, and its plan can be undone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tidemark.report.errors import UndoUnfinished
 Damage = Callable[[Path], None]
 
 
-def cut(file: Path) -> None:
-    """As a disk that was full leaves it."""
+def truncate(file: Path) -> None:
+    """Truncate a file, as a full disk does."""
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
 def with_broken_text(file: Path) -> None:
-    """A text column with bytes that are not UTF-8, which Parquet does not look at."""
+    """Write bytes that are not UTF-8 to a text column; Parquet does not check them."""
     table = pq.read_table(file)
     column = next(
         n for n, each in enumerate(table.schema) if each.name in ("value", "topic")
@@ -36,31 +36,29 @@ def with_broken_text(file: Path) -> None:
 
 
 def files(uri: Path) -> list[Path]:
-    """Of the newest version, oldest first."""
+    """Return the files of the newest version, oldest first."""
     actions = pa.table(DeltaTable(uri).get_add_actions()).sort_by("modification_time")
     return [uri / path for path in actions["path"].to_pylist()]
 
 
-@pytest.fixture(params=[cut, with_broken_text, Path.unlink], ids=["cut", "text", "missing"])
+@pytest.fixture(params=[truncate, with_broken_text, Path.unlink], ids=["cut", "text", "missing"])
 def damage(request: pytest.FixtureRequest) -> Damage:
-    """What has become of a file."""
-    made: Damage = request.param
-    return made
+    function: Damage = request.param
+    return function
 
 
 def test_the_plan_of_a_damaged_file_is_undone_and_lands_again(
     tmp_path: Path, damage: Damage
 ) -> None:
-    """Nothing is lost: neither its records nor those of other plans."""
     lake = FileLake(tmp_path)
     for _ in range(3):
         lake.run(4)
     broken = files(lake.uri)[1]
     damage(broken)
     for command in (lake.verified, lambda: lake.maintenance().maintain(WEEK)):
-        with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 2 only") as named:
+        with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 2 only") as caught:
             command()
-        assert (named.value.first_plan, named.value.last_plan) == (2, 2)
+        assert (caught.value.first_plan, caught.value.last_plan) == (2, 2)
     assert lake.undo.undo(2, "test", "a damaged file").rows == 4
     assert lake.rows() == [(0, offset) for offset in (0, 1, 2, 3, 8, 9, 10, 11)]
     lake.run(1)
@@ -70,18 +68,18 @@ def test_the_plan_of_a_damaged_file_is_undone_and_lands_again(
 
 
 def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Path) -> None:
-    """Compaction has put rows of several plans into it; a RESTORE and a rewind are the way out."""
+    """Compaction put rows of several plans into the file; RESTORE and rewind fix it."""
     lake = FileLake(tmp_path)
     for _ in range(2):
         lake.run(4)
     before = DeltaTable(lake.uri).version()
     lake.maintenance().maintain(WEEK)
     lake.run(3)
-    cut(files(lake.uri)[0])
+    truncate(files(lake.uri)[0])
     recorded = lake.control.ledger("events").event_number
-    with pytest.raises(UnreadableFile, match="RESTORE") as named:
+    with pytest.raises(UnreadableFile, match="RESTORE") as caught:
         lake.undo.undo(1, "test", "a mistake")
-    assert (named.value.first_plan, named.value.last_plan) == (1, 2)
+    assert (caught.value.first_plan, caught.value.last_plan) == (1, 2)
     assert lake.control.ledger("events").event_number == recorded
     DeltaTable(lake.uri).restore(before)
     lake.repair.rewind("test", "a damaged file")
@@ -90,8 +88,7 @@ def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Pa
     lake.undo.undo(1, "test", "a mistake")
 
 
-def test_files_with_rows_of_other_plans_are_rewritten_by_an_undo(tmp_path: Path) -> None:
-    """And files of the plan alone are removed: the rows that leave are counted once."""
+def test_undo_counts_rows_of_rewritten_and_removed_files_once(tmp_path: Path) -> None:
     lake = FileLake(tmp_path)
     lake.run(4)
     lake.run(4)
@@ -105,8 +102,7 @@ def test_files_with_rows_of_other_plans_are_rewritten_by_an_undo(tmp_path: Path)
     assert lake.verified()[0] == (9, 9)
 
 
-def test_a_typed_table_with_a_damaged_file_follows_its_bronze_table(tmp_path: Path) -> None:
-    """Its rows are decoded again, after an undo of either plan."""
+def test_rows_of_a_damaged_typed_file_are_decoded_again_after_an_undo(tmp_path: Path) -> None:
     lake = TypedLake(tmp_path, broken=[1])
     for _ in range(2):
         lake.bronze.run(3)
@@ -122,14 +118,13 @@ def test_a_typed_table_with_a_damaged_file_follows_its_bronze_table(tmp_path: Pa
     lake.bronze.run(1)
     lake.run()
     lake.check()
-    cut(files(lake.typed_uri)[0])
+    truncate(files(lake.typed_uri)[0])
     lake.undo.undo(2, "test", "a damaged file")
     lake.run()
     lake.check()
 
 
 def test_rows_of_a_plan_that_is_being_undone_are_not_verified(tmp_path: Path) -> None:
-    """They may be there, and are not counted on."""
     lake = FileLake(tmp_path)
     lake.run(2)
     lake.run(2)

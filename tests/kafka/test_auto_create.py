@@ -33,7 +33,6 @@ ONE = {0: SpanSet((Span(0, 1),))}
 
 @pytest.fixture(scope="module")
 def config(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The connection to a broker that creates each topic that a client allows it to create."""
     broker = Broker(
         BrokerConfig(
             home=tmp_path_factory.mktemp("broker"),
@@ -49,13 +48,12 @@ def config(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def topics(config: dict[str, str]) -> set[str]:
-    """All topics but Kafka's own."""
-    named = AdminClient({**config, "log_level": 0}).list_topics(timeout=30).topics
-    return {name for name in named if not name.startswith("__")}
+    names = AdminClient({**config, "log_level": 0}).list_topics(timeout=30).topics
+    return {name for name in names if not name.startswith("__")}
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "request_topic",
     [
         pytest.param(
             lambda config: KafkaWatermarkReader(config).topic_watermarks(MISSING, READ),
@@ -73,11 +71,11 @@ def topics(config: dict[str, str]) -> set[str]:
     ],
 )
 def test_s15_a_request_for_a_missing_topic_does_not_create_it(
-    config: dict[str, str], ask: Callable[[dict[str, str]], object]
+    config: dict[str, str], request_topic: Callable[[dict[str, str]], object]
 ) -> None:
     """Covers each request of librdkafka that contains a topic name."""
     with suppress(TopicMissing, KafkaUnavailable):
-        ask(config)
+        request_topic(config)
     assert MISSING not in topics(config)
 
 
@@ -85,7 +83,7 @@ def test_s15_a_request_for_a_missing_topic_does_not_create_it(
 def test_s15_a_topic_deleted_while_spark_reads_it_stays_deleted(
     config: dict[str, str], spark: SparkSession
 ) -> None:
-    """With the Java consumer's default the broker creates it again, empty."""
+    """By default, the Java consumer makes the broker create the topic again."""
     from py4j.protocol import Py4JJavaError
 
     topic = "deleted"

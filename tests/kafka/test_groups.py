@@ -23,13 +23,12 @@ from tidemark.spark.sockets import free_ports
 
 @pytest.fixture
 def group() -> str:
-    """A group name of this test only."""
     return f"group-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 def groups(request: pytest.FixtureRequest) -> GroupOffsets:
-    """The groups in memory and of the embedded broker."""
+    """Return the groups in memory and those of the embedded broker."""
     if request.param == "memory":
         return MemoryGroups()
     status: BrokerStatus = request.getfixturevalue("broker")
@@ -38,7 +37,7 @@ def groups(request: pytest.FixtureRequest) -> GroupOffsets:
 
 @pytest.fixture
 def topics(request: pytest.FixtureRequest, groups: GroupOffsets) -> tuple[str, str]:
-    """Two topics of two partitions."""
+    """Return two topics with two partitions each."""
     if isinstance(groups, MemoryGroups):
         return "events", "prices"
     topic: TopicFactory = request.getfixturevalue("topic")
@@ -47,12 +46,10 @@ def topics(request: pytest.FixtureRequest, groups: GroupOffsets) -> tuple[str, s
 
 @pytest.fixture
 def real(broker: BrokerStatus) -> KafkaGroupOffsets:
-    """The groups of the embedded broker."""
     return KafkaGroupOffsets({"bootstrap.servers": broker.bootstrap})
 
 
 def consumer(bootstrap: str, group: str, **settings: str) -> Consumer:
-    """A normal consumer of the group."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -66,20 +63,20 @@ def consumer(bootstrap: str, group: str, **settings: str) -> Consumer:
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str, protocol: str) -> Iterator[Consumer]:
-    """A consumer that has joined its group and has its partitions."""
+    """Return a consumer that has joined its group and has an assignment."""
     joined = consumer(bootstrap, group, **{"group.protocol": protocol})
     try:
         joined.subscribe([topic])
         deadline = time.monotonic() + 60
         while not joined.assignment():
-            assert time.monotonic() < deadline, "the consumer was given no partition"
+            assert time.monotonic() < deadline, "the consumer got no partition"
             joined.poll(0.1)
         yield joined
     finally:
         joined.close()
 
 
-# -- one behaviour -------------------------------------------------------------------------------
+# -- both implementations ------------------------------------------------------------------------
 
 
 def test_an_unknown_group_has_no_committed_offsets(
@@ -133,17 +130,16 @@ def test_offsets_of_a_consumer_are_read_while_it_runs_and_after_its_end(
 def test_a_consumer_continues_at_exported_offsets(
     real: KafkaGroupOffsets, broker: BrokerStatus, topic: TopicFactory, group: str
 ) -> None:
-    """Exported offsets are normal committed offsets for every tool."""
     name = topic()
     produce_values(broker.bootstrap, name, 5)
     real.commit(group, name, {0: 3})
     assert group in group_names(broker.bootstrap)
-    going_on = consumer(broker.bootstrap, group)
+    continued = consumer(broker.bootstrap, group)
     try:
-        going_on.subscribe([name])
-        (message,) = going_on.consume(1, timeout=60)
+        continued.subscribe([name])
+        (message,) = continued.consume(1, timeout=60)
     finally:
-        going_on.close()
+        continued.close()
     assert message.offset() == 3
 
 
@@ -196,25 +192,22 @@ def test_s8_offsets_of_an_open_transaction_are_read_after_its_end(
 def test_commit_to_a_missing_topic_raises_topic_missing(
     real: KafkaGroupOffsets, group: str
 ) -> None:
-    """A partition that the topic does not have raises the same error."""
     with pytest.raises(TopicMissing, match="no-such-topic"):
         real.commit(group, "no-such-topic", {0: 1})
 
 
 def test_a_cluster_that_does_not_answer_is_a_transient_error() -> None:
-    """Every request ends within its timeout."""
     (dead,) = free_ports("127.0.0.1", 1)
-    away = KafkaGroupOffsets({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
-    begun = time.monotonic()
+    unavailable = KafkaGroupOffsets({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
+    start = time.monotonic()
     with pytest.raises(KafkaUnavailable, match="'old'"):
-        away.committed("old", "events", [0, 1])
+        unavailable.committed("old", "events", [0, 1])
     with pytest.raises(KafkaUnavailable, match="'old'"):
-        away.commit("old", "events", {0: 1})
-    assert time.monotonic() - begun < 30
+        unavailable.commit("old", "events", {0: 1})
+    assert time.monotonic() - start < 30
 
 
 def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
-    """The error contains no value of the connection."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.ca.pem": "x"}
     with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem"):
         KafkaGroupOffsets(settings).committed("old", "events", [0, 1])

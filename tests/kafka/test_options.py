@@ -27,12 +27,11 @@ def java(extra: dict[str, Any]) -> dict[str, str]:
     """Return a connection in the Java client's names, without `READER_DEFAULTS`."""
     options = spark_options(client_config("lake", extra))
     assert all(key.startswith("kafka.") for key in options)
-    named = {key.removeprefix("kafka."): value for key, value in options.items()}
-    return {k: v for k, v in named.items() if k not in READER_DEFAULTS}
+    renamed = {key.removeprefix("kafka."): value for key, value in options.items()}
+    return {k: v for k, v in renamed.items() if k not in READER_DEFAULTS}
 
 
 def refusal(extra: dict[str, Any]) -> InvalidConnection:
-    """Return the error for an invalid connection."""
     with pytest.raises(InvalidConnection) as caught:
         client_config("lake", extra)
     return caught.value
@@ -91,7 +90,6 @@ def refusal(extra: dict[str, Any]) -> InvalidConnection:
 def test_s25_settings_are_translated_to_names_of_the_java_client(
     given: dict[str, Any], wanted: dict[str, str]
 ) -> None:
-    """The connection uses librdkafka's names."""
     assert java({**SERVERS, **given}) == {**SERVERS, **wanted}
 
 
@@ -119,7 +117,6 @@ def test_both_names_of_the_sasl_mechanism_are_accepted() -> None:
     ],
 )
 def test_passwords_are_quoted_for_the_login_module(password: str, written: str) -> None:
-    """A quote, a backslash or a semicolon does not end the value."""
     options = java({**SERVERS, **LOGIN, "sasl.password": password})
     assert options["sasl.jaas.config"].endswith(f'username="reader" password={written};')
 
@@ -153,7 +150,6 @@ def test_s15_poll_limits_of_the_java_consumer_are_explicit() -> None:
 
 
 def test_numbers_and_booleans_become_text_for_java() -> None:
-    """JSON has more types than Kafka's settings."""
     assert java({**SERVERS, "client.id": 7})["client.id"] == "7"
 
 
@@ -168,7 +164,6 @@ def test_s1_settings_of_groups_are_dropped() -> None:
 
 
 def test_the_given_connection_is_not_modified() -> None:
-    """Keys are dropped from a copy."""
     extra = {**SERVERS, "group.id": "theirs"}
     client_config("lake", extra)
     assert extra == {**SERVERS, "group.id": "theirs"}
@@ -179,7 +174,6 @@ def test_the_given_connection_is_not_modified() -> None:
 
 @pytest.mark.parametrize("servers", [{}, {"bootstrap.servers": ""}, {"bootstrap.servers": "  "}])
 def test_a_connection_without_brokers_is_invalid(servers: dict[str, str]) -> None:
-    """The error shows the required form."""
     error = refusal(servers)
     assert error.connection == "lake"
     assert "host:port,host:port" in error.rendered("expected")
@@ -246,12 +240,11 @@ def test_connections_page_lists_every_accepted_key() -> None:
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition("| key | for |")[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `([\w.]+)` \|", table, flags=re.MULTILINE)
-    taken = refusal({**SERVERS, "no.such.key": "x"}).rule.removeprefix("keys among ").split(", ")
-    assert sorted(listed) == sorted(taken)
+    accepted = refusal({**SERVERS, "no.such.key": "x"}).rule.removeprefix("keys among ").split(", ")
+    assert sorted(listed) == sorted(accepted)
 
 
 def test_every_example_of_the_connections_page_is_valid() -> None:
-    """Each JSON document of docs/connections.md passes the check."""
     page = PAGE.read_text(encoding="utf-8")
     documents = re.findall(r"```json\n(.*?)```|='(\{.*?\})'\n```", page, flags=re.DOTALL)
     extras = [json.loads("".join(document))["extra"] for document in documents]

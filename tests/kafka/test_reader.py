@@ -47,20 +47,15 @@ UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
 @pytest.fixture
 def reader(broker: BrokerStatus) -> KafkaLogReader:
-    """The reader under test."""
     return KafkaLogReader({"bootstrap.servers": broker.bootstrap})
 
 
 def spans(*bounds: tuple[int, int]) -> SpanSet:
-    """Return spans with these bounds."""
     return SpanSet.of(Span(*each) for each in bounds)
 
 
 def offsets(
-    reader: KafkaLogReader,
-    topic: str,
-    *bounds: tuple[int, int],
-    level: IsolationLevel = COMMITTED,
+    reader: KafkaLogReader, topic: str, *bounds: tuple[int, int], level: IsolationLevel = COMMITTED
 ) -> list[int]:
     """Return the offsets of partition 0 that the reader yields for these spans, in its order."""
     return [record.offset for record in reader.read(topic, level, {0: spans(*bounds)})]
@@ -68,13 +63,13 @@ def offsets(
 
 @contextmanager
 def takes_at_most(seconds: float) -> Iterator[None]:
-    """Check that the block ends in time."""
-    begun = time.monotonic()
+    """Check that the block ends within this time."""
+    start = time.monotonic()
     yield
-    assert time.monotonic() - begun < seconds
+    assert time.monotonic() - start < seconds
 
 
-# -- what is read --------------------------------------------------------------------------------
+# -- records -------------------------------------------------------------------------------------
 
 
 def test_every_part_of_a_record_is_read(
@@ -107,30 +102,29 @@ def test_every_part_of_a_record_is_read(
     ]
 
 
-def test_every_producer_timestamp_is_kept(
+def test_every_producer_timestamp_is_read_unchanged(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Covers times before 1970, no time (-1), and times centuries ahead."""
+    """Covers times before 1970, no time (-1), and times centuries in the future."""
     name = topic(config={"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"})
     times = [-86_400_001, -1, 4_102_444_800_001, 32_503_680_000_000]
     produce_records(broker.bootstrap, name, [Record(timestamp_ms=ms) for ms in times])
-    seen = list(reader.read(name, COMMITTED, {0: spans((0, 4))}))
-    assert [record.timestamp_ms for record in seen] == times
-    assert {record.timestamp_type for record in seen} == {TimestampType.CREATE}
+    records = list(reader.read(name, COMMITTED, {0: spans((0, 4))}))
+    assert [record.timestamp_ms for record in records] == times
+    assert {record.timestamp_type for record in records} == {TimestampType.CREATE}
 
 
 def test_a_record_with_a_header_name_that_is_not_utf8_is_read_without_its_headers(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The records around it are whole."""
     name = topic(config={"retention.ms": "-1"})
-    # Often enough for Python to specialise the calls.
+    # Enough calls for Python to specialise them.
     names = [b"a", b"\xff", b"b"] * 50
     records = [RawRecord(value=each, headers=((each, b"1"), (b"x", b"2"))) for each in names]
     produce_raw(broker.bootstrap, name, records)
-    seen = list(reader.read(name, COMMITTED, {0: spans((0, len(names)))}))
-    assert [record.value for record in seen] == names
-    assert [record.headers for record in seen] == [
+    read = list(reader.read(name, COMMITTED, {0: spans((0, len(names)))}))
+    assert [record.value for record in read] == names
+    assert [record.headers for record in read] == [
         None if each == b"\xff" else ((each.decode(), b"1"), ("x", b"2")) for each in names
     ]
 
@@ -138,13 +132,12 @@ def test_a_record_with_a_header_name_that_is_not_utf8_is_read_without_its_header
 def test_log_append_time_has_its_own_timestamp_type(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """The broker sets the timestamp under LogAppendTime."""
     name = topic(config={"message.timestamp.type": "LogAppendTime"})
     produce_values(broker.bootstrap, name, 1)
-    (seen,) = reader.read(name, COMMITTED, {0: spans((0, 1))})
-    (judged,) = read_all(broker.bootstrap, name)
-    assert seen.timestamp_type is TimestampType.LOG_APPEND
-    assert seen.timestamp_ms == judged.timestamp_ms
+    (record,) = reader.read(name, COMMITTED, {0: spans((0, 1))})
+    (expected,) = read_all(broker.bootstrap, name)
+    assert record.timestamp_type is TimestampType.LOG_APPEND
+    assert record.timestamp_ms == expected.timestamp_ms
 
 
 def test_near_and_distant_spans_are_read_exactly(
@@ -195,7 +188,6 @@ def test_first_records_yields_one_record_for_each_partition(
 
 
 def test_reading_no_spans_makes_no_connection(reader: KafkaLogReader) -> None:
-    """An empty request needs no broker."""
     assert list(reader.read("nowhere", COMMITTED, {})) == []
     assert list(reader.read("nowhere", COMMITTED, {0: SpanSet()})) == []
 
@@ -203,7 +195,6 @@ def test_reading_no_spans_makes_no_connection(reader: KafkaLogReader) -> None:
 def test_closing_the_iterator_early_closes_the_client(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """A caller may stop after any record."""
     name = topic()
     produce_values(broker.bootstrap, name, 5_000)
     reading = reader.read(name, COMMITTED, {0: spans((0, 5_000))})
@@ -213,13 +204,13 @@ def test_closing_the_iterator_early_closes_the_client(
     assert list(reading) == []
 
 
-# -- what nobody sees ----------------------------------------------------------------------------
+# -- gaps ----------------------------------------------------------------------------------------
 
 
 def test_s6_markers_and_aborted_records_are_gaps(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Wherever a span ends: in markers only, in aborted records, at the very end of the log.
+    """The spans end in markers, in aborted records and at the end of the log.
 
     Offsets: 0-2 committed, 3 marker, 4-6 aborted, 7 marker, 8 committed, 9 marker, 10-11 aborted,
     12 marker.
@@ -254,7 +245,6 @@ def test_s8_records_of_an_open_transaction_are_visible_only_to_read_uncommitted(
 def test_s6_compacted_offsets_are_gaps(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Gaps inside the log, near its beginning and before its end."""
     name = topic(config=COMPACTED)
     versions = [Record(key=b"a", value=b"%d" % n) for n in range(5)]
     produce_rolled(broker.bootstrap, name, versions, [Record(key=b"b")])
@@ -274,23 +264,22 @@ def test_fetching_many_aborted_records_is_not_a_timeout(layout: Layout, tmp_path
         produce_values(proxied.direct, name, 1)
         reader = KafkaLogReader({"bootstrap.servers": proxied.bootstrap}, progress_timeout_s=7)
         proxied.proxy.throttle(1_000_000)
-        begun = time.monotonic()
+        start = time.monotonic()
         assert offsets(reader, name, (0, 302)) == [301]
-        assert time.monotonic() - begun > 7
+        assert time.monotonic() - start > 7
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", [((2, 8),), ((2, 3), (8, 9)), ((4, 6),)])
-def test_s7_deleted_offsets_raise_offsets_deleted(
+def test_s7_reading_deleted_offsets_raises_offsets_deleted(
     reader: KafkaLogReader,
     broker: BrokerStatus,
     admin: AdminClient,
     topic: TopicFactory,
     wanted: tuple[tuple[int, int], ...],
 ) -> None:
-    """The client must not continue at another offset."""
     name = topic()
     produce_values(broker.bootstrap, name, 10)
     delete_records(admin, name, 5)
@@ -303,7 +292,6 @@ def test_s7_deleted_offsets_raise_offsets_deleted(
 
 
 def test_a_missing_topic_raises_topic_missing(reader: KafkaLogReader, admin: AdminClient) -> None:
-    """The request does not create the topic."""
     with takes_at_most(20), pytest.raises(TopicMissing):
         offsets(reader, "no-such-topic", (0, 1))
     assert "no-such-topic" not in admin.list_topics(timeout=10).topics
@@ -312,13 +300,11 @@ def test_a_missing_topic_raises_topic_missing(reader: KafkaLogReader, admin: Adm
 def test_a_missing_partition_raises_topic_missing(
     reader: KafkaLogReader, topic: TopicFactory
 ) -> None:
-    """The topic may have been recreated with fewer partitions."""
     with takes_at_most(20), pytest.raises(TopicMissing):
         list(reader.read(topic(), COMMITTED, {7: spans((0, 1))}))
 
 
 def test_a_dead_broker_raises_kafka_unavailable_after_the_timeout() -> None:
-    """The error contains the reason."""
     (port,) = free_ports("127.0.0.1", 1)
     reader = KafkaLogReader({"bootstrap.servers": f"127.0.0.1:{port}"}, progress_timeout_s=2)
     with takes_at_most(8), pytest.raises(KafkaUnavailable) as caught:
@@ -328,13 +314,10 @@ def test_a_dead_broker_raises_kafka_unavailable_after_the_timeout() -> None:
     assert caught.value.exit_code.retryable
 
 
-def test_an_end_that_does_not_come_is_unavailable_in_time(
+def test_offsets_past_the_end_of_the_log_raise_kafka_unavailable_after_the_timeout(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Offsets past the end of the log, as after an unclean election: no gap, and no endless wait.
-
-    A marker or an aborted record would be passed; these offsets do not exist.
-    """
+    """An unclean election removes such offsets; they are not gaps."""
     name = topic()
     produce_values(broker.bootstrap, name, 3)
     reader = KafkaLogReader({"bootstrap.servers": broker.bootstrap}, progress_timeout_s=2)
@@ -343,20 +326,19 @@ def test_an_end_that_does_not_come_is_unavailable_in_time(
 
 
 def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
-    """A retry with the same settings cannot succeed."""
     reader = KafkaLogReader({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "nonsense"})
     with pytest.raises(KafkaRefused) as caught:
         offsets(reader, "events", (0, 1))
     assert "security.protocol" in caught.value.reason
 
 
-# -- what is left behind -------------------------------------------------------------------------
+# -- side effects --------------------------------------------------------------------------------
 
 
 def test_s1_reading_creates_no_consumer_group(
     reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """I6: no group exists even during the read."""
+    """I6. No group exists during the read either."""
     name = topic()
     produce_values(broker.bootstrap, name, 2_000)
     before = group_names(broker.bootstrap)
@@ -373,10 +355,9 @@ def test_reading_prints_nothing_to_the_terminal(
     topic: TopicFactory,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Librdkafka logs to standard error by default."""
     name = topic()
     produce_values(broker.bootstrap, name, 3)
     capfd.readouterr()
     assert offsets(reader, name, (0, 3)) == [0, 1, 2]
-    told = capfd.readouterr()
-    assert (told.out, told.err) == ("", "")
+    output = capfd.readouterr()
+    assert (output.out, output.err) == ("", "")

@@ -32,14 +32,12 @@ UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
 @pytest.fixture
 def reader(broker: BrokerStatus) -> KafkaWatermarkReader:
-    """The reader under test."""
     return KafkaWatermarkReader({"bootstrap.servers": broker.bootstrap})
 
 
 def test_watermarks_of_all_partitions_and_the_ids_are_returned(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Covers empty and filled partitions, the topic id and the cluster id."""
     name = topic(partitions=3)
     produce_values(broker.bootstrap, name, 5, partition=1)
     watermarks = reader.topic_watermarks(name, COMMITTED)
@@ -55,10 +53,10 @@ def test_watermarks_of_all_partitions_and_the_ids_are_returned(
 def test_s5_topic_ids_are_spelled_as_in_kafkas_own_files(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Librdkafka's alphabet differs in two of 64 characters."""
+    """Two of the 64 characters in librdkafka's alphabet differ."""
     for _ in range(6):
         name = topic()
-        # Written before the first record is, and by itself only some time after the topic is made.
+        # Kafka writes the file before the first record, otherwise some time after the creation.
         produce_values(broker.bootstrap, name, 1)
         file = broker.home / "node-1" / "data" / f"{name}-0" / "partition.metadata"
         (spelled,) = (line for line in file.read_text().splitlines() if "topic_id" in line)
@@ -68,7 +66,6 @@ def test_s5_topic_ids_are_spelled_as_in_kafkas_own_files(
 def test_s7_the_low_watermark_follows_deletion(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
-    """Deleting records moves the start of the log and not its end."""
     name = topic()
     produce_values(broker.bootstrap, name, 5)
     for answer in admin.delete_records([TopicPartition(name, 0, 3)]).values():
@@ -81,7 +78,6 @@ def test_s7_the_low_watermark_follows_deletion(
 def test_s8_the_log_end_depends_on_the_isolation_level(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """An open transaction holds back the last stable offset (LSO)."""
     name = topic()
     produce_values(broker.bootstrap, name, 2)
     with open_transaction(broker.bootstrap, name, [Record(), Record()]) as producer:
@@ -102,7 +98,6 @@ def test_s8_the_log_end_depends_on_the_isolation_level(
 def test_s6_end_offsets_count_markers_and_aborted_records(
     reader: KafkaWatermarkReader, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """An end offset counts offsets, not records."""
     name = topic()
     produce_aborted(broker.bootstrap, name, [Record()])
     assert reader.topic_watermarks(name, COMMITTED).partitions == {
@@ -113,7 +108,6 @@ def test_s6_end_offsets_count_markers_and_aborted_records(
 def test_s5_a_recreated_topic_has_another_id(
     reader: KafkaWatermarkReader, topic: TopicFactory, admin: AdminClient
 ) -> None:
-    """Name and partitions stay the same."""
     first, second = topic(partitions=2), topic(partitions=2)
     ids = [reader.topic_watermarks(name, COMMITTED).topic_id for name in (first, second)]
     assert len(set(ids)) == 2
@@ -178,13 +172,11 @@ def test_s7_the_retention_time_is_the_topics_setting(
 def test_the_retention_of_a_missing_topic_raises_topic_missing(
     reader: KafkaWatermarkReader,
 ) -> None:
-    """The result None would mean unlimited retention."""
     with pytest.raises(TopicMissing):
         reader.retention_time("no-such-topic")
 
 
 def test_a_missing_topic_raises_topic_missing(reader: KafkaWatermarkReader) -> None:
-    """The request does not create the topic."""
     with pytest.raises(TopicMissing, match="no-such-topic"):
         reader.topic_watermarks("no-such-topic", COMMITTED)
     with pytest.raises(TopicMissing, match="no-such-topic"):
@@ -192,7 +184,7 @@ def test_a_missing_topic_raises_topic_missing(reader: KafkaWatermarkReader) -> N
 
 
 def test_s18_a_dead_bootstrap_server_is_skipped(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """The dead server may be the first of the list."""
+    """The dead server is the first of the list."""
     name = topic()
     (dead,) = free_ports("127.0.0.1", 1)
     reader = KafkaWatermarkReader({"bootstrap.servers": f"127.0.0.1:{dead},{broker.bootstrap}"})
@@ -202,17 +194,15 @@ def test_s18_a_dead_bootstrap_server_is_skipped(broker: BrokerStatus, topic: Top
 
 
 def test_a_cluster_that_does_not_answer_is_a_transient_error() -> None:
-    """Every request ends within its timeout."""
     (dead,) = free_ports("127.0.0.1", 1)
     reader = KafkaWatermarkReader({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
-    begun = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(KafkaUnavailable, match="events"):
         reader.topic_watermarks("events", COMMITTED)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
 
 
 def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
-    """The error contains no value of the connection."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"}
     with pytest.raises(KafkaRefused, match=r"ssl\.ca\.pem") as caught:
         KafkaWatermarkReader({**settings, "ssl.ca.pem": "do-not-tell"})
@@ -222,15 +212,15 @@ def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
 def test_s24_the_number_of_requests_does_not_grow_with_the_partitions(
     reader: KafkaWatermarkReader, topic: TopicFactory
 ) -> None:
-    """A thousand partitions take a few times as long as one."""
+    """A thousand partitions take less than 100 times as long as one."""
     small, large = topic(partitions=1), topic(partitions=1_000)
 
     def best_of_three(name: str) -> float:
         times = []
         for _ in range(3):
-            begun = time.monotonic()
+            start = time.monotonic()
             reader.topic_watermarks(name, COMMITTED)
-            times.append(time.monotonic() - begun)
+            times.append(time.monotonic() - start)
         return min(times)
 
     assert len(reader.topic_watermarks(large, COMMITTED).partitions) == 1_000

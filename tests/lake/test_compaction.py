@@ -1,4 +1,4 @@
-"""A compaction commits only over files that are live: races with every other writer of a table."""
+"""Tests of compactions that race with every other writer of a table."""
 
 from __future__ import annotations
 
@@ -28,51 +28,46 @@ ROWS = [(0, offset) for offset in range(12)]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """A pipeline with four plans of three records."""
+    """Return a pipeline with four plans of three records each."""
     return landed_lake(tmp_path, FileLake, plans=4)
 
 
 def compact(lake: FileLake) -> None:
-    """Maintain the data table from another process."""
     assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
 
 
 def compact_by_hand(lake: FileLake) -> None:
-    """Compact with delta-rs alone."""
     DeltaTable(lake.uri).optimize.compact()
 
 
 def undo(lake: FileLake) -> None:
-    """Undo the second plan."""
     lake.undo.undo(2, "ops", "a wrong deploy")
 
 
 def replace_rows(lake: FileLake) -> None:
-    """Land the first three offsets again, in place of their rows."""
     lake.land_again((0, 0, 3))
 
 
 def land(lake: FileLake) -> None:
-    """Land three more records."""
     lake.run(3)
 
 
-REFUSED = {"compact": compact, "by hand": compact_by_hand, "undo": undo, "replace": replace_rows}
+CONFLICTS = {"compact": compact, "by hand": compact_by_hand, "undo": undo, "replace": replace_rows}
 
 
 # -- delta-rs itself -----------------------------------------------------------------------------
 
 
-def made_of_four_files(uri: Path) -> Path:
-    """A table of 40 rows in four files."""
+def table_of_four_files(uri: Path) -> Path:
+    """Create a table of 40 rows in four files."""
     for start in range(0, 40, 10):
         write_deltalake(uri, pa.table({"x": list(range(start, start + 10))}), mode="append")
     return uri
 
 
 def test_delta_rs_still_commits_two_compactions_of_one_version(tmp_path: Path) -> None:
-    """If this fails, delta-rs refuses the second one: docs/adr/0022 lists what to remove then."""
-    uri = made_of_four_files(tmp_path / "table")
+    """If this fails, delta-rs refuses the second one, and docs/adr/0022 lists what to remove."""
+    uri = table_of_four_files(tmp_path / "table")
     one, other = DeltaTable(uri), DeltaTable(uri)
     one.optimize.compact()
     other.optimize.compact(commit_properties=CommitProperties(max_commit_retries=0))
@@ -80,18 +75,15 @@ def test_delta_rs_still_commits_two_compactions_of_one_version(tmp_path: Path) -
 
 
 def delete_over(stale: DeltaTable) -> None:
-    """Delete two rows."""
     stale.delete("x < 2")
 
 
 def overwrite_over(stale: DeltaTable) -> None:
-    """Replace two rows."""
     rows = pa.table({"x": [0, 1]})
     write_deltalake(stale, rows, mode="overwrite", predicate="x < 2")
 
 
 def merge_over(stale: DeltaTable) -> None:
-    """Merge two rows."""
     merge = stale.merge(pa.table({"x": [0, 1]}), "s.x = t.x", source_alias="s", target_alias="t")
     merge.when_matched_update_all().execute()
 
@@ -100,8 +92,8 @@ def merge_over(stale: DeltaTable) -> None:
 def test_delta_rs_refuses_other_changes_over_a_compaction(
     tmp_path: Path, change: Callable[[DeltaTable], None]
 ) -> None:
-    """Undo, replacement and merge rely on it: their snapshot is older than the compaction."""
-    uri = made_of_four_files(tmp_path / "table")
+    """Undo, replacement and merge rely on it."""
+    uri = table_of_four_files(tmp_path / "table")
     stale = DeltaTable(uri)
     assert Compaction(str(uri)).run() == 4
     with pytest.raises(CommitFailedError):
@@ -112,11 +104,11 @@ def test_delta_rs_refuses_other_changes_over_a_compaction(
 # -- between the snapshot and the commit of a compaction -----------------------------------------
 
 
-@pytest.mark.parametrize("other", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("other", CONFLICTS.values(), ids=CONFLICTS)
 def test_i1_a_compaction_is_refused_once_its_files_have_left_the_table(
     lake: FileLake, other: Callable[[FileLake], None]
 ) -> None:
-    """Another maintenance, a compaction by hand, an undo, a replacement."""
+    """Covers maintenance, a compaction by delta-rs, an undo, and a replacement."""
     compaction = Compaction(str(lake.uri))
     rewrites = compaction.rewrite()
     other(lake)
@@ -127,11 +119,11 @@ def test_i1_a_compaction_is_refused_once_its_files_have_left_the_table(
     assert len(set(expected)) == len(expected)
 
 
-@pytest.mark.parametrize("other", REFUSED.values(), ids=REFUSED)
-def test_i1_a_commit_just_before_a_compactions_own_refuses_it(
+@pytest.mark.parametrize("other", CONFLICTS.values(), ids=CONFLICTS)
+def test_i1_a_compaction_is_refused_if_its_files_leave_just_before_its_commit(
     lake: FileLake, other: Callable[[FileLake], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files were live when the compaction looked, and have left the table when it commits."""
+    """The files leave the table between the compaction's check and its commit."""
     overtake(monkeypatch, lambda: other(lake))
     with pytest.raises(CompactionConflict):
         Compaction(str(lake.uri)).run()
@@ -142,22 +134,21 @@ def test_i1_a_commit_just_before_a_compactions_own_refuses_it(
 
 
 def overtake(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
-    """Run another writer once, between the last look of a compaction and its commit."""
+    """Call `other` once, between the last check of a compaction and its commit."""
     commit = checked_commits._commit
-    left = iter([other])
+    calls = iter([other])
 
-    def late(*arguments: object) -> None:
-        for each in left:
-            each()
+    def commit_late(*arguments: object) -> None:
+        for call in calls:
+            call()
         commit(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(checked_commits, "_commit", late)
+    monkeypatch.setattr(checked_commits, "_commit", commit_late)
 
 
-def test_i1_a_landing_just_before_a_compactions_commit_delays_it(
+def test_i1_a_compaction_commits_after_a_landing_just_before_its_commit(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files are still live: it commits as the version after the landing."""
     overtake(monkeypatch, lambda: land(lake))
     assert Compaction(str(lake.uri)).run() == 4
     assert lake.verified() == [(15, 15)]
@@ -167,7 +158,7 @@ def test_i1_a_landing_just_before_a_compactions_commit_delays_it(
 def test_a_compaction_is_deferred_after_repeated_concurrent_commits(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of tries is bounded; nothing changes, and the next maintenance compacts."""
+    """The next maintenance compacts."""
     with monkeypatch.context() as patched:
         overtake_always(patched, lake)
         with pytest.raises(CompactionConflict, match="20 times") as refused:
@@ -181,10 +172,9 @@ def test_a_compaction_is_deferred_after_repeated_concurrent_commits(
     assert lake.verified() == [(12, 12)]
 
 
-def test_an_undo_that_concurrent_commits_prevented_can_be_repeated(
+def test_an_undo_prevented_by_concurrent_commits_is_retryable_and_changes_nothing(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its error is retryable, and no row has left the table."""
     with monkeypatch.context() as patched:
         overtake_always(patched, lake)
         with pytest.raises(EngineFailed) as refused:
@@ -198,7 +188,6 @@ def test_an_undo_that_concurrent_commits_prevented_can_be_repeated(
 
 
 def overtake_always(monkeypatch: pytest.MonkeyPatch, lake: FileLake) -> None:
-    """Make another commit between each check and its commit."""
     commit = checked_commits._commit
     properties = {"delta.logRetentionDuration": "interval 30 days"}
 
@@ -209,8 +198,8 @@ def overtake_always(monkeypatch: pytest.MonkeyPatch, lake: FileLake) -> None:
     monkeypatch.setattr(checked_commits, "_commit", late)
 
 
-def test_a_compaction_whose_commit_was_not_acknowledged_is_not_repeated(lake: FileLake) -> None:
-    """A storage that answers late: the commit is there, and doing it again changes nothing."""
+def test_repeating_the_commit_of_a_compaction_changes_nothing(lake: FileLake) -> None:
+    """The storage may not have acknowledged the first commit."""
     compaction = Compaction(str(lake.uri))
     rewrites = compaction.rewrite()
     assert compaction.commit(rewrites) == 4
@@ -226,13 +215,13 @@ def test_a_compaction_whose_commit_was_not_acknowledged_is_not_repeated(lake: Fi
 def test_i1_an_undo_or_a_replacement_is_refused_over_a_compaction(
     lake: FileLake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its snapshot has the files that the compaction replaced; done again, it ends well."""
+    """A repetition succeeds."""
     late = {"discard": "delete", "append": "get_add_actions"}[step]
     original = getattr(DeltaTable, late)
-    left = iter([None])
+    once = iter([None])
 
     def overtaken(self: DeltaTable, *arguments: object, **named: object) -> object:
-        for _ in left:
+        for _ in once:
             compact(lake)
         return original(self, *arguments, **named)
 
@@ -250,7 +239,7 @@ def test_i1_an_undo_or_a_replacement_is_refused_over_a_compaction(
 
 
 def control_of(tmp_path: Path) -> tuple[DeltaControlTable, str]:
-    """A control table with three events of two pipelines."""
+    """Return a control table with three events of each of two pipelines."""
     uri = str(tmp_path / "control")
     control = DeltaControlTable(uri)
     for sequence in (1, 2, 3):
@@ -264,13 +253,13 @@ def control_of(tmp_path: Path) -> tuple[DeltaControlTable, str]:
 def test_i2_two_maintenances_of_the_control_table_keep_each_event_once(
     tmp_path: Path, name: str
 ) -> None:
-    """Of one pipeline and of the whole table, in both orders; the part that is free is done."""
+    """One compacts a pipeline, the other the whole table."""
     control, uri = control_of(tmp_path)
     ledgers = [control.ledger(each) for each in ("events", "prices@july")]
-    whole, part = Compaction(uri), Compaction(uri)
-    all_files, own_files = whole.rewrite(), part.rewrite({"pipeline": name})
+    whole_table, part = Compaction(uri), Compaction(uri)
+    all_files, own_files = whole_table.rewrite(), part.rewrite({"pipeline": name})
     assert part.commit(own_files) == 3
-    assert whole.commit(all_files) == 3
+    assert whole_table.commit(all_files) == 3
     assert [control.ledger(each) for each in ("events", "prices@july")] == ledgers
     assert DeltaTable(uri).count() == 6
     plan = make_plan((0, 4, 5), sequence=4, pipeline=name)
@@ -278,11 +267,11 @@ def test_i2_two_maintenances_of_the_control_table_keep_each_event_once(
     assert set(control.ledger(name).plans) == {1, 2, 3, 4}
 
 
-# -- what is written -----------------------------------------------------------------------------
+# -- contents of files ---------------------------------------------------------------------------
 
 
 def test_statistics_hold_for_all_rows_of_a_compacted_file(tmp_path: Path) -> None:
-    """Numbers, texts, dates, times, fields in fields; a column that one file lacks has none."""
+    """Columns that one of the files lacks have no bounds."""
     moment, uri = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC), tmp_path / "table"
     first = {"n": 5, "s": "b", "d": moment.date(), "t": moment, "o": {"x": 1}, "z": None}
     second = {"n": 3, "s": "ü", "d": None, "t": moment, "o": {"x": 9}, "z": 1.5}
@@ -301,21 +290,20 @@ def test_statistics_hold_for_all_rows_of_a_compacted_file(tmp_path: Path) -> Non
     rows = pa.table(DeltaTable(uri).scan()).to_pylist()
     assert Compaction(str(uri)).run() == 2
     (file,) = live_files(DeltaTable(uri))
-    told = {name: file.bounds[name] for name in ("min", "max", "null_count")}
-    assert (told["min"]["n"], told["max"]["n"]) == (3, 5)
-    assert (told["min"]["s"], told["max"]["s"]) == ("b", "ü")
-    assert told["min"]["t"] <= moment
+    bounds = {name: file.bounds[name] for name in ("min", "max", "null_count")}
+    assert (bounds["min"]["n"], bounds["max"]["n"]) == (3, 5)
+    assert (bounds["min"]["s"], bounds["max"]["s"]) == ("b", "ü")
+    assert bounds["min"]["t"] <= moment
     late = DeltaTable(uri).scan(predicate="t > '2026-01-02T03:04:05.678900Z'").read_all()
     assert late.num_rows == 2
-    assert (told["min"]["o"], told["max"]["o"]) == ({"x": 1}, {"x": 9})
-    assert (told["null_count"]["d"], told["null_count"]["z"]) == (1, 1)
-    assert told["min"].get("d") is None
+    assert (bounds["min"]["o"], bounds["max"]["o"]) == ({"x": 1}, {"x": 9})
+    assert (bounds["null_count"]["d"], bounds["null_count"]["z"]) == (1, 1)
+    assert bounds["min"].get("d") is None
     after = pa.table(DeltaTable(uri).scan()).to_pylist()
     assert sorted(after, key=lambda row: row["n"]) == sorted(rows, key=lambda row: row["n"])
 
 
-def test_files_with_other_columns_stay_apart_and_keep_their_rows(tmp_path: Path) -> None:
-    """A column that was added later is null in older rows, before and after."""
+def test_files_with_different_columns_are_compacted_separately(tmp_path: Path) -> None:
     uri = tmp_path / "table"
     for columns in ({"x": [1]}, {"x": [2]}, {"x": [3], "y": [3]}, {"x": [4], "y": [None]}):
         table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
@@ -329,7 +317,7 @@ def test_files_with_other_columns_stay_apart_and_keep_their_rows(tmp_path: Path)
 
 
 def test_files_that_an_undo_has_rewritten_are_compacted(lake: FileLake) -> None:
-    """delta-rs writes the rows that are left of a file with types that PyArrow cannot write."""
+    """delta-rs writes the remaining rows with types that PyArrow cannot write."""
     compact(lake)
     undo(lake)
     (rewritten,) = DeltaTable(lake.uri).file_uris()
@@ -341,8 +329,8 @@ def test_files_that_an_undo_has_rewritten_are_compacted(lake: FileLake) -> None:
 
 
 @pytest.mark.parametrize("value", ["a b", "ü/%", "x=y", "prices@july", "#?"])
-def test_each_partition_is_compacted_by_itself_or_left_alone(tmp_path: Path, value: str) -> None:
-    """The path of a removed file is the same text as in the commit that added it."""
+def test_partitions_with_special_characters_keep_their_rows(tmp_path: Path, value: str) -> None:
+    """A removed file must have the same path as in the commit that added it."""
     for number in range(3):
         for each in (value, "plain"):
             table = pa.table({"p": [each], "x": [number]})
@@ -355,11 +343,13 @@ def test_each_partition_is_compacted_by_itself_or_left_alone(tmp_path: Path, val
 
 
 def test_the_target_size_of_a_table_bounds_its_files(lake: FileLake) -> None:
-    """As bytes or with a unit; an invalid size is refused."""
+    """The size has bytes or a unit; an invalid size is refused."""
     sizes = DeltaTable(lake.uri).get_add_actions(flatten=True).column("size_bytes").to_pylist()
-    for told, files in ((str(sizes[0] * 2 + 10), 2), ("1 kb", 4)):
+    for target_size, files in ((str(sizes[0] * 2 + 10), 2), ("1 kb", 4)):
         table = DeltaTable(lake.uri)
-        table.alter.set_table_properties({"delta.targetFileSize": told}, raise_if_not_exists=False)
+        table.alter.set_table_properties(
+            {"delta.targetFileSize": target_size}, raise_if_not_exists=False
+        )
         if files == 4:
             assert Compaction(str(lake.uri)).run() == 0
         else:
@@ -373,8 +363,8 @@ def test_the_target_size_of_a_table_bounds_its_files(lake: FileLake) -> None:
         Compaction(str(lake.uri)).rewrite()
 
 
-def test_files_of_delta_rs_and_of_parquet_writers_become_one(tmp_path: Path) -> None:
-    """delta-rs has texts and bytes as views in memory, also in lists, maps and structs."""
+def test_files_of_delta_rs_and_of_parquet_writers_are_compacted_together(tmp_path: Path) -> None:
+    """delta-rs writes texts and bytes as views, also in lists, maps and structs."""
     rows = [
         {
             "x": number,
@@ -398,7 +388,7 @@ def test_files_of_delta_rs_and_of_parquet_writers_become_one(tmp_path: Path) -> 
     for part in range(3):
         some = pa.Table.from_pylist(rows[part * 3_000 : (part + 1) * 3_000], schema)
         write_deltalake(uri, some, mode="append")
-        # Written again, from what delta-rs has in memory.
+        # Rewrites the file from delta-rs's types in memory.
         DeltaTable(uri).update(predicate=f"x < {part * 3_000 + 10}", updates={"text": "text"})
     write_deltalake(uri, pa.Table.from_pylist([{"x": 9_000}], schema), mode="append")
     files = len(DeltaTable(uri).file_uris())

@@ -1,4 +1,4 @@
-"""Storage that lets two processes commit one version is refused before anything is written."""
+"""Tests that storage on which two processes can commit one version is refused."""
 
 from __future__ import annotations
 
@@ -38,12 +38,10 @@ WRITERS, APPENDS = 3, 15
 
 
 def event() -> ControlEvent:
-    """Any event."""
     return Planned(plan=make_plan((0, 0, 5)))
 
 
-def record(control: DeltaControlTable, pipeline: str) -> None:
-    """Record an event after what the table holds now."""
+def append_event(control: DeltaControlTable, pipeline: str) -> None:
     append_events(control, pipeline, event())
 
 
@@ -58,13 +56,12 @@ def proofs(table: Path) -> list[int]:
 
 
 def stored(uri: str) -> list[str]:
-    """All objects below a place, as delta-rs lists them."""
+    """Return all objects below a location, as delta-rs lists them."""
     found = PyFileSystem(DeltaStorageHandler(uri)).get_file_info(FileSelector("", recursive=True))
     return sorted(info.path for info in found if info.type == FileType.File)
 
 
-def decided(uri: str) -> None:
-    """Record a decision about a plan."""
+def record_decision(uri: str) -> None:
     plan = make_plan((0, 0, 5))
     counts = (RangeCount(partition=0, start=0, end=5, records=5),)
     decision = PublicationDecision(plan=1, status=PublicationStatus.BLOCKED, decided_at=NOW)
@@ -72,42 +69,39 @@ def decided(uri: str) -> None:
     DeltaPublicationTable(uri, f"{uri}-data").append(plan, landing, decision)
 
 
-def checked(uri: str) -> None:
-    """Record the results of a check."""
+def record_results(uri: str) -> None:
     DeltaCheckResults(uri).append(replace(REPORT, pipeline="events"))
 
 
 # -- local folders -------------------------------------------------------------------------------
 
 
-def test_a_folder_is_tried_before_the_first_commit_and_never_again(tmp_path: Path) -> None:
-    """The table remembers it, for other processes as well, and the trial leaves no file."""
+def test_a_folder_is_tested_once_before_the_first_commit(tmp_path: Path) -> None:
+    """The table stores the result, and the test leaves no file."""
     place = tmp_path / "control"
     for _ in range(3):
-        record(DeltaControlTable(str(place)), "events")
+        append_event(DeltaControlTable(str(place)), "events")
     assert proofs(place) == [0]
     assert {path.name for path in place.iterdir()} == {"_delta_log", "pipeline=events"}
 
 
-def test_a_copied_control_table_is_tried_where_it_is_now(tmp_path: Path) -> None:
-    """A passed test of another storage does not count for this one."""
-    record(DeltaControlTable(str(tmp_path / "control")), "events")
+def test_a_copied_control_table_is_tested_at_its_new_location(tmp_path: Path) -> None:
+    append_event(DeltaControlTable(str(tmp_path / "control")), "events")
     shutil.copytree(tmp_path / "control", tmp_path / "copy")
     for _ in range(2):
-        record(DeltaControlTable(str(tmp_path / "copy")), "events")
+        append_event(DeltaControlTable(str(tmp_path / "copy")), "events")
     assert proofs(tmp_path / "copy") == [0, 2]
-    # Renamed, so that the path is the one that passed and only the folder is another.
+    # Renamed: the path is the one that passed the test, and the folder is another.
     (tmp_path / "control").rename(tmp_path / "old")
     (tmp_path / "copy").rename(tmp_path / "control")
-    record(DeltaControlTable(str(tmp_path / "control")), "events")
+    append_event(DeltaControlTable(str(tmp_path / "control")), "events")
     assert proofs(tmp_path / "control") == [0, 2, 4]
 
 
-def test_a_new_inode_replaces_the_test_of_the_one_before(tmp_path: Path) -> None:
-    """A table keeps one transaction for its location, even after many copies of the folder."""
+def test_a_table_stores_one_test_result_even_after_many_copies(tmp_path: Path) -> None:
     place, aside = tmp_path / "control", tmp_path / "aside"
     for copies in range(3):
-        record(DeltaControlTable(str(place)), "events")
+        append_event(DeltaControlTable(str(place)), "events")
         assert len(proofs(place)) == copies + 1
         shutil.copytree(place, aside)
         place.rename(tmp_path / f"old-{copies}")
@@ -115,14 +109,14 @@ def test_a_new_inode_replaces_the_test_of_the_one_before(tmp_path: Path) -> None
     DeltaTable(place).create_checkpoint()
     (checkpoint,) = (place / "_delta_log").glob("*.checkpoint.parquet")
     transactions = pq.read_table(checkpoint, columns=["txn"])["txn"].to_pylist()
-    kept = [
+    results = [
         each["appId"] for each in transactions if each and each["appId"].startswith(PROOF_PREFIX)
     ]
-    assert len(kept) == 1
+    assert len(results) == 1
 
 
-@pytest.mark.parametrize("decide", [decided, checked])
-def test_verdicts_and_check_results_are_tried_like_control_tables(
+@pytest.mark.parametrize("decide", [record_decision, record_results])
+def test_storage_of_decisions_and_check_results_is_tested_like_control_tables(
     tmp_path: Path, decide: Callable[[str], None]
 ) -> None:
     """A lost decision to block a plan would publish its rows."""
@@ -135,8 +129,8 @@ def test_verdicts_and_check_results_are_tried_like_control_tables(
     assert proofs(tmp_path / "copy") == [0, 3]
 
 
-def test_a_data_table_is_tried_when_it_is_made_and_where_a_copy_lands(tmp_path: Path) -> None:
-    """A target may be outside the lakehouse, on another storage than the control table."""
+def test_the_storage_of_a_data_table_is_tested_at_creation_and_after_a_copy(tmp_path: Path) -> None:
+    """A data table may be on another storage than the control table."""
     DeltaDataTable(str(tmp_path / "table")).prepare("events")
     assert proofs(tmp_path / "table") == [0]
     DeltaDataTable(str(tmp_path / "table")).append(make_plan((0, 0, 5)), [])
@@ -152,7 +146,7 @@ def test_a_data_table_is_tried_when_it_is_made_and_where_a_copy_lands(tmp_path: 
 def test_output_of_other_code_does_not_change_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python imports `sitecustomize` in every process; some hosts print there."""
+    """Python imports `sitecustomize` in every process."""
     (tmp_path / "sitecustomize.py").write_text("print('welcome', end='')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert conditional_writes._commits_apart(str(tmp_path / "trial"))
@@ -168,10 +162,10 @@ def test_modules_in_the_working_directory_are_not_imported(
     assert conditional_writes._commits_apart(str(tmp_path / "trial"))
 
 
-def test_a_process_without_a_result_is_an_error_of_the_storage(
+def test_a_storage_test_without_a_result_is_a_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a storage that never answers nor other output proves unsafe storage."""
+    """A timeout or foreign output does not prove that the storage is unsafe."""
     with monkeypatch.context() as patched:
         patched.setattr(conditional_writes, "_LONGEST_S", 0.001)
         with pytest.raises(TimeoutError):
@@ -186,23 +180,19 @@ def test_a_process_without_a_result_is_an_error_of_the_storage(
 
 
 def refuse_control(place: str) -> None:
-    """Record in a control table."""
-    record(DeltaControlTable(f"{place}/table"), "events")
+    append_event(DeltaControlTable(f"{place}/table"), "events")
 
 
 def refuse_data(place: str) -> None:
-    """Prepare a data table."""
     DeltaDataTable(f"{place}/table").prepare("events")
 
 
 def refuse_decision(place: str) -> None:
-    """Record a decision."""
-    decided(f"{place}/table")
+    record_decision(f"{place}/table")
 
 
 def refuse_result(place: str) -> None:
-    """Record the results of a check."""
-    checked(f"{place}/table")
+    record_results(f"{place}/table")
 
 
 @pytest.mark.store
@@ -210,7 +200,6 @@ def refuse_result(place: str) -> None:
 def test_a_store_that_ignores_conditional_writes_is_refused(
     ignoring: Store, place_in: PlaceIn, write: Callable[[str], None]
 ) -> None:
-    """The error names the location, and no table is there afterwards."""
     place = place_in(ignoring)
     with pytest.raises(UnsafeStorage, match=f"{place}/table is unsafe"):
         write(place)
@@ -221,7 +210,7 @@ def test_a_store_that_ignores_conditional_writes_is_refused(
 def test_a_store_whose_condition_is_turned_off_is_refused(
     honouring: Store, place_in: PlaceIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """delta-rs has an option for it."""
+    """delta-rs has an option that disables conditional writes."""
     place = place_in(honouring)
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(UnsafeStorage, match="conditional put is disabled"):
@@ -233,7 +222,7 @@ def test_a_store_whose_condition_is_turned_off_is_refused(
 def test_a_store_that_honours_conditional_writes_keeps_every_acknowledged_event(
     honouring: Store, place_in: PlaceIn
 ) -> None:
-    """Three writers append at the same time, and the trial leaves no object."""
+    """Three writers append at the same time."""
     place = place_in(honouring)
     names = [f"events_{number}" for number in range(WRITERS)]
 
@@ -243,7 +232,7 @@ def test_a_store_that_honours_conditional_writes_keeps_every_acknowledged_event(
             recorded = False
             while not recorded:
                 try:
-                    record(control, name)
+                    append_event(control, name)
                     recorded = True
                 except ControlConflict:
                     continue
@@ -263,10 +252,10 @@ def test_a_store_that_honours_conditional_writes_keeps_every_acknowledged_event(
 
 
 @pytest.mark.store
-def test_a_control_table_that_moved_to_another_server_is_tried_there(
+def test_a_control_table_that_moved_to_another_server_is_tested_there(
     honouring: Store, ignoring: Store, place_in: PlaceIn
 ) -> None:
-    """Bucket and path are the same, and the copy has the transaction of the server that passed."""
+    """The copy has the same bucket and path, and the result of the first server's test."""
     place = place_in(honouring)
     refuse_control(place)
     objects = PyFileSystem(DeltaStorageHandler(place))
@@ -283,10 +272,8 @@ def test_a_control_table_that_moved_to_another_server_is_tried_there(
 
 
 @pytest.mark.store
-def test_without_the_trial_the_ignoring_store_loses_acknowledged_commits(
-    ignoring: Store, place_in: PlaceIn
-) -> None:
-    """The refusal is about real losses: delta-rs acknowledges more appends than there are rows."""
+def test_the_ignoring_store_loses_acknowledged_commits(ignoring: Store, place_in: PlaceIn) -> None:
+    """This shows that the refusal prevents real losses."""
     place = place_in(ignoring)
     columns = Schema([Field("value", DataType.int64())])
     DeltaTable.create(place, schema=columns)

@@ -1,4 +1,4 @@
-"""A control table with doubled events or lost files is named, and repaired."""
+"""Tests of control tables with duplicate events, missing files or damaged files."""
 
 from __future__ import annotations
 
@@ -44,35 +44,34 @@ READS: dict[str, Callable[[DeltaControlTable], object]] = {
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """A pipeline with four plans, and events of another one in the same control table."""
-    made = landed_lake(tmp_path, FileLake, plans=4)
+    """Return a pipeline with four plans, and another pipeline in the same control table."""
+    lake = landed_lake(tmp_path, FileLake, plans=4)
     plan = make_plan((0, 0, 1), pipeline="prices@july")
-    append_events(made.control, "prices@july", Planned(plan=plan))
-    return made
+    append_events(lake.control, "prices@july", Planned(plan=plan))
+    return lake
 
 
 def uri_of(lake: FileLake) -> str:
-    """The control table."""
     return str(lake.root / "control")
 
 
-def lose(uri: str, number: int) -> Path:
-    """Remove the file of an event of `events`; where it was."""
+def remove_file(uri: str, number: int) -> Path:
+    """Remove the file of an event of `events` and return its path."""
     actions = DeltaTable(uri).get_add_actions(flatten=True)
-    named = zip(
+    files = zip(
         actions.column("path").to_pylist(),
         actions.column("min.event_number").to_pylist(),
         actions.column(PARTITION).to_pylist(),
         strict=True,
     )
-    (path,) = (path for path, event, name in named if (event, name) == (number, "events"))
+    (path,) = (path for path, event, name in files if (event, name) == (number, "events"))
     file = Path(uri, path)
     file.unlink()
     return file
 
 
-def copy_oddly(uri: str, pipeline: str, *, into: str | None = None) -> int:
-    """Copy a pipeline's file to a name with a space; the number of its event.
+def copy_to_name_with_space(uri: str, pipeline: str, *, into: str | None = None) -> int:
+    """Copy a pipeline's file to a name with a space and return its event number.
 
     Args:
         uri: The control table.
@@ -105,14 +104,13 @@ def copy_oddly(uri: str, pipeline: str, *, into: str | None = None) -> int:
     return int(number)
 
 
-# -- doubled events ------------------------------------------------------------------------------
+# -- duplicate events ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_a_doubled_event_is_named_wherever_it_is_read(
+def test_every_read_reports_doubled_events_with_their_numbers(
     lake: FileLake, read: Callable[[DeltaControlTable], object]
 ) -> None:
-    """Not as overlapping ranges; the numbers of the events are in the error."""
     events = lake.control.ledger("events").event_number
     double(uri_of(lake))
     with pytest.raises(ControlDoubled) as caught:
@@ -121,16 +119,15 @@ def test_a_doubled_event_is_named_wherever_it_is_read(
     assert "control repair" in str(caught.value)
 
 
-def test_a_repair_writes_each_doubled_event_once(lake: FileLake) -> None:
-    """Of all pipelines; then the pipeline plans, lands and verifies as before."""
+def test_a_repair_keeps_each_doubled_event_once_and_the_pipeline_continues(lake: FileLake) -> None:
     control, uri = lake.control, uri_of(lake)
     names = ("events", "prices@july")
     ledgers, rows = [control.ledger(name) for name in names], DeltaTable(uri).count()
     double(uri)
     assert DeltaTable(uri).count() > rows
     repair = DeltaControlRepair(uri)
-    shown = repair.repair(dry_run=True)
-    assert shown.doubled_events["events"] == tuple(range(1, ledgers[0].event_number + 1))
+    draft = repair.repair(dry_run=True)
+    assert draft.doubled_events["events"] == tuple(range(1, ledgers[0].event_number + 1))
     version = DeltaTable(uri).version()
     with pytest.raises(ControlDoubled):
         lake.run(1)
@@ -138,7 +135,7 @@ def test_a_repair_writes_each_doubled_event_once(lake: FileLake) -> None:
         lake.repair.rebuild("ops", "doubled")
     assert (DeltaTable(uri).version(), repair.repair().doubled_events) == (
         version,
-        shown.doubled_events,
+        draft.doubled_events,
     )
     assert [control.ledger(name) for name in names] == ledgers
     assert DeltaTable(uri).count() == rows
@@ -149,21 +146,18 @@ def test_a_repair_writes_each_doubled_event_once(lake: FileLake) -> None:
     assert control.summary("events").records == control.ledger("events").records == 15
 
 
-def test_events_that_are_appended_during_a_repair_stay(
-    lake: FileLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit removes only files with copied rows."""
+def test_a_repair_keeps_concurrent_events(lake: FileLake, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = uri_of(lake)
     ledger = CheckedLedger(lake.control.ledger("events"))
     double(uri)
     commit = Compaction.commit
 
-    def late(self: Compaction, *arguments: object) -> int:
+    def append_and_commit(self: Compaction, *arguments: object) -> int:
         other = DeltaControlTable(uri)
         other.append(ledger, [Adopted(sequence=4, requested_by="late")], NOW)
         return commit(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Compaction, "commit", late)
+    monkeypatch.setattr(Compaction, "commit", append_and_commit)
     repair = DeltaControlRepair(uri)
     repair._write_once("events")
     monkeypatch.undo()
@@ -174,10 +168,10 @@ def test_events_that_are_appended_during_a_repair_stay(
     assert after.records == ledger.records
 
 
-def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None:
+def test_a_repair_reports_a_doubled_file_that_cannot_be_replaced(lake: FileLake) -> None:
     """delta-rs cannot remove a file with a space in its name."""
     uri = uri_of(lake)
-    number = copy_oddly(uri, "events")
+    number = copy_to_name_with_space(uri, "events")
     repair = DeltaControlRepair(uri)
     doubled = repair.repair(dry_run=True).doubled_events
     assert doubled == {"events": (number,)}
@@ -189,37 +183,34 @@ def test_a_doubled_file_that_cannot_be_replaced_is_named(lake: FileLake) -> None
     assert repair.repair(dry_run=True).doubled_events == doubled
 
 
-def test_a_file_of_another_pipeline_blocks_no_repair(lake: FileLake) -> None:
-    """Only files of pipelines with doubled events have to be replaced."""
+def test_an_irreplaceable_file_of_another_pipeline_does_not_block_a_repair(lake: FileLake) -> None:
+    """Only files of pipelines with duplicate events are replaced."""
     uri = uri_of(lake)
-    copy_oddly(uri, "events", into="other")
+    copy_to_name_with_space(uri, "events", into="other")
     double(uri)
     repair = DeltaControlRepair(uri)
     assert list(repair.repair().doubled_events) == ["events"]
 
 
-# -- lost files ----------------------------------------------------------------------------------
+# -- missing files -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_a_lost_file_is_named_wherever_it_is_read(
+def test_every_read_reports_a_missing_file_with_its_path(
     lake: FileLake, read: Callable[[DeltaControlTable], object]
 ) -> None:
-    """With its path, so that the operator can restore it; then all is as before."""
-    file = lose(uri_of(lake), 2)
-    content = DeltaTable(uri_of(lake)).version()
+    file = remove_file(uri_of(lake), 2)
+    version = DeltaTable(uri_of(lake)).version()
     with pytest.raises(ControlFileMissing) as caught:
         read(lake.control)
     assert caught.value.files == (file.relative_to(uri_of(lake)).as_posix(),)
-    assert DeltaTable(uri_of(lake)).version() == content
+    assert DeltaTable(uri_of(lake)).version() == version
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 8])
-def test_a_pipeline_works_again_after_it_lost_a_file_of_the_control_table(
-    lake: FileLake, number: int
-) -> None:
-    """The runbook's steps: give the file up, rebuild what the data table holds, go on."""
-    lose(uri_of(lake), number)
+def test_repair_and_rebuild_fix_a_missing_control_file(lake: FileLake, number: int) -> None:
+    """The steps are those of the runbook."""
+    remove_file(uri_of(lake), number)
     with pytest.raises(ControlFileMissing):
         lake.run(1)
     repair = DeltaControlRepair(uri_of(lake))
@@ -236,9 +227,9 @@ def test_a_pipeline_works_again_after_it_lost_a_file_of_the_control_table(
 def test_missing_files_are_logged_if_the_repair_then_fails(
     lake: FileLake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The repair has removed them from the log, and its error is about other files."""
+    """The repair has removed them from the log; its error is about other files."""
     uri = uri_of(lake)
-    file = lose(uri, 1 if copy_oddly(uri, "events") > 1 else 2)
+    file = remove_file(uri, 1 if copy_to_name_with_space(uri, "events") > 1 else 2)
     with pytest.raises(SetupError, match="a%20copy"), caplog.at_level("WARNING"):
         DeltaControlRepair(uri).repair()
     assert file.name in caplog.text
@@ -248,25 +239,25 @@ def test_missing_files_are_logged_if_the_repair_then_fails(
 
 
 def damage(uri: str, number: int) -> Path:
-    """Overwrite the file of an event of `events`; where it is."""
-    file = lose(uri, number)
+    """Overwrite the file of an event of `events` and return its path."""
+    file = remove_file(uri, number)
     file.write_bytes(b"PAR1 is not a Parquet file PAR1")
     return file
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_a_damaged_file_is_named_wherever_it_is_read(
+def test_every_read_reports_a_damaged_file(
     lake: FileLake, read: Callable[[DeltaControlTable], object]
 ) -> None:
-    """With a remedy for the control table; no plan can be undone without it."""
+    """The fix does not contain `undo`, because no plan can be undone without the table."""
     file = damage(uri_of(lake), 2)
     with pytest.raises(ControlFileDamaged, match=file.name) as caught:
         read(lake.control)
     assert "undo" not in str(caught.value)
 
 
-def test_a_pipeline_works_again_after_a_damaged_file_was_moved_away(lake: FileLake) -> None:
-    """The steps of the runbook."""
+def test_repair_and_rebuild_fix_a_damaged_control_file(lake: FileLake) -> None:
+    """The steps are those of the runbook."""
     uri = uri_of(lake)
     file = damage(uri, 2)
     repair = DeltaControlRepair(uri)
@@ -281,10 +272,9 @@ def test_a_pipeline_works_again_after_a_damaged_file_was_moved_away(lake: FileLa
     assert lake.verified() == [(15, 15)]
 
 
-def test_a_repair_of_missing_files_changes_nothing_beside_a_damaged_file(lake: FileLake) -> None:
-    """The doubled events could not be read."""
+def test_a_repair_changes_nothing_while_a_file_is_damaged(lake: FileLake) -> None:
     uri = uri_of(lake)
-    lose(uri, 8)
+    remove_file(uri, 8)
     file = damage(uri, 2)
     version = DeltaTable(uri).version()
     with pytest.raises(ControlFileDamaged, match=file.name):
@@ -292,9 +282,9 @@ def test_a_repair_of_missing_files_changes_nothing_beside_a_damaged_file(lake: F
     assert DeltaTable(uri).version() == version
 
 
-def test_a_file_that_the_storage_refuses_is_not_damaged(lake: FileLake) -> None:
-    """A loop of links is an error of the storage, as missing access is."""
-    file = lose(uri_of(lake), 2)
+def test_a_file_that_the_storage_refuses_is_not_reported_as_damaged(lake: FileLake) -> None:
+    """A loop of links is a storage error, as missing access is."""
+    file = remove_file(uri_of(lake), 2)
     file.symlink_to(file)
     with pytest.raises(StorageRefused):
         DeltaControlRepair(uri_of(lake)).repair(dry_run=True)
@@ -307,32 +297,30 @@ def test_a_file_that_the_storage_refuses_is_not_damaged(lake: FileLake) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeFileLake:
-    """A lake where commands look for it."""
     monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "pipelines"))
     return home_lake(tmp_path)
 
 
-def test_the_command_shows_repairs_and_repairs_nothing_twice(home: HomeFileLake) -> None:
-    """`tidemark control repair`, first as a dry run."""
+def test_control_repair_counts_duplicates_in_a_dry_run_and_removes_them(home: HomeFileLake) -> None:
     from tidemark.cli import app
 
     double(str(home.root / "control" / "offset_ranges"))
     run = CliRunner().invoke
     assert run(app, ["control", "repair"]).exit_code == 2
-    shown = json.loads(run(app, ["control", "repair", "--dry-run", "--json"]).stdout)
-    assert (shown["outcome"], list(shown["doubled_events"])) == ("draft", ["events"])
+    draft = json.loads(run(app, ["control", "repair", "--dry-run", "--json"]).stdout)
+    assert (draft["outcome"], list(draft["doubled_events"])) == ("draft", ["events"])
     with pytest.raises(ControlDoubled):
         home.control.ledger("events")
     done = json.loads(run(app, ["control", "repair", "--apply", "--json"]).stdout)
-    assert done == {**shown, "outcome": "repaired"}
+    assert done == {**draft, "outcome": "repaired"}
     assert "repaired" in run(app, ["control", "repair", "--apply"]).stdout
     home.run(1)
     assert home.verified() == [(10, 10)]
 
 
-def test_maintenance_names_a_doubled_control_table(home: HomeFileLake) -> None:
-    """I7: the open plans are unknown, so nothing is removed."""
+def test_maintenance_of_a_doubled_control_table_is_refused(home: HomeFileLake) -> None:
+    """I7. The open plans are unknown."""
     double(str(home.root / "control" / "offset_ranges"))
     with pytest.raises(TidemarkError, match="control repair"):
         home.maintenance().maintain(WEEK)

@@ -1,4 +1,4 @@
-"""The control table: one behaviour over memory and Delta, and what only Delta must do."""
+"""Tests of the control table, in memory and on Delta, and of its documentation page."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ PAGE = PROJECT / "docs" / "control-table.md"
 
 
 def started(offsets: dict[int, int]) -> Started:
-    """The pipeline begins at these offsets."""
     return Started(
         cluster_id="memory",
         topic="events",
@@ -75,7 +74,7 @@ def started(offsets: dict[int, int]) -> Started:
 
 
 def landed(ledger: Ledger, plan: Plan, gaps: int = 0) -> Landed:
-    """The whole plan landed, with some gaps in each range."""
+    """Return the landing of a whole plan with `gaps` gaps in each range."""
     counts = tuple(
         RangeCount(partition=r.partition, start=r.start, end=r.end, records=r.span.size - gaps)
         for r in plan.ranges
@@ -84,32 +83,29 @@ def landed(ledger: Ledger, plan: Plan, gaps: int = 0) -> Landed:
     return Landed(plan=plan, landing=landing, committed=ledger.committed_with(landing.spans()))
 
 
-# -- one behaviour -------------------------------------------------------------------------------
+# -- both implementations ------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["memory", "delta"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> ControlTable:
-    """An empty control table of each make."""
+    """Return an empty control table of each implementation."""
     if request.param == "memory":
         return MemoryControlTable()
     return DeltaControlTable(str(tmp_path / "control"))
 
 
 def test_a_pipeline_without_events_has_an_empty_ledger(table: ControlTable) -> None:
-    """Reading a table that does not exist yet, or holds others' events only, makes nothing up."""
     assert table.ledger("events") == Ledger(pipeline="events")
     append(table, "other", started({0: 0}))
     assert table.ledger("events") == Ledger(pipeline="events")
 
 
-def test_reading_does_not_create_anything(tmp_path: Path) -> None:
-    """I7: a reader leaves no table behind."""
+def test_i7_reading_creates_no_table(tmp_path: Path) -> None:
     DeltaControlTable(str(tmp_path / "control")).ledger("events")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_i4_events_of_every_kind_come_back_as_they_were_recorded(table: ControlTable) -> None:
-    """The ledger of the table is the ledger of the events."""
+def test_i4_events_of_every_kind_are_read_as_recorded(table: ControlTable) -> None:
     recorded = [*history(), *decisions()]
     for _, events in recorded:
         append(table, "events", *events)
@@ -118,8 +114,8 @@ def test_i4_events_of_every_kind_come_back_as_they_were_recorded(table: ControlT
     assert kinds == set(get_args(ControlEvent))
 
 
-def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None:
-    """A repair records it anew, a month later; it is no plan of that month."""
+def test_the_landing_time_of_a_plan_is_that_of_its_first_landed_event(table: ControlTable) -> None:
+    """A repair records the landing again a month later."""
     plan = make_plan((0, 0, 5))
     ledger = append(table, "events", started({0: 0}), Planned(plan=plan))
     append(table, "events", landed(ledger, plan))
@@ -130,29 +126,28 @@ def test_a_plan_landed_when_that_was_first_recorded(table: ControlTable) -> None
     assert table.recorded_at("others", EventKind.PLANNED) == {}
 
 
-def test_i7_events_that_a_restore_took_away_are_missed(tmp_path: Path) -> None:
-    """The table's log remembers how many there were; the same with the adapter in memory."""
+def test_i7_events_that_a_restore_removed_are_counted_as_missing(tmp_path: Path) -> None:
     uri = str(tmp_path / "control")
     memory, delta = MemoryControlTable(), DeltaControlTable(uri)
-    for made in (memory, delta):
-        append(made, "events", started({0: 0}))
+    for table in (memory, delta):
+        append(table, "events", started({0: 0}))
     version = DeltaTable(uri).version()
-    for made in (memory, delta):
-        append(made, "events", Planned(plan=make_plan((0, 0, 5))))
+    for table in (memory, delta):
+        append(table, "events", Planned(plan=make_plan((0, 0, 5))))
     DeltaTable(uri).restore(version)
     memory.restore("events", 1)
     ledger = delta.ledger("events")
     assert ledger == memory.ledger("events")
     assert (ledger.event_number, ledger.missing_events) == (2, 1)
     after = append(delta, "events", Planned(plan=make_plan((0, 0, 9))))
-    # Whoever goes on without looking does not hide the gap.
+    # Another event does not hide the gap.
     assert (after.event_number, after.missing_events) == (3, 1)
 
 
-def test_a_cached_summary_is_read_again_after_a_write(
+def test_a_cached_summary_is_read_again_only_after_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever it was, also to a table that was made anew; and not before."""
+    """Covers another process and a recreated table."""
     uri = str(tmp_path / "control")
     table, other = DeltaControlTable(uri), DeltaControlTable(uri)
     read = Mock(wraps=read_pipeline_rows)
@@ -174,52 +169,50 @@ def test_a_cached_summary_is_read_again_after_a_write(
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Compaction after fewer events."""
+def compact_every(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr("tidemark.lake.control_table.COMPACT_EVERY", 5)
     return 5
 
 
-def test_a_pipelines_files_are_compacted_as_they_come(tmp_path: Path, soon: int) -> None:
-    """A history of any length is a few files, and other pipelines' files are left alone."""
+def test_appending_compacts_only_files_of_its_pipeline(tmp_path: Path, compact_every: int) -> None:
     uri = str(tmp_path / "control")
     table = DeltaControlTable(uri)
     append(table, "other", started({0: 0}))
     ledger = append(table, "events", started({0: 0}))
-    for number in range(2, soon + 3):
+    for number in range(2, compact_every + 3):
         assert ledger.event_number == number - 1
         ledger = append(table, "events", Adopted(sequence=number, requested_by="test"))
     files = DeltaTable(uri).get_add_actions(flatten=True).column("partition.pipeline")
     assert sorted(files.to_pylist()) == [*["events"] * 3, "other"]
-    assert (ledger.event_number, ledger.missing_events) == (soon + 2, 0)
+    assert (ledger.event_number, ledger.missing_events) == (compact_every + 2, 0)
 
 
 def test_an_event_is_recorded_even_if_its_compaction_fails(
-    tmp_path: Path, soon: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, compact_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process compacts at the same moment."""
+    """Another process compacts at the same time."""
     table = DeltaControlTable(str(tmp_path / "control"))
     refused = CommitFailedError("a concurrent transaction deleted the same data")
 
-    def lose(*_: object, **__: object) -> dict[str, object]:
+    def refuse(*_: object, **__: object) -> dict[str, object]:
         raise refused
 
-    monkeypatch.setattr("deltalake.table.TableOptimizer.compact", lose)
-    for number in range(soon):
+    monkeypatch.setattr("deltalake.table.TableOptimizer.compact", refuse)
+    for number in range(compact_every):
         append(table, "events", Adopted(sequence=number, requested_by="test"))
-    assert table.ledger("events").event_number == soon
+    assert table.ledger("events").event_number == compact_every
 
 
 # -- summaries -----------------------------------------------------------------------------------
 
 
-def lived(seed: int) -> MemoryPipeline:
-    """A pipeline after a while of runs, backfills, plans given up, RESTOREs, elections."""
+def pipeline_with_history(seed: int) -> MemoryPipeline:
+    """Return a pipeline after 60 random runs, backfills, corrections, RESTOREs and elections."""
     chance = Random(seed)
     pipeline = MemoryPipeline()
     steps = {
         "elect": 2,
-        "give up": 2,
+        "abandon": 2,
         "restore": 1,
         "recreate": 1,
         "backfill": 2,
@@ -236,7 +229,7 @@ def lived(seed: int) -> MemoryPipeline:
                     pipeline.kafka.elect("events", 0)
                 case "recreate":
                     pipeline.kafka.create("events", 2, f"id-{number}")
-                    pipeline.decisions.new_incarnation("ops", "made again")
+                    pipeline.decisions.new_incarnation("ops", "recreated")
                 case "backfill":
                     request = wanted((0, 0, 2))
                     pipeline.planner.backfill(request, RunOrigin(f"backfill-{number}"))
@@ -248,14 +241,14 @@ def lived(seed: int) -> MemoryPipeline:
                 case "run":
                     pipeline.run(f"run-{number}")
                 case step:
-                    take_out(step, pipeline, chance)
+                    correct(step, pipeline, chance)
     return pipeline
 
 
-def take_out(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
-    """Something happens to what was planned or has landed."""
+def correct(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
+    """Abandon, restore, replace or undo what was planned or has landed."""
     match step:
-        case "give up":
+        case "abandon":
             for record in pipeline.ledger.open_plans():
                 pipeline.abandon.abandon(record.plan.sequence, "ops", "it hangs")
         case "restore" if pipeline.table.commits:
@@ -275,7 +268,7 @@ def take_out(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
 
 @contextmanager
 def broken_reader(pipeline: MemoryPipeline) -> Iterator[None]:
-    """The engine misses the last record of each plan."""
+    """Let the engine miss the last record of each plan."""
     read = pipeline.table.read
     pipeline.table.read = lambda plan: read(plan)[:-1]  # type: ignore[method-assign]
     try:
@@ -285,7 +278,7 @@ def broken_reader(pipeline: MemoryPipeline) -> Iterator[None]:
 
 
 def state(ledger: Ledger) -> dict[str, Any]:
-    """All that services ask a ledger."""
+    """Return all that services read from a ledger."""
     places = {(r.plan.topic_id, p) for r in ledger.plans.values() for p in r.plan.spans()}
     places |= set(ledger.settled.landed)
     return {
@@ -307,8 +300,7 @@ def state(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def test_a_summary_adds_up_what_is_settled() -> None:
-    """Only what may still change is read one by one."""
+def test_a_summary_adds_up_settled_plans_and_lists_open_ones() -> None:
     pipeline = MemoryPipeline()
     for number in range(3):
         pipeline.produce(0, 10)
@@ -322,8 +314,8 @@ def test_a_summary_adds_up_what_is_settled() -> None:
     assert (summary.records, summary.last_landed_sequence, summary.next_sequence) == (30, 3, 5)
 
 
-def test_a_summary_adds_up_what_was_replaced() -> None:
-    """Both plans are settled, and each record counts once; not while a replacement is in doubt."""
+def test_a_summary_counts_each_record_of_a_replaced_plan_once() -> None:
+    """Plans of an open or undone replacement are listed."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 10)
     pipeline.run("run")
@@ -345,8 +337,8 @@ def test_a_summary_adds_up_what_was_replaced() -> None:
 def test_a_summary_equals_the_summary_of_the_whole_ledger(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any history has the same summary in memory, by SQL on Delta, and by Python on Delta."""
-    pipeline = lived(seed)
+    """Covers memory, SQL on Delta, and Python on Delta, for random histories."""
+    pipeline = pipeline_with_history(seed)
     memory = pipeline.control
     uri = str(tmp_path / "control")
     delta = DeltaControlTable(uri)
@@ -358,25 +350,24 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
             app_transactions=[Transaction("events", memory.newest["events"])]
         ),
     )
-    whole, summary = memory.ledger("events"), memory.summary("events")
-    assert delta.ledger("events") == whole
+    ledger, summary = memory.ledger("events"), memory.summary("events")
+    assert delta.ledger("events") == ledger
     for few in (-1, 1_000_000):
         monkeypatch.setattr("tidemark.lake.ledger_summary.MAX_ROWS_IN_PYTHON", few)
         assert DeltaControlTable(uri).summary("events") == summary
-    assert state(summary) == state(whole)
-    requesters = {asked for record in whole.plans.values() for asked in record.requesters}
+    assert state(summary) == state(ledger)
+    requesters = {name for record in ledger.plans.values() for name in record.requesters}
     assert len(requesters) > 5
     assert delta.throughput("events") == memory.throughput("events")
     assert {r: summary.plan_requested_by(RunOrigin(r)) for r in requesters} == {
-        r: whole.plan_requested_by(RunOrigin(r)) for r in requesters
+        r: ledger.plan_requested_by(RunOrigin(r)) for r in requesters
     }
-    for made in (memory, delta):
-        assert {n: made.plan_record("events", n) for n in whole.plans} == whole.plans
-        assert made.plan_record("events", max(whole.plans) + 1) is None
+    for table in (memory, delta):
+        assert {n: table.plan_record("events", n) for n in ledger.plans} == ledger.plans
+        assert table.plan_record("events", max(ledger.plans) + 1) is None
 
 
-def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:
-    """Upgrading needs no migration: the next event brings the column."""
+def test_a_table_of_an_older_release_gets_a_new_column(tmp_path: Path) -> None:
     uri = str(tmp_path / "control")
     old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "unproven_gaps"])
     DeltaTable.create(uri, schema=old, partition_by=["pipeline"])
@@ -385,8 +376,8 @@ def test_a_table_from_before_a_column_was_added_gets_it(tmp_path: Path) -> None:
     assert "unproven_gaps" in {field.name for field in DeltaTable(uri).schema().fields}
 
 
-def test_s2_of_two_writers_with_one_ledger_the_second_is_refused(table: ControlTable) -> None:
-    """The loser's events are nowhere, and it can go on from a fresh ledger."""
+def test_s2_the_second_of_two_writers_with_one_ledger_is_refused(table: ControlTable) -> None:
+    """The refused writer can continue from a new ledger."""
     ledger = append(table, "events", started({0: 0}))
     table.append(ledger, [Planned(plan=make_plan((0, 0, 5)))], NOW)
     with pytest.raises(ControlConflict) as caught:
@@ -398,8 +389,7 @@ def test_s2_of_two_writers_with_one_ledger_the_second_is_refused(table: ControlT
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 4, 40])
-def test_only_the_newest_ledger_may_be_written_after(table: ControlTable, number: int) -> None:
-    """Older by any distance, and from a future that was not recorded: refused, nothing written."""
+def test_appending_to_an_old_or_future_ledger_is_refused(table: ControlTable, number: int) -> None:
     for offset in range(3):
         append(table, "events", started({offset: offset}))
     before = table.ledger("events")
@@ -409,8 +399,7 @@ def test_only_the_newest_ledger_may_be_written_after(table: ControlTable, number
     assert table.ledger("events") == before
 
 
-def test_s13_pipelines_do_not_hinder_each_other(table: ControlTable) -> None:
-    """A ledger stays the newest of its pipeline whatever others write."""
+def test_s13_events_of_other_pipelines_cause_no_conflict(table: ControlTable) -> None:
     mine = append(table, "mine", started({0: 1}))
     append(table, "theirs", started({0: 2}))
     append(table, "theirs", started({1: 2}))
@@ -423,15 +412,13 @@ def test_s13_pipelines_do_not_hinder_each_other(table: ControlTable) -> None:
 
 
 def commits(uri: Path) -> list[list[dict[str, Any]]]:
-    """Actions of every commit, read from the log's own files."""
     return [
         [json.loads(line) for line in file.read_text().splitlines()]
         for file in sorted((uri / "_delta_log").glob("*.json"))
     ]
 
 
-def test_every_commit_carries_its_event_number_as_a_transaction(tmp_path: Path) -> None:
-    """The log itself shows the compare-and-set, one file and one transaction for each step."""
+def test_every_commit_has_one_file_and_its_event_number_as_transaction(tmp_path: Path) -> None:
     table = DeltaControlTable(str(tmp_path / "control"))
     for offset in range(3):
         append(table, "events", started({offset: offset}))
@@ -447,8 +434,7 @@ def test_every_commit_carries_its_event_number_as_a_transaction(tmp_path: Path) 
     assert added == [0, 1, 1, 1, 1]
 
 
-def test_rows_cannot_be_deleted(tmp_path: Path) -> None:
-    """I4: what was recorded stays, and Delta's own writers keep to it."""
+def test_i4_rows_cannot_be_deleted(tmp_path: Path) -> None:
     table = DeltaControlTable(str(tmp_path / "control"))
     append(table, "events", started({0: 0}))
     with pytest.raises(Exception, match=r"(?i)append"):
@@ -490,7 +476,7 @@ print(conflicts, flush=True)
 
 
 def race(code: str, arguments: Sequence[str], processes: int) -> list[str]:
-    """Run the code in so many processes that begin together; the last line of each."""
+    """Run the code in processes that start together; return the last line of each."""
     running = [
         subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
@@ -509,20 +495,20 @@ def race(code: str, arguments: Sequence[str], processes: int) -> list[str]:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        told = [process.communicate(timeout=120) for process in running]
+        outputs = [process.communicate(timeout=120) for process in running]
     finally:
         for process in running:
             process.kill()
             process.wait()
-    assert [process.returncode for process in running] == [0] * processes, told
-    return [out.splitlines()[-1] for out, _ in told]
+    assert [process.returncode for process in running] == [0] * processes, outputs
+    return [out.splitlines()[-1] for out, _ in outputs]
 
 
 @pytest.mark.e2e
 def test_s2_no_update_is_lost_between_processes(tmp_path: Path) -> None:
-    """I2: five processes count two pipelines up together; every event number is there once."""
+    """I2. Five processes increment offsets of two pipelines."""
     uri = tmp_path / "control"
-    told = race(WORKER, [str(uri), "5", "first", "second"], processes=5)
+    outputs = race(WORKER, [str(uri), "5", "first", "second"], processes=5)
     table = DeltaControlTable(str(uri))
     for pipeline in ("first", "second"):
         ledger = table.ledger(pipeline)
@@ -533,8 +519,8 @@ def test_s2_no_update_is_lost_between_processes(tmp_path: Path) -> None:
     assert sorted(numbers) == sorted(
         (pipeline, number) for pipeline in ("first", "second") for number in range(1, 26)
     )
-    # Without any conflict nothing would have been tried.
-    assert sum(int(conflicts) for conflicts in told) > 0
+    # Without conflicts the processes did not race.
+    assert sum(int(conflicts) for conflicts in outputs) > 0
 
 
 CREATOR = """
@@ -562,21 +548,20 @@ print("done", flush=True)
 
 
 @pytest.mark.e2e
-def test_a_table_that_several_processes_create_is_created_once(tmp_path: Path) -> None:
-    """Whoever loses the race for the first commit goes on with the winner's table."""
+def test_concurrent_processes_create_one_table(tmp_path: Path) -> None:
     rounds, processes = 20, 4
     race(CREATOR, [str(tmp_path), str(rounds), str(processes)], processes)
     for number in range(rounds):
-        made = commits(tmp_path / f"table-{number}")
-        assert [any("metaData" in action for action in commit) for commit in made] == [
+        log = commits(tmp_path / f"table-{number}")
+        assert [any("metaData" in action for action in commit) for commit in log] == [
             True,
             *[False] * processes,
         ]
 
 
 @pytest.mark.e2e
-def test_processes_that_use_it_end_well(tmp_path: Path) -> None:
-    """Some ways to read a Delta table abort half of the processes when they exit; ours may not."""
+def test_processes_that_read_the_table_exit_with_code_zero(tmp_path: Path) -> None:
+    """Some ways to read a Delta table abort processes at exit."""
     uri = str(tmp_path / "control")
     table = DeltaControlTable(uri)
     for offset in range(20):
@@ -590,12 +575,12 @@ def test_processes_that_use_it_end_well(tmp_path: Path) -> None:
     assert race(code, [uri], processes=4) == ["20"] * 4
 
 
-# -- Delta: other readers, and the page that shows them ------------------------------------------
+# -- Delta: other readers and docs/control-table.md ----------------------------------------------
 
 
 @pytest.fixture
 def documented(tmp_path: Path) -> str:
-    """A table with live plans, a gap, a backfill, a takeover, an open plan and two pipelines."""
+    """Return a table with all kinds of events in several pipelines."""
     uri = str(tmp_path / "control")
     table = DeltaControlTable(uri)
     clock = iter(NOW + timedelta(minutes=minute) for minute in range(100))
@@ -615,14 +600,14 @@ def documented(tmp_path: Path) -> str:
     record("prices", Planned(plan=plan((0, 10, 12), sequence=3)))
     record("prices", Adopted(sequence=3, requested_by="test:later"))
     record("orders", started({0: 0}))
-    decide(table, lambda: next(clock))
-    replaced(table, lambda: next(clock))
+    record_decisions(table, lambda: next(clock))
+    replace_twice(table, lambda: next(clock))
     return uri
 
 
-def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
-    """Pipeline `clicks`: a rewound plan, an accepted loss; before that, another topic."""
-    who: dict[str, Any] = {"requested_by": "cli:ann:1", "reason": "because"}
+def record_decisions(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
+    """Record pipeline `clicks`: two topics, a rewound plan, an accepted loss, an open undo."""
+    decision: dict[str, Any] = {"requested_by": "cli:ann:1", "reason": "because"}
 
     def record(*events: ControlEvent) -> None:
         append(table, "clicks", *events, at=now())
@@ -632,27 +617,27 @@ def decide(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
         record(Planned(plan=plan))
         record(landed(table.ledger("clicks"), plan))
 
-    record(replace(started({0: 0}), reason="begun at offsets given by hand"))
+    record(replace(started({0: 0}), reason="started at offsets given by hand"))
     land(1, (0, 0, 50))
     other = {"cluster_id": "memory", "topic": "events", "topic_id": "id-2"}
-    record(NewIncarnation(**other, offsets={0: 3}, **who))
+    record(NewIncarnation(**other, offsets={0: 3}, **decision))
     land(2, (0, 3, 6), topic_id="id-2")
     land(3, (0, 6, 9), topic_id="id-2")
     record(
-        Undone(sequence=3, **who),
-        NewEpoch(epoch=2, table_version=9, sequence=3, committed={0: 6}, **who),
+        Undone(sequence=3, **decision),
+        NewEpoch(epoch=2, table_version=9, sequence=3, committed={0: 6}, **decision),
     )
     lost = {0: SpanSet((Span(6, 7),))}
     record(
-        LossAccepted(topic="events", topic_id="id-2", lost=lost, committed={0: 7}, **who),
+        LossAccepted(topic="events", topic_id="id-2", lost=lost, committed={0: 7}, **decision),
     )
     land(4, (0, 8, 9), topic_id="id-2")
     land(5, (0, 7, 8), topic_id="id-2")
-    record(UndoStarted(sequence=5, **who, committed={0: 7}))
+    record(UndoStarted(sequence=5, **decision, committed={0: 7}))
 
 
-def replaced(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
-    """Pipeline `quotes`: a middle that was replaced twice; the second is being undone."""
+def replace_twice(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
+    """Record pipeline `quotes`: a range replaced twice; the second replacement is being undone."""
 
     def record(*events: ControlEvent) -> None:
         append(table, "quotes", *events, at=now())
@@ -687,7 +672,7 @@ def replaced(table: DeltaControlTable, now: Callable[[], datetime]) -> None:
 
 
 def queries() -> dict[str, str]:
-    """Every query of the page that reads the view, by its heading."""
+    """Return every query of the page that reads the view, by its heading."""
     sections = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     found = {}
     for section in sections:
@@ -752,7 +737,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
             None,
             None,
             "test:0",
-            "begun at offsets given by hand",
+            "started at offsets given by hand",
         ),
         (AT[10], "clicks", "new_incarnation", 0, None, None, None, "cli:ann:1", "because"),
         (AT[15], "clicks", "new_epoch", 0, None, None, 3, "cli:ann:1", "because"),
@@ -779,28 +764,28 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
 
 
 def plain(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Rows as tuples, moments in UTC; a moment without a zone is local, as Spark gives it."""
+    """Return rows as tuples with times in UTC; Spark returns local times without a zone."""
     return [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in rows]
 
 
-def answers_of(ask: Callable[[str], Sequence[Sequence[Any]]]) -> dict[str, list[tuple[Any, ...]]]:
-    """What an engine answers to every query of the page."""
-    return {title: plain(ask(sql)) for title, sql in queries().items()}
+def answers_of(
+    execute: Callable[[str], Sequence[Sequence[Any]]],
+) -> dict[str, list[tuple[Any, ...]]]:
+    return {title: plain(execute(sql)) for title, sql in queries().items()}
 
 
-def test_the_pages_view_is_what_the_ledger_holds(tmp_path: Path) -> None:
-    """Of any history, in DuckDB: what people read in SQL is what services count on."""
+def test_the_view_of_the_page_equals_the_ledger(tmp_path: Path) -> None:
     (view,) = (sql for title, sql in queries().items() if "VIEW held" in sql)
     for seed in range(12):
-        pipeline = lived(seed)
+        pipeline = pipeline_with_history(seed)
         offset_ranges = pa.table(arrow_table(pipeline.control.rows, COLUMNS))
         with duckdb.connect() as connection:
             connection.register("offset_ranges", offset_ranges)
             connection.execute(view)
-            told = connection.execute(
+            rows = connection.execute(
                 "SELECT plan_sequence, partition, start_offset, end_offset, records FROM held"
             ).fetchall()
-        assert sorted(told) == sorted(
+        assert sorted(rows) == sorted(
             (number, count.partition, count.start, count.end, count.records)
             for number, record in pipeline.ledger.plans.items()
             if record.held_now
@@ -808,8 +793,7 @@ def test_the_pages_view_is_what_the_ledger_holds(tmp_path: Path) -> None:
         )
 
 
-def test_the_pages_queries_answer_in_duckdb(documented: str) -> None:
-    """Every query of docs/control-table.md, unchanged, over delta-rs's scan."""
+def test_the_queries_of_the_page_run_in_duckdb(documented: str) -> None:
     offset_ranges = pa.table(DeltaTable(documented).scan())
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -818,8 +802,8 @@ def test_the_pages_queries_answer_in_duckdb(documented: str) -> None:
 
 
 @pytest.mark.spark
-def test_the_pages_queries_answer_in_spark(documented: str, spark: SparkSession) -> None:
-    """Every query of docs/control-table.md, unchanged, after the page's own way to open it."""
+def test_the_queries_of_the_page_run_in_spark(documented: str, spark: SparkSession) -> None:
+    """The table is opened as the page describes."""
     opening = re.search(r"```sql\n(CREATE OR REPLACE TEMPORARY.*?);\n```", PAGE.read_text(), re.S)
     assert opening is not None
     spark.sql(opening[1].replace(".tidemark/lakehouse/control/offset_ranges", documented))
@@ -830,24 +814,23 @@ def test_the_pages_queries_answer_in_spark(documented: str, spark: SparkSession)
         spark.catalog.dropTempView("offset_ranges")
 
 
-def test_the_page_explains_every_column() -> None:
-    """In the table's own order, and none that does not exist."""
+def test_the_page_lists_every_column_in_order() -> None:
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition("| column | type | meaning |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == COLUMNS.names
 
 
-def test_the_page_explains_every_event() -> None:
-    """In the order in which events of one commit are read, but for those about beginnings."""
+def test_the_page_lists_every_event_in_order() -> None:
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition("| `event` | what happened |")[2].partition("\n\n")[0]
-    told = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
-    assert told == [kind.value for kind in EventKind]
+    listed = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    assert listed == [kind.value for kind in EventKind]
 
 
 @pytest.mark.spark
-def test_every_reader_sees_the_same_rows(documented: str, spark: SparkSession) -> None:
-    """Spark, Polars, DuckDB and delta-rs agree on every column of every row."""
+def test_spark_polars_duckdb_and_delta_rs_read_the_same(
+    documented: str, spark: SparkSession
+) -> None:
     scanned = pa.table(DeltaTable(documented).scan()).select(COLUMNS.names)
     by_delta_rs = [tuple(row.values()) for row in scanned.to_pylist()]
     by_polars = polars.read_delta(documented).select(COLUMNS.names).rows()

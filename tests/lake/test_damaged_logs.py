@@ -1,4 +1,4 @@
-"""Refuses tables without a complete log: as empty tables they would get every record again."""
+"""Tests that tables without a complete log are refused and not taken for empty tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.fixtures_stores import PlaceIn
-from tests.lake.test_conditional_writes import record, stored
+from tests.lake.test_conditional_writes import append_event, stored
 from tests.support.commands import Command
 from tests.support.file_lake import HomeFileLake, home_lake
 from tests.support.stores import Store
@@ -40,39 +40,33 @@ COMMANDS = {
 
 @pytest.fixture
 def lake(tmp_path: Path) -> HomeFileLake:
-    """Pipeline `events` with three plans that have landed."""
+    """Return pipeline `events` with three landed plans."""
     return home_lake(tmp_path)
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """All files below a folder."""
     return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def is_refused(offline: Command, *command: str) -> bool:
-    """Whether a command ends with `DeltaLogDamaged` and its exit code."""
     ran = offline(*command, "--json")
     return ran.code == ExitCode.REFUSED and '"DeltaLogDamaged"' in ran.out
 
 
 def without_log(table: Path) -> None:
-    """Remove the log."""
     shutil.rmtree(table / "_delta_log")
 
 
 def without_commits(table: Path) -> None:
-    """Remove the files of the log, and keep its folder."""
     without_log(table)
     (table / "_delta_log").mkdir()
 
 
 def without_first_commit(table: Path) -> None:
-    """Remove the first commit of the log."""
     (table / "_delta_log" / f"{0:020}.json").unlink()
 
 
 def without_a_commit(table: Path) -> None:
-    """Remove a commit in the middle of the log."""
     (table / "_delta_log" / f"{2:020}.json").unlink()
 
 
@@ -83,7 +77,6 @@ DAMAGES = (without_commits, without_first_commit, without_a_commit)
 def test_no_command_writes_to_a_table_without_its_log(
     lake: HomeFileLake, offline: Command, table: str
 ) -> None:
-    """The first line of the error names the table and a data file."""
     without_log(lake.root / table)
     before = files(lake.root / table)
     assert [each for each in COMMANDS[table] if not is_refused(offline, *each)] == []
@@ -94,8 +87,7 @@ def test_no_command_writes_to_a_table_without_its_log(
     assert files(lake.root / table) == before
 
 
-def test_the_status_names_a_table_without_its_log(lake: HomeFileLake) -> None:
-    """The status also reads the topic, which the commands above cannot reach."""
+def test_the_status_reports_a_table_without_its_log(lake: HomeFileLake) -> None:
     without_log(lake.uri)
     problem = lake.status().problem
     assert isinstance(problem, DeltaLogDamaged)
@@ -105,18 +97,18 @@ def test_the_status_names_a_table_without_its_log(lake: HomeFileLake) -> None:
 @pytest.mark.parametrize("table", COMMANDS)
 def test_an_incomplete_log_is_refused(lake: HomeFileLake, offline: Command, table: str) -> None:
     """An interrupted copy leaves such a log."""
-    whole = shutil.copytree(lake.root / table, lake.root / "whole")
+    copy = shutil.copytree(lake.root / table, lake.root / "whole")
     for damage in DAMAGES:
         damage(lake.root / table)
         assert is_refused(offline, "plan", "events"), damage
         shutil.rmtree(lake.root / table)
-        shutil.copytree(whole, lake.root / table)
+        shutil.copytree(copy, lake.root / table)
 
 
 def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
     lake: HomeFileLake, offline: Command
 ) -> None:
-    """After the steps of the runbook, no record lands twice."""
+    """The steps are those of the runbook."""
     without_log(lake.root / "control" / "offset_ranges")
     assert is_refused(offline, "plan", "events")
     (lake.root / "control" / "offset_ranges").rename(lake.root / "aside")
@@ -128,23 +120,22 @@ def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
 
 
 @pytest.mark.store
-def test_objects_without_a_log_are_no_empty_table(honouring: Store, place_in: PlaceIn) -> None:
-    """The same on an object store; files of other tables below the location do not count."""
+def test_objects_without_a_log_are_not_an_empty_table(honouring: Store, place_in: PlaceIn) -> None:
+    """Files of other tables below the location do not count."""
     place = place_in(honouring)
-    record(DeltaControlTable(f"{place}/lake/control"), "events")
+    append_event(DeltaControlTable(f"{place}/lake/control"), "events")
     assert DeltaControlTable(f"{place}/lake").ledger("events").event_number == 0
     honouring.put(f"{place}/copy/pipeline=events/part-0.parquet", b"rows")
     honouring.put(f"{place}/copy/.tidemark-trial-1/part-0.parquet", b"rows")
     before = stored(place)
     with pytest.raises(DeltaLogDamaged, match=r"pipeline=events/part-0\.parquet"):
-        record(DeltaControlTable(f"{place}/copy"), "events")
+        append_event(DeltaControlTable(f"{place}/copy"), "events")
     with pytest.raises(DeltaLogDamaged):
         DeltaDataTable(f"{place}/copy").prepare("events")
     assert stored(place) == before
 
 
-def test_a_folder_of_plain_parquet_files_is_named(tmp_path: Path) -> None:
-    """The folder may never have been a Delta table."""
+def test_a_folder_of_plain_parquet_files_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"value": [1]}), tmp_path / "part-0.parquet")
     with pytest.raises(DeltaLogDamaged, match="no Delta table, or its log is missing") as caught:
         open_if_exists(str(tmp_path))

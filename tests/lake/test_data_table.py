@@ -1,4 +1,4 @@
-"""The data table's own log: which plan landed, in which commit, and how much of each range."""
+"""Tests of the data table's log: which plan landed, in which commit, and its counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 
 
 def commit(uri: Path, plan: Plan, rows: Sequence[Row], metadata: str | None = None) -> int:
-    """Land rows `(partition, offset)` as the sink does, in one file; the version it made."""
+    """Land rows `(partition, offset)` in one file as the sink does; return the version."""
     columns = [[row[0] for row in rows], [row[1] for row in rows], [plan.sequence] * len(rows)]
     write_deltalake(
         uri,
@@ -47,7 +47,7 @@ def commit(uri: Path, plan: Plan, rows: Sequence[Row], metadata: str | None = No
 
 
 def counts(uri: Path, plan: Plan) -> list[int]:
-    """Records of each range of a plan that must have landed."""
+    """Return the records of each range of a plan that must have landed."""
     landing = DeltaDataTable(str(uri)).find_landing(plan)
     assert landing is not None
     assert landing.sequence == plan.sequence
@@ -57,11 +57,10 @@ def counts(uri: Path, plan: Plan) -> list[int]:
     return [count.records for count in landing.counts]
 
 
-# -- is it there ---------------------------------------------------------------------------------
+# -- lookup --------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_found_by_its_fingerprint(tmp_path: Path) -> None:
-    """Among others, with the version of its own commit, also when later ones came."""
+def test_a_landing_is_found_with_the_version_of_its_own_commit(tmp_path: Path) -> None:
     plans = [make_plan((0, 5 * n, 5 * n + 5), sequence=n + 1) for n in range(3)]
     versions = [
         commit(tmp_path, plan, [(0, offset) for offset in range(r.start, r.end)])
@@ -76,7 +75,7 @@ def test_a_plan_is_found_by_its_fingerprint(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_another_chain_or_epoch_is_not_found(tmp_path: Path) -> None:
-    """A backfill, or the same number after a rewind, is another transaction."""
+    """It has another transaction."""
     live = make_plan((0, 0, 5))
     commit(tmp_path, live, [(0, 0)])
     log = DeltaDataTable(str(tmp_path))
@@ -85,8 +84,7 @@ def test_a_plan_of_another_chain_or_epoch_is_not_found(tmp_path: Path) -> None:
     assert log.find_landing(live) is not None
 
 
-def test_another_plan_under_our_number_is_refused(tmp_path: Path) -> None:
-    """I7: the two tables are of different histories; the error has both fingerprints."""
+def test_i7_a_commit_of_another_plan_with_the_number_raises_foreign_commit(tmp_path: Path) -> None:
     theirs, ours = make_plan((0, 0, 5)), make_plan((0, 0, 6))
     commit(tmp_path, theirs, [(0, 0)])
     with pytest.raises(ForeignCommit) as caught:
@@ -95,8 +93,8 @@ def test_another_plan_under_our_number_is_refused(tmp_path: Path) -> None:
     assert caught.value.other_fingerprint == theirs.fingerprint
 
 
-def test_a_transaction_without_our_fingerprint_is_no_landing(tmp_path: Path) -> None:
-    """A plan that was given up raises the transaction past its number, and lands nothing."""
+def test_a_transaction_without_the_fingerprint_is_no_landing(tmp_path: Path) -> None:
+    """The fence of an abandoned plan is such a transaction."""
     plan = make_plan((0, 0, 5))
     for metadata in ("not json", "[]", '"text"', "null", "{}", json.dumps({"note": "compacted"})):
         commit(tmp_path, replace(plan, sequence=plan.sequence + 1), [], metadata)
@@ -104,7 +102,7 @@ def test_a_transaction_without_our_fingerprint_is_no_landing(tmp_path: Path) -> 
 
 
 def test_an_old_plan_is_found_behind_many_commits(tmp_path: Path) -> None:
-    """Recent commits are looked at first, all others after them."""
+    """The lookup reads recent commits first."""
     plan = make_plan((0, 0, 5))
     version = commit(tmp_path, plan, [(0, 0), (0, 1)])
     table = DeltaTable(tmp_path)
@@ -117,7 +115,7 @@ def test_an_old_plan_is_found_behind_many_commits(tmp_path: Path) -> None:
     assert (landing.table_version, landing.records) == (version, 2)
 
 
-# -- how much ------------------------------------------------------------------------------------
+# -- counts --------------------------------------------------------------------------------------
 
 PLAN = make_plan((0, 0, 10), (0, 20, 30), (1, 5, 10), (2, 0, 5))
 
@@ -128,36 +126,32 @@ PLAN = make_plan((0, 0, 10), (0, 20, 30), (1, 5, 10), (2, 0, 5))
         ([[]], [0, 0, 0, 0]),
         ([[(0, 0), (0, 9)]], [2, 0, 0, 0]),
         ([[(0, 0)], [(0, 5), (0, 6)], [(0, 20)], [(1, 9)]], [3, 1, 1, 0]),
-        # One file over two ranges, two partitions: its statistics alone decide nothing.
+        # The statistics of a file with rows of two ranges do not suffice.
         ([[(0, 9), (0, 20), (0, 29)]], [1, 2, 0, 0]),
         ([[(0, 0), (1, 5), (2, 4)], [(0, 1)]], [2, 0, 1, 1]),
     ],
 )
-def test_i1_every_range_is_counted(
-    tmp_path: Path, files: list[list[Row]], wanted: list[int]
-) -> None:
-    """By statistics where each file is of one range, by rows where a file is of several."""
+def test_i1_ranges_are_counted(tmp_path: Path, files: list[list[Row]], wanted: list[int]) -> None:
     commit_files(tmp_path, PLAN, files)
     assert counts(tmp_path, PLAN) == wanted
 
 
 def commit_files(uri: Path, plan: Plan, files: Sequence[Sequence[Row]]) -> None:
-    """Land several files, one commit after the other, all under the plan's last transaction."""
+    """Land several files in one commit each; only the last has the plan's transaction."""
     for file in files[:-1]:
         commit(uri, replace(plan, pipeline="another app id"), file, metadata="part of it")
     commit(uri, plan, files[-1])
 
 
 def test_rows_of_other_plans_are_not_counted(tmp_path: Path) -> None:
-    """The same offsets under another plan's number are another plan's."""
     commit(tmp_path, PLAN, [(0, 0), (0, 1)])
     commit(tmp_path, replace(PLAN, sequence=2), [(0, 2), (1, 5)])
     assert counts(tmp_path, PLAN) == [2, 0, 0, 0]
     assert counts(tmp_path, replace(PLAN, sequence=2)) == [1, 0, 1, 0]
 
 
-def test_compaction_before_a_landing_does_not_confuse_its_counts(tmp_path: Path) -> None:
-    """A backfill with a smaller number lands after plans around it were compacted into one file."""
+def test_a_landing_is_counted_after_compaction_of_other_plans(tmp_path: Path) -> None:
+    """A backfill with a lower number lands after the compaction."""
     first, late, third = (replace(PLAN, sequence=n) for n in (1, 2, 3))
     late = replace(late, kind=PlanKind.BACKFILL)
     commit(tmp_path, first, [(0, 0), (1, 5)])
@@ -169,21 +163,20 @@ def test_compaction_before_a_landing_does_not_confuse_its_counts(tmp_path: Path)
     assert counts(tmp_path, first) == [1, 0, 1, 0]
 
 
-# -- what Spark writes ---------------------------------------------------------------------------
+# -- files of Spark ------------------------------------------------------------------------------
 
 
 def counts_by_rows(lake: Lake) -> dict[tuple[int, int], int]:
-    """Rows by plan and partition, counted by Spark."""
     rows: list[Any] = lake.session.read.format("delta").load(lake.uri).collect()
     return dict(Counter((row["plan_sequence"], row["partition"]) for row in rows))
 
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_i3_counts_from_statistics_are_counts_of_rows(
+def test_i3_counts_from_statistics_equal_counts_of_rows(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """With gaps, split ranges and an empty partition; and again when OPTIMIZE mixed the files."""
+    """Covers gaps, split ranges, an empty partition, and files that OPTIMIZE merged."""
     from delta.tables import DeltaTable as SparkDeltaTable
 
     pipeline = lake.of(topic(partitions=3), records_per_task=1_000)
@@ -195,13 +188,13 @@ def test_i3_counts_from_statistics_are_counts_of_rows(
         produce_values(broker.bootstrap, name, 20 * run, partition=1)
         done = pipeline.run(f"run {run}")
         landings[done.plan] = done.landing
-    told = {
+    counted = {
         (plan.sequence, count.partition): count.records
         for plan, landing in landings.items()
         for count in landing.counts
     }
-    assert told == counts_by_rows(pipeline)
-    assert told == {(1, 0): 1_500, (1, 1): 20, (2, 0): 1_500, (2, 1): 40}
+    assert counted == counts_by_rows(pipeline)
+    assert counted == {(1, 0): 1_500, (1, 1): 20, (2, 0): 1_500, (2, 1): 40}
     SparkDeltaTable.forPath(lake.session, lake.uri).optimize().executeCompaction()
     assert pipeline.files() == 1
     assert {plan: pipeline.table.find_landing(plan) for plan in landings} == landings
@@ -212,19 +205,18 @@ def test_i3_counts_from_statistics_are_counts_of_rows(
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_statistics_are_kept_for_what_is_looked_up_only(
+def test_files_have_statistics_only_for_columns_that_are_looked_up(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """Minima and maxima of partition, offset, timestamp and plan; none of keys and values."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     pipeline.run("test")
     actions = pa.table(DeltaTable(pipeline.uri).get_add_actions(flatten=True))
     (action,) = actions.to_pylist()
-    known = {
+    columns = {
         name.removeprefix("min.")
         for name, value in action.items()
         if name.startswith("min.") and value is not None
     }
-    assert known == {"partition", "offset", "timestamp", "plan_sequence"}
+    assert columns == {"partition", "offset", "timestamp", "plan_sequence"}
     assert (action["min.offset"], action["max.offset"], action["num_records"]) == (0, 4, 5)

@@ -1,4 +1,4 @@
-"""Doubled rows of a data table are noticed before anything counts on them, and removed."""
+"""Tests that duplicate rows of a data table are detected and removed."""
 
 from __future__ import annotations
 
@@ -32,26 +32,23 @@ from tidemark.lake.errors import (
 
 @pytest.fixture
 def lake(tmp_path: Path) -> HomeFileLake:
-    """Three plans of three records."""
+    """Return a pipeline with three plans of three records each."""
     return home_lake(tmp_path)
 
 
 def rows_of(lake: FileLake) -> list[dict[str, Any]]:
-    """Every row of the data table, sorted."""
     rows = pa.table(DeltaTable(lake.uri).scan()).to_pylist()
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
 def deduplication(lake: FileLake) -> Deduplication:
-    """Of the data table."""
     return Deduplication(str(lake.uri), "events")
 
 
-# -- what notices --------------------------------------------------------------------------------
+# -- detection -----------------------------------------------------------------------------------
 
 
-def test_the_status_names_doubled_rows(lake: HomeFileLake) -> None:
-    """With both numbers; the alarm makes `status --check` exit with an error."""
+def test_the_status_reports_doubled_rows(lake: HomeFileLake) -> None:
     assert lake.status().problem is None
     double(lake.uri)
     problem = lake.status().problem
@@ -60,7 +57,7 @@ def test_the_status_names_doubled_rows(lake: HomeFileLake) -> None:
     assert "DuplicateRows" in lake.status().state
 
 
-def test_a_report_is_refused_over_doubled_rows(lake: HomeFileLake, offline: Command) -> None:
+def test_a_report_over_doubled_rows_is_refused(lake: HomeFileLake, offline: Command) -> None:
     """It would certify the period as complete."""
     period = ("--since", "2000-01-01", "--until", "2100-01-01")
     assert offline("report", "events", *period, "--json").code == 0
@@ -72,7 +69,7 @@ def test_a_report_is_refused_over_doubled_rows(lake: HomeFileLake, offline: Comm
 
 @pytest.mark.parametrize("table", ["bronze", "typed"])
 def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> None:
-    """It would commit each row twice, before it fails."""
+    """It would commit each row twice before it fails."""
     lake = TypedLake(root=tmp_path)
     for _ in range(2):
         lake.bronze.run(3)
@@ -90,8 +87,7 @@ def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> N
     lake.check()
 
 
-def test_rows_that_may_have_landed_are_no_doubled_rows(lake: HomeFileLake) -> None:
-    """Of a plan that is not recorded yet, of one that is being undone, after a replacement."""
+def test_rows_of_unrecorded_or_corrected_plans_are_not_doubled_rows(lake: HomeFileLake) -> None:
     plan = lake.plan(4)
     lake.land(plan)
     checked_ledger(lake.control, "events", lake.table, rows=True)
@@ -107,7 +103,6 @@ def test_rows_that_may_have_landed_are_no_doubled_rows(lake: HomeFileLake) -> No
 
 
 def double_and_check(lake: FileLake) -> None:
-    """Double the rows, and look."""
     lake.run(2)
     double(lake.uri)
     checked_ledger(lake.control, "events", lake.table, rows=True)
@@ -116,8 +111,7 @@ def double_and_check(lake: FileLake) -> None:
 # -- the repair ----------------------------------------------------------------------------------
 
 
-def test_copies_are_removed_and_every_row_stays(lake: HomeFileLake) -> None:
-    """A dry run counts the same; then the pipeline goes on, verified by Kafka's records."""
+def test_deduplication_removes_copies_and_keeps_every_row(lake: HomeFileLake) -> None:
     rows = rows_of(lake)
     double(lake.uri)
     lake.run(2)
@@ -135,8 +129,7 @@ def test_copies_are_removed_and_every_row_stays(lake: HomeFileLake) -> None:
     assert lake.verified() == [(12, 12)]
 
 
-def test_rows_that_are_doubled_three_times_and_mixed_with_others(lake: HomeFileLake) -> None:
-    """A third compaction, and a compaction of ours over what was doubled."""
+def test_rows_doubled_several_times_are_removed_from_compacted_files(lake: HomeFileLake) -> None:
     one, other = DeltaTable(lake.uri), DeltaTable(lake.uri)
     double(lake.uri)
     one.optimize.compact()
@@ -148,8 +141,8 @@ def test_rows_that_are_doubled_three_times_and_mixed_with_others(lake: HomeFileL
     assert lake.verified() == [(11, 11)]
 
 
-def test_rows_with_a_null_in_their_key_stay(lake: HomeFileLake) -> None:
-    """They are not rows of a plan, and may be different rows."""
+def test_deduplication_keeps_rows_with_a_null_in_their_key(lake: HomeFileLake) -> None:
+    """They may be different rows."""
     double(lake.uri)
     insert(lake, [{"value": b"one"}, {"value": b"two"}, {"value": b"two"}, {"topic_id": "id-1"}])
     assert deduplication(lake).run().rows == 9
@@ -157,28 +150,24 @@ def test_rows_with_a_null_in_their_key_stay(lake: HomeFileLake) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_rows_with_one_key_that_differ_are_no_copies(lake: HomeFileLake, dry_run: bool) -> None:
-    """Nothing is written; undoing the plan removes them, and its offsets land again."""
+def test_rows_with_one_key_that_differ_are_refused(lake: HomeFileLake, dry_run: bool) -> None:
     double(lake.uri)
     insert(lake, [{**rows_of(lake)[8], "value": b"other", "headers": []}])
     version = DeltaTable(lake.uri).version()
     with pytest.raises(DuplicatesDiffer) as refused:
         deduplication(lake).run(dry_run=dry_run)
     row = rows_of(lake)[8]
-    place = (refused.value.partition, refused.value.offset, refused.value.sequence)
-    assert place == (row["partition"], row["offset"], row["plan_sequence"])
+    location = (refused.value.partition, refused.value.offset, refused.value.sequence)
+    assert location == (row["partition"], row["offset"], row["plan_sequence"])
     assert set(refused.value.columns) >= {"value"}
     assert DeltaTable(lake.uri).version() == version
-    lake.undo.undo(place[2], "ops", "a test")
+    lake.undo.undo(location[2], "ops", "a test")
     deduplication(lake).run()
     lake.run(1)
     assert lake.verified() == [(10, 10)]
 
 
-def test_copies_are_found_with_few_keys_in_memory(
-    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The keys of one plan, and whole rows of one key, at a time."""
+def test_copies_are_found_in_passes(lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "MAX_KEYS_IN_MEMORY", 4)
     monkeypatch.setattr(duplicates, "_ROWS_AT_ONCE", 1)
     double(lake.uri)
@@ -188,7 +177,7 @@ def test_copies_are_found_with_few_keys_in_memory(
 
 
 def test_copies_are_equal_in_nested_columns_and_in_nan() -> None:
-    """Arrow holds two NaN for different."""
+    """In Arrow, NaN differs from NaN."""
     kind = pa.struct([("number", pa.float64()), ("names", pa.map_(pa.string(), pa.int32()))])
     values = [{"number": float("nan"), "names": [("a", 1)]}, None, {"number": 1.0, "names": []}]
     rows = pa.table({"nested": pa.array(values, kind)})
@@ -196,8 +185,8 @@ def test_copies_are_equal_in_nested_columns_and_in_nan() -> None:
     assert duplicates._first_difference(rows, rows.take([0, 1, 1])) == 2
 
 
-def test_files_that_are_not_read_are_counted(lake: HomeFileLake, offline: Command) -> None:
-    """Their path is unusual, or they have a deletion vector."""
+def test_files_that_cannot_be_read_are_counted(lake: HomeFileLake, offline: Command) -> None:
+    """Such files have an unusual path or a deletion vector."""
     double(lake.uri)
     file = next(iter(DeltaTable(lake.uri).file_uris()))
     shutil.copy(file, lake.uri / "an odd path.parquet")
@@ -209,7 +198,6 @@ def test_files_that_are_not_read_are_counted(lake: HomeFileLake, offline: Comman
 
 
 def insert(lake: FileLake, rows: list[dict[str, Any]]) -> None:
-    """Append rows as another program does."""
     schema = pa.schema(DeltaTable(lake.uri).schema().to_arrow())
     write_deltalake(lake.uri, pa.Table.from_pylist(rows, schema), mode="append")
 
@@ -217,7 +205,7 @@ def insert(lake: FileLake, rows: list[dict[str, Any]]) -> None:
 def test_a_deduplication_searches_again_once_its_files_have_left_the_table(
     lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An undo meanwhile: its rows do not come back."""
+    """The undone rows must not return."""
     double(lake.uri)
     before_each_commit(monkeypatch, [lambda: lake.undo.undo(2, "ops", "a test")])
     assert deduplication(lake).run().rows == 6
@@ -225,20 +213,18 @@ def test_a_deduplication_searches_again_once_its_files_have_left_the_table(
     assert lake.verified() == [(10, 10)]
 
 
-def test_two_deduplications_at_once_remove_each_copy_once(
+def test_concurrent_deduplications_remove_each_copy_once(
     lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one finds nothing to remove."""
     double(lake.uri)
     before_each_commit(monkeypatch, [lambda: deduplication(lake).run()])
     assert deduplication(lake).run().rows == 0
     assert lake.verified() == [(9, 9)]
 
 
-def test_a_deduplication_gives_up_after_five_tries(
+def test_a_deduplication_raises_a_conflict_after_five_tries(
     lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other commits were first each time; the remedy is to run it again."""
     for _ in range(3):
         lake.run(3)
     double(lake.uri)
@@ -253,16 +239,15 @@ def test_a_deduplication_gives_up_after_five_tries(
 def test_a_repetition_after_a_lost_answer_finds_nothing(
     lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit was made, and the storage's answer did not arrive."""
     double(lake.uri)
     commit = Compaction.commit
 
-    def lost(self: Compaction, *arguments: Any) -> int:
+    def commit_and_fail(self: Compaction, *arguments: Any) -> int:
         commit(self, *arguments)
         raise OSError("the connection was closed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Compaction, "commit", lost)
+        patched.setattr(Compaction, "commit", commit_and_fail)
         with pytest.raises(EngineFailed):
             deduplication(lake).run()
     assert deduplication(lake).run().rows == 0
@@ -272,7 +257,7 @@ def test_a_repetition_after_a_lost_answer_finds_nothing(
 def before_each_commit(
     monkeypatch: pytest.MonkeyPatch, commits: list[Callable[[], object]]
 ) -> None:
-    """Make another commit before each of the next commits of a rewrite."""
+    """Call the next of `commits` before each commit of a rewrite."""
     commit = Compaction.commit
 
     def late(self: Compaction, *arguments: Any) -> int:
@@ -285,19 +270,17 @@ def before_each_commit(
     monkeypatch.setattr(Compaction, "commit", late)
 
 
-def test_another_pipelines_table_is_not_touched(lake: HomeFileLake) -> None:
-    """And a table that is not there has no copies."""
+def test_deduplicating_the_table_of_another_pipeline_is_refused(lake: HomeFileLake) -> None:
     with pytest.raises(ForeignTable):
         Deduplication(str(lake.uri), "other").run()
     assert Deduplication(str(lake.root / "none"), "none").run().rows == 0
 
 
-def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) -> None:
-    """`tidemark deduplicate`, which requires --dry-run or --apply."""
+def test_the_deduplicate_command_counts_and_removes(lake: HomeFileLake, offline: Command) -> None:
     double(lake.uri)
     assert offline("deduplicate", "events").code == 2
-    shown = offline("deduplicate", "events", "--dry-run", "--json")
-    assert shown.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
+    draft = offline("deduplicate", "events", "--dry-run", "--json")
+    assert draft.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
     assert "9 doubled row(s) removed" in offline("deduplicate", "events", "--apply").out
     assert lake.verified() == [(9, 9)]
 
@@ -306,8 +289,9 @@ def test_the_command_counts_and_removes(lake: HomeFileLake, offline: Command) ->
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
-def test_an_unreadable_file_is_named(lake: HomeFileLake, damage: Callable[[Path], object]) -> None:
-    """The error is final: a repetition would fail again."""
+def test_deduplicating_an_unreadable_file_raises_a_final_error(
+    lake: HomeFileLake, damage: Callable[[Path], object]
+) -> None:
     path = DeltaTable(lake.uri).file_uris()[0]
     damage(Path(path))
     with pytest.raises(UnreadableFile) as caught:

@@ -1,4 +1,4 @@
-"""Rows that Spark has marked as deleted are not there, whatever the files' statistics count."""
+"""Tests of tables in which Spark marked rows as deleted by deletion vectors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """A pipeline without plans."""
+    """Return a pipeline without plans."""
     return FileLake(root=tmp_path)
 
 
 def delete_two(lake: FileLake, spark: SparkSession, where: str = "") -> None:
-    """Delete the first two rows by a deletion vector; the file stays as it is."""
+    """Delete the first two rows by a deletion vector; the data file does not change."""
     without_checksums(lake.uri)
     files = list(lake.uri.rglob("*.parquet"))
     table = f"delta.`{lake.uri}`"
@@ -43,7 +43,6 @@ def delete_two(lake: FileLake, spark: SparkSession, where: str = "") -> None:
 def test_i3_rows_deleted_before_the_landing_was_recorded_are_read_again(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """Nobody but the table knows that they are not there."""
     lake.land(lake.plan(4))
     delete_two(lake, spark)
     with pytest.raises(RecordsMissed):
@@ -55,22 +54,21 @@ def test_i3_rows_deleted_before_the_landing_was_recorded_are_read_again(
     assert lake.verified() == [(4, 4)]
 
 
-def test_rows_deleted_since_are_no_gaps_to_a_repair_or_a_replacement(
+def test_rows_deleted_after_a_landing_prevent_a_replacement_of_a_part(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """A part of a range that somebody has changed is not replaced, and a rebuild goes by rows."""
     lake.run(4)
     delete_two(lake, spark)
     with pytest.raises(RowsChanged):
         lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), RunOrigin("again"))
-    held = lake.table.current_landing(lake.ledger.plans[1].plan)
-    assert (held.records, held.gaps) == (2, 2)
+    landing = lake.table.current_landing(lake.ledger.plans[1].plan)
+    assert (landing.records, landing.gaps) == (2, 2)
 
 
 def test_i1_a_file_with_a_deletion_vector_is_left_out_of_a_compaction(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """Its deleted rows stay deleted, also if the vector comes while the compaction works."""
+    """Covers a vector that is committed during the compaction."""
     lake.run(4)
     lake.run(1)
     compaction = Compaction(str(lake.uri))
@@ -84,10 +82,9 @@ def test_i1_a_file_with_a_deletion_vector_is_left_out_of_a_compaction(
     assert lake.rows() == [(0, 2), (0, 3), (0, 4), (0, 5)]
 
 
-def test_i1_an_undo_removes_rows_beside_a_deletion_vector_too(
+def test_i1_an_undo_removes_rows_beside_deletion_vectors(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """One file of the plan leaves the table by its name, the one with the vector row by row."""
     lake.kafka.produce("events", 1, 4, timestamp_ms=1_000)
     lake.run(4)
     delete_two(lake, spark, "partition = 0 AND")
@@ -99,10 +96,9 @@ def test_i1_an_undo_removes_rows_beside_a_deletion_vector_too(
     assert lake.verified() == [(4, 4), (4, 4)]
 
 
-def test_doubled_rows_are_noticed_in_a_table_with_deletion_vectors(
+def test_doubled_rows_are_detected_with_deletion_vectors(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """Rows that a vector marks as deleted do not count, with or without doubled rows."""
     lake.run(4)
     lake.run(3)
     delete_two(lake, spark)

@@ -1,4 +1,4 @@
-"""Texts of delta-rs and of object stores as named errors."""
+"""Tests that texts and numbers of storage errors become named errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ TEXTS: dict[str, type[TidemarkError]] = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_class_of_an_error_follows_from_its_text(text: str) -> None:
-    """Object stores have no error numbers."""
     error = tidemark_error(DeltaError(text), "s3://lake/events", "reading the table")
     assert type(error) is TEXTS[text]
     assert "reading the table" in str(error)
@@ -46,8 +45,8 @@ def test_the_class_of_an_error_follows_from_its_text(text: str) -> None:
         (OSError("Couldn't deserialize thrift: TProtocolException"), False),
     ],
 )
-def test_a_failed_storage_is_no_missing_or_damaged_file(failure: Exception, expected: bool) -> None:
-    """The remedy for a file would change the table; a failed storage answers again."""
+def test_a_storage_error_is_no_missing_or_damaged_file(failure: Exception, expected: bool) -> None:
+    """The fix of a missing file changes the table."""
     assert is_storage_error(failure) is expected
 
 
@@ -65,5 +64,4 @@ def test_a_failed_storage_is_no_missing_or_damaged_file(failure: Exception, expe
 def test_the_class_of_an_error_follows_from_its_number(
     number: int, kind: type[TidemarkError]
 ) -> None:
-    """For errors of the operating system."""
     assert type(tidemark_error(OSError(number, "it failed"), "/lake", "writing the table")) is kind

@@ -1,4 +1,4 @@
-"""What is in a table's place and is not the pipeline's: refused before anything is recorded."""
+"""Tests that tables and files of other owners are refused before anything is recorded."""
 
 from __future__ import annotations
 
@@ -15,32 +15,28 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignTable, TableAltered
 
 
-def somebodys(uri: Path) -> None:
-    """A Delta table that Tidemark has not made."""
+def foreign_table(uri: Path) -> None:
     write_deltalake(uri, pa.table({"x": [1, 2, 3]}))
 
 
-def another_pipelines(uri: Path) -> None:
-    """A bronze table, of another pipeline."""
+def table_of_another_pipeline(uri: Path) -> None:
     DeltaDataTable(str(uri)).prepare("others")
 
 
 def plain_files(uri: Path) -> None:
-    """A folder with something in it."""
     uri.mkdir(parents=True)
     (uri / "notes.txt").write_text("do not lose me")
 
 
-@pytest.mark.parametrize("put", [somebodys, another_pipelines, plain_files])
+@pytest.mark.parametrize("create", [foreign_table, table_of_another_pipeline, plain_files])
 def test_i7_nothing_is_recorded_over_a_foreign_table(
-    tmp_path: Path, put: Callable[[Path], None]
+    tmp_path: Path, create: Callable[[Path], None]
 ) -> None:
-    """Neither a plan nor a backfill is begun that could only fail."""
     lake = FileLake(root=tmp_path)
     lake.kafka.produce("events", 0, 5)
-    put(lake.uri)
+    create(lake.uri)
     before = sorted((each, each.stat().st_mtime_ns) for each in lake.uri.rglob("*"))
-    for ask in (
+    for use_case in (
         lambda: lake.planner.plan("run"),
         lake.planner.preview,
         lambda: lake.backfills.preview(select(offsets=["0:0-3"]), None, readable_only=False),
@@ -48,16 +44,13 @@ def test_i7_nothing_is_recorded_over_a_foreign_table(
         lambda: lake.undo.undo(1, "ops", "wrong"),
     ):
         with pytest.raises(ForeignTable) as caught:
-            ask()
+            use_case()
         assert caught.value.target == str(lake.uri)
     assert lake.ledger.event_number == 0
     assert sorted((each, each.stat().st_mtime_ns) for each in lake.uri.rglob("*")) == before
 
 
-def test_a_table_that_was_altered_is_the_pipelines_own_and_can_be_put_right(
-    tmp_path: Path,
-) -> None:
-    """Somebody has added a constraint that nobody would check; another target is no help."""
+def test_an_altered_table_is_refused_with_a_working_fix(tmp_path: Path) -> None:
     lake = FileLake(root=tmp_path)
     lake.run(5)
     lake.kafka.produce("events", 0, 5)
@@ -70,8 +63,8 @@ def test_a_table_that_was_altered_is_the_pipelines_own_and_can_be_put_right(
     assert lake.verified() == [(11, 11)]
 
 
-def test_a_table_that_another_driver_is_making_is_no_foreign_one(tmp_path: Path) -> None:
-    """Its log has a file that is not a commit yet: for a moment, or after a crash for good."""
+def test_a_log_folder_without_a_commit_is_not_a_foreign_table(tmp_path: Path) -> None:
+    """Another driver is creating the table, or crashed while it did."""
     lake = FileLake(root=tmp_path)
     log = lake.uri / "_delta_log"
     log.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Files that processes share: never half written, held by one at a time, let go at death."""
+"""Tests of files and locks that processes share."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    """None before the first; nothing but the file is left in its folder."""
+def test_replacing_a_file_leaves_no_other_file(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "state.json"
     assert read_json(file) is None
     for text in ('{"pid": 1}', '{"pid": 22}'):
@@ -29,8 +28,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_lock_is_waited_for_until_its_holder_dies(tmp_path: Path) -> None:
-    """However it dies."""
+def test_a_lock_is_acquired_once_its_holder_is_killed(tmp_path: Path) -> None:
     lock = tmp_path / "folder" / ".lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(lock)],
@@ -42,11 +40,11 @@ def test_a_lock_is_waited_for_until_its_holder_dies(tmp_path: Path) -> None:
         assert holder.stdout.readline() == "held\n"
         waited: list[int] = []
 
-        def waiting() -> None:
+        def kill_holder() -> None:
             waited.append(holder.pid)
             holder.kill()
 
-        with locked(lock, waiting=waiting):
+        with locked(lock, waiting=kill_holder):
             assert waited == [holder.pid]
-    with locked(lock, waiting=waiting):
+    with locked(lock, waiting=kill_holder):
         assert len(waited) == 1

@@ -1,4 +1,4 @@
-"""Maintenance of real tables: what becomes few, what goes, and what stays for whoever needs it."""
+"""Tests of maintenance of real tables: compaction, removed files, retained files, clocks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ from tidemark.maintenance.rules import MaintenanceOutcome, finished_plans_of
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """A pipeline of this test's own."""
     return FileLake(tmp_path)
 
 
 def leave(lake: FileLake, folder: str, *names: str) -> set[str]:
-    """Leave files in a folder of the table, as a killed driver does; their paths."""
+    """Leave files in a folder of the table as a killed driver does; return their paths."""
     for name in names:
         file = lake.uri / folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +47,7 @@ def leave(lake: FileLake, folder: str, *names: str) -> set[str]:
 
 
 def test_compaction_merges_small_files_and_keeps_every_landing(lake: FileLake) -> None:
-    """I5: counts, commits and rows of each plan; what is few already is left alone."""
+    """I5. A second maintenance changes nothing."""
     plans = [lake.run(3, number % 2) for number in range(4)]
     before, rows = [lake.table.find_landing(plan) for plan in plans], lake.rows()
     done = lake.maintenance().maintain(WEEK)
@@ -65,8 +64,7 @@ def test_compaction_merges_small_files_and_keeps_every_landing(lake: FileLake) -
     assert (again.replaced, DeltaTable(lake.uri).version()) == (0, version)
 
 
-def test_i1_a_maintained_table_is_verified_undone_and_landed_again(lake: FileLake) -> None:
-    """An undo takes exactly its plan's rows out of a file that plans share."""
+def test_i1_undo_and_landing_are_exact_after_each_maintenance(lake: FileLake) -> None:
     for records in (4, 3, 2):
         lake.run(records)
     lake.maintenance(LATER).maintain(WEEK)
@@ -82,13 +80,13 @@ def test_i1_a_maintained_table_is_verified_undone_and_landed_again(lake: FileLak
 
 
 def test_compacted_files_have_the_same_encoding_as_landed_files(lake: FileLake) -> None:
-    """Plans are bounded by what records take in the table's files; the log tells as much."""
+    """The bytes of a table's files limit plans."""
     lake.run(3)
     lake.run(3)
-    told = set(DeltaTable(lake.uri).get_add_actions(flatten=True).column_names)
+    column_names = set(DeltaTable(lake.uri).get_add_actions(flatten=True).column_names)
     lake.maintenance().maintain(WEEK)
     actions = DeltaTable(lake.uri).get_add_actions(flatten=True)
-    assert set(actions.column_names) == told
+    assert set(actions.column_names) == column_names
     (file,) = DeltaTable(lake.uri).file_uris()
     footer = pq.read_metadata(file).row_group(0)
     columns = {footer.column(n).path_in_schema: footer.column(n) for n in range(11)}
@@ -99,7 +97,6 @@ def test_compacted_files_have_the_same_encoding_as_landed_files(lake: FileLake) 
 
 
 def test_files_written_before_a_compaction_land_after_it(lake: FileLake) -> None:
-    """Files that were written before it are committed after it."""
     lake.run(3)
     lake.run(3)
     plan = lake.plan(4)
@@ -110,11 +107,11 @@ def test_files_written_before_a_compaction_land_after_it(lake: FileLake) -> None
     assert lake.verified() == [(10, 10)]
 
 
-# -- what goes -----------------------------------------------------------------------------------
+# -- removed files -------------------------------------------------------------------------------
 
 
 def test_files_of_versions_older_than_the_retention_are_removed(lake: FileLake) -> None:
-    """Also those that a checkpoint has dropped, which VACUUM forgets; the rows stay."""
+    """VACUUM does not find files that a checkpoint has dropped."""
     for _ in range(3):
         lake.run(3)
     lake.maintenance().maintain(WEEK)
@@ -126,45 +123,42 @@ def test_files_of_versions_older_than_the_retention_are_removed(lake: FileLake) 
     size = sum(file.stat().st_size for file in lake.uri.glob("plan-*/*.parquet"))
     done = lake.maintenance(LATER).maintain(WEEK)
     assert done.bytes_freed == size
-    # One file is left, and no folder.
+    # One file remains, and no folder.
     assert [path.count("/") for path in lake.stored()] == [0]
     assert lake.verified() == [(9, 9)]
 
 
 def test_a_dry_run_returns_the_files_to_remove_and_removes_none(lake: FileLake) -> None:
-    """The same files go without it."""
     lake.run(3)
     lake.run(3)
     lake.maintenance().maintain(WEEK)
     lake.run(3)
     everything = sorted(lake.root.rglob("*"))
-    told = lake.maintenance(LATER).maintain(WEEK, dry_run=True)
-    assert told.outcome is MaintenanceOutcome.DRY_RUN
-    assert len([file for file in told.removed if file.path.endswith(".parquet")]) == 2
+    draft = lake.maintenance(LATER).maintain(WEEK, dry_run=True)
+    assert draft.outcome is MaintenanceOutcome.DRY_RUN
+    assert len([file for file in draft.removed if file.path.endswith(".parquet")]) == 2
     assert sorted(lake.root.rglob("*")) == everything
-    gone = lake.maintenance(LATER).maintain(WEEK).removed
-    assert set(told.removed) < set(gone)
+    removed = lake.maintenance(LATER).maintain(WEEK).removed
+    assert set(draft.removed) < set(removed)
 
 
 def test_files_of_a_killed_process_are_removed_once_its_plan_is_finished(lake: FileLake) -> None:
-    """Whole files, what a task had in hand, checksums, and the folders."""
     plan = lake.plan(3)
-    left = plan_folder(plan.sequence, uuid4())
-    leave(lake, left, "_SUCCESS", "part-1.parquet", ".part-1.parquet.crc")
-    leave(lake, f"{left}/_temporary/0/task_1", "part-2.parquet")
+    folder = plan_folder(plan.sequence, uuid4())
+    leave(lake, folder, "_SUCCESS", "part-1.parquet", ".part-1.parquet.crc")
+    leave(lake, f"{folder}/_temporary/0/task_1", "part-2.parquet")
     stored = lake.stored()
     lake.maintenance(LATER).maintain(WEEK)
     assert lake.stored() == stored
     lake.ingest.execute(plan.sequence)
     lake.maintenance().maintain(WEEK)
-    assert left in lake.stored()
+    assert folder in lake.stored()
     lake.maintenance(LATER).maintain(WEEK)
-    assert not {path for path in lake.stored() if path.startswith(left)}
+    assert not {path for path in lake.stored() if path.startswith(folder)}
     assert lake.verified() == [(3, 3)]
 
 
-def test_what_is_not_ours_stays(lake: FileLake) -> None:
-    """Other names, other folders, another table inside the folder; and the log."""
+def test_maintenance_keeps_files_of_other_programs(lake: FileLake) -> None:
     lake.run(3)
     others = {
         *leave(lake, "notes", "part-1.parquet", "a.txt"),
@@ -174,25 +168,25 @@ def test_what_is_not_ours_stays(lake: FileLake) -> None:
         *leave(lake, f"notes/{plan_folder(1, uuid4())}", "part-1.parquet"),
         *leave(lake, ".", "deletion_vector_1.bin", "rows.parquet"),
     }
-    gone = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    removed = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
     lake.maintenance(LATER).maintain(WEEK)
     assert {path.removeprefix("./") for path in others} <= lake.stored()
-    assert not {path.removeprefix("./") for path in gone} & lake.stored()
+    assert not {path.removeprefix("./") for path in removed} & lake.stored()
     assert lake.verified() == [(3, 3)]
 
 
-# -- what stays ----------------------------------------------------------------------------------
+# -- retained files ------------------------------------------------------------------------------
 
 
-def test_files_of_an_open_plan_stay_however_old_and_land_exactly(lake: FileLake) -> None:
-    """I1, I4: a driver wrote them and waits with the commit; another one's leftovers go."""
-    given_up = lake.plan(2)
-    zombies = lake.sink.write(given_up, 100)
-    lake.abandon.abandon(given_up.sequence, "ops", "too large")
+def test_old_files_of_an_open_plan_stay_and_can_land(lake: FileLake) -> None:
+    """I1, I4. Files of an abandoned plan are removed."""
+    abandoned = lake.plan(2)
+    abandoned_files = lake.sink.write(abandoned, 100)
+    lake.abandon.abandon(abandoned.sequence, "ops", "too large")
     plan = lake.plan(3)
     files = lake.sink.write(plan, 100)
     done = lake.maintenance(LATER).maintain(WEEK)
-    assert {file.path for file in zombies} < {file.path for file in done.removed}
+    assert {file.path for file in abandoned_files} < {file.path for file in done.removed}
     assert all(Path(lake.uri, file.path).exists() for file in files)
     lake.table.append(plan, files)
     lake.ingest.execute(plan.sequence)
@@ -201,7 +195,7 @@ def test_files_of_an_open_plan_stay_however_old_and_land_exactly(lake: FileLake)
 
 
 def test_files_of_a_plan_newer_than_the_ledger_stay(lake: FileLake) -> None:
-    """What the ledger did not know when it was read is not over; what lands since is not lost."""
+    """The plan may land after maintenance read the ledger."""
     lake.run(2)
     maintenance = lake.maintenance(LATER)
     is_finished = maintenance.finished_plans()
@@ -214,7 +208,7 @@ def test_files_of_a_plan_newer_than_the_ledger_stay(lake: FileLake) -> None:
 
 
 def test_a_version_within_the_retention_can_be_read(lake: FileLake) -> None:
-    """Its files were written long ago and removed just now, and a checkpoint has dropped them."""
+    """Its old files have just left the table, and a checkpoint has dropped them."""
     lake.run(3)
     lake.run(3)
     version = DeltaTable(lake.uri).version()
@@ -230,8 +224,8 @@ def test_a_version_within_the_retention_can_be_read(lake: FileLake) -> None:
     assert lake.rows() == [(0, offset) for offset in range(6)]
 
 
-class Removing(DeltaMaintainedTable):
-    """Somebody removes rows while files are looked for."""
+class TableWithConcurrentRemoval(DeltaMaintainedTable):
+    """Maintained table from which another process removes rows during the search for files."""
 
     other: Callable[[], object]
 
@@ -240,20 +234,20 @@ class Removing(DeltaMaintainedTable):
         return super()._keys_of_newest_version()
 
 
-def test_files_that_leave_the_table_while_it_is_looked_at_stay(lake: FileLake) -> None:
-    """Whoever reads the version before that commit still needs them."""
+def test_files_that_leave_the_table_during_maintenance_stay(lake: FileLake) -> None:
+    """Readers of the previous version need them."""
     plan = lake.run(3)
     version = DeltaTable(lake.uri).version()
     age(lake.uri)
-    maintained = Removing(str(lake.uri), "events")
+    maintained = TableWithConcurrentRemoval(str(lake.uri), "events")
     maintained.other = lambda: lake.table.remove_rows(plan)
     lake.maintenance(table=maintained).maintain(WEEK)
     assert lake.rows() == []
     assert lake.rows(version) == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_a_table_that_was_restored_is_left_alone(lake: FileLake) -> None:
-    """I7: whoever puts it right may need every file."""
+def test_maintenance_of_a_restored_table_is_refused(lake: FileLake) -> None:
+    """I7. The repair may need every file."""
     lake.run(3)
     version = DeltaTable(lake.uri).version()
     lake.run(3)
@@ -265,7 +259,7 @@ def test_a_table_that_was_restored_is_left_alone(lake: FileLake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "asked", "kept"),
+    ("property_value", "requested_hours", "expected_hours"),
     [
         (None, 167, None),
         (None, 168, 168),
@@ -276,38 +270,39 @@ def test_a_table_that_was_restored_is_left_alone(lake: FileLake) -> None:
         ("interval 1 week 2 days", 168, 216),
     ],
 )
-def test_a_retention_that_readers_do_not_know_of_is_refused(
-    lake: FileLake, own: str | None, asked: int, kept: int | None
+def test_a_retention_below_the_minimum_is_refused(
+    lake: FileLake, property_value: str | None, requested_hours: int, expected_hours: int | None
 ) -> None:
-    """A week, or less if the table says less; never less than the table says."""
+    """The minimum is a week, or the table's own retention if that is shorter."""
     lake.run(3)
-    if own:
-        properties = {"delta.deletedFileRetentionDuration": own}
+    if property_value:
+        properties = {"delta.deletedFileRetentionDuration": property_value}
         DeltaTable(lake.uri).alter.set_table_properties(properties)
     stored = lake.stored()
     maintenance = lake.maintenance(LATER)
-    if kept is None:
+    if expected_hours is None:
         with pytest.raises(RetentionTooShort) as caught:
-            maintenance.maintain(timedelta(hours=asked))
-        assert caught.value.requested_hours == asked
+            maintenance.maintain(timedelta(hours=requested_hours))
+        assert caught.value.requested_hours == requested_hours
         assert lake.stored() == stored
     else:
-        assert maintenance.maintain(timedelta(hours=asked)).retention == timedelta(hours=kept)
+        assert maintenance.maintain(timedelta(hours=requested_hours)).retention == timedelta(
+            hours=expected_hours
+        )
 
 
 def test_an_unparsable_table_retention_is_refused(lake: FileLake) -> None:
-    """It may be longer than any guess; another engine wrote it."""
+    """Another engine may have written it, and it may be long."""
     lake.run(3)
     log = lake.uri / "_delta_log"
     for commit in log.glob("*0.json"):
-        told = '"configuration":{"delta.deletedFileRetentionDuration":"interval 2 moons",'
-        commit.write_text(commit.read_text().replace('"configuration":{', told))
+        text = '"configuration":{"delta.deletedFileRetentionDuration":"interval 2 moons",'
+        commit.write_text(commit.read_text().replace('"configuration":{', text))
     with pytest.raises(SetupError, match="2 moons"):
         lake.maintenance(LATER).maintain(WEEK)
 
 
-def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake) -> None:
-    """Maintenance makes no table."""
+def test_maintenance_refuses_foreign_tables_and_accepts_a_missing_one(lake: FileLake) -> None:
     assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.NO_TABLE
     assert list(lake.root.iterdir()) == []
     lake.run(3)
@@ -316,30 +311,27 @@ def test_another_pipelines_table_is_refused_and_none_is_no_error(lake: FileLake)
 
 
 def test_a_failed_removal_raises_engine_failed(lake: FileLake) -> None:
-    """An error that a retry may cure, with what was refused."""
     lake.run(3)
 
-    class Refusing(DeltaMaintainedTable):
+    class TableWithoutPermission(DeltaMaintainedTable):
         def _keys_of_newest_version(self) -> set[str]:
             raise PermissionError("not allowed")
 
     with pytest.raises(EngineFailed, match="not allowed"):
-        lake.maintenance(table=Refusing(str(lake.uri), "events")).maintain(WEEK)
+        lake.maintenance(table=TableWithoutPermission(str(lake.uri), "events")).maintain(WEEK)
 
 
-def test_a_file_that_is_gone_already_is_no_error(
-    lake: FileLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another maintenance was first, or the log was cleaned up since it was listed."""
+def test_a_removed_file_is_no_error(lake: FileLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another maintenance or a log cleanup removed it since it was listed."""
     lake.run(3)
     listed = maintained_table._listed
 
     def outdated(files: object) -> list[StoredFile]:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        gone = ("part-gone.parquet", 0), (f"_delta_log/{7:020}.json", now_ms + 1)
+        removed_files = ("part-gone.parquet", 0), (f"_delta_log/{7:020}.json", now_ms + 1)
         return [
             *listed(files),
-            *(StoredFile(path=path, size=1, modified_ms=when) for path, when in gone),
+            *(StoredFile(path=path, size=1, modified_ms=when) for path, when in removed_files),
         ]
 
     monkeypatch.setattr(maintained_table, "_listed", outdated)
@@ -351,11 +343,11 @@ def test_a_file_that_is_gone_already_is_no_error(
 
 
 @pytest.mark.parametrize("days", [8, -8])
-def test_a_machine_whose_clock_is_wrong_removes_no_file(lake: FileLake, days: int) -> None:
-    """I1: a file that is about to be committed would look a week old, and go."""
+def test_a_machine_with_a_wrong_clock_removes_no_file(lake: FileLake, days: int) -> None:
+    """I1. A file of an open plan could look a week old."""
     lake.run(3)
     lake.run(3)
-    left = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
+    files = leave(lake, ".", "part-00000-1-c000.snappy.parquet")
     maintenance = lake.maintenance(
         table=DeltaMaintainedTable(str(lake.uri), "events"),
         now=lambda: datetime.now(UTC) + timedelta(days=days),
@@ -365,13 +357,13 @@ def test_a_machine_whose_clock_is_wrong_removes_no_file(lake: FileLake, days: in
         maintenance.maintain(WEEK)
     assert round((caught.value.local - caught.value.storage) / timedelta(days=1)) == days
     assert stored <= lake.stored()
-    assert {path.removeprefix("./") for path in left} < lake.stored()
+    assert {path.removeprefix("./") for path in files} < lake.stored()
     assert not [path for path in lake.stored() if "clock" in path]
     assert lake.verified() == [(6, 6)]
 
 
 def test_the_age_of_files_is_measured_by_the_storages_clock(lake: FileLake) -> None:
-    """This machine is minutes behind: a file that is a week old for the storage goes."""
+    """This machine's clock is five minutes slow."""
     lake.run(3)
     leave(lake, ".", "part-00000-1-c000.snappy.parquet")
     file = lake.uri / "part-00000-1-c000.snappy.parquet"
@@ -382,7 +374,7 @@ def test_the_age_of_files_is_measured_by_the_storages_clock(lake: FileLake) -> N
 
 
 def test_leftover_probes_are_removed_after_an_hour(lake: FileLake) -> None:
-    """The file for reading the clock, and the folder for testing conditional writes."""
+    """The probes are the clock file and the folder for testing conditional writes."""
     lake.run(3)
     for age_s in (3_500, 3_700):
         trial = lake.uri / f".tidemark-trial-{age_s}"
@@ -393,14 +385,14 @@ def test_leftover_probes_are_removed_after_an_hour(lake: FileLake) -> None:
             os.utime(file, (then, then))
     draft = lake.maintenance().maintain(WEEK, dry_run=True)
     done = lake.maintenance().maintain(WEEK)
-    gone = {".tidemark-trial-3700/aside", ".tidemark-clock-3700"}
-    assert {file.path for file in draft.removed} == {file.path for file in done.removed} == gone
-    left = {path.name for path in lake.uri.glob(".tidemark-*")}
-    assert left == {".tidemark-trial-3500", ".tidemark-clock-3500"}
+    expected = {".tidemark-trial-3700/aside", ".tidemark-clock-3700"}
+    assert {file.path for file in draft.removed} == {file.path for file in done.removed} == expected
+    remaining = {path.name for path in lake.uri.glob(".tidemark-*")}
+    assert remaining == {".tidemark-trial-3500", ".tidemark-clock-3500"}
 
 
 def test_commits_stay_in_the_log_until_maintenance_has_checked_the_clock(lake: FileLake) -> None:
-    """To a writer whose clock is 40 days ahead, each commit looks expired."""
+    """A writer whose clock is 40 days fast considers each commit expired."""
     for _ in range(12):
         lake.run(1)
     commits = sorted(lake.uri.glob("_delta_log/*.json"))
@@ -419,8 +411,7 @@ def test_commits_stay_in_the_log_until_maintenance_has_checked_the_clock(lake: F
 # -- tables that only delta-rs writes ------------------------------------------------------------
 
 
-def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
-    """Of a copy as well, whose name is encoded in paths; writers go on."""
+def test_maintenance_keeps_every_event_of_the_control_table(tmp_path: Path) -> None:
     uri = tmp_path / "control"
     control = DeltaControlTable(str(uri))
     names = ("events", "events@july")
@@ -440,8 +431,7 @@ def test_the_control_table_keeps_every_event(tmp_path: Path) -> None:
     assert set(control.ledger("events").plans) == {1, 2, 3, 4}
 
 
-def test_files_of_a_table_by_partition_are_known_however_paths_are_written(tmp_path: Path) -> None:
-    """What the newest version has stays, whatever characters a partition's value has."""
+def test_maintenance_keeps_files_of_partitions_with_special_characters(tmp_path: Path) -> None:
     for value in ("a b", "ü/%", "x=y", "prices@july"):
         write_deltalake(tmp_path, pa.table({"p": [value], "x": [1]}), mode="append",
                         partition_by=["p"])  # fmt: skip
@@ -454,13 +444,13 @@ def test_files_of_a_table_by_partition_are_known_however_paths_are_written(tmp_p
     assert pa.table(DeltaTable(tmp_path).scan()).num_rows == 4
 
 
-@pytest.mark.parametrize("odd", ["part-ü 1%.parquet", "part-a%20b.parquet"])
-def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd: str) -> None:
-    """As another engine may have written it; also when a version before the newest has it."""
+@pytest.mark.parametrize("name", ["part-ü 1%.parquet", "part-a%20b.parquet"])
+def test_maintenance_keeps_files_with_encoded_paths_in_the_log(lake: FileLake, name: str) -> None:
+    """Other engines encode paths; an older version may have the file too."""
     plan = lake.plan(3)
     (file, *_) = lake.sink.write(plan, 100)
-    (lake.uri / file.path).rename(lake.uri / odd)
-    lake.table.append(plan, [replace(file, path=odd)])
+    (lake.uri / file.path).rename(lake.uri / name)
+    lake.table.append(plan, [replace(file, path=name)])
     lake.ingest.execute(plan.sequence)
     version = DeltaTable(lake.uri).version()
     lake.maintenance().table.remove_unreferenced(datetime.now(UTC), -LATER, lambda _: True)
@@ -471,6 +461,5 @@ def test_a_file_that_the_log_names_in_encoded_letters_stays(lake: FileLake, odd:
     assert len(lake.rows(version)) == 3
 
 
-def test_an_empty_ledger_knows_no_plan_that_is_over() -> None:
-    """A control table that is gone says nothing."""
+def test_no_plan_is_finished_in_an_empty_ledger() -> None:
     assert not finished_plans_of(Ledger(pipeline="events"))(1)

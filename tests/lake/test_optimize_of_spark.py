@@ -1,4 +1,4 @@
-"""A compaction and Spark's `OPTIMIZE` of one version: the second of the two commits is refused."""
+"""Tests that of a compaction and Spark's `OPTIMIZE` of one version only one commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.lake.test_compaction import ROWS, control_of, overtake
-from tests.lake.test_control_repair import copy_oddly
+from tests.lake.test_control_repair import copy_to_name_with_space
 from tests.support.file_lake import WEEK, FileLake
 from tests.support.plans import append_events, make_plan
 from tests.support.spark_optimize import optimize, stale_optimize
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """A pipeline with four plans of three records."""
-    made = FileLake(tmp_path)
+    """Return a pipeline with four plans of three records each."""
+    lake = FileLake(tmp_path)
     for _ in range(4):
-        made.run(3)
-    return made
+        lake.run(3)
+    return lake
 
 
 def test_i1_a_compaction_is_refused_after_an_optimize_of_spark(
@@ -70,13 +70,11 @@ def test_i1_spark_refuses_its_optimize_after_a_compaction(
     assert len(DeltaTable(lake.uri).file_uris()) == 1
 
 
-def test_the_advice_for_odd_files_makes_the_control_table_repairable(
-    lake: FileLake, spark: SparkSession
-) -> None:
-    """Also if the partition has one file, which a plain OPTIMIZE leaves as it is."""
+def test_the_advised_optimize_makes_a_table_repairable(lake: FileLake, spark: SparkSession) -> None:
+    """A plain OPTIMIZE does not rewrite a partition of one file."""
     uri = str(lake.root / "control")
     append_events(lake.control, "single", Planned(plan=make_plan((0, 0, 1), pipeline="single")))
-    copy_oddly(uri, "single", into="odd")
+    copy_to_name_with_space(uri, "single", into="odd")
     rows = DeltaTable(uri).count()
     with pytest.raises(SetupError) as refused:
         _refuse_left_out(DeltaTable(uri), live_files(DeltaTable(uri)), ["odd"])
@@ -90,8 +88,9 @@ def test_the_advice_for_odd_files_makes_the_control_table_repairable(
 
 
 @pytest.mark.faults
-def test_i2_of_the_control_table_as_well(tmp_path: Path, spark: SparkSession) -> None:
-    """Each event is in the table once, in both orders of the commits."""
+def test_i2_optimize_and_compaction_keep_each_event_of_the_control_table_once(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     control, uri = control_of(tmp_path)
     ledgers = [control.ledger(each) for each in ("events", "prices@july")]
     stale = stale_optimize(spark, uri)

@@ -1,4 +1,4 @@
-"""Landings with a conflicting commit between their read of the table and their own commit."""
+"""Tests of landings with a conflicting commit between their read and their commit."""
 
 from __future__ import annotations
 
@@ -17,31 +17,24 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import LandingOvertaken
 
 
-class Overtaken(DeltaDataTable):
-    """Another process commits after this process has read the table."""
+class TableWithConcurrentCommit(DeltaDataTable):
+    """Data table to which another process commits after this process has read it."""
 
     other: Callable[[], object]
 
     def _add_files(
-        self,
-        table: DeltaTable,
-        plan: Plan,
-        files: Sequence[DataFile],
-        properties: CommitProperties,
+        self, table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
     ) -> None:
         self.other()
         super()._add_files(table, plan, files, properties)
 
 
-def test_a_live_plan_that_a_replacement_overtakes_is_named_and_lands_on_a_retry(
-    tmp_path: Path,
-) -> None:
-    """The table has none of its rows, and the retry lands each record once."""
+def test_a_live_plan_overtaken_by_a_replacement_lands_on_a_retry(tmp_path: Path) -> None:
     lake = FileLake(tmp_path)
     lake.run(4)
     plan = lake.plan(3)
 
-    table = Overtaken(str(lake.uri))
+    table = TableWithConcurrentCommit(str(lake.uri))
     table.other = lambda: lake.land_again((0, 0, 2))
     with pytest.raises(LandingOvertaken) as raised:
         replace(lake.ingest, table=table).execute(plan.sequence)

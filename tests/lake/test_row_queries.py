@@ -1,4 +1,4 @@
-"""What a bronze table holds: one behaviour in memory and on Delta, and on tables Spark wrote."""
+"""Tests of queries on bronze tables: in memory, on Delta, and on files of Spark."""
 
 from __future__ import annotations
 
@@ -48,16 +48,14 @@ Place = tuple[int, int]
 
 
 def spans(*bounds: tuple[int, int]) -> SpanSet:
-    """Spans by their bounds."""
     return SpanSet.of(Span(*each) for each in bounds)
 
 
-def places(partition: int, *offsets: int) -> list[Place]:
-    """Rows of one partition."""
+def places_of(partition: int, *offsets: int) -> list[Place]:
     return [(partition, offset) for offset in offsets]
 
 
-# -- what values begin with ---------------------------------------------------------------------
+# -- schema ids ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -76,10 +74,9 @@ def places(partition: int, *offsets: int) -> list[Place]:
     ],
     ids=["one", "two", "any order", "no frame among them", "short", "other frame", "nothing"],
 )
-def test_ids_that_values_begin_with(
+def test_schema_ids_have_the_first_offset_of_each_partition(
     tmp_path: Path, values: list[bytes | None], ids: dict[tuple[int, int], int]
 ) -> None:
-    """Each with its first offset; in another partition there is one more."""
     rows = [(0, offset, value) for offset, value in enumerate(values)]
     rows += [(0, 99, framed(1, b"")), (1, 5, framed(9, b"")), (1, 4, framed(9, b""))]
     columns = zip(*rows, strict=True)
@@ -95,8 +92,8 @@ def test_ids_that_values_begin_with(
     assert bronze.schema_ids("id-2", both, part) == {}
 
 
-def test_values_whose_headers_name_a_schema_begin_with_no_id(tmp_path: Path) -> None:
-    """A zero byte is then part of the value; a header of the key does not affect the value."""
+def test_values_with_a_schema_id_header_have_no_schema_id_prefix(tmp_path: Path) -> None:
+    """A header of the key does not affect the value."""
     of_value, of_key = ("__value_schema_id", b"\1"), ("__key_schema_id", b"\1")
     some: list[list[tuple[str, bytes]] | None] = [
         [("other", b""), of_value],
@@ -119,9 +116,9 @@ def test_values_whose_headers_name_a_schema_begin_with_no_id(tmp_path: Path) -> 
         "topic_id": pa.array(["id-1"] * 5),
     }
     write_deltalake(str(tmp_path), pa.table(table))
-    bronze, there = DeltaDataTable(str(tmp_path)), {0: spans((0, 9))}
-    assert bronze.schema_ids("id-1", there, Part.VALUE) == {(0, 8): 1, (0, 9): 2}
-    assert bronze.schema_ids("id-1", there, Part.KEY) == {
+    bronze, wanted = DeltaDataTable(str(tmp_path)), {0: spans((0, 9))}
+    assert bronze.schema_ids("id-1", wanted, Part.VALUE) == {(0, 8): 1, (0, 9): 2}
+    assert bronze.schema_ids("id-1", wanted, Part.KEY) == {
         (0, 7): 0, (0, 8): 4, (0, 9): 2, (0, 10): 3
     }  # fmt: skip
 
@@ -129,28 +126,27 @@ def test_values_whose_headers_name_a_schema_begin_with_no_id(tmp_path: Path) -> 
 _COLUMNS = ("partition", "offset", "value")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-# -- one behaviour, two tables -------------------------------------------------------------------
+# -- both implementations ------------------------------------------------------------------------
 
 
-class Stocked(Protocol):
-    """A data table under test, and a way to land rows in it without Spark."""
+class TableUnderTest(Protocol):
+    """Data table under test, and a way to land rows in it without Spark."""
 
     table: DataTable
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
-        """Commit rows of a plan as the sink does; the version it made."""
+        """Commit rows of a plan as the sink does; return the version."""
         ...
 
 
 class InMemory:
-    """The in-memory table."""
+    """In-memory table."""
 
     def __init__(self) -> None:
         self.memory = MemoryTable(kafka=MemoryKafka())
         self.table: DataTable = self.memory
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
-        """As `Stocked.land`."""
         self.memory.plans[plan.fingerprint] = plan
         landed = [(plan.topic_id, partition, offset, plan.sequence) for partition, offset in rows]
         self.memory.commit(plan.app_id, plan.sequence, plan.fingerprint, landed)
@@ -158,14 +154,13 @@ class InMemory:
 
 
 class OnDelta:
-    """The real table, with rows by delta-rs that look as the in-memory ones do."""
+    """Delta table with rows of delta-rs that equal the in-memory ones."""
 
     def __init__(self, uri: Path) -> None:
         self.uri = str(uri)
         self.table: DataTable = DeltaDataTable(self.uri)
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
-        """As `Stocked.land`."""
         self.table.prepare(plan.pipeline)
         epoch = datetime(1970, 1, 1, tzinfo=UTC)
         columns = {
@@ -192,89 +187,89 @@ class OnDelta:
 
 
 @pytest.fixture(params=["memory", "delta"])
-def stocked(request: pytest.FixtureRequest, tmp_path: Path) -> Stocked:
-    """The table under test, empty."""
+def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> TableUnderTest:
     return InMemory() if request.param == "memory" else OnDelta(tmp_path / "table")
 
 
 def test_the_size_of_a_row_is_measured_on_large_files_only(tmp_path: Path) -> None:
-    """A file of three rows is schema and statistics; what more rows would take is not in it."""
-    stocked = OnDelta(tmp_path / "table")
-    assert stocked.table.size() == TableSize(records=0, bytes=0)
-    stocked.land(make_plan((0, 0, 3)), [(0, 0), (0, 1), (0, 2)])
-    assert stocked.table.size() == TableSize(records=0, bytes=0)
-    stocked.land(make_plan((0, 3, 40_000), sequence=2), [(0, n) for n in range(3, 40_000)])
-    told = stocked.table.prepare("events")
+    """A small file consists mainly of schema and statistics."""
+    under_test = OnDelta(tmp_path / "table")
+    assert under_test.table.size() == TableSize(records=0, bytes=0)
+    under_test.land(make_plan((0, 0, 3)), [(0, 0), (0, 1), (0, 2)])
+    assert under_test.table.size() == TableSize(records=0, bytes=0)
+    under_test.land(make_plan((0, 3, 40_000), sequence=2), [(0, n) for n in range(3, 40_000)])
+    size = under_test.table.prepare("events")
     (largest,) = sorted(path.stat().st_size for path in (tmp_path / "table").glob("*.parquet"))[1:]
-    assert told == TableSize(records=39_997, bytes=largest)
+    assert size == TableSize(records=39_997, bytes=largest)
 
 
-def test_reading_an_absent_or_empty_table_returns_nothing(
-    stocked: Stocked,
-) -> None:
-    """A read does not create the table."""
-    for made in (False, True):
-        if made:
-            stocked.table.prepare("events")
-        assert stocked.table.row_ranges() == ()
-        assert stocked.table.plan_commits(RunOrigin("ann")) == ()
-        assert list(stocked.table.rows_of("id-1", 0, Span(0, 9))) == []
-        assert stocked.table.find_landing(make_plan((0, 0, 9))) is None
+def test_reading_an_absent_or_empty_table_returns_nothing(under_test: TableUnderTest) -> None:
+    for is_prepared in (False, True):
+        if is_prepared:
+            under_test.table.prepare("events")
+        assert under_test.table.row_ranges() == ()
+        assert under_test.table.plan_commits(RunOrigin("ann")) == ()
+        assert list(under_test.table.rows_of("id-1", 0, Span(0, 9))) == []
+        assert under_test.table.find_landing(make_plan((0, 0, 9))) is None
 
 
-def test_i5_rows_deleted_after_a_commit_are_not_counted_as_left_of_it(stocked: Stocked) -> None:
-    """Deleted since: they must not be recorded as landed, and the gap shows them."""
+def test_i5_rows_deleted_after_a_commit_are_not_counted(under_test: TableUnderTest) -> None:
     plan, other = make_plan((0, 0, 4)), make_plan((0, 4, 6), sequence=2)
-    version = stocked.land(plan, places(0, 0, 1, 2, 3))
-    stocked.land(other, places(0, 4, 5))
-    assert stocked.table.remove_rows(plan) == (4, version + 2)
-    found = stocked.table.find_landing(plan)
+    version = under_test.land(plan, places_of(0, 0, 1, 2, 3))
+    under_test.land(other, places_of(0, 4, 5))
+    assert under_test.table.remove_rows(plan) == (4, version + 2)
+    found = under_test.table.find_landing(plan)
     assert found is not None
     assert (found.table_version, found.records, found.gaps) == (version, 0, 4)
-    assert stocked.table.offsets_without_rows(plan) == {0: spans((0, 4))}
-    assert stocked.table.current_landing(other).records == 2
-    assert stocked.table.remove_rows(plan)[0] == 0
+    assert under_test.table.offsets_without_rows(plan) == {0: spans((0, 4))}
+    assert under_test.table.current_landing(other).records == 2
+    assert under_test.table.remove_rows(plan)[0] == 0
 
 
-def test_s6_gaps_are_what_a_plan_has_no_row_for(stocked: Stocked) -> None:
-    """At the start, in the middle, at the end, between its ranges; rows of others fill none."""
+def test_s6_gaps_are_planned_offsets_without_a_row_of_the_plan(under_test: TableUnderTest) -> None:
+    """Rows of other plans do not fill gaps."""
     plan = make_plan((0, 0, 10), (0, 20, 23), (1, 5, 8), (2, 0, 4))
-    stocked.land(plan, places(0, 2, 3, 7, 20, 21, 22) + places(1, 5, 6, 7))
-    stocked.land(make_plan((0, 8, 9), (2, 0, 4), sequence=2), places(0, 8) + places(2, 0, 1))
-    assert stocked.table.offsets_without_rows(plan) == {
+    under_test.land(plan, places_of(0, 2, 3, 7, 20, 21, 22) + places_of(1, 5, 6, 7))
+    under_test.land(
+        make_plan((0, 8, 9), (2, 0, 4), sequence=2), places_of(0, 8) + places_of(2, 0, 1)
+    )
+    assert under_test.table.offsets_without_rows(plan) == {
         0: spans((0, 2), (4, 7), (8, 10)),
         2: spans((0, 4)),
     }
 
 
-def test_a_plan_of_gaps_alone_is_all_gap(stocked: Stocked) -> None:
-    """Its commit is empty."""
+def test_a_plan_without_rows_consists_of_gaps(under_test: TableUnderTest) -> None:
     plan = make_plan((3, 7, 9))
-    stocked.land(plan, [])
-    assert stocked.table.offsets_without_rows(plan) == {3: spans((7, 9))}
-    assert stocked.table.current_landing(plan).records == 0
+    under_test.land(plan, [])
+    assert under_test.table.offsets_without_rows(plan) == {3: spans((7, 9))}
+    assert under_test.table.current_landing(plan).records == 0
 
 
-def test_row_ranges_are_counted_by_plan_incarnation_and_partition(stocked: Stocked) -> None:
-    """With the first and the last offset of each; a double counts twice."""
-    stocked.land(make_plan((0, 0, 9), (1, 0, 9)), places(0, 1, 3, 8) + places(1, 5))
-    stocked.land(
-        make_plan((0, 0, 9), sequence=2, topic_id="id-2"), [*places(0, 4, 5), *places(0, 5)]
+def test_row_ranges_count_rows_by_plan_topic_id_and_partition(
+    under_test: TableUnderTest,
+) -> None:
+    under_test.land(make_plan((0, 0, 9), (1, 0, 9)), places_of(0, 1, 3, 8) + places_of(1, 5))
+    under_test.land(
+        make_plan((0, 0, 9), sequence=2, topic_id="id-2"), [*places_of(0, 4, 5), *places_of(0, 5)]
     )
-    assert stocked.table.row_ranges() == (
+    assert under_test.table.row_ranges() == (
         RowRange(sequence=1, topic_id="id-1", partition=0, first=1, last=8, rows=3),
         RowRange(sequence=1, topic_id="id-1", partition=1, first=5, last=5, rows=1),
         RowRange(sequence=2, topic_id="id-2", partition=0, first=4, last=5, rows=3),
     )
 
 
-def test_a_row_range_ends_before_rows_of_another_plan(stocked: Stocked) -> None:
-    """A backfill around what had landed before: each run of rows of one plan is told apart."""
-    stocked.land(make_plan((0, 4, 6)), places(0, 4, 5))
-    stocked.land(make_plan((0, 1, 4), (0, 6, 9), sequence=2), places(0, 1, 3, 6, 8))
-    stocked.land(make_plan((0, 9, 12), (1, 0, 3), sequence=3), places(0, 9, 10) + places(1, 1))
-    told = [(h.sequence, h.partition, h.first, h.last, h.rows) for h in stocked.table.row_ranges()]
-    assert told == [
+def test_a_row_range_ends_before_rows_of_another_plan(under_test: TableUnderTest) -> None:
+    under_test.land(make_plan((0, 4, 6)), places_of(0, 4, 5))
+    under_test.land(make_plan((0, 1, 4), (0, 6, 9), sequence=2), places_of(0, 1, 3, 6, 8))
+    under_test.land(
+        make_plan((0, 9, 12), (1, 0, 3), sequence=3), places_of(0, 9, 10) + places_of(1, 1)
+    )
+    row_ranges = [
+        (h.sequence, h.partition, h.first, h.last, h.rows) for h in under_test.table.row_ranges()
+    ]
+    assert row_ranges == [
         (1, 0, 4, 5, 2),
         (2, 0, 1, 3, 2),
         (2, 0, 6, 8, 2),
@@ -283,67 +278,62 @@ def test_a_row_range_ends_before_rows_of_another_plan(stocked: Stocked) -> None:
     ]
 
 
-def test_current_landing_counts_rows_by_planned_range(stocked: Stocked) -> None:
-    """Whoever committed it, in the newest version; more rows than offsets are refused."""
+def test_current_landing_counts_rows_and_refuses_duplicates(under_test: TableUnderTest) -> None:
     plan = make_plan((0, 0, 4), (0, 6, 8), (1, 0, 5))
-    version = stocked.land(plan, places(0, 0, 1, 7) + places(1, 2))
-    assert stocked.table.current_landing(plan) == Landing.of(plan, version, {0: 2, 1: 1, 2: 1})
-    stocked.land(plan, places(0, 6, 7))
+    version = under_test.land(plan, places_of(0, 0, 1, 7) + places_of(1, 2))
+    assert under_test.table.current_landing(plan) == Landing.of(plan, version, {0: 2, 1: 1, 2: 1})
+    under_test.land(plan, places_of(0, 6, 7))
     with pytest.raises(OverfullRange):
-        stocked.table.current_landing(plan)
+        under_test.table.current_landing(plan)
 
 
-def test_plan_commits_carry_the_given_requester(stocked: Stocked) -> None:
-    """Both chains; the commit does not say who asked then."""
+def test_plan_commits_have_the_given_requester(under_test: TableUnderTest) -> None:
     live = make_plan((0, 0, 4))
     backfill = make_plan((1, 2, 4), sequence=2, kind=PlanKind.BACKFILL, epoch=3)
     for plan in (live, backfill):
-        stocked.land(plan, [(plan.ranges[0].partition, plan.ranges[0].start)])
-    assert newest_plans(stocked.table.plan_commits(RunOrigin("ann"))) == {
+        under_test.land(plan, [(plan.ranges[0].partition, plan.ranges[0].start)])
+    assert newest_plans(under_test.table.plan_commits(RunOrigin("ann"))) == {
         1: replace(live, origin=RunOrigin("ann")),
         2: replace(backfill, origin=RunOrigin("ann")),
     }
 
 
-def test_plan_commits_with_one_number_resolve_to_the_newer_plan(stocked: Stocked) -> None:
-    """The older one was restored away, in an epoch before."""
-    stocked.land(make_plan((0, 0, 4)), [])
+def test_plan_commits_with_one_number_resolve_to_the_newer_plan(under_test: TableUnderTest) -> None:
+    """A RESTORE removed the older one in an earlier epoch."""
+    under_test.land(make_plan((0, 0, 4)), [])
     newer = make_plan((0, 0, 2), epoch=1)
-    stocked.land(newer, places(0, 0))
-    assert newest_plans(stocked.table.plan_commits(RunOrigin("test:1"))) == {1: newer}
+    under_test.land(newer, places_of(0, 0))
+    assert newest_plans(under_test.table.plan_commits(RunOrigin("test:1"))) == {1: newer}
 
 
-def test_rows_of_returns_plan_and_record_in_offset_order(stocked: Stocked) -> None:
-    """Of one incarnation, one partition and one span, and nothing else; doubles are both told."""
-    stocked.land(make_plan((0, 0, 9), (1, 0, 9)), places(0, 8, 2, 4) + places(1, 3))
-    stocked.land(make_plan((0, 0, 9), sequence=2), places(0, 4, 3))
-    stocked.land(make_plan((0, 0, 9), sequence=3, topic_id="id-2"), places(0, 5))
-    found = list(stocked.table.rows_of("id-1", 0, Span(2, 8)))
+def test_rows_of_returns_rows_of_a_span_in_offset_order(under_test: TableUnderTest) -> None:
+    under_test.land(make_plan((0, 0, 9), (1, 0, 9)), places_of(0, 8, 2, 4) + places_of(1, 3))
+    under_test.land(make_plan((0, 0, 9), sequence=2), places_of(0, 4, 3))
+    under_test.land(make_plan((0, 0, 9), sequence=3, topic_id="id-2"), places_of(0, 5))
+    found = list(under_test.table.rows_of("id-1", 0, Span(2, 8)))
     assert [(sequence, row.offset) for sequence, row in found] == [(1, 2), (2, 3), (1, 4), (2, 4)]
     assert all(isinstance(row, LogRecord) and row.partition == 0 for _, row in found)
     assert [row.value for _, row in found] == [b"2", b"3", b"4", b"4"]
     assert len({row.checksum for _, row in found}) == 3
 
 
-def test_i4_a_fenced_chain_stays_fenced(stocked: Stocked) -> None:
-    """Once: the second call makes no version; what landed before is still found."""
+def test_i4_fencing_a_fenced_chain_makes_no_version(under_test: TableUnderTest) -> None:
     plan = make_plan((0, 0, 2))
-    stocked.land(plan, places(0, 0, 1))
+    under_test.land(plan, places_of(0, 0, 1))
     app_ids = [transaction_app_id("events", epoch, kind) for epoch in (0, 1) for kind in PlanKind]
-    version = stocked.table.fence_chains("events", app_ids)
-    assert stocked.table.fence_chains("events", app_ids) == version
-    state = stocked.table.state("events", app_ids)
+    version = under_test.table.fence_chains("events", app_ids)
+    assert under_test.table.fence_chains("events", app_ids) == version
+    state = under_test.table.state("events", app_ids)
     assert state.transactions == dict.fromkeys(app_ids, FENCED_VERSION)
-    landing = stocked.table.find_landing(plan)
+    landing = under_test.table.find_landing(plan)
     assert landing is not None
     assert landing.records == 2
-    assert stocked.table.find_landing(make_plan((0, 2, 4), sequence=2)) is None
-    assert len(list(stocked.table.rows_of("id-1", 0, Span(0, 9)))) == 2
+    assert under_test.table.find_landing(make_plan((0, 2, 4), sequence=2)) is None
+    assert len(list(under_test.table.rows_of("id-1", 0, Span(0, 9)))) == 2
 
 
 def test_i7_fencing_refuses_a_table_of_another_pipeline(tmp_path: Path) -> None:
-    """Nothing is written to it."""
-    OnDelta(tmp_path).land(make_plan((0, 0, 1), pipeline="other"), places(0, 0))
+    OnDelta(tmp_path).land(make_plan((0, 0, 1), pipeline="other"), places_of(0, 0))
     version = DeltaTable(tmp_path).version()
     with pytest.raises(ForeignTable):
         DeltaDataTable(str(tmp_path)).fence_chains("events", ["tidemark:events:0"])
@@ -351,23 +341,23 @@ def test_i7_fencing_refuses_a_table_of_another_pipeline(tmp_path: Path) -> None:
 
 
 def test_rows_of_returns_rows_with_altered_timestamps(tmp_path: Path) -> None:
-    """Somebody set a time or its type to null or nonsense: a row to compare, and no crash."""
-    stocked = OnDelta(tmp_path)
-    stocked.land(make_plan((0, 0, 3)), places(0, 0, 1, 2))
-    whole = [row.checksum for _, row in stocked.table.rows_of("id-1", 0, Span(0, 3))]
+    """Another program set a timestamp or its type to null or an unknown value."""
+    under_test = OnDelta(tmp_path)
+    under_test.land(make_plan((0, 0, 3)), places_of(0, 0, 1, 2))
+    intact = [row.checksum for _, row in under_test.table.rows_of("id-1", 0, Span(0, 3))]
     table = DeltaTable(tmp_path)
     table.update(predicate='"offset" = 0', updates={"timestamp": "NULL"})
     table.update(predicate='"offset" = 1', updates={"timestamp_type": "NULL"})
     table.update(predicate='"offset" = 2', updates={"timestamp_type": "7"})
-    broken = [row.checksum for _, row in stocked.table.rows_of("id-1", 0, Span(0, 3))]
+    broken = [row.checksum for _, row in under_test.table.rows_of("id-1", 0, Span(0, 3))]
     assert len(broken) == 3
-    assert not set(broken) & set(whole)
+    assert not set(broken) & set(intact)
 
 
-# -- tables that Spark wrote ---------------------------------------------------------------------
+# -- files of Spark ------------------------------------------------------------------------------
 
 
-AWKWARD = [
+EDGE_CASES = [
     Record(key=None, value=None),
     Record(key=b"", value=b""),
     Record(headers=(("a", None), ("a", b""), ("é", b"\x00\xff"))),
@@ -379,7 +369,7 @@ AWKWARD = [
 
 
 def checksums_in_kafka(lake: Lake) -> dict[tuple[int, int], str]:
-    """What the second reader sees of the whole topic."""
+    """Return the checksums of the whole topic, as the second reader reads it."""
     ranges = log_ranges(str(lake.connection["bootstrap.servers"]), lake.spec.topic)
     wanted = {p: spans((start, end)) for p, (start, end) in ranges.items() if start < end}
     read = lake.log_reader.read(lake.spec.topic, lake.spec.isolation_level, wanted)
@@ -387,7 +377,6 @@ def checksums_in_kafka(lake: Lake) -> dict[tuple[int, int], str]:
 
 
 def checksums_in_the_table(lake: Lake, topic_id: str) -> dict[tuple[int, int], str]:
-    """What the table tells of its rows."""
     return {
         (row.partition, row.offset): row.checksum
         for partition in (0, 1)
@@ -397,16 +386,16 @@ def checksums_in_the_table(lake: Lake, topic_id: str) -> dict[tuple[int, int], s
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
+def test_rows_written_by_spark_equal_records_of_the_second_reader(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """S4: to the checksum; nulls, headers, times; in fresh files and in files of several plans."""
+    """S4. Covers nulls, headers, timestamps, and files of several plans."""
     anytime = {"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"}
     pipeline = lake.of(topic(partitions=2, config=anytime))
     name = pipeline.spec.topic
     plans = []
     for run in ("first", "second"):
-        produce_records(broker.bootstrap, name, AWKWARD)
+        produce_records(broker.bootstrap, name, EDGE_CASES)
         produce_aborted(broker.bootstrap, name, [Record(partition=1)] * 3)
         produce_committed(broker.bootstrap, name, [Record(key=b"k", partition=1)])
         plans.append(pipeline.run(run).plan)
@@ -417,14 +406,14 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
         (2, 0, 7, 13, 7),
         (2, 1, 10, 10, 1),
     ]
-    seen = checksums_in_kafka(pipeline)
-    assert len(seen) == 16
-    told = newest_plans(pipeline.table.plan_commits(RunOrigin("ann")))
+    checksums = checksums_in_kafka(pipeline)
+    assert len(checksums) == 16
+    plans_by_number = newest_plans(pipeline.table.plan_commits(RunOrigin("ann")))
     for compacted in (False, True):
         if compacted:
             lake.session.sql(f"OPTIMIZE delta.`{lake.uri}`").collect()
             assert lake.files() == 1
-        assert checksums_in_the_table(pipeline, plans[0].topic_id) == seen
+        assert checksums_in_the_table(pipeline, plans[0].topic_id) == checksums
         assert pipeline.table.row_ranges() == row_ranges
         assert [pipeline.table.offsets_without_rows(plan) for plan in plans] == [
             {1: spans((0, 4), (5, 6))},
@@ -434,17 +423,17 @@ def test_rows_that_spark_wrote_are_what_the_second_reader_sees(
             [count.records for count in pipeline.table.current_landing(plan).counts]
             for plan in plans
         ] == [[7, 1], [7, 1]]
-        assert {n: plan.fingerprint for n, plan in told.items()} == {
+        assert {n: plan.fingerprint for n, plan in plans_by_number.items()} == {
             plan.sequence: plan.fingerprint for plan in plans
         }
 
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_i4_a_fenced_chain_stops_spark(
+def test_i4_plans_of_a_fenced_chain_land_nothing_with_spark(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """An old epoch's plan is skipped with success: nothing is written, and the run says so."""
+    """A plan of the old epoch is skipped; the execution raises an error."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     pipeline.run("first")

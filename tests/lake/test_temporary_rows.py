@@ -1,4 +1,4 @@
-"""Rows that wait in a temporary file leave nothing behind, and name its folder on failure."""
+"""Tests of rows in temporary files: nothing remains, and errors name the folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ SCHEMA = pa.schema([("value", pa.binary())])
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -34,7 +33,6 @@ def small_files() -> Iterator[None]:
 
 
 def batches() -> Iterator[pa.RecordBatch]:
-    """Two megabytes of rows."""
     for _ in range(20):
         yield pa.record_batch([pa.array([os.urandom(100_000)], pa.binary())], SCHEMA)
 
@@ -55,8 +53,7 @@ def test_the_temporary_file_has_no_name_while_it_contains_rows(folder: Path) -> 
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_temporary_file_that_cannot_be_written_is_named(folder: Path) -> None:
-    """The table's storage is another place."""
+def test_a_failed_write_of_temporary_rows_raises_storage_refused(folder: Path) -> None:
     with (
         pytest.raises(StorageRefused, match=f"writing temporary rows at {folder}"),
         spooled_reader(batches(), SCHEMA),
@@ -65,7 +62,7 @@ def test_a_temporary_file_that_cannot_be_written_is_named(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_failure_to_read_the_rows_is_no_failure_of_the_temporary_folder() -> None:
+def test_a_failed_read_of_the_rows_is_not_an_error_of_the_temporary_folder() -> None:
     """The rows come from the storage of a table."""
 
     def failing() -> Iterator[pa.RecordBatch]:

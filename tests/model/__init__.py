@@ -1,1 +1,1 @@
-"""Model checking of the commit protocol: every interleaving of a few, and random histories."""
+"""Model checking of the commit protocol: interleavings of a few actors, and random histories."""

@@ -1,10 +1,10 @@
 """Actors that stop before every call of a port, without threads.
 
-An actor runs a real service. What a service does depends on nothing but the answers of its ports,
-so an actor *is* the answers it has got: to see what it does next, its program runs again from the
-start with those answers, until it makes a call that has none. That makes an actor a value. It can
-be copied, kept asleep for as long as the schedule likes, and killed by forgetting it; and two
-actors with the same answers are in the same state, which lets a search say "I have been here".
+An actor runs a real service. A service depends only on the answers of its ports, so an actor is the
+tuple of the answers that it has got. For the next step, its program runs again from the start with
+these answers until it makes a call without an answer. An actor is therefore a value: it can be
+copied, paused for any time, and killed by dropping it. Two actors with the same answers are in the
+same state, so a search recognises states that it has visited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemark.lake.errors import ControlConflict, EngineFailed, TransactionConfl
 from tidemark.spec.model import PipelineSpec
 
 Program: TypeAlias = Callable[[MemoryPipeline], object]
-"""What an actor does, given a pipeline whose ports lead to the world."""
+"""Work of an actor; the ports of its pipeline access the world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,11 @@ class Call:
 
     @property
     def name(self) -> str:
-        """What a trace calls the step."""
         return f"{self.port}.{self.method}"
 
     @property
     def only_reads(self) -> bool:
-        """Whether the step leaves the world as it was; unknown methods are taken to write."""
+        """Return whether the step leaves the world unchanged; False for unknown methods."""
         return self.method in _READS
 
 
@@ -66,20 +65,20 @@ _READS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a step returned or raised."""
+    """Result or error of a step."""
 
     value: Any = None
     error: Exception | None = None
 
     @property
     def key(self) -> str:
-        """Equal for answers that a program cannot tell apart."""
+        """Return a text that is equal for answers that a program cannot distinguish."""
         return repr(self.value) if self.error is None else repr(self.error)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A program's end: its result, or the error it raised."""
+    """End of a program: its result or its error."""
 
     result: object = None
     error: Exception | None = None
@@ -92,12 +91,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failure of a step that the actor survives.
+    """Failure of a step that the actor survives.
 
     Attributes:
-        name: How a trace tells it.
-        error: What the actor gets to see.
-        took_effect: Whether the step was done all the same: its answer was lost.
+        name: Its name in traces.
+        error: The error that the actor receives.
+        took_effect: Whether the step was performed, so that only its answer was lost.
     """
 
     name: str
@@ -106,12 +105,12 @@ class Fault:
 
 
 def faults_of(call: Call) -> tuple[Fault, ...]:
-    """The failures that the real adapter of a port can answer a step with."""
+    """Return the failures of a step that the real adapter of its port can raise."""
     engine = EngineFailed(operation=f"doing {call.name}", reason="injected")
     match call.method:
         case "topic_watermarks" | "offsets_at" | "truncated_partition" | "read":
-            gone = KafkaUnavailable(operation=call.name, reason="injected")
-            return (Fault("failed", gone, took_effect=False),)
+            unavailable = KafkaUnavailable(operation=call.name, reason="injected")
+            return (Fault("failed", unavailable, took_effect=False),)
         case "begin" | "fetch":
             return (Fault("failed", engine, took_effect=False),)
         case "finish":
@@ -120,7 +119,7 @@ def faults_of(call: Call) -> tuple[Fault, ...]:
                 Fault("done, answer lost", engine, took_effect=True),
             )
         case "append":
-            # A conditional put whose answer is lost is tried again and finds itself in the way.
+            # A conditional put whose answer is lost is repeated and conflicts with itself.
             ledger = call.args[0]
             conflict = ControlConflict(
                 pipeline=ledger.pipeline, event_number=ledger.event_number + 1
@@ -128,17 +127,17 @@ def faults_of(call: Call) -> tuple[Fault, ...]:
             return (Fault("done, answer lost", conflict, took_effect=True),)
         case "finish_fence":
             plan: Plan = call.args[0]
-            moved = TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
-            return (Fault("done, answer lost", moved, took_effect=True),)
+            taken = TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
+            return (Fault("done, answer lost", taken, took_effect=True),)
         case "finish_fence_chains":
-            moved = TransactionConflict(pipeline=call.args[0], sequence=FENCED_VERSION)
-            return (Fault("done, answer lost", moved, took_effect=True),)
+            taken = TransactionConflict(pipeline=call.args[0], sequence=FENCED_VERSION)
+            return (Fault("done, answer lost", taken, took_effect=True),)
         case _:
             return ()
 
 
 class _Pause(BaseException):
-    """The program has come to a call without an answer; nothing in the services catches this."""
+    """The program has made a call without an answer. No service catches this."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call.name)
@@ -147,12 +146,12 @@ class _Pause(BaseException):
 
 @dataclass
 class _Script:
-    """Answers a program's calls one after the other, and stops it when there are no more."""
+    """Answers the calls of a program in order, and stops it at the first call without an answer."""
 
     answers: tuple[Answer, ...]
     used: int = 0
 
-    def ask(self, call: Call) -> Any:
+    def answer_to(self, call: Call) -> Any:
         if self.used == len(self.answers):
             raise _Pause(call)
         answer = self.answers[self.used]
@@ -170,19 +169,19 @@ class _Port:
         self._script = script
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        def ask(*args: Any, **kwargs: Any) -> Any:
+        def answer_to(*args: Any, **kwargs: Any) -> Any:
             return self._ask(method, *args, **kwargs)
 
-        return ask
+        return answer_to
 
     def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self._script.ask(Call(self._name, method, args, tuple(sorted(kwargs.items()))))
+        return self._script.answer_to(Call(self._name, method, args, tuple(sorted(kwargs.items()))))
 
 
 class _KafkaPort(_Port):
     @property
     def topics(self) -> _Any:
-        """A pipeline on in-memory adapters makes its topic if it is not there."""
+        """Return a mapping that contains every topic, so that the pipeline creates none."""
         return _Any()
 
 
@@ -192,26 +191,26 @@ class _Any:
 
 
 class _TablePort(_Port):
-    """The data table; what Spark and delta-rs do in several steps is several steps here."""
+    """The data table. Operations of Spark and delta-rs are split into steps."""
 
     def write(self, plan: Plan, _: int) -> Any:
         return self._ask("fetch", plan)
 
     def append(self, plan: Plan, files: Any) -> None:
-        began = self._ask("begin", plan)
-        if began is not None:
-            self._ask("finish", plan, began, files)
+        start_version = self._ask("begin", plan)
+        if start_version is not None:
+            self._ask("finish", plan, start_version, files)
 
     def fence(self, plan: Plan) -> None:
-        began = self._ask("begin_fence", plan)
-        if began is not None:
-            self._ask("finish_fence", plan, began)
+        start_version = self._ask("begin_fence", plan)
+        if start_version is not None:
+            self._ask("finish_fence", plan, start_version)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        begun = self._ask("begin_fence_chains", pipeline, tuple(app_ids))
-        if begun is None:
+        started_fence = self._ask("begin_fence_chains", pipeline, tuple(app_ids))
+        if started_fence is None:
             return int(self._ask("version"))
-        return int(self._ask("finish_fence_chains", pipeline, begun))
+        return int(self._ask("finish_fence_chains", pipeline, started_fence))
 
 
 def _pipeline(spec: PipelineSpec, script: _Script) -> MemoryPipeline:
@@ -224,23 +223,23 @@ def _pipeline(spec: PipelineSpec, script: _Script) -> MemoryPipeline:
 
 
 def resume(program: Program, spec: PipelineSpec, answers: tuple[Answer, ...]) -> Call | Done:
-    """What a program does after these answers: its next call, or its end."""
+    """Return the next call of a program after these answers, or its end."""
     script = _Script(answers)
     try:
         result = program(_pipeline(spec, script))
     except _Pause as pause:
         return pause.call
-    except Exception as error:  # noqa: BLE001  the actor's boundary: its end is looked at
+    except Exception as error:  # noqa: BLE001  check_end checks the error
         return Done(error=error)
     return Done(result=result)
 
 
 def perform(world: World, call: Call) -> Answer:
-    """Do one step to the world, which changes."""
+    """Perform a step, which may change the world."""
     port = {"kafka": world.kafka, "control": world.control, "table": world.table}[call.port]
     try:
         value = getattr(port, call.method)(*call.args, **dict(call.kwargs))
-        # A reader reads when it is read; whoever gets an answer has read all of it.
+        # An iterator reads lazily, and an answer contains everything that was read.
         return Answer(tuple(value) if isinstance(value, Iterator) else value)
     except Exception as error:  # noqa: BLE001  the program gets it
         return Answer(error=error)
@@ -248,13 +247,13 @@ def perform(world: World, call: Call) -> Answer:
 
 @dataclass
 class Actor:
-    """One actor over a world that changes in place; for histories rather than searches.
+    """Actor over a world that changes in place; for histories, not for searches.
 
     Attributes:
-        name: For traces.
-        program: What it does.
-        spec: The pipeline it works on.
-        answers: What it has got so far.
+        name: Its name in traces.
+        program: Its work.
+        spec: Its pipeline.
+        answers: The answers that it has got.
     """
 
     name: str
@@ -267,7 +266,7 @@ class Actor:
         self.at = resume(self.program, self.spec, self.answers)
 
     def step(self, world: World, fault: Fault | None = None) -> None:
-        """Do the next call, with a failure of it if one is given."""
+        """Perform the next call, or let it fail."""
         if isinstance(self.at, Done):
             raise ValueError(f"{self.name} is done")
         answer = Answer()

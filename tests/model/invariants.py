@@ -1,8 +1,8 @@
 """The invariants of docs/design.md as predicates over a world.
 
-They read the control table's rows as a person with SQL would, and compare them with the truth that
-`ModelKafka` keeps. Nothing here asks the code under test what it thinks, but for one line: what it
-takes for the committed offset.
+They read the rows of the control table as a person with SQL does, and compare them with the truth
+that `ModelKafka` stores. From the code under test they use only the committed offset and the
+number of missing events.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class InvariantViolated(AssertionError):
 
 @dataclass
 class PlanStory:
-    """What the rows say about one plan.
+    """History of one plan according to the rows.
 
     Attributes:
         planned: The `planned` rows.
         status: `open`, `landed`, `undo_started`, `abandoned` or `undone`.
         landed: The rows of its newest `landed` event.
-        superseded: Rows of what it still holds once other plans have replaced the rest, by them.
-        held: What it holds now: of those rows, or of its landing.
-        was_replaced: Whether that is less than its landing.
-        is_undone: Whether its rows were taken out by an undo and not by a RESTORE.
+        superseded: Rows of its remaining ranges, by number of the plan that replaced others.
+        held: Rows of its current ranges: of `superseded` if some were replaced, else `landed`.
+        was_replaced: Whether other plans replaced some of its ranges.
+        is_undone: Whether an undo removed its rows, and not a RESTORE.
     """
 
     planned: list[Row] = field(default_factory=list)
@@ -51,7 +51,7 @@ class PlanStory:
 
     @property
     def live(self) -> Iterator[Offset]:
-        """Offsets that the plan holds, as often as its rows name them."""
+        """Yield the current offsets of the plan, as often as its rows contain them."""
         undoing = self.held if self.was_replaced else self.planned
         rows = {"open": self.planned, "landed": self.held, "undo_started": undoing}.get(
             self.status, []
@@ -65,34 +65,33 @@ class PlanStory:
 
 @dataclass
 class Story:
-    """What the control table's rows say about the pipeline.
+    """History of the pipeline according to the rows.
 
     Attributes:
-        plans: By number.
+        plans: The plans by number.
         starts: First offset to read, by topic id and partition.
-        accepted: Offsets whose loss was accepted.
-        untold: Plans that this epoch says something of and that the table no longer tells of.
+        accepted: Offsets with an accepted loss.
+        lost_plans: Plans of later events of this epoch whose `planned` event is missing.
     """
 
     plans: dict[int, PlanStory] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     accepted: set[Offset] = field(default_factory=set)
-    untold: set[int] = field(default_factory=set)
+    lost_plans: set[int] = field(default_factory=set)
 
 
 _OF_PLANS = ("superseded", "landed", "abandoned", "undo_started", "undone")
 
 
 def story_of(world: World) -> Story:
-    """Fold the control table's rows in the order of their event numbers."""
     story = Story()
     for row in sorted(world.control.rows, key=lambda row: int(row["event_number"])):
         _fold(story, row)
     for plan in story.plans.values():
         plan.held = plan.landed
-        for by, left in sorted(plan.superseded.items()):
+        for by, remaining in sorted(plan.superseded.items()):
             if _has_replaced(world, story.plans[by]):
-                plan.held, plan.was_replaced = left, True
+                plan.held, plan.was_replaced = remaining, True
     return story
 
 
@@ -106,15 +105,14 @@ def _fold(story: Story, row: Row) -> None:
     elif event == "planned":
         story.plans.setdefault(sequence, PlanStory()).planned.append(row)
     elif event in _OF_PLANS and sequence not in story.plans:
-        story.untold.add(sequence)
+        story.lost_plans.add(sequence)
     elif event == "new_epoch" and row.get("missing_events"):
-        story.untold.clear()
+        story.lost_plans.clear()
     elif event in _OF_PLANS:
-        _tell(story.plans[sequence], row)
+        _fold_plan(story.plans[sequence], row)
 
 
-def _tell(plan: PlanStory, row: Row) -> None:
-    """Fold one row about a plan."""
+def _fold_plan(plan: PlanStory, row: Row) -> None:
     event = row["event"]
     if event == "superseded":
         plan.superseded.setdefault(int(row["superseded_by"]), []).append(row)
@@ -128,9 +126,9 @@ def _tell(plan: PlanStory, row: Row) -> None:
 
 
 def _has_replaced(world: World, plan: PlanStory) -> bool:
-    """Whether a plan's rows are in the place of others, or were until they were taken out."""
+    """Return whether a plan's rows have replaced others, even if they were undone."""
     if plan.status == "open":
-        # Committed, and nobody has said so yet.
+        # The plan may be committed and not recorded.
         return plan.planned[0]["fingerprint"] in {each for _, _, each in world.table.commits}
     return plan.status in ("landed", "undo_started") or plan.is_undone
 
@@ -149,14 +147,14 @@ def check_world(world: World) -> None:
             check(world, story)
 
 
-def _i1_no_doubles(world: World, _: Story) -> None:
-    held = Counter(row[:3] for row in world.table.rows)
-    doubled = sorted(identity for identity, times in held.items() if times > 1)
-    _hold(not doubled, "I1", f"rows that are in the table more than once: {doubled}")
+def _i1_no_duplicates(world: World, _: Story) -> None:
+    counts = Counter(row[:3] for row in world.table.rows)
+    duplicates = sorted(identity for identity, times in counts.items() if times > 1)
+    _hold(not duplicates, "I1", f"rows that are in the table more than once: {duplicates}")
 
 
 def _i1_all_of_landed_ranges(world: World, story: Story) -> None:
-    held = Counter(row[:3] for row in world.table.rows)
+    counts = Counter(row[:3] for row in world.table.rows)
     for number, plan in story.plans.items():
         if plan.status != "landed":
             continue
@@ -164,12 +162,12 @@ def _i1_all_of_landed_ranges(world: World, story: Story) -> None:
         _hold(not foreign, "I1", f"plan {number} landed records of another incarnation: {foreign}")
         for identity in plan.live:
             fate = _fate(world, identity)
-            found = held[identity]
+            count = counts[identity]
             if fate is Fate.RECORD:
                 broken = f"{identity} is in landed plan {number}, not in the table"
-                _hold(found == 1 or _is_refused(world), "I1", broken)
+                _hold(count == 1 or _is_refused(world), "I1", broken)
             elif fate is not Fate.COMPACTED:
-                _hold(found == 0, "I1", f"{identity} is {fate} and in the table")
+                _hold(count == 0, "I1", f"{identity} is {fate} and in the table")
 
 
 def _i2_no_overlap(_: World, story: Story) -> None:
@@ -180,28 +178,28 @@ def _i2_no_overlap(_: World, story: Story) -> None:
             if plan.status == "open" and number in story.plans[other].superseded:
                 continue
             _hold(other == number, "I2", f"plans {other} and {number} both hold {identity}")
-        seen = Counter(plan.live)
-        _hold(max(seen.values(), default=1) == 1, "I2", f"plan {number} names an offset twice")
+        counts = Counter(plan.live)
+        _hold(max(counts.values(), default=1) == 1, "I2", f"plan {number} names an offset twice")
 
 
 def _i3_committed_offset(world: World, story: Story) -> None:
-    held = {row[:3] for row in world.table.rows}
+    landed = {row[:3] for row in world.table.rows}
     ledger = world.pipeline.ledger
     for partition in ledger.starts:
         topic_id = ledger.topic_id or ""
         committed = ledger.committed_offset(partition)
         for offset in range(story.starts[topic_id, partition], committed):
             identity = (topic_id, partition, offset)
-            told = (
-                identity in held
+            is_accounted_for = (
+                identity in landed
                 or identity in story.accepted
-                or _fate(world, identity) in (Fate.HOLE, Fate.COMPACTED)
+                or _fate(world, identity) in (Fate.GAP, Fate.COMPACTED)
             )
-            broken = f"committed offset {committed} passed {identity}, which is nowhere"
-            _hold(told or _is_refused(world), "I3", broken)
+            broken = f"committed offset {committed} passed {identity}, which is not accounted for"
+            _hold(is_accounted_for or _is_refused(world), "I3", broken)
     for identity in story.accepted:
         low = world.kafka.truth[identity[:2]].low
-        _hold(identity[2] < low, "I3", f"{identity} was accepted as lost and is there")
+        _hold(identity[2] < low, "I3", f"{identity} was accepted as lost and is readable")
 
 
 def _i4_effect_of_once(world: World, _: Story) -> None:
@@ -211,87 +209,94 @@ def _i4_effect_of_once(world: World, _: Story) -> None:
 
 
 def _i5_table_is_the_truth(world: World, story: Story) -> None:
-    """A landing names a version of the table that holds the plan: its commit, or a later look."""
+    """A landing contains a version of the table with the plan: its commit or a later one."""
     for number, plan in story.plans.items():
         if plan.status != "landed":
             continue
         version = plan.landed[0]["table_version"]
         _hold(1 <= version <= len(world.table.commits), "I5", f"there is no version {version}")
         _hold(
-            _has_seen(world, plan.landed[0], version),
+            _contains_landing(world, plan.landed[0], version),
             "I5",
             f"plan {number} is recorded as landed in version {version}, which does not have it",
         )
         then, now = world.table.contents[version - 1], world.table.rows
-        for content, told_by in ((then, plan.landed), (now, plan.held)):
-            told: Counter[int] = Counter()
-            for row in told_by:
-                told[row.get("partition", -1)] += row.get("records", 0)
+        for content, events in ((then, plan.landed), (now, plan.held)):
+            recorded: Counter[int] = Counter()
+            for row in events:
+                recorded[row.get("partition", -1)] += row.get("records", 0)
             rows = Counter(row[1] for row in content if row[3] == number)
-            broken = f"plan {number} is told as {+told}, the table has {+rows}"
-            _hold(+rows == +told or (content is now and _is_refused(world)), "I5", broken)
+            broken = f"plan {number} is recorded with {+recorded}, the table has {+rows}"
+            _hold(+rows == +recorded or (content is now and _is_refused(world)), "I5", broken)
 
 
 def _is_refused(world: World) -> bool:
-    """Whether no command goes by the control table, because it has lost events.
-
-    One from before an undo tells of rows that are not there any more.
-    """
+    """Return whether commands refuse the control table because it has lost events."""
     return world.pipeline.ledger.missing_events > 0
 
 
-def _has_seen(world: World, landed: Row, version: int) -> bool:
-    """Whether the plan's commit is not after a version, or its log is gone: rows tell alone."""
+def _contains_landing(world: World, landed: Row, version: int) -> bool:
+    """Return whether a version has the plan's commit, or only rows can show it."""
     fingerprints = [fingerprint for _, _, fingerprint in world.table.commits]
     if landed["fingerprint"] in fingerprints:
         return fingerprints.index(landed["fingerprint"]) < version
     return bool(landed.get("records"))
 
 
-def _i5_no_commit_of_what_was_given_up(world: World, story: Story) -> None:
-    # Rows of a topic that was made again under its reader stay until `--discard` has ended.
+def _i5_no_rows_of_abandoned_plans(world: World, story: Story) -> None:
+    # Rows of a topic that was recreated during the read stay until `--discard` has completed.
     current = set(world.kafka.topic_ids.values())
-    held = {row[3] for row in world.table.rows if row[0] in current}
+    sequences = {row[3] for row in world.table.rows if row[0] in current}
     for number, plan in story.plans.items():
-        gone = plan.status in ("abandoned", "undone")
-        _hold(not (gone and number in held), "I5", f"plan {number} is {plan.status} and has rows")
+        is_removed = plan.status in ("abandoned", "undone")
+        _hold(
+            not (is_removed and number in sequences),
+            "I5",
+            f"plan {number} is {plan.status} and has rows",
+        )
 
 
 _Check: TypeAlias = Callable[[World, Story], None]
 
 
-def _i7_lost_events_are_noticed(world: World, story: Story) -> None:
+def _i7_lost_events_are_detected(world: World, story: Story) -> None:
     refused = _is_refused(world)
-    _hold(refused or not story.untold, "I7", f"plans {story.untold} were lost, nobody notices")
+    _hold(
+        refused or not story.lost_plans,
+        "I7",
+        f"plans {story.lost_plans} were lost and not detected",
+    )
 
 
 _ALWAYS: tuple[_Check, ...] = (
-    _i1_no_doubles,
+    _i1_no_duplicates,
     _i2_no_overlap,
     _i4_effect_of_once,
-    _i7_lost_events_are_noticed,
+    _i7_lost_events_are_detected,
 )
 
 _UNDISTURBED: tuple[_Check, ...] = (
     _i1_all_of_landed_ranges,
     _i3_committed_offset,
     _i5_table_is_the_truth,
-    _i5_no_commit_of_what_was_given_up,
+    _i5_no_rows_of_abandoned_plans,
 )
-"""What a RESTORE breaks until a repair has followed it."""
+"""Checks that a RESTORE breaks until a repair."""
 
 
 def check_step(before: World, after: World) -> None:
-    """Check what a step of Tidemark may change.
+    """Check the changes of a step of Tidemark.
 
     Raises:
-        InvariantViolated: A recorded event changed or was written over (I4), a version of the data
-            table changed (I5), or Kafka did (I6).
+        InvariantViolated: A recorded event changed or was overwritten (I4), a version of the data
+            table changed (I5), or Kafka changed (I6).
     """
-    kept = len(before.control.rows)
-    _hold(after.control.rows[:kept] == before.control.rows, "I4", "a recorded event changed")
+    before_count = len(before.control.rows)
+    _hold(
+        after.control.rows[:before_count] == before.control.rows, "I4", "a recorded event changed"
+    )
     newest = before.control.newest.get(before.spec.name, 0)
-    numbers = {row["event_number"] for row in after.control.rows[kept:]}
+    numbers = {row["event_number"] for row in after.control.rows[before_count:]}
     _hold(numbers <= {newest + 1}, "I4", f"event {newest} is followed by {sorted(numbers)}")
     commits = len(before.table.commits)
     _hold(after.table.commits[:commits] == before.table.commits, "I5", "the table's log changed")
@@ -299,25 +304,27 @@ def check_step(before: World, after: World) -> None:
 
 
 def check_end(world: World, done: Done, errors: Container[str]) -> None:
-    """Check that an actor ended with an error that fits the world, and that a success is one.
+    """Check that an actor's error fits the world, and that a reported landing is recorded.
 
     Args:
-        world: As it is now.
-        done: The end.
+        world: The current world.
+        done: The end of the actor.
         errors: Names of the errors that fit.
 
     Raises:
-        InvariantViolated: It is not so (I7).
+        InvariantViolated: The error does not fit, or the landing is not recorded (I7).
     """
     error = done.error
-    _hold(error is None or isinstance(error, TidemarkError), "I7", f"without a name: {error!r}")
+    _hold(error is None or isinstance(error, TidemarkError), "I7", f"not a named error: {error!r}")
     _hold(
-        error is None or type(error).__name__ in errors, "I7", f"{type(error).__name__}, no reason"
+        error is None or type(error).__name__ in errors,
+        "I7",
+        f"{type(error).__name__} without a reason",
     )
     if isinstance(done.result, ExecutionResult):
         number = done.result.plan.sequence
         story = story_of(world)
-        status = "landed" if number in story.untold else story.plans[number].status
+        status = "landed" if number in story.lost_plans else story.plans[number].status
         _hold(status == "landed", "I7", f"plan {number} was reported landed: {status}")
 
 
@@ -328,7 +335,7 @@ def check_settled(world: World) -> None:
         InvariantViolated: A record is missing or doubled.
     """
     topic_id = world.kafka.topic_ids[world.spec.topic]
-    held = Counter(row[:3] for row in world.table.rows)
+    counts = Counter(row[:3] for row in world.table.rows)
     story = story_of(world)
     for (its_id, partition), truth in world.kafka.truth.items():
         if its_id != topic_id:
@@ -339,11 +346,13 @@ def check_settled(world: World) -> None:
         for offset in range(first, truth.stable):
             identity = (topic_id, partition, offset)
             if truth.fates[offset] is Fate.RECORD:
-                _hold(held[identity] == 1, "I1", f"{identity}: {held[identity]} times at the end")
+                _hold(
+                    counts[identity] == 1, "I1", f"{identity}: {counts[identity]} times at the end"
+                )
     still_open = [
         number for number, plan in story.plans.items() if plan.status in ("open", "undo_started")
     ]
-    _hold(not still_open, "I7", f"plans that nobody can settle: {still_open}")
+    _hold(not still_open, "I7", f"plans that cannot be settled: {still_open}")
 
 
 def _fate(world: World, identity: Offset) -> Fate:

@@ -1,4 +1,4 @@
-"""Worlds and actors with one of the protocol's rules left out: a search must find each of them."""
+"""Worlds and actors without one rule of the protocol; a search must find each of these bugs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from tests.model.actors import Program
-from tests.model.world import FenceBegun, Fetched, ModelTable, World
+from tests.model.world import Fetched, ModelTable, StartedFence, World
 from tests.support.memory import MemoryControlTable, MemoryKafka
 from tests.support.plans import MemoryPipeline
 from tidemark.core.accounting import Landing
@@ -24,92 +24,84 @@ _Adapter = TypeVar("_Adapter")
 
 @dataclass
 class NoTransactions(ModelTable):
-    """A sink that writes without the transaction options."""
+    """Data table that ignores transactions."""
 
     def begin(self, plan: Plan) -> int | None:
-        """Nothing is ever stale."""
         del plan
         return len(self.commits)
 
-    def finish(self, plan: Plan, began: int, fetched: Fetched) -> None:
-        """Nothing is ever in the way."""
-        del began
+    def finish(self, plan: Plan, start_version: int, fetched: Fetched) -> None:
+        del start_version
         super().finish(plan, len(self.commits), fetched)
 
 
 @dataclass
 class NoCompareAndSet(MemoryControlTable):
-    """A control table that appends whatever it is given."""
+    """Control table that appends without a comparison."""
 
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
     ) -> None:
-        """Without a look at who was first."""
         number = ledger.event_number + 1
         self.rows += encode(ledger.pipeline, number, recorded_at, events)
         self.newest[ledger.pipeline] = max(number, self.newest.get(ledger.pipeline, 0))
 
 
 @dataclass
-class NoUndoBegun(MemoryControlTable):
-    """A control table that an undo does not tell what it is about to do."""
+class NoUndoStarted(MemoryControlTable):
+    """Control table that does not record the start of an undo."""
 
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
     ) -> None:
-        """All but that."""
-        if told := [event for event in events if not isinstance(event, UndoStarted)]:
-            super().append(ledger, told, recorded_at)
+        if recorded := [event for event in events if not isinstance(event, UndoStarted)]:
+            super().append(ledger, recorded, recorded_at)
 
 
 @dataclass
 class NoConfirm(ModelTable):
-    """A data table that a driver believes to hold its plan because Spark reported success.
+    """Data table that reports each skipped commit as a landing.
 
     Attributes:
-        believed: Plans whose landing was reported as a success.
+        believed: Plans whose commit was skipped.
     """
 
-    believed: list[Plan] = field(default_factory=list)
+    skipped: list[Plan] = field(default_factory=list)
 
     def begin(self, plan: Plan) -> int | None:
-        """A stale transaction is skipped, with success."""
-        began = super().begin(plan)
-        if began is None:
-            self.believed.append(plan)
-        return began
+        start_version = super().begin(plan)
+        if start_version is None:
+            self.skipped.append(plan)
+        return start_version
 
     def begin_fence(self, plan: Plan) -> int | None:
-        """As it was."""
         return super().begin(plan)
 
     def find_landing(self, plan: Plan) -> Landing | None:
-        """What the log says, or else what was reported."""
-        if plan in self.believed:
+        if plan in self.skipped:
             return Landing.of(plan, len(self.commits), {})
         return super().find_landing(plan)
 
 
 @dataclass
 class NoFence(ModelTable):
-    """A data table that a plan can land in after it was given up."""
+    """Data table in which an abandoned plan can land."""
 
-    def finish_fence(self, plan: Plan, began: int) -> None:
-        """Nothing."""
+    def finish_fence(self, plan: Plan, start_version: int) -> None:
+        """Write no fence."""
 
 
 @dataclass
 class NoChainFence(ModelTable):
-    """A data table whose old epochs stay open after a repair."""
+    """Data table that does not fence old epochs in a repair."""
 
-    def finish_fence_chains(self, pipeline: str, begun: FenceBegun) -> int:
-        """Nothing."""
-        del pipeline, begun
+    def finish_fence_chains(self, pipeline: str, started_fence: StartedFence) -> int:
+        del pipeline, started_fence
         return len(self.commits)
 
 
 class _Kafka:
-    """Kafka as a service with a rule left out sees it."""
+    """Kafka as a service without a rule reads it."""
 
     def __init__(self, kafka: MemoryKafka) -> None:
         self._kafka = kafka
@@ -123,7 +115,7 @@ class _AnyTopic(_Kafka):
         return replace(self._kafka.topic_watermarks(topic, isolation_level), topic_id="id-1")
 
 
-class _HighWaterMarks(_Kafka):
+class _HighWatermarks(_Kafka):
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
         watermarks = self._kafka.topic_watermarks(topic, IsolationLevel.READ_UNCOMMITTED)
         return replace(watermarks, isolation_level=isolation_level)
@@ -135,17 +127,17 @@ class _NoEvidence(_Kafka):
 
 
 def without_topic_id(program: Program) -> Program:
-    """To whom every topic of that name is the planned one."""
+    """Let the program accept every topic of the planned name."""
     return lambda pipeline: program(_over(pipeline, _AnyTopic(pipeline.kafka)))
 
 
 def without_stable_offset(program: Program) -> Program:
-    """Who plans up to the high watermark, and reads committed records."""
-    return lambda pipeline: program(_over(pipeline, _HighWaterMarks(pipeline.kafka)))
+    """Let the program plan up to the high watermark and read committed records."""
+    return lambda pipeline: program(_over(pipeline, _HighWatermarks(pipeline.kafka)))
 
 
 def without_evidence(program: Program) -> Program:
-    """Who takes every offset without a row for a gap."""
+    """Let the program record every offset without a row as a gap."""
     return lambda pipeline: program(_over(pipeline, _NoEvidence(pipeline.kafka)))
 
 
@@ -154,7 +146,7 @@ def _over(pipeline: MemoryPipeline, kafka: Any) -> MemoryPipeline:
 
 
 def planted(world: World, bug: type[ModelTable] | type[MemoryControlTable]) -> World:
-    """The world with its data table or its control table exchanged for one with a bug."""
+    """Return the world with a data table or control table that has a bug."""
     if issubclass(bug, ModelTable):
         return replace(world, table=_as(world.table, bug))
     return replace(world, control=_as(world.control, bug))

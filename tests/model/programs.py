@@ -1,4 +1,4 @@
-"""What actors do, and the operator who comes after them."""
+"""Programs of actors, and the operator who works after them."""
 
 from __future__ import annotations
 
@@ -31,116 +31,110 @@ from tidemark.repair.errors import (
 )
 
 MAX_ROUNDS = 25
-"""Rounds that an operator needs at most; more is a pipeline that never comes to rest."""
+"""Maximum number of rounds until an operator has settled a pipeline."""
 
 # -- programs ------------------------------------------------------------------------------------
 
 
 def ingest(sequence: int) -> Program:
-    """A driver of one plan."""
     return lambda pipeline: pipeline.ingest.execute(sequence)
 
 
 def plan(requested_by: str) -> Program:
-    """A planner of a scheduled run."""
     return lambda pipeline: pipeline.planner.plan(requested_by)
 
 
 def run(requested_by: str) -> Program:
-    """A whole scheduled run."""
     return lambda pipeline: pipeline.run(requested_by)
 
 
 def backfill(
     requested_by: str, partition: int, start: int, end: int, *, replaces: bool = False
 ) -> Program:
-    """A backfill from request to record; perhaps of what has landed, in place of it."""
+    """Return a backfill of a range, from request to record."""
     request = replace(wanted((partition, start, end)), replaces=replaces)
 
     def program(pipeline: MemoryPipeline) -> object:
-        made = pipeline.planner.backfill(request, RunOrigin(requested_by)).plan
-        return pipeline.ingest.execute(made.sequence) if made else None
+        plan = pipeline.planner.backfill(request, RunOrigin(requested_by)).plan
+        return pipeline.ingest.execute(plan.sequence) if plan else None
 
     return program
 
 
 def fill(requested_by: str, chunk: int) -> Program:
-    """A backfill of all that Kafka has, chunk by chunk; gone on with if it was asked for before."""
+    """Return a backfill of all of Kafka's offsets in chunks; it resumes an earlier request."""
 
     def program(pipeline: MemoryPipeline) -> object:
         backfills = pipeline.backfills
         chunks = backfills.chunk_count(requested_by)
         if chunks is None:
-            seen = backfills.preview(RetainedLog(), chunk, readable_only=True)
-            chunks = backfills.request(seen, requested_by, approved=True) if seen.offsets else 0
+            preview = backfills.preview(RetainedLog(), chunk, readable_only=True)
+            chunks = (
+                backfills.request(preview, requested_by, approved=True) if preview.offsets else 0
+            )
         for number in range(1, chunks + 1):
-            made = backfills.plan_chunk(requested_by, number).plan
-            if made:
-                pipeline.ingest.execute(made.sequence)
+            plan = backfills.plan_chunk(requested_by, number).plan
+            if plan:
+                pipeline.ingest.execute(plan.sequence)
         return chunks
 
     return program
 
 
 def abandon(sequence: int, *, discard: bool = False) -> Program:
-    """Giving a plan up, and taking its rows out again if nobody knows whose they are."""
+    """Abandon a plan, and discard its rows if it is unknown which topic they are from."""
     return lambda pipeline: pipeline.abandon.abandon(sequence, "ops", "it hangs", discard=discard)
 
 
 def undo(sequence: int) -> Program:
-    """Taking a landed plan out again."""
     return lambda pipeline: pipeline.undo.undo(sequence, "ops", "it was wrong")
 
 
 def rewind() -> Program:
-    """Having the ledger follow a restored table."""
     return lambda pipeline: pipeline.repair.rewind("ops", "the table was restored")
 
 
 def rebuild() -> Program:
-    """Having a ledger made again from the table."""
     return lambda pipeline: pipeline.repair.rebuild("ops", "the control table was lost")
 
 
 def accept_loss() -> Program:
-    """Accepting what retention took."""
-    return lambda pipeline: pipeline.decisions.accept_loss((), "ops", "it is gone")
+    return lambda pipeline: pipeline.decisions.accept_loss((), "ops", "deleted by retention")
 
 
 def new_incarnation() -> Program:
-    """Accepting that the topic was made again."""
-    return lambda pipeline: pipeline.decisions.new_incarnation("ops", "made again")
+    return lambda pipeline: pipeline.decisions.new_incarnation("ops", "recreated")
 
 
 # -- the operator --------------------------------------------------------------------------------
 
 
 def settle(world: World) -> None:
-    """Run as the scheduler does, and answer each error as its text and the runbook say.
+    """Run as the scheduler does, and apply the fix of each error as the runbook does.
 
     Raises:
-        AssertionError: It never ends.
+        AssertionError: Work is left after the maximum number of rounds.
     """
     pipeline = world.pipeline
-    seen = []
+    errors = []
     for number in range(MAX_ROUNDS):
         try:
-            opened = pipeline.ledger.open_plans()
+            open_plans = pipeline.ledger.open_plans()
             undoing = [r.plan.sequence for r in pipeline.ledger.plans.values() if r.undoing]
             if undoing:
                 undo(undoing[0])(pipeline)
-            elif opened:
-                pipeline.ingest.execute(opened[0].plan.sequence)
+            elif open_plans:
+                pipeline.ingest.execute(open_plans[0].plan.sequence)
             elif pipeline.run(f"settle-{number}") is None:
                 return
         except TidemarkError as error:
-            seen.append(type(error).__name__)
-            _answer(pipeline, error)
-    raise AssertionError(f"not at rest after {MAX_ROUNDS} rounds: {', '.join(seen)}")
+            errors.append(type(error).__name__)
+            _fix(pipeline, error)
+    raise AssertionError(f"not settled after {MAX_ROUNDS} rounds: {', '.join(errors)}")
 
 
-def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
-    """Do what an error asks for; the next round meets whatever that runs into."""
+def _fix(pipeline: MemoryPipeline, error: TidemarkError) -> None:
+    """Apply the fix of an error; the next round meets errors of the fix."""
     try:
         match error:
             case (
@@ -150,15 +144,15 @@ def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
                 | RowsWouldBeLost(sequence=number)
                 | LostRange(plan=int(number))
             ):
-                _give_up_or_discard(pipeline, number)
+                _abandon_or_discard(pipeline, number)
             case LostRange():
                 accept_loss()(pipeline)
             case TopicRecreated():
-                _answer_recreated(pipeline)
+                _fix_recreated_topic(pipeline)
             case ControlTruncated() | RepairUnfinished():
                 rebuild()(pipeline)
             case TableRestored() | TableBehindLedger() | LedgerBehindTable():
-                _answer_restored(pipeline)
+                _fix_restored_table(pipeline)
             case PlanLanded() | RecordsMissed() | TransientError() | UnknownOutcomeError():
                 pass
             case _:
@@ -167,21 +161,20 @@ def _answer(pipeline: MemoryPipeline, error: TidemarkError) -> None:
         pass
 
 
-def _give_up_or_discard(pipeline: MemoryPipeline, number: int) -> None:
-    """What landed of a plan is taken out again if nobody knows whose it is."""
+def _abandon_or_discard(pipeline: MemoryPipeline, number: int) -> None:
     try:
         abandon(number)(pipeline)
     except RowsInDoubt:
         abandon(number, discard=True)(pipeline)
 
 
-def _answer_recreated(pipeline: MemoryPipeline) -> None:
+def _fix_recreated_topic(pipeline: MemoryPipeline) -> None:
     for record in pipeline.ledger.open_plans():
-        _give_up_or_discard(pipeline, record.plan.sequence)
+        _abandon_or_discard(pipeline, record.plan.sequence)
     new_incarnation()(pipeline)
 
 
-def _answer_restored(pipeline: MemoryPipeline) -> None:
+def _fix_restored_table(pipeline: MemoryPipeline) -> None:
     try:
         rewind()(pipeline)
     except LedgerBehindTable:

@@ -1,4 +1,4 @@
-"""Beginnings for the search, and who meets in them."""
+"""Initial worlds of searches, and the actors that act in them."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ from tests.support.plans import MemoryPipeline, wanted
 from tidemark.core.origins import RunOrigin
 from tidemark.spec.model import StartPolicy
 
-# -- beginnings ----------------------------------------------------------------------------------
+# -- initial worlds ------------------------------------------------------------------------------
 
 
 def new() -> World:
-    """One record, and nothing done yet."""
+    """One record, and no event."""
     return make_world((1,))
 
 
 def planned() -> World:
-    """An open live plan 1 over two records of two partitions."""
+    """Open live plan 1 over one record in each of two partitions."""
     world = make_world((1, 1))
     world.pipeline.planner.plan("run-1")
     return world
 
 
 def landed() -> World:
-    """Plan 1 landed, and a record came after it."""
+    """Plan 1 has landed, and another record is unread."""
     world = new()
     world.pipeline.run("run-1")
     world.kafka.produce("events", 0, 1)
     return world
 
 
-def begun_at_the_end() -> World:
-    """A pipeline that began at the end of the log: old records to fill, a new one to follow."""
+def started_at_the_end() -> World:
+    """A pipeline that started at the end of the log, with old and new records."""
     world = make_world((2,), start=StartPolicy.LATEST)
     world.pipeline.planner.plan("run-0")
     world.kafka.produce("events", 0, 1)
     return world
 
 
-def filling() -> World:
-    """An open live plan and an open backfill beside it."""
-    world = begun_at_the_end()
+def with_open_backfill() -> World:
+    """An open live plan and an open backfill."""
+    world = started_at_the_end()
     world.pipeline.planner.plan("run-1")
     world.pipeline.planner.backfill(wanted((0, 0, 2)), RunOrigin("fill-1"))
     return world
 
 
 def with_open_transaction() -> World:
-    """A record, two of a transaction that is open, and one after them."""
+    """A record, two records of an open transaction, and another record."""
     world = new()
     world.kafka.produce_in_transaction("events", 0, "t", 2)
     world.kafka.produce("events", 0, 1)
@@ -82,23 +82,23 @@ def with_a_gap() -> World:
 
 
 def with_a_lossy_engine() -> World:
-    """An open plan over two records of one partition, of which the engine will miss one."""
+    """An open plan over two records, one of which the engine misses."""
     world = make_world((2,))
     world.table.missing = (0,)
     world.pipeline.planner.plan("run-1")
     return world
 
 
-def read_of_another_topic() -> World:
-    """A plan landed, the topic was made again before that was recorded."""
+def landed_and_recreated() -> World:
+    """A plan has landed, and the topic was recreated before the record."""
     world = planned()
     world.table.land(world.pipeline.ledger.plans[1].plan)
     recreate()(world.pipeline)
     return world
 
 
-def lost() -> World:
-    """Retention took a record that was never read."""
+def with_a_lost_range() -> World:
+    """Retention deleted an unread record."""
     world = landed()
     world.kafka.produce("events", 0, 1)
     world.kafka.delete_records("events", 0, 2)
@@ -106,28 +106,28 @@ def lost() -> World:
 
 
 def restored() -> World:
-    """Two plans landed, and a RESTORE took the second out again."""
+    """Two plans landed, and a RESTORE removed the rows of the second."""
     world = landed()
     world.pipeline.run("run-2")
     world.table.restore(1)
     return world
 
 
-def landed_under_a_plan() -> World:
-    """A plan landed and another is open."""
+def landed_with_open_plan() -> World:
+    """A plan has landed, and another is open."""
     world = landed()
     world.pipeline.planner.plan("run-2")
     return world
 
 
-def restored_under_a_plan() -> World:
-    """And a RESTORE took the first out again."""
-    world = landed_under_a_plan()
+def restored_with_open_plan() -> World:
+    """A plan is open, and a RESTORE removed the rows of the landed one."""
+    world = landed_with_open_plan()
     world.table.restore(0)
     return world
 
 
-def forgotten() -> World:
+def without_control_table() -> World:
     """Two plans landed, and the control table is lost."""
     world = landed()
     world.pipeline.run("run-2")
@@ -137,7 +137,7 @@ def forgotten() -> World:
 
 
 def replacing() -> World:
-    """Plan 1 has landed two records, and an open plan 2 replaces the second of them."""
+    """Plan 1 has landed two records, and open plan 2 replaces the second."""
     world = make_world((2,))
     world.pipeline.run("run-1")
     world.pipeline.planner.backfill(
@@ -146,48 +146,44 @@ def replacing() -> World:
     return world
 
 
-def has_replaced() -> World:
-    """And plan 2 has landed."""
+def replaced_world() -> World:
+    """Plan 2 has replaced a record of plan 1."""
     world = replacing()
     world.pipeline.ingest.execute(2)
     return world
 
 
-def forgot_what_it_replaced() -> World:
-    """And the control table is lost."""
-    world = has_replaced()
+def replaced_without_control_table() -> World:
+    """Plan 2 has replaced a record of plan 1, and the control table is lost."""
+    world = replaced_world()
     world.control.rows.clear()
     world.control.newest.clear()
     return world
 
 
-# -- who is not Tidemark -------------------------------------------------------------------------
+# -- environment ---------------------------------------------------------------------------------
 
 
 def produce() -> Program:
-    """A record arrives."""
     return lambda pipeline: pipeline.kafka.produce("events", 0, 1)
 
 
 def delete() -> Program:
-    """Retention takes the first record."""
     return lambda pipeline: pipeline.kafka.delete_records("events", 0, 1)
 
 
 def compact() -> Program:
-    """Compaction takes the first record."""
     return lambda pipeline: pipeline.kafka.compact("events", 0, 0)  # type: ignore[attr-defined]
 
 
 def end_transaction(commit: bool) -> Program:
-    """The producer ends its transaction."""
     return lambda pipeline: pipeline.kafka.end_transaction(  # type: ignore[attr-defined]
         "events", 0, "t", commit
     )
 
 
 def recreate() -> Program:
-    """The topic is deleted and made again, and soon is as long as the old one was."""
+    """The topic is recreated and gets as many records as the old one had."""
 
     def program(pipeline: MemoryPipeline) -> None:
         pipeline.kafka.create("events", 2, "id-2")
@@ -197,31 +193,31 @@ def recreate() -> Program:
     return program
 
 
-def replaced() -> Program:
-    """The first record is landed again, in place of its row."""
+def replace_first() -> Program:
     return backfill("replace-1", 0, 0, 1, replaces=True)
 
 
 def restore(version: int) -> Program:
-    """Somebody restores the data table."""
     return lambda pipeline: pipeline.table.restore(version)
 
 
 # -- scenarios -----------------------------------------------------------------------------------
 
-PASSING = frozenset({"KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"})
-"""Errors that may pass: the injected ones, and a race that was lost."""
+RETRYABLE = frozenset(
+    {"KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"}
+)
+"""Retryable errors: the injected ones, and lost races."""
 
-GIVEN_UP = PASSING | {"CommitNotFound", "PlanAbandoned", "PlanFenced", "PlanLanded"}
-"""And those about plans that were given up."""
+ABANDONED = RETRYABLE | {"CommitNotFound", "PlanAbandoned", "PlanFenced", "PlanLanded"}
+"""Also errors about abandoned plans."""
 
-REPAIRED = GIVEN_UP | {
+REPAIRED = ABANDONED | {
     "TableRestored",
     "LedgerBehindTable",
     "NothingToDo",
     "RepairUnfinished",
 }
-"""And those about tables that are not of one history."""
+"""Also errors about tables that differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,25 +225,24 @@ class Sketch:
     """A scenario without its number of faults.
 
     Attributes:
-        name: For the report.
-        world: Makes the beginning.
-        actors: By name; what begins with `kafka` or `vandal` is not Tidemark.
-        errors: What actors may end with.
-        floor: A search that sees fewer states has not looked.
-        faults: How many the short form searches with; what is large has fewer.
-        more_faults: How many the long form searches with.
+        name: Its name in the report.
+        world: Creates the initial world.
+        actors: Programs by name; `kafka` and `external` are not Tidemark.
+        errors: Errors that actors may end with.
+        floor: Minimum number of states of a search.
+        faults: Number of faults in `make test`.
+        more_faults: Number of faults in `make test-faults`.
     """
 
     name: str
     world: Callable[[], World]
     actors: dict[str, Program]
     floor: int
-    errors: frozenset[str] = PASSING
+    errors: frozenset[str] = RETRYABLE
     faults: int = 2
     more_faults: int = 3
 
     def with_faults(self, faults: int) -> Scenario:
-        """The scenario."""
         return Scenario(
             name=f"{self.name}, {faults} faults",
             world=self.world(),
@@ -255,7 +250,7 @@ class Sketch:
             operator=settle,
             errors=self.errors,
             faults=faults,
-            environment=frozenset(n for n in self.actors if n.startswith(("kafka", "vandal"))),
+            environment=frozenset(n for n in self.actors if n.startswith(("kafka", "external"))),
         )
 
 
@@ -310,52 +305,52 @@ PAIRS = [
     ),
     Sketch(
         name="a live driver and a backfill's driver",
-        world=filling,
+        world=with_open_backfill,
         actors={"live": ingest(1), "fill": ingest(2)},
         floor=800,
     ),
     Sketch(
         name="a run and a backfill",
-        world=begun_at_the_end,
+        world=started_at_the_end,
         actors={"run": run("run-1"), "fill": backfill("fill-1", 0, 0, 2)},
         floor=3_000,
         faults=0,
         more_faults=2,
     ),
 ]
-"""Every two of Tidemark that can meet."""
+"""Pairs of Tidemark's actors."""
 
 ZOMBIES = [
     Sketch(
-        name="a driver whose plan is given up",
+        name="a driver whose plan is abandoned",
         world=planned,
         actors={"driver": ingest(1), "ops": abandon(1)},
-        errors=GIVEN_UP,
+        errors=ABANDONED,
         floor=200,
     ),
     Sketch(
-        name="a plan given up twice",
+        name="a plan abandoned twice",
         world=planned,
         actors={"one": abandon(1), "two": abandon(1)},
-        errors=GIVEN_UP,
+        errors=ABANDONED,
         floor=60,
     ),
     Sketch(
-        name="a driver whose topic was made again, and whose plan is given up",
-        world=read_of_another_topic,
+        name="a driver whose topic was recreated, and whose plan is abandoned",
+        world=landed_and_recreated,
         actors={"driver": ingest(1), "ops": abandon(1, discard=True)},
-        errors=GIVEN_UP | {"TopicRecreated"},
+        errors=ABANDONED | {"TopicRecreated"},
         floor=30,
     ),
     Sketch(
-        name="a zombie, and a run after its plan was given up",
+        name="a zombie, and a run after its plan was abandoned",
         world=planned,
         actors={"zombie": ingest(1), "ops": _then(abandon(1), run("run-2"))},
-        errors=GIVEN_UP,
+        errors=ABANDONED,
         floor=500,
     ),
 ]
-"""Plans that are given up, and those who still work on them."""
+"""Abandoned plans, and actors that still execute them."""
 
 HOSTILE_LOGS = [
     Sketch(
@@ -368,7 +363,7 @@ HOSTILE_LOGS = [
         name="retention",
         world=planned,
         actors={"driver": ingest(1), "kafka": delete()},
-        errors=PASSING | {"LostRange"},
+        errors=RETRYABLE | {"LostRange"},
         floor=40,
     ),
     Sketch(
@@ -393,38 +388,38 @@ HOSTILE_LOGS = [
         name="an engine that misses a record",
         world=with_a_lossy_engine,
         actors={"driver": ingest(1), "run": run("run-2")},
-        errors=PASSING | {"RecordsMissed"},
+        errors=RETRYABLE | {"RecordsMissed"},
         floor=2_000,
         faults=1,
     ),
     Sketch(
-        name="the topic is made again",
+        name="the topic is recreated",
         world=planned,
         actors={"driver": ingest(1), "kafka": recreate()},
-        errors=PASSING | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
+        errors=RETRYABLE | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
         floor=80,
     ),
 ]
-"""Kafka changes while a run is on its way."""
+"""Changes of Kafka during a run."""
 
 DECISIONS = [
     Sketch(
         name="a loss accepted twice",
-        world=lost,
+        world=with_a_lost_range,
         actors={"one": accept_loss(), "two": accept_loss()},
-        errors=PASSING | {"NothingToDo"},
+        errors=RETRYABLE | {"NothingToDo"},
         floor=30,
     ),
     Sketch(
         name="a loss accepted, and a run",
-        world=lost,
+        world=with_a_lost_range,
         actors={"ops": accept_loss(), "run": run("run-2")},
-        # Whoever accepts a loss and does not hear of it finds nothing left to accept.
-        errors=PASSING | {"LostRange", "NothingToDo"},
+        # If the answer was lost, the repetition has no loss to accept.
+        errors=RETRYABLE | {"LostRange", "NothingToDo"},
         floor=60,
     ),
 ]
-"""What a person decides while runs go on."""
+"""Decisions of an operator during runs."""
 
 REPLACEMENTS = [
     Sketch(
@@ -436,7 +431,7 @@ REPLACEMENTS = [
     Sketch(
         name="rows replaced, and a run",
         world=landed,
-        actors={"ops": replaced(), "run": run("run-2")},
+        actors={"ops": replace_first(), "run": run("run-2")},
         floor=1_000,
         faults=0,
         more_faults=2,
@@ -451,42 +446,42 @@ REPLACEMENTS = [
         name="rows replaced, and undone",
         world=replacing,
         actors={"driver": ingest(2), "ops": undo(2)},
-        errors=GIVEN_UP | {"PlanNotLanded"},
+        errors=ABANDONED | {"PlanNotLanded"},
         floor=300,
     ),
     Sketch(
-        name="a driver that replaces rows, and whose plan is given up",
+        name="a driver that replaces rows, and whose plan is abandoned",
         world=replacing,
         actors={"driver": ingest(2), "ops": abandon(2)},
-        errors=GIVEN_UP,
+        errors=ABANDONED,
         floor=200,
     ),
     Sketch(
         name="rows replaced, and RESTORE",
         world=replacing,
-        actors={"ops": _then(ingest(2), rewind()), "vandal": restore(1)},
+        actors={"ops": _then(ingest(2), rewind()), "external": restore(1)},
         errors=REPAIRED,
         floor=50,
     ),
     Sketch(
         name="rows replaced and undone, and RESTORE",
-        world=has_replaced,
-        actors={"ops": _then(undo(2), rewind()), "vandal": restore(1)},
+        world=replaced_world,
+        actors={"ops": _then(undo(2), rewind()), "external": restore(1)},
         errors=REPAIRED,
         floor=50,
     ),
     Sketch(
         name="rows replaced, and the control table is lost",
-        world=forgot_what_it_replaced,
+        world=replaced_without_control_table,
         actors={"one": rebuild(), "run": run("run-2")},
         errors=REPAIRED,
         floor=100,
     ),
     Sketch(
-        name="rows replaced, and the topic is made again",
+        name="rows replaced, and the topic is recreated",
         world=replacing,
         actors={"driver": ingest(2), "ops": abandon(2, discard=True), "kafka": recreate()},
-        errors=GIVEN_UP | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
+        errors=ABANDONED | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
         floor=100,
         faults=1,
         more_faults=2,
@@ -495,11 +490,11 @@ REPLACEMENTS = [
         name="rows replaced, and compaction",
         world=replacing,
         actors={"driver": ingest(2), "kafka": compact()},
-        errors=PASSING | {"RowsWouldBeLost"},
+        errors=RETRYABLE | {"RowsWouldBeLost"},
         floor=50,
     ),
 ]
-"""Rows that take the place of others, and who gets in between."""
+"""Replacements, and concurrent actors."""
 
 REPAIRS = [
     Sketch(
@@ -519,20 +514,20 @@ REPAIRS = [
         name="an undo and its plan's driver",
         world=planned,
         actors={"ops": undo(1), "driver": ingest(1)},
-        errors=GIVEN_UP | {"PlanNotLanded"},
+        errors=ABANDONED | {"PlanNotLanded"},
         floor=100,
     ),
     Sketch(
         name="an undo and RESTORE",
         world=landed,
-        actors={"ops": undo(1), "vandal": restore(1)},
+        actors={"ops": undo(1), "external": restore(1)},
         errors=REPAIRED,
         floor=20,
     ),
     Sketch(
         name="RESTORE and a driver",
         world=planned,
-        actors={"driver": ingest(1), "vandal": restore(0)},
+        actors={"driver": ingest(1), "external": restore(0)},
         errors=REPAIRED,
         floor=50,
     ),
@@ -555,21 +550,21 @@ REPAIRS = [
     ),
     Sketch(
         name="a rewind and a zombie",
-        world=restored_under_a_plan,
+        world=restored_with_open_plan,
         actors={"zombie": ingest(2), "ops": rewind()},
         errors=REPAIRED,
         floor=30,
     ),
     Sketch(
         name="RESTORE and a driver of a later plan",
-        world=landed_under_a_plan,
-        actors={"driver": ingest(2), "vandal": restore(0)},
+        world=landed_with_open_plan,
+        actors={"driver": ingest(2), "external": restore(0)},
         errors=REPAIRED,
         floor=50,
     ),
     Sketch(
         name="two rebuilds",
-        world=forgotten,
+        world=without_control_table,
         actors={"one": rebuild(), "two": rebuild()},
         errors=REPAIRED,
         floor=500,
@@ -578,7 +573,7 @@ REPAIRS = [
     ),
     Sketch(
         name="a rebuild and a run",
-        world=forgotten,
+        world=without_control_table,
         actors={"ops": rebuild(), "run": run("run-3")},
         errors=REPAIRED,
         floor=40,
@@ -591,7 +586,7 @@ REPAIRS = [
         floor=250,
     ),
 ]
-"""Tables that are not of one history any more, and putting that right."""
+"""Tables that differ, and their repairs."""
 
 THREE = [
     Sketch(
@@ -607,45 +602,45 @@ THREE = [
         floor=4_000,
     ),
     Sketch(
-        name="a driver, giving up, and a run",
+        name="a driver, abandon, and a run",
         world=planned,
         actors={"driver": ingest(1), "ops": abandon(1), "run": run("run-2")},
-        errors=GIVEN_UP,
+        errors=ABANDONED,
         floor=60_000,
     ),
     Sketch(
         name="two live drivers and a backfill's driver",
-        world=filling,
+        world=with_open_backfill,
         actors={"one": ingest(1), "two": ingest(1), "fill": ingest(2)},
         floor=30_000,
     ),
     Sketch(
-        name="a driver, giving up, and a topic made again",
+        name="a driver, abandon, and a recreated topic",
         world=planned,
         actors={"driver": ingest(1), "ops": abandon(1, discard=True), "kafka": recreate()},
-        errors=GIVEN_UP | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
+        errors=ABANDONED | {"TopicRecreated", "EndBehindCommitted", "OffsetsDeleted"},
         floor=500,
     ),
     Sketch(
         name="a driver, a rewind, and RESTORE",
         world=planned,
-        actors={"driver": ingest(1), "ops": rewind(), "vandal": restore(0)},
+        actors={"driver": ingest(1), "ops": rewind(), "external": restore(0)},
         errors=REPAIRED,
         floor=1_500,
     ),
     Sketch(
-        name="a driver, giving up, and a rebuild",
+        name="a driver, abandon, and a rebuild",
         world=planned,
-        actors={"driver": ingest(1), "ops": abandon(1), "mender": rebuild()},
+        actors={"driver": ingest(1), "ops": abandon(1), "repair": rebuild()},
         errors=REPAIRED,
         floor=4_000,
     ),
     Sketch(
         name="a backfill in two chunks, and a run",
-        world=begun_at_the_end,
+        world=started_at_the_end,
         actors={"run": run("run-1"), "fill": fill("ask-1", 1)},
         floor=500_000,
         faults=0,
     ),
 ]
-"""Three who meet, and two who take long."""
+"""Scenarios with three actors, and a long one with two."""

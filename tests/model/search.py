@@ -1,7 +1,7 @@
 """Exhaustive search over the interleavings of a few actors, with failures at every step.
 
-Breadth first, so that a counterexample is a shortest one. A state is the world and, for each actor,
-the answers it has got; an actor that ended or was killed has no state any more.
+The search is breadth first, so a counterexample is a shortest one. A state consists of the world
+and the answers of each actor; an actor that ended or was killed has no state.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tests.model.invariants import (
 from tests.model.world import World
 
 Operator: TypeAlias = Callable[[World], None]
-"""Runs what a scheduler and its operator run until nothing is left to do."""
+"""Works as a scheduler and its operator do until nothing is left to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A beginning, and who works on it at the same time.
+    """An initial world and the actors that act in it.
 
     Attributes:
-        name: For the report.
-        world: The beginning.
-        actors: What each does, by name.
-        operator: Who comes when all of them have ended.
+        name: Its name in the report.
+        world: The initial world.
+        actors: Programs by name.
+        operator: Works after all actors have ended.
         errors: Names of the errors that actors may end with; any other is a false alarm (I7).
-        faults: How many failures or kills a schedule may have.
-        environment: Actors that are not Tidemark and change the world; they have no failures.
+        faults: Maximum number of failures and kills of a schedule.
+        environment: Actors that are not Tidemark; they change the world and do not fail.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a search has seen.
+    """Counts of a search.
 
     Attributes:
         name: The scenario.
-        states: Different states visited; the invariants hold in each.
+        states: Different states; the invariants hold in each.
         worlds: Different worlds among them.
         schedules: Different maximal schedules through them.
-        ends: Different worlds that the actors left behind, each settled by the operator.
-        outcomes: How actors ended, over all schedules.
+        ends: Different worlds after the end of all actors, each settled by the operator.
+        outcomes: Ends of actors, over all schedules.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Report:
 
 
 class Violation(AssertionError):
-    """An invariant does not hold, and a shortest schedule that leads there."""
+    """A violated invariant, and a shortest schedule that leads to it."""
 
     def __init__(self, scenario: str, broken: str, trace: tuple[str, ...]) -> None:
         lines = "\n".join(f"  {number:>2}. {step}" for number, step in enumerate(trace, start=1))
@@ -85,21 +85,21 @@ class Violation(AssertionError):
         self.trace = trace
 
 
-_GONE = -1
-"""The history of an actor that ended or was killed."""
+_ENDED = -1
+"""History of an actor that ended or was killed."""
 
 _State: TypeAlias = tuple[int, tuple[int, ...], int]
-"""World, each actor's history, faults left; all by number."""
+"""Numbers of the world and of each actor's history, and the number of remaining faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What one actor has lived through.
+    """History of one actor.
 
     Attributes:
-        answers: What it has got.
+        answers: The answers that it has got.
         at: Its next call, or its end.
-        faults: Failures that its next call can have.
+        faults: Possible failures of its next call.
     """
 
     answers: tuple[Answer, ...]
@@ -112,10 +112,10 @@ class _Edge:
     """One step from a state.
 
     Attributes:
-        step: As a trace tells it.
-        after: Where it leads.
-        done: How the actor ended, if it ended with this step.
-        by_tidemark: Whether the rules for Tidemark's steps hold for it.
+        step: Its text in a trace.
+        after: The state after it.
+        done: The end of the actor, if it ended with this step.
+        by_tidemark: Whether the step is one of Tidemark's.
     """
 
     step: str
@@ -126,7 +126,7 @@ class _Edge:
 
 @dataclass
 class _Space:
-    """Worlds and histories by number, so that equal ones are one."""
+    """Worlds and histories by number; equal ones have one number."""
 
     scenario: Scenario
     worlds: list[World] = field(default_factory=list)
@@ -140,15 +140,13 @@ class _Space:
         self._programs = list(self.scenario.actors.values())
 
     def first(self) -> _State:
-        """Where the search begins."""
         world = self._world(self.scenario.world.fork())
-        histories = tuple(self._history(actor, _GONE, None) for actor in range(len(self.names)))
+        histories = tuple(self._history(actor, _ENDED, None) for actor in range(len(self.names)))
         return world, histories, self.scenario.faults
 
     def edges(self, state: _State) -> Iterator[_Edge]:
-        """Every step that can follow."""
         for actor, history in enumerate(state[1]):
-            if history != _GONE:
+            if history != _ENDED:
                 yield from self._steps_of(state, actor)
 
     def _steps_of(self, state: _State, actor: int) -> Iterator[_Edge]:
@@ -158,17 +156,17 @@ class _Space:
         call = history.at
         assert isinstance(call, Call)
         after, answer = self._perform(world, histories[actor], call)
-        told = f" -> {type(answer.error).__name__}" if answer.error else ""
-        yield self._step(state, actor, after, answer, f"{name}: {call.name}{told}")
+        outcome = f" -> {type(answer.error).__name__}" if answer.error else ""
+        yield self._step(state, actor, after, answer, f"{name}: {call.name}{outcome}")
         if not faults or name in self.scenario.environment:
             return
-        killed = (world, _with(histories, actor, _GONE), faults - 1)
+        killed = (world, _with(histories, actor, _ENDED), faults - 1)
         yield _Edge(f"{name}: killed before {call.name}", killed)
         for fault in history.faults:
             failed = (world, histories, faults - 1)
-            there = after if fault.took_effect and answer.error is None else world
+            new_world = after if fault.took_effect and answer.error is None else world
             step = f"{name}: {call.name} ({fault.name})"
-            yield self._step(failed, actor, there, Answer(error=fault.error), step)
+            yield self._step(failed, actor, new_world, Answer(error=fault.error), step)
 
     def _step(self, state: _State, actor: int, world: int, answer: Answer, step: str) -> _Edge:
         _, histories, faults = state
@@ -177,18 +175,18 @@ class _Space:
         at = self.histories[number].at
         by_tidemark = name not in self.scenario.environment
         if isinstance(at, Done):
-            after = (world, _with(histories, actor, _GONE), faults)
+            after = (world, _with(histories, actor, _ENDED), faults)
             return _Edge(f"{step}; {name} {at}", after, at, by_tidemark)
         return _Edge(step, (world, _with(histories, actor, number), faults), None, by_tidemark)
 
     def _perform(self, world: int, history: int, call: Call) -> tuple[int, Answer]:
-        known = self._performed.get((world, history))
-        if known is not None:
-            return known
-        here = self.worlds[world]
-        there = here if call.only_reads else here.fork()
-        answer = perform(there, call)
-        done = world if call.only_reads else self._world(there), answer
+        cached = self._performed.get((world, history))
+        if cached is not None:
+            return cached
+        old_world = self.worlds[world]
+        new_world = old_world if call.only_reads else old_world.fork()
+        answer = perform(new_world, call)
+        done = world if call.only_reads else self._world(new_world), answer
         self._performed[world, history] = done
         return done
 
@@ -231,16 +229,16 @@ class Search:
         first = self._space.first()
         self._came_from[first] = None
         self._check_world(first)
-        waiting = deque([first])
-        while waiting:
-            state = waiting.popleft()
+        pending = deque([first])
+        while pending:
+            state = pending.popleft()
             edges = list(self._space.edges(state))
             self._leads_to[state] = [edge.after for edge in edges]
             if not edges:
                 self._settle(state)
             for edge in edges:
                 if self._follow(state, edge):
-                    waiting.append(edge.after)
+                    pending.append(edge.after)
         return Report(
             name=self.scenario.name,
             states=len(self._came_from),
@@ -251,7 +249,7 @@ class Search:
         )
 
     def _follow(self, state: _State, edge: _Edge) -> bool:
-        """Check what a step did; whether it leads to where the search has not been."""
+        """Check a step; return whether it leads to a new state."""
         new = edge.after not in self._came_from
         if new:
             self._came_from[edge.after] = (state, edge.step)
@@ -277,10 +275,10 @@ class Search:
         try:
             check_world(self._space.worlds[state[0]])
         except InvariantViolated as broken:
-            raise self._violation(state, str(broken), "at the beginning") from None
+            raise self._violation(state, str(broken), "in the initial world") from None
 
     def _settle(self, state: _State) -> None:
-        """Let the operator finish what the actors left."""
+        """Let the operator finish the work that the actors left."""
         if state[0] in self._ends:
             return
         self._ends.add(state[0])
@@ -302,7 +300,7 @@ class Search:
         return Violation(self.scenario.name, broken, tuple(reversed(trace)))
 
     def _schedules(self, first: _State) -> int:
-        """Number of maximal paths; steps only ever go forward, so there is no cycle."""
+        """Return the number of maximal paths; the graph has no cycles."""
         ways: dict[_State, int] = {}
         stack = [first]
         while stack:

@@ -14,7 +14,7 @@ from tests.model.search import Report
 
 @dataclass(frozen=True)
 class Visited:
-    """Counts what a test has visited, as properties of its report: a worker hands those over.
+    """Records counts of a test as properties of its report, which a worker passes on.
 
     Attributes:
         record: Adds a named value to the report of the test.
@@ -23,11 +23,10 @@ class Visited:
     record: Callable[[str, object], None]
 
     def search(self, report: Report) -> None:
-        """Count a search that found no violation."""
         self.record(_SEARCH, (str(report), report.states))
 
     def histories(self, histories: int, steps: int) -> None:
-        """Count random histories that were checked and had no violation, and their steps."""
+        """Record random histories without a violation, and their steps."""
         self.record(_HISTORIES, (histories, steps))
 
 
@@ -37,22 +36,23 @@ _HISTORIES = "random histories"
 
 @pytest.fixture
 def visited(record_property: Callable[[str, object], None]) -> Visited:
-    """Counts what was visited, for the summary."""
     return Visited(record_property)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each search, and one for the random histories."""
+    """Print one line for each search, and one for the random histories."""
     passed = [r for r in terminalreporter.stats.get("passed", ()) if r.when == "call"]
-    seen: list[tuple[str, Any]] = sorted(chain.from_iterable(r.user_properties for r in passed))
-    searches = [value for name, value in seen if name == _SEARCH]
+    properties: list[tuple[str, Any]] = sorted(
+        chain.from_iterable(r.user_properties for r in passed)
+    )
+    searches = [value for name, value in properties if name == _SEARCH]
     if searches:
         terminalreporter.section("model checking")
         for report, _ in searches:
             terminalreporter.write_line(report)
         states = sum(states for _, states in searches)
         terminalreporter.write_line(f"{len(searches)} searches, {states:,} states, no violation")
-    histories = [value for name, value in seen if name == _HISTORIES]
+    histories = [value for name, value in properties if name == _HISTORIES]
     if histories:
-        tried, steps = (sum(numbers) for numbers in zip(*histories, strict=True))
-        terminalreporter.write_line(f"{tried:,} random histories of {steps:,} steps, no violation")
+        count, steps = (sum(numbers) for numbers in zip(*histories, strict=True))
+        terminalreporter.write_line(f"{count:,} random histories of {steps:,} steps, no violation")

@@ -1,4 +1,4 @@
-"""What the searches found in the services, each as a short history that shows it."""
+"""Tests of bugs that the searches found, each as a short history."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tidemark.core.plan import Plan
 from tidemark.repair.errors import PlanLanded
 
 
-def test_i1_a_driver_that_commits_before_the_fence_has_landed_its_plan() -> None:
-    """Between the look and the fence: the plan is landed and must not be recorded as given up."""
+def test_i1_a_plan_committed_just_before_its_fence_is_not_abandoned() -> None:
+    """The plan must not be recorded as abandoned."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)
     pipeline.planner.plan("run-1")
@@ -36,15 +36,14 @@ def test_i1_a_driver_that_commits_before_the_fence_has_landed_its_plan() -> None
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_i7_a_run_that_was_overtaken_is_no_lost_control_table() -> None:
-    """LedgerBehindTable is for a control table that lost events; nobody lost any here."""
+def test_i7_an_overtaken_run_raises_no_ledger_behind_table() -> None:
     pipeline = make_overtaken()
     pipeline.run("late")
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_i7_a_restore_under_a_driver_is_noticed() -> None:
-    """It took the first plan's rows out while the second was read: some step must say so."""
+def test_i7_a_restore_during_an_execution_is_detected() -> None:
+    """It removed the rows of the first plan while the second was read."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)
     pipeline.run("run-1")
@@ -62,23 +61,22 @@ def test_i7_a_restore_under_a_driver_is_noticed() -> None:
         pipeline.planner.plan("run-3")
 
 
-def test_a_truncated_control_table_can_be_rebuilt_although_the_topic_was_made_again() -> None:
-    """Every command answers ControlTruncated, and the only one that mends it TopicRecreated."""
+def test_a_truncated_control_table_can_be_rebuilt_after_the_topic_was_recreated() -> None:
+    """Every command raised ControlTruncated, and the rebuild raised TopicRecreated."""
     pipeline = MemoryPipeline(partitions=1)
     pipeline.produce(0, 2)
     pipeline.run("run-1")
     pipeline.kafka.create("events", 1, "id-2")
     pipeline.control.restore("events", pipeline.ledger.event_number - 1)
     pipeline.repair.rebuild("ops", "the control table was restored")
-    pipeline.decisions.new_incarnation("ops", "made again")
+    pipeline.decisions.new_incarnation("ops", "recreated")
     pipeline.produce(0, 1)
     pipeline.run("run-2")
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1), ("id-2", 0, 0)]
 
 
 @pytest.mark.parametrize("writer", [run("run-2"), abandon(2)], ids=["run", "abandon"])
-def test_i7_events_missing_in_the_middle_of_the_control_table_are_noticed(writer: Program) -> None:
-    """What was recorded in them must not be forgotten, and no error be without a name."""
+def test_i7_events_lost_before_an_append_are_detected(writer: Program) -> None:
     world = make_world((2,))
     world.pipeline.run("run-1")
     world.kafka.produce("events", 0, 1)
@@ -93,22 +91,22 @@ def test_i7_events_missing_in_the_middle_of_the_control_table_are_noticed(writer
 
 
 @dataclass
-class _Meanwhile(MemoryTable):
-    """Something happens just before the next look for a plan."""
+class _TableWithConcurrentAction(MemoryTable):
+    """Table that calls `action` once, just before the next lookup of a plan."""
 
-    meanwhile: Callable[[], None] | None = None
+    action: Callable[[], None] | None = None
 
     def find_landing(self, plan: Plan) -> Landing | None:
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
+        action, self.action = self.action, None
+        if action is not None:
+            action()
         return super().find_landing(plan)
 
 
 def test_i1_rows_of_a_recorded_landing_are_never_discarded() -> None:
-    """The driver was slow, not dead; then the topic was made again, and these rows are all."""
+    """The driver was slow, and the topic was recreated after its record."""
     pipeline = MemoryPipeline(partitions=1)
-    table = _Meanwhile(kafka=pipeline.kafka)
+    table = _TableWithConcurrentAction(kafka=pipeline.kafka)
     pipeline.table = table
     pipeline.produce(0, 2)
     pipeline.planner.plan("run-1")
@@ -118,36 +116,36 @@ def test_i1_rows_of_a_recorded_landing_are_never_discarded() -> None:
         pipeline.kafka.create("events", 1, "id-2")
 
     table.land(pipeline.ledger.plans[1].plan)
-    table.meanwhile = record_and_recreate
+    table.action = record_and_recreate
     with contextlib.suppress(TidemarkError):
         pipeline.abandon.abandon(1, "ops", "it hangs", discard=True)
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1)]
 
 
 @dataclass
-class _BeforeFence(MemoryTable):
-    """Something happens just before old chains are fenced off."""
+class _TableWithActionBeforeFence(MemoryTable):
+    """Table that calls `action` just before it fences chains."""
 
-    meanwhile: Callable[[], object] = lambda: None
+    action: Callable[[], object] = lambda: None
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        self.meanwhile()
+        self.action()
         return super().fence_chains(pipeline, app_ids)
 
 
-def test_i7_events_that_are_lost_under_a_repair_are_noticed() -> None:
-    """The new epoch made up for what it had read, and hid what was lost since."""
+def test_i7_events_lost_during_a_repair_are_detected() -> None:
+    """The new epoch accounts only for the missing events that the repair has read."""
     pipeline = MemoryPipeline(partitions=1)
-    table = _BeforeFence(kafka=pipeline.kafka)
+    table = _TableWithActionBeforeFence(kafka=pipeline.kafka)
     pipeline.table = table
     pipeline.produce(0, 2)
     pipeline.run("run-1")
     pipeline.produce(0, 2)
     pipeline.run("run-2")
     table.restore(1)
-    table.meanwhile = lambda: pipeline.control.restore("events", 0)
+    table.action = lambda: pipeline.control.restore("events", 0)
     pipeline.repair.rebuild("ops", "restored")
-    table.meanwhile = lambda: None
+    table.action = lambda: None
     with pytest.raises(ControlTruncated):
         pipeline.run("run-3")
     pipeline.repair.rebuild("ops", "the control table was restored")
@@ -155,8 +153,8 @@ def test_i7_events_that_are_lost_under_a_repair_are_noticed() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_i7_rows_that_a_restore_brings_back_replace_the_gaps_recorded_since() -> None:
-    """The record was compacted away while its row was out of the table; a row says more."""
+def test_i7_a_rebuild_replaces_recorded_gaps_by_restored_rows() -> None:
+    """Compaction removed the record while its row was not in the table."""
     pipeline = MemoryPipeline(partitions=1)
     pipeline.produce(0, 1)
     pipeline.run("run-1")

@@ -1,4 +1,4 @@
-"""A search that could not fail would prove nothing: each rule left out is found, with a trace."""
+"""Tests that a search finds each removed rule, with a trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.planted import (
     NoConfirm,
     NoFence,
     NoTransactions,
-    NoUndoBegun,
+    NoUndoStarted,
     planted,
     without_evidence,
     without_stable_offset,
@@ -22,12 +22,12 @@ from tests.model.planted import (
 )
 from tests.model.programs import abandon, ingest, plan, rewind, run, undo
 from tests.model.scenarios import (
-    GIVEN_UP,
-    PASSING,
+    ABANDONED,
     REPAIRED,
+    RETRYABLE,
     Sketch,
     landed,
-    landed_under_a_plan,
+    landed_with_open_plan,
     new,
     planned,
     recreate,
@@ -40,63 +40,54 @@ from tests.model.world import World
 
 
 def search(
-    world: World,
-    actors: Mapping[str, Program],
-    errors: frozenset[str] = PASSING,
-    faults: int = 0,
+    world: World, actors: Mapping[str, Program], errors: frozenset[str] = RETRYABLE, faults: int = 0
 ) -> Violation:
-    """The violation that a search finds."""
     sketch = Sketch(
         name="planted", world=lambda: world, actors=dict(actors), errors=errors, floor=0
     )
-    with pytest.raises(Violation) as found:
+    with pytest.raises(Violation) as violation:
         Search(sketch.with_faults(faults)).run()
-    return found.value
+    return violation.value
 
 
-def test_a_sink_without_the_transaction_options() -> None:
-    """Two drivers of one plan both write."""
-    found = search(planted(planned(), NoTransactions), {"one": ingest(1), "two": ingest(1)})
-    assert found.broken.startswith("I1")
-    commits = [step for step in found.trace if step.endswith("table.finish")]
+def test_a_search_finds_missing_transactions() -> None:
+    violation = search(planted(planned(), NoTransactions), {"one": ingest(1), "two": ingest(1)})
+    assert violation.broken.startswith("I1")
+    commits = [step for step in violation.trace if step.endswith("table.finish")]
     assert sorted(commits) == ["one: table.finish", "two: table.finish"]
 
 
-def test_a_control_table_without_compare_and_set() -> None:
-    """Two planners both win."""
-    found = search(planted(new(), NoCompareAndSet), {"one": plan("a"), "two": plan("b")})
-    assert found.broken.startswith("I4")
-    assert sum(step.split(";")[0].endswith("control.append") for step in found.trace) == 2
+def test_a_search_finds_a_missing_compare_and_set() -> None:
+    violation = search(planted(new(), NoCompareAndSet), {"one": plan("a"), "two": plan("b")})
+    assert violation.broken.startswith("I4")
+    assert sum(step.split(";")[0].endswith("control.append") for step in violation.trace) == 2
 
 
-def test_a_driver_that_does_not_confirm() -> None:
-    """A stale transaction that was skipped with success counts as landed."""
+def test_a_search_finds_a_missing_confirmation() -> None:
+    """A skipped commit with a stale transaction counts as landed."""
     world = planted(planned(), NoConfirm)
-    found = search(world, {"driver": ingest(1), "ops": abandon(1)}, GIVEN_UP)
-    assert found.broken.startswith(("I1", "I3", "I5"))
+    violation = search(world, {"driver": ingest(1), "ops": abandon(1)}, ABANDONED)
+    assert violation.broken.startswith(("I1", "I3", "I5"))
 
 
-def test_an_undo_that_does_not_say_so_first() -> None:
-    """Rows that the ledger counts on are gone, and nobody reads them again."""
-    found = search(planted(landed(), NoUndoBegun), {"ops": undo(1)})
-    assert found.broken.startswith("I1")
-    assert found.trace[-1].endswith("table.remove_rows")
+def test_a_search_finds_an_undo_that_does_not_record_its_start() -> None:
+    violation = search(planted(landed(), NoUndoStarted), {"ops": undo(1)})
+    assert violation.broken.startswith("I1")
+    assert violation.trace[-1].endswith("table.remove_rows")
 
 
-def test_giving_up_without_a_fence() -> None:
-    """The zombie lands after its offsets were returned."""
+def test_a_search_finds_an_abandon_without_a_fence() -> None:
     world = planted(planned(), NoFence)
-    errors = GIVEN_UP | {"TableBehindLedger"}
-    found = search(world, {"driver": ingest(1), "ops": abandon(1)}, errors)
-    assert found.broken.startswith("I5")
+    errors = ABANDONED | {"TableBehindLedger"}
+    violation = search(world, {"driver": ingest(1), "ops": abandon(1)}, errors)
+    assert violation.broken.startswith("I5")
 
 
-def test_a_repair_without_a_fence() -> None:
-    """A driver of the old epoch lands after the look, or nothing runs any more."""
-    world = planted(landed_under_a_plan(), NoChainFence)
-    actors = {"zombie": ingest(2), "ops": rewind(), "vandal": restore(0)}
-    found = search(world, actors, REPAIRED)
-    assert found.broken.startswith(("I1", "I5", "not at rest"))
+def test_a_search_finds_a_repair_without_a_fence() -> None:
+    world = planted(landed_with_open_plan(), NoChainFence)
+    actors = {"zombie": ingest(2), "ops": rewind(), "external": restore(0)}
+    violation = search(world, actors, REPAIRED)
+    assert violation.broken.startswith(("I1", "I5", "not settled"))
 
 
 @pytest.mark.parametrize(
@@ -122,23 +113,20 @@ def test_a_repair_without_a_fence() -> None:
         ),
     ],
 )
-def test_services_without(
+def test_a_search_finds_a_missing_rule_of_the_services(
     beginning: Callable[[], World], actors: Mapping[str, Program], invariant: str
 ) -> None:
-    """A rule of the services is left out."""
-    errors = PASSING | {"TopicRecreated", "EndBehindCommitted", "RecordsMissed"}
-    found = search(beginning(), actors, errors)
-    assert found.broken.startswith(invariant), found
+    errors = RETRYABLE | {"TopicRecreated", "EndBehindCommitted", "RecordsMissed"}
+    violation = search(beginning(), actors, errors)
+    assert violation.broken.startswith(invariant), violation
 
 
-def test_a_false_alarm_is_found() -> None:
-    """An error that the scenario has no reason for is a violation, too."""
-    found = search(planned(), {"driver": ingest(1), "ops": abandon(1)}, PASSING)
-    assert found.broken.startswith("I7")
+def test_a_search_finds_an_unexpected_error() -> None:
+    violation = search(planned(), {"driver": ingest(1), "ops": abandon(1)}, RETRYABLE)
+    assert violation.broken.startswith("I7")
 
 
-def test_an_operator_who_cannot_finish_is_found() -> None:
-    """The end state of every schedule is brought to rest, or the search fails."""
+def test_a_search_finds_an_operator_that_does_not_finish() -> None:
     scenario = Sketch(name="planted", world=new, actors={"run": run("run-1")}, floor=0).with_faults(
         1
     )
@@ -146,8 +134,7 @@ def test_an_operator_who_cannot_finish_is_found() -> None:
         Search(replace(scenario, operator=lambda _world: None)).run()
 
 
-def test_a_counterexample_reads_as_a_schedule() -> None:
-    """One line for each step: who, which port, which method."""
-    found = search(planted(planned(), NoTransactions), {"one": ingest(1), "two": ingest(1)})
-    assert str(found).splitlines()[0].startswith("planted, 0 faults: I1: rows that are in the")
-    assert str(found).splitlines()[1] == "   1. one: control.plan_record"
+def test_a_counterexample_has_one_line_for_each_step() -> None:
+    violation = search(planted(planned(), NoTransactions), {"one": ingest(1), "two": ingest(1)})
+    assert str(violation).splitlines()[0].startswith("planted, 0 faults: I1: rows that are in the")
+    assert str(violation).splitlines()[1] == "   1. one: control.plan_record"

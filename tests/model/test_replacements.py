@@ -1,7 +1,7 @@
-"""Whole operations in any order, replacements among them: after each the ledger is the table.
+"""Random sequences of whole operations; after each the ledger equals the table.
 
-The state machine interleaves single steps and rarely comes to a RESTORE over a replacement that was
-undone. Here each operation ends before the next begins, and each trouble is repaired at once.
+The state machine interleaves single steps and rarely reaches a RESTORE over an undone replacement.
+Here, each operation ends before the next one starts, and each damage is repaired at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidemark.repair.errors import NothingToDo
 
 @dataclass
 class Operations:
-    """What a person and a scheduler do to one pipeline of one partition.
+    """Operations of an operator and a scheduler on a pipeline of one partition.
 
     Attributes:
-        chance: Decides.
+        chance: Chooses operations.
         pipeline: The pipeline.
-        backup: Rows and newest event numbers of the control table, once somebody has kept them.
-        done: For a failure's message.
+        backup: Rows and newest event numbers of a backup of the control table; None without one.
+        done: Names of operations, for the message of a failure.
     """
 
     chance: Random
@@ -42,16 +42,14 @@ class Operations:
         self.pipeline.run("first")
 
     def run(self) -> None:
-        """Records arrive and a run lands them."""
         self.pipeline.produce(0, 2)
         self.pipeline.run(f"run-{len(self.done)}")
 
     def replace(self) -> None:
-        """Some offsets are landed again."""
         self._plan_again(land=True)
 
     def plan_again(self) -> None:
-        """And nobody lands the plan."""
+        """Plan a replacement without landing it."""
         self._plan_again(land=False)
 
     def _plan_again(self, *, land: bool) -> None:
@@ -64,33 +62,27 @@ class Operations:
             self.pipeline.ingest.execute(plan.sequence)
 
     def undo(self) -> None:
-        """Some plan is taken out."""
         plans = [n for n, record in self.pipeline.ledger.plans.items() if record.held_now]
         if plans:
             self.pipeline.undo.undo(self.chance.choice(plans), "ops", "a test")
 
     def abandon(self) -> None:
-        """What is open is given up."""
         for record in self.pipeline.ledger.open_plans():
             self.pipeline.abandon.abandon(record.plan.sequence, "ops", "a test")
 
     def restore(self) -> None:
-        """The data table is restored to some version."""
         self.pipeline.table.restore(self.chance.randrange(1, len(self.pipeline.table.commits) + 1))
         self._rebuild()
 
     def lose_control(self) -> None:
-        """The control table is gone."""
         self.pipeline.control.rows, self.pipeline.control.newest = [], {}
         self._rebuild()
 
-    def keep_control(self) -> None:
-        """Somebody makes a backup."""
+    def back_up_control(self) -> None:
         control = self.pipeline.control
         self.backup = (list(control.rows), dict(control.newest))
 
-    def bring_control_back(self) -> None:
-        """It takes the table's place."""
+    def restore_control(self) -> None:
         if self.backup:
             rows, newest = self.backup
             self.pipeline.control.rows, self.pipeline.control.newest = list(rows), dict(newest)
@@ -103,7 +95,7 @@ class Operations:
             self.done.append("nothing to repair")
 
     def one(self, names: tuple[str, ...]) -> None:
-        """Something happens; what may be refused now is refused."""
+        """Perform a random operation, which may be refused."""
         name = self.chance.choice(names)
         self.done.append(name)
         operation: Callable[[], None] = getattr(self, name)
@@ -113,11 +105,11 @@ class Operations:
             self.done.append("refused")
 
     def check(self) -> None:
-        """The ledger, whole and as a summary, holds what the table holds."""
+        """Check that the ledger and its summary equal the table."""
         ledger, summary = self.pipeline.ledger, self.pipeline.control.summary("events")
         assert (summary.landed, summary.pending) == (ledger.landed, ledger.pending), self.done
         assert summary.records == ledger.records, self.done
-        told = {
+        recorded = {
             (record.plan.topic_id, partition, offset, number)
             for number, record in ledger.plans.items()
             if record.held_now
@@ -126,15 +118,15 @@ class Operations:
             for offset in range(span.start, span.end)
         }
         rows: list[MemoryRow] = self.pipeline.table.rows
-        assert (len(rows), set(rows)) == (len(told), told), self.done
+        assert (len(rows), set(rows)) == (len(recorded), recorded), self.done
 
-    def come_to_rest(self) -> None:
-        """All of the log is in the table, once."""
+    def settle(self) -> None:
+        """Land everything, and check that each record is in the table once."""
         for record in self.pipeline.ledger.open_plans():
             try:
                 self.pipeline.ingest.execute(record.plan.sequence)
             except PlanFenced:
-                # The control table has forgotten that it was given up.
+                # The control table has lost the event that abandoned the plan.
                 self.abandon()
         self.pipeline.run("last")
         self.check()
@@ -143,40 +135,37 @@ class Operations:
 
 
 DAILY = ("run", "replace", "replace", "plan_again", "undo", "abandon")
-"""What an operator does day by day."""
+"""Operations without damage."""
 
 
 @pytest.mark.parametrize(
     "trouble",
-    [(), ("restore",), ("lose_control",), ("keep_control", "bring_control_back")],
+    [(), ("restore",), ("lose_control",), ("back_up_control", "restore_control")],
     ids=["none", "RESTORE", "lost control table", "control table from a backup"],
 )
 @pytest.mark.parametrize(
     "histories", [60, pytest.param(2_000, marks=pytest.mark.faults)], ids=["few", "many"]
 )
-def test_the_ledger_is_the_table(trouble: tuple[str, ...], histories: int) -> None:
-    """Whatever was replaced, taken out, restored and repaired in between."""
+def test_ledger_equals_table_after_operations(trouble: tuple[str, ...], histories: int) -> None:
     for seed in range(histories):
         check_history(seed, trouble)
 
 
 @pytest.mark.parametrize(
-    ("seed", "trouble"), [(70, ("restore",)), (543, ("keep_control", "bring_control_back"))]
+    ("seed", "trouble"), [(70, ("restore",)), (543, ("back_up_control", "restore_control"))]
 )
-def test_a_plan_that_is_gone_for_two_reasons_is_rewound_once(
-    seed: int, trouble: tuple[str, ...]
-) -> None:
-    """It found gaps only and lost its rows: two equal events would be taken for doubled ones."""
+def test_a_plan_removed_twice_is_rewound_once(seed: int, trouble: tuple[str, ...]) -> None:
+    """Two equal events would count as duplicates."""
     check_history(seed, trouble)
 
 
 def check_history(seed: int, trouble: tuple[str, ...]) -> None:
-    """Nine random operations, each followed by a comparison of the ledger and the table."""
+    """Perform nine random operations, and compare the ledger with the table after each."""
     operations = Operations(Random(seed))
     try:
         for _ in range(9):
             operations.one((*DAILY, *trouble))
             operations.check()
-        operations.come_to_rest()
+        operations.settle()
     except TidemarkError as error:
         raise AssertionError(f"seed {seed}: {operations.done}") from error

@@ -21,7 +21,7 @@ TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPLACEMENTS + REPAIRS
 
 
 def search(sketch: Sketch, faults: int, visited: Visited) -> Report:
-    """Visit every state of a scenario; the floor holds from its own number of faults on."""
+    """Visit every state of a scenario; the number of states must reach the floor."""
     report = Search(sketch.with_faults(faults)).run()
     visited.search(report)
     assert report.states >= sketch.floor
@@ -30,21 +30,18 @@ def search(sketch: Sketch, faults: int, visited: Visited) -> Report:
 
 
 @pytest.mark.parametrize("sketch", TWO, ids=lambda sketch: sketch.name)
-def test_two_actors(sketch: Sketch, visited: Visited) -> None:
-    """I1-I7 hold in every state, and the operator brings every end to rest."""
+def test_invariants_hold_for_two_actors(sketch: Sketch, visited: Visited) -> None:
     report = search(sketch, sketch.faults, visited)
     assert report.ends > 0
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("sketch", TWO, ids=lambda sketch: sketch.name)
-def test_two_actors_and_more_faults(sketch: Sketch, visited: Visited) -> None:
-    """I1-I7 hold in every state, and the operator brings every end to rest."""
+def test_invariants_hold_for_two_actors_and_more_faults(sketch: Sketch, visited: Visited) -> None:
     search(sketch, sketch.more_faults, visited)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("sketch", THREE, ids=lambda sketch: sketch.name)
-def test_three_actors(sketch: Sketch, visited: Visited) -> None:
-    """I1-I7 hold in every state, and the operator brings every end to rest."""
+def test_invariants_hold_for_three_actors(sketch: Sketch, visited: Visited) -> None:
     search(sketch, sketch.faults, visited)

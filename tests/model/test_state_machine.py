@@ -1,4 +1,4 @@
-"""Random histories of one pipeline: I1-I7 after every step, and every one comes to rest."""
+"""Random histories of one pipeline: I1-I7 hold after every step, and each can be settled."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ _SETTINGS = settings(
 )
 
 
-def check(wanted: settings, change: Callable[[World], World], chosen: int | None) -> Counter[str]:
-    """Run histories over changed worlds; count them and the steps of Tidemark in them."""
-    seen: Counter[str] = Counter()
+def check(
+    options: settings, change: Callable[[World], World], seed_number: int | None
+) -> Counter[str]:
+    """Run histories over changed worlds; count them and Tidemark's steps in them."""
+    counts: Counter[str] = Counter()
 
     class Counted(History):
         def __init__(self) -> None:
@@ -38,63 +40,59 @@ def check(wanted: settings, change: Callable[[World], World], chosen: int | None
 
         def teardown(self) -> None:
             super().teardown()
-            seen.update(histories=1, steps=self.steps)
+            counts.update(histories=1, steps=self.steps)
 
-    if chosen is not None:
-        seed(chosen)(Counted)
-    run_state_machine_as_test(Counted, settings=wanted)
-    return seen
+    if seed_number is not None:
+        seed(seed_number)(Counted)
+    run_state_machine_as_test(Counted, settings=options)
+    return counts
 
 
-def as_it_is(world: World) -> World:
-    """Without a bug."""
+def unchanged(world: World) -> World:
     return world
 
 
-def test_random_histories(visited: Visited) -> None:
-    """The same ones each time."""
-    wanted = settings(_SETTINGS, max_examples=75, derandomize=True)
-    seen = check(wanted, as_it_is, None)
-    visited.histories(seen["histories"], seen["steps"])
-    assert seen["histories"] >= 50
-    assert seen["steps"] >= 300
+def test_invariants_hold_in_fixed_random_histories(visited: Visited) -> None:
+    options = settings(_SETTINGS, max_examples=75, derandomize=True)
+    counts = check(options, unchanged, None)
+    visited.histories(counts["histories"], counts["steps"])
+    assert counts["histories"] >= 50
+    assert counts["steps"] >= 300
 
 
 @pytest.mark.faults
-def test_many_random_histories(visited: Visited) -> None:
-    """Other ones each time; the seed is printed, and repeats them."""
-    chosen = random.SystemRandom().randrange(2**32)
-    print(f"seed {chosen}")
-    wanted = settings(_SETTINGS, max_examples=2_000, stateful_step_count=60)
-    seen = check(wanted, as_it_is, chosen)
-    visited.histories(seen["histories"], seen["steps"])
-    assert seen["steps"] >= 20_000
+def test_invariants_hold_in_many_random_histories(visited: Visited) -> None:
+    """Each run uses another seed and prints it."""
+    seed_number = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed_number}")
+    options = settings(_SETTINGS, max_examples=2_000, stateful_step_count=60)
+    counts = check(options, unchanged, seed_number)
+    visited.histories(counts["histories"], counts["steps"])
+    assert counts["steps"] >= 20_000
 
 
-def test_a_history_finds_a_rule_that_is_left_out() -> None:
-    """A machine that could not fail would prove nothing: a zombie of a sink without the rule."""
+def test_a_history_finds_missing_transactions() -> None:
     history = History()
     history.world = planted(history.world, NoTransactions)
-    history.start(kind="plan", asked=0, which=0)
-    history.wake(which=0, calls=None)
-    history.fall_asleep_before_the_commit()
-    history.run_undisturbed(asked=1)
+    history.start(kind="plan", requester=0, which=0)
+    history.resume(which=0, calls=None)
+    history.pause_before_the_commit()
+    history.run_undisturbed(requester=1)
     with pytest.raises(InvariantViolated, match=r"^I1"):
-        history.wake(which=0, calls=None)
+        history.resume(which=0, calls=None)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("bug", [NoTransactions, NoCompareAndSet])
-def test_random_histories_find_a_rule_that_is_left_out(
+def test_random_histories_find_a_missing_rule(
     bug: type[NoTransactions] | type[NoCompareAndSet],
 ) -> None:
-    """Nobody tells the machine where to look: it takes about a thousand histories.
+    """This takes about a thousand histories, and other ones after other tests.
 
-    Hypothesis chooses others after other tests, so there is no telling which one it is. The product
-    may notice before the invariants do that a range has more rows than offsets.
+    The product may detect more rows than offsets before the invariants do.
     """
-    wanted = settings(
+    options = settings(
         _SETTINGS, max_examples=20_000, derandomize=True, phases=[Phase.generate], print_blob=False
     )
     with pytest.raises((InvariantViolated, OverfullRange)):
-        check(wanted, lambda world: planted(world, bug), None)
+        check(options, lambda world: planted(world, bug), None)

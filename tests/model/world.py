@@ -1,4 +1,4 @@
-"""The world of the model: in-memory adapters, and a record of what is true that they do not see."""
+"""The world of the model: in-memory adapters, and the truth about every offset."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _T = TypeVar("_T")
 
 
 class Fate(StrEnum):
-    """What an offset is, for whoever knows everything."""
+    """State of an offset."""
 
     RECORD = "record"
-    """A record that a reader sees, or saw until retention took it."""
+    """A readable record, or one that retention deleted."""
     OPEN = "open"
-    """A record of a transaction that nobody knows the end of yet."""
-    HOLE = "gap"
-    """Nothing: a marker, or a record of an aborted transaction."""
+    """A record of an open transaction."""
+    GAP = "gap"
+    """A marker, or a record of an aborted transaction."""
     COMPACTED = "compacted"
-    """A record once; who comes late sees nothing."""
+    """A record that compaction removed."""
 
 
 @dataclass
 class Truth:
-    """One partition of one incarnation of the topic, told by what was done to it.
+    """One partition of one incarnation of the topic.
 
     Attributes:
-        fates: What each offset is, from offset 0.
-        low: Offsets below it are deleted.
+        fates: State of each offset, from offset 0.
+        low: The low watermark.
         open: Offsets of each open transaction.
     """
 
@@ -54,46 +54,41 @@ class Truth:
 
     @property
     def stable(self) -> int:
-        """Last stable offset."""
         return min((o for some in self.open.values() for o in some), default=len(self.fates))
 
 
 @dataclass
 class ModelKafka(MemoryKafka):
-    """Kafka with transactions, compaction and retention; keeps the truth beside the logs.
+    """Kafka with transactions, compaction and retention, and the truth about its logs.
 
     Attributes:
-        truth: By topic id and partition.
+        truth: Partitions by topic id and number.
     """
 
     truth: dict[tuple[str, int], Truth] = field(default_factory=dict)
 
     def create(self, topic: str, partitions: int, topic_id: str) -> None:
-        """As `MemoryKafka.create`."""
         super().create(topic, partitions, topic_id)
         for number in range(partitions):
             self.truth[topic_id, number] = Truth()
 
     def add_partition(self, topic: str) -> None:
-        """One more partition."""
         number = len(self.topics[topic])
         self.topics[topic][number] = MemoryPartition()
         self.truth[self.topic_ids[topic], number] = Truth()
 
     def produce(self, topic: str, partition: int, count: int, timestamp_ms: int = 0) -> None:
-        """As `MemoryKafka.produce`."""
         super().produce(topic, partition, count, timestamp_ms)
         self._of(topic, partition).fates += [Fate.RECORD] * count
         self._settle(topic, partition)
 
     def add_gaps(self, topic: str, partition: int, count: int) -> None:
-        """As `MemoryKafka.add_gaps`."""
         super().add_gaps(topic, partition, count)
-        self._of(topic, partition).fates += [Fate.HOLE] * count
+        self._of(topic, partition).fates += [Fate.GAP] * count
         self._settle(topic, partition)
 
     def produce_in_transaction(self, topic: str, partition: int, name: str, count: int) -> None:
-        """Append records of a transaction, which begins with the first."""
+        """Append records of a transaction; the first one starts it."""
         truth = self._of(topic, partition)
         begin = len(truth.fates)
         truth.open.setdefault(name, []).extend(range(begin, begin + count))
@@ -102,25 +97,24 @@ class ModelKafka(MemoryKafka):
         self._settle(topic, partition)
 
     def end_transaction(self, topic: str, partition: int, name: str, commit: bool) -> None:
-        """Write the marker: its records are records now, or gaps."""
+        """Append the marker, and make the records visible or gaps."""
         truth = self._of(topic, partition)
         log = self.topics[topic][partition]
         for offset in truth.open.pop(name):
-            truth.fates[offset] = Fate.RECORD if commit else Fate.HOLE
+            truth.fates[offset] = Fate.RECORD if commit else Fate.GAP
             if commit:
                 log.records[offset] = 0
         log.records = dict(sorted(log.records.items()))
-        truth.fates.append(Fate.HOLE)
+        truth.fates.append(Fate.GAP)
         log.end += 1
         self._settle(topic, partition)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """As `MemoryKafka.delete_records`."""
         super().delete_records(topic, partition, before)
         self._of(topic, partition).low = before
 
     def compact(self, topic: str, partition: int, offset: int) -> None:
-        """Take one record away, as compaction does with old values of a key."""
+        """Remove one record, as compaction does with old values of a key."""
         self.topics[topic][partition].records.pop(offset, None)
         truth = self._of(topic, partition)
         if truth.fates[offset] is Fate.RECORD:
@@ -136,11 +130,11 @@ class ModelKafka(MemoryKafka):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What the engine read of a plan.
+    """Records of a plan that the engine read.
 
     Attributes:
-        topic_id: The incarnation that it really read.
-        rows: As they will be in the table: they claim the plan's incarnation.
+        topic_id: The incarnation that it read.
+        rows: The rows of the table, with the plan's incarnation.
     """
 
     topic_id: str
@@ -148,12 +142,12 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FenceBegun:
-    """A fence of whole chains, on its way.
+class StartedFence:
+    """A started fence of whole chains.
 
     Attributes:
         version: The version that it starts from.
-        app_ids: What is left to fence.
+        app_ids: The chains to fence.
     """
 
     version: int
@@ -162,14 +156,15 @@ class FenceBegun:
 
 @dataclass
 class ModelTable(MemoryTable):
-    """A data table whose writers take their steps apart, as Delta's optimistic transactions do.
+    """Data table whose writers perform steps separately, as Delta's optimistic transactions do.
 
-    A writer reads Kafka, begins on a version, and commits; a commit in between of the same
-    transaction id is a conflict, others are not.
+    A writer reads Kafka, starts from a version, and commits. A commit of the same transaction id in
+    between is a conflict; other commits are not.
+
     Source: Delta Lake, "Concurrency control" and "Idempotent table writes".
 
     Attributes:
-        foreign: Rows that were read from another incarnation than they claim.
+        foreign: Rows that were read from another incarnation than the plan's.
         missing: Offsets of partition 0 that the engine does not read in its first plan.
     """
 
@@ -177,13 +172,13 @@ class ModelTable(MemoryTable):
     missing: tuple[int, ...] = ()
 
     def begin(self, plan: Plan) -> int | None:
-        """The version that a commit starts from; None if its transaction is stale: skipped."""
+        """Return the version that a commit starts from; None if its transaction is stale."""
         if self.transaction_version(plan.app_id) >= plan.sequence:
             return None
         return len(self.commits)
 
     def fetch(self, plan: Plan) -> Fetched:
-        """What the engine reads, and from which incarnation of the topic."""
+        """Return the records of a plan and the incarnation that they were read from."""
         rows = [
             row
             for row in self.read(plan)
@@ -192,7 +187,7 @@ class ModelTable(MemoryTable):
         return Fetched(topic_id=self.kafka.topic_ids[plan.topic], rows=tuple(rows))
 
     def read(self, plan: Plan) -> list[MemoryRow]:
-        """As Spark's batch reader: fails outside the log, and is silent about all else."""
+        """Return rows as Spark's batch reader does; it fails only outside the log."""
         if self.kafka.topics.get(plan.topic) is None:
             raise EngineFailed(operation="reading", reason="UnknownTopicOrPartitionException")
         for planned in plan.ranges:
@@ -201,71 +196,65 @@ class ModelTable(MemoryTable):
                 raise EngineFailed(operation="reading", reason="OffsetOutOfRangeException")
         return [row for row in super().read(plan) if row[2] < self._reach(plan, row[1])]
 
-    def finish(self, plan: Plan, began: int, fetched: Fetched) -> None:
-        """Commit what was read."""
-        if self._moved({plan.app_id}, began):
+    def finish(self, plan: Plan, start_version: int, fetched: Fetched) -> None:
+        if self._moved({plan.app_id}, start_version):
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         self.add(plan, fetched.rows)
         if fetched.topic_id != plan.topic_id:
             self.foreign += fetched.rows
 
     def size(self) -> TableSize:
-        """Nothing that a program could tell states apart by."""
+        """Return a constant, so that states do not differ by size."""
         return TableSize(records=0, bytes=0)
 
     def write(  # type: ignore[override]  # the files of the model
         self, plan: Plan, _: int
     ) -> Fetched:
-        """As `Sink.write`."""
         return self.fetch(plan)
 
     def append(self, plan: Plan, files: Fetched) -> None:  # type: ignore[override]
-        """As `DataTable.append`, all steps in one."""
-        began = self.begin(plan)
-        if began is not None:
-            self.finish(plan, began, files)
+        start_version = self.begin(plan)
+        if start_version is not None:
+            self.finish(plan, start_version, files)
 
     def begin_fence(self, plan: Plan) -> int | None:
-        """The version that a fence starts from; None if there is nothing left to fence."""
+        """Return the version that a fence starts from; None if the plan is fenced."""
         return self.begin(plan)
 
-    def finish_fence(self, plan: Plan, began: int) -> None:
-        """Commit the fence."""
-        if self._moved({plan.app_id}, began):
+    def finish_fence(self, plan: Plan, start_version: int) -> None:
+        if self._moved({plan.app_id}, start_version):
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         self.commit(plan.app_id, plan.sequence)
 
     def fence(self, plan: Plan) -> None:
-        """All steps in one."""
-        began = self.begin_fence(plan)
-        if began is not None:
-            self.finish_fence(plan, began)
+        start_version = self.begin_fence(plan)
+        if start_version is not None:
+            self.finish_fence(plan, start_version)
 
-    def begin_fence_chains(self, pipeline: str, app_ids: Collection[str]) -> FenceBegun | None:
-        """As `begin_fence`, for whole chains."""
+    def begin_fence_chains(self, pipeline: str, app_ids: Collection[str]) -> StartedFence | None:
         self.prepare(pipeline)
-        left = tuple(a for a in app_ids if self.transaction_version(a) < FENCED_VERSION)
-        return FenceBegun(version=len(self.commits), app_ids=left) if left else None
+        remaining = tuple(a for a in app_ids if self.transaction_version(a) < FENCED_VERSION)
+        return StartedFence(version=len(self.commits), app_ids=remaining) if remaining else None
 
-    def finish_fence_chains(self, pipeline: str, begun: FenceBegun) -> int:
-        """Commit the fence of whole chains."""
-        if self._moved(begun.app_ids, begun.version):
+    def finish_fence_chains(self, pipeline: str, started_fence: StartedFence) -> int:
+        if self._moved(started_fence.app_ids, started_fence.version):
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
-        for app_id in begun.app_ids:
+        for app_id in started_fence.app_ids:
             self.commit(app_id, FENCED_VERSION)
         return len(self.commits)
 
     def version(self) -> int:
-        """The newest version."""
         return len(self.commits)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """All steps in one."""
-        begun = self.begin_fence_chains(pipeline, app_ids)
-        return self.finish_fence_chains(pipeline, begun) if begun else self.version()
+        started_fence = self.begin_fence_chains(pipeline, app_ids)
+        return (
+            self.finish_fence_chains(pipeline, started_fence) if started_fence else self.version()
+        )
 
     def differs_from_commits(self, since: int) -> bool:
-        """Whether RESTOREs after a version made the rows others than the commits after it did."""
+        """Return whether RESTOREs after a version changed the rows."""
         rows = Counter(self.contents[since - 1] if since else ())
         restored = {restore.at for restore in self.restores}
         for number in range(since + 1, len(self.contents) + 1):
@@ -274,8 +263,8 @@ class ModelTable(MemoryTable):
                 rows.subtract(self.contents[number - 2] if number > 1 else ())
         return +rows != Counter(self.rows)
 
-    def _moved(self, app_ids: Collection[str], began: int) -> bool:
-        return any(app_id in app_ids for app_id, _, _ in self.commits[began:])
+    def _moved(self, app_ids: Collection[str], start_version: int) -> bool:
+        return any(app_id in app_ids for app_id, _, _ in self.commits[start_version:])
 
     def _reach(self, plan: Plan, partition: int) -> int:
         log = self.kafka.topics[plan.topic][partition]
@@ -286,7 +275,7 @@ class ModelTable(MemoryTable):
 
 @dataclass
 class World:
-    """All there is: Kafka, the control table, the data table."""
+    """Kafka, the control table and the data table."""
 
     spec: PipelineSpec
     kafka: ModelKafka
@@ -295,24 +284,24 @@ class World:
 
     @property
     def pipeline(self) -> MemoryPipeline:
-        """The services over this world, each call at once and without failures."""
+        """Return the services over this world, without interleaving and failures."""
         return MemoryPipeline(
             spec=self.spec, kafka=self.kafka, control=self.control, table=self.table
         )
 
     @property
     def key(self) -> str:
-        """Equal for equal worlds."""
+        """Return a text that is equal for equal worlds."""
         return repr((self.kafka, self.control.rows, self.control.newest, self.table))
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether RESTOREs changed the table's rows and no repair has followed them yet."""
+        """Return whether RESTOREs changed the table's rows after the newest repair."""
         epochs = [row["table_version"] for row in self.control.rows if row["event"] == "new_epoch"]
         return self.table.differs_from_commits(since=max(epochs, default=0))
 
     def fork(self) -> World:
-        """A copy that changes apart from this one."""
+        """Return an independent copy."""
         return _fork(self, {})
 
 
@@ -323,13 +312,13 @@ def make_world(
     control: type[MemoryControlTable] = MemoryControlTable,
     **spec: Any,
 ) -> World:
-    """A pipeline over a topic with so many records in each partition, and nothing done yet."""
+    """Return a pipeline over a topic with these numbers of records, and no event."""
     kafka = ModelKafka()
-    made = make_spec(**spec)
-    kafka.create(made.topic, len(records), "id-1")
+    pipeline_spec = make_spec(**spec)
+    kafka.create(pipeline_spec.topic, len(records), "id-1")
     for partition, count in enumerate(records):
-        kafka.produce(made.topic, partition, count)
-    return World(spec=made, kafka=kafka, control=control(), table=table(kafka=kafka))
+        kafka.produce(pipeline_spec.topic, partition, count)
+    return World(spec=pipeline_spec, kafka=kafka, control=control(), table=table(kafka=kafka))
 
 
 def _fork(value: _T, memo: dict[int, Any]) -> _T:

@@ -1,4 +1,4 @@
-"""Giving plans up, over in-memory adapters."""
+"""Tests of abandoning plans, on in-memory adapters."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from tidemark.repair.errors import PlanLanded, PlanStillOpen, RowsInDoubt
 from tidemark.spec.model import StartPolicy
 
 
-def opened(records: int = 10) -> MemoryPipeline:
-    """A pipeline with an open plan over partition 0."""
+def pipeline_with_open_plan(records: int = 10) -> MemoryPipeline:
     pipeline = MemoryPipeline()
     pipeline.produce(0, records)
     pipeline.planner.plan("run-1")
     return pipeline
 
 
-def test_the_offsets_of_an_abandoned_plan_are_planned_again() -> None:
-    """With the limits of now: a plan that was too large comes back in parts."""
-    pipeline = opened(records=1_000)
+def test_offsets_of_an_abandoned_plan_are_planned_again_with_current_limits() -> None:
+    pipeline = pipeline_with_open_plan(records=1_000)
     pipeline.abandon.abandon(1, "ops", "too large")
     pipeline.spec = replace(pipeline.spec, records_per_run=300)
     sizes: list[int] = []
@@ -37,54 +35,51 @@ def test_the_offsets_of_an_abandoned_plan_are_planned_again() -> None:
 
 
 def test_a_dry_run_abandons_nothing() -> None:
-    """It names the plan, and refuses what would be refused; nothing is fenced or recorded."""
-    pipeline = opened()
+    pipeline = pipeline_with_open_plan()
     before = pipeline.ledger.event_number
-    shown = pipeline.abandon.abandon(1, "ops", "too large", dry_run=True)
-    assert shown == pipeline.ledger.plans[1].plan
+    plan = pipeline.abandon.abandon(1, "ops", "too large", dry_run=True)
+    assert plan == pipeline.ledger.plans[1].plan
     assert (pipeline.ledger.event_number, pipeline.table.commits) == (before, [])
-    pipeline.land(shown)
+    pipeline.land(plan)
     with pytest.raises(PlanLanded):
         pipeline.abandon.abandon(1, "ops", "too large", dry_run=True)
     assert pipeline.ledger.event_number == before
     assert pipeline.ingest.execute(1).landing.records == 10
 
 
-@pytest.mark.parametrize("remade", [False, True])
+@pytest.mark.parametrize("recreated", [False, True])
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("discard", [False, True])
 def test_a_dry_run_raises_the_errors_of_abandon(
-    remade: bool, recorded: bool, discard: bool
+    recreated: bool, recorded: bool, discard: bool
 ) -> None:
-    """Landed or not, recorded or not, of a topic that was made again or not."""
-    pipeline = opened()
+    pipeline = pipeline_with_open_plan()
     plan = pipeline.ledger.plans[1].plan
     pipeline.land(plan)
     if recorded:
         pipeline.ingest.execute(1)
-    if remade:
+    if recreated:
         pipeline.kafka.create("events", 2, "id-2")
-    ends: list[type[TidemarkError] | None] = []
+    outcomes: list[type[TidemarkError] | None] = []
     for dry_run in (True, False):
         try:
             pipeline.abandon.abandon(1, "ops", "why", discard=discard, dry_run=dry_run)
         except TidemarkError as refused:
-            ends.append(type(refused))
+            outcomes.append(type(refused))
         else:
-            ends.append(None)
+            outcomes.append(None)
     in_doubt = None if discard else RowsInDoubt
-    assert ends == [in_doubt if remade and not recorded else PlanLanded] * 2
+    assert outcomes == [in_doubt if recreated and not recorded else PlanLanded] * 2
 
 
 def test_i4_a_zombie_driver_cannot_land_an_abandoned_plan() -> None:
-    """It works on while its plan is given up: the fence keeps it out of the table."""
-    pipeline = opened()
+    pipeline = pipeline_with_open_plan()
 
-    def give_up_meanwhile(plan: Plan) -> None:
+    def abandon_concurrently(plan: Plan) -> None:
         pipeline.table.before_commit = lambda _plan: None
         pipeline.abandon.abandon(plan.sequence, "ops", "driver hangs")
 
-    pipeline.table.before_commit = give_up_meanwhile
+    pipeline.table.before_commit = abandon_concurrently
     for _ in range(2):
         with pytest.raises(PlanAbandoned):
             pipeline.ingest.execute(1)
@@ -93,8 +88,8 @@ def test_i4_a_zombie_driver_cannot_land_an_abandoned_plan() -> None:
 
 
 def test_a_landed_plan_cannot_be_abandoned() -> None:
-    """Also if its landing was not recorded yet: then it is recorded now."""
-    pipeline = opened()
+    """The refusal records a landing that was not recorded yet."""
+    pipeline = pipeline_with_open_plan()
     plan = pipeline.ledger.plans[1].plan
     pipeline.table.land(plan)
     for _ in range(2):
@@ -103,9 +98,8 @@ def test_a_landed_plan_cannot_be_abandoned() -> None:
     assert pipeline.committed()[0] == 10
 
 
-def test_abandoning_an_abandoned_plan_changes_nothing() -> None:
-    """A command whose answer was lost is safe to repeat."""
-    pipeline = opened()
+def test_abandoning_a_plan_twice_records_one_event() -> None:
+    pipeline = pipeline_with_open_plan()
     for _ in range(2):
         pipeline.abandon.abandon(1, "ops", "again")
     events = [row["event"] for row in pipeline.control.rows]
@@ -113,25 +107,24 @@ def test_abandoning_an_abandoned_plan_changes_nothing() -> None:
 
 
 def test_abandon_completes_an_interrupted_abandon() -> None:
-    """Killed between the two steps: the plan is still open, and giving it up again works."""
-    pipeline = opened()
+    """The first process was killed after the fence and before the record."""
+    pipeline = pipeline_with_open_plan()
     pipeline.table.fence(pipeline.ledger.plans[1].plan)
     pipeline.abandon.abandon(1, "ops", "second try")
     assert pipeline.ledger.open_plans() == []
 
 
 def test_the_requester_of_an_abandoned_plan_gets_a_new_plan() -> None:
-    """A cleared run does not come back with a plan that may not land."""
-    pipeline = opened()
+    pipeline = pipeline_with_open_plan()
     pipeline.abandon.abandon(1, "ops", "too large")
-    answer = pipeline.planner.plan("run-1")
-    assert answer.outcome is PlanOutcome.NEW
-    assert answer.plan is not None
-    assert answer.plan.sequence == 2
+    planning = pipeline.planner.plan("run-1")
+    assert planning.outcome is PlanOutcome.NEW
+    assert planning.plan is not None
+    assert planning.plan.sequence == 2
 
 
 def test_an_abandoned_backfill_allows_the_next_backfill() -> None:
-    """A backfill whose range Kafka lost blocked every later one."""
+    """Kafka deleted offsets of the open backfill, so it could never land."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     pipeline.planner.backfill(wanted((0, 0, 5)), RunOrigin("first"))
@@ -144,32 +137,31 @@ def test_an_abandoned_backfill_allows_the_next_backfill() -> None:
 
 
 def test_i1_discard_removes_rows_of_a_topic_that_was_recreated_during_the_read() -> None:
-    """First it is told, then it is done, then the pipeline goes on with the new topic."""
-    pipeline = opened()
+    pipeline = pipeline_with_open_plan()
 
-    def remade(_plan: Plan) -> None:
+    def recreate(_plan: Plan) -> None:
         pipeline.kafka.create("events", 2, "id-2")
         pipeline.produce(0, 20)
 
-    pipeline.table.after_commit = remade
+    pipeline.table.after_commit = recreate
     with pytest.raises(TopicRecreated):
         pipeline.ingest.execute(1)
-    with pytest.raises(RowsInDoubt) as told:
-        pipeline.abandon.abandon(1, "ops", "topic was made again")
-    assert told.value.rows == 10
+    with pytest.raises(RowsInDoubt) as refused:
+        pipeline.abandon.abandon(1, "ops", "topic was recreated")
+    assert refused.value.rows == 10
     with pytest.raises(PlanStillOpen):
-        pipeline.decisions.new_incarnation("ops", "made again")
-    pipeline.abandon.abandon(1, "ops", "topic was made again", discard=True)
+        pipeline.decisions.new_incarnation("ops", "recreated")
+    pipeline.abandon.abandon(1, "ops", "topic was recreated", discard=True)
     assert pipeline.table.rows == []
     pipeline.table.after_commit = lambda _: None
-    pipeline.decisions.new_incarnation("ops", "made again")
+    pipeline.decisions.new_incarnation("ops", "recreated")
     pipeline.run("run-2")
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
 def test_discard_never_removes_rows_of_the_planned_topic() -> None:
-    """It is recorded instead."""
-    pipeline = opened()
+    """Their landing is recorded instead."""
+    pipeline = pipeline_with_open_plan()
     plan = pipeline.ledger.plans[1].plan
     pipeline.table.land(plan)
     with pytest.raises(PlanLanded):

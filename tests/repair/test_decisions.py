@@ -1,4 +1,4 @@
-"""Losses and new incarnations: refused until somebody decides, and recorded with who and why."""
+"""Tests of accepted losses and new incarnations."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tidemark.repair.errors import NothingToDo, PlanStillOpen
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """Two partitions, five records of each landed, five more waiting."""
-    made = MemoryPipeline()
+    """Return a pipeline with two partitions, each with five landed and five unread records."""
+    pipeline = MemoryPipeline()
     for _ in range(2):
         for partition in (0, 1):
-            made.produce(partition, 5)
-        if not made.ledger.plans:
-            made.run("first")
-    return made
+            pipeline.produce(partition, 5)
+        if not pipeline.ledger.plans:
+            pipeline.run("first")
+    return pipeline
 
 
 def test_s7_a_pipeline_continues_after_an_accepted_loss(pipeline: MemoryPipeline) -> None:
-    """I3: exactly the deleted unread offsets are skipped; who, when and why can be read."""
+    """I3. The control table has the user, the time and the reason."""
     pipeline.kafka.delete_records("events", 0, 7)
     with pytest.raises(LostRange) as refused:
         pipeline.planner.plan("second")
     assert refused.value.lost == ((0, 5, 7),)
     pipeline.decisions.accept_loss((), "ann", "retention was too short")
     (row,) = [row for row in pipeline.control.rows if row["event"] == "loss_accepted"]
-    told = ("partition", "start_offset", "end_offset", "requested_by", "reason")
-    assert [row[name] for name in told] == [0, 5, 7, "ann", "retention was too short"]
+    columns = ("partition", "start_offset", "end_offset", "requested_by", "reason")
+    assert [row[name] for name in columns] == [0, 5, 7, "ann", "retention was too short"]
     assert row["recorded_at"] is not None
     assert pipeline.committed() == {0: 7, 1: 5}
     plan = pipeline.run("second")
@@ -44,7 +44,6 @@ def test_s7_a_pipeline_continues_after_an_accepted_loss(pipeline: MemoryPipeline
 
 
 def test_a_loss_is_accepted_for_the_named_partitions_only(pipeline: MemoryPipeline) -> None:
-    """Another partition's loss still stops the pipeline."""
     for partition in (0, 1):
         pipeline.kafka.delete_records("events", partition, 8)
     accepted = pipeline.decisions.accept_loss([1], "ann", "known")
@@ -55,7 +54,6 @@ def test_a_loss_is_accepted_for_the_named_partitions_only(pipeline: MemoryPipeli
 
 
 def test_a_dry_run_of_a_decision_writes_nothing(pipeline: MemoryPipeline) -> None:
-    """It says what would be recorded."""
     pipeline.kafka.delete_records("events", 0, 7)
     before = list(pipeline.control.rows)
     assert pipeline.decisions.accept_loss((), "ann", "why", dry_run=True).committed == {0: 7}
@@ -65,10 +63,9 @@ def test_a_dry_run_of_a_decision_writes_nothing(pipeline: MemoryPipeline) -> Non
 
 
 @pytest.mark.parametrize("partitions", [(), (0,), (1, 0)])
-def test_accepting_a_loss_without_a_loss_is_refused(
+def test_i7_accepting_a_loss_of_readable_offsets_is_refused(
     pipeline: MemoryPipeline, partitions: tuple[int, ...]
 ) -> None:
-    """I7: what can still be read cannot be given up for lost."""
     if len(partitions) > 1:
         pipeline.kafka.delete_records("events", 0, 7)
     with pytest.raises(NothingToDo):
@@ -81,7 +78,7 @@ def test_accepting_a_loss_without_a_loss_is_refused(
 def test_a_loss_inside_an_open_plan_is_refused_until_it_is_abandoned(
     pipeline: MemoryPipeline,
 ) -> None:
-    """The plan could still land what its driver has read."""
+    """The driver of the plan may already have read the deleted offsets."""
     plan = pipeline.plan("second")
     pipeline.kafka.delete_records("events", 0, 7)
     with pytest.raises(PlanStillOpen):
@@ -92,8 +89,7 @@ def test_a_loss_inside_an_open_plan_is_refused_until_it_is_abandoned(
     assert pipeline.committed() == {0: 10, 1: 10}
 
 
-def test_s10_a_loss_in_a_new_partition_is_accepted(pipeline: MemoryPipeline) -> None:
-    """Added, filled and cut before we looked: its first records are a loss too."""
+def test_s10_a_loss_in_a_new_partition_can_be_accepted(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.topics["events"][2] = type(pipeline.kafka.topics["events"][0])()
     pipeline.produce(2, 6)
     pipeline.kafka.delete_records("events", 2, 4)
@@ -106,7 +102,6 @@ def test_s10_a_loss_in_a_new_partition_is_accepted(pipeline: MemoryPipeline) -> 
 
 
 def test_s10_a_recreated_topic_is_read_from_its_start(pipeline: MemoryPipeline) -> None:
-    """What landed of the old one stays, under its own topic id; the same offsets land again."""
     old = pipeline.landed_identities()
     pipeline.kafka.create("events", 3, "id-2")
     pipeline.produce(0, 8)
@@ -126,8 +121,7 @@ def test_s10_a_recreated_topic_is_read_from_its_start(pipeline: MemoryPipeline) 
     )
 
 
-def test_new_incarnation_of_an_unchanged_topic_is_refused(pipeline: MemoryPipeline) -> None:
-    """I7: a decision that nothing asks for is refused, and so is one about another topic."""
+def test_i7_new_incarnation_of_an_unchanged_topic_is_refused(pipeline: MemoryPipeline) -> None:
     with pytest.raises(NothingToDo):
         pipeline.decisions.new_incarnation("ann", "why")
     with pytest.raises(NothingToDo):
@@ -141,7 +135,7 @@ def test_new_incarnation_of_an_unchanged_topic_is_refused(pipeline: MemoryPipeli
 def test_new_incarnation_is_refused_while_a_plan_of_the_old_topic_is_open(
     pipeline: MemoryPipeline,
 ) -> None:
-    """Its driver may be about to land."""
+    """The driver of the plan may be about to land it."""
     plan = pipeline.plan("second")
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(PlanStillOpen):
@@ -151,8 +145,7 @@ def test_new_incarnation_is_refused_while_a_plan_of_the_old_topic_is_open(
     assert pipeline.committed() == {0: 0, 1: 0}
 
 
-def test_another_cluster_is_a_new_incarnation(pipeline: MemoryPipeline) -> None:
-    """A pipeline that moved on purpose goes on there."""
+def test_another_cluster_is_accepted_as_a_new_incarnation(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.cluster_id = "other"
     pipeline.kafka.create("events", 1, "id-2")
     pipeline.produce(0, 2)
@@ -164,7 +157,7 @@ def test_another_cluster_is_a_new_incarnation(pipeline: MemoryPipeline) -> None:
 def test_an_earlier_incarnation_continues_at_its_committed_offsets(
     pipeline: MemoryPipeline,
 ) -> None:
-    """There and back: what was landed stays landed, and what was deleted meanwhile is a loss."""
+    """Offsets that were deleted in the meantime are a loss."""
     first = pipeline.kafka.topics["events"]
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.decisions.new_incarnation("ann", "moved")
@@ -172,9 +165,9 @@ def test_an_earlier_incarnation_continues_at_its_committed_offsets(
     pipeline.kafka.topic_ids["events"] = "id-1"
     pipeline.kafka.delete_records("events", 0, 8)
     pipeline.decisions.new_incarnation("ann", "moved back")
-    with pytest.raises(LostRange) as told:
+    with pytest.raises(LostRange) as refused:
         pipeline.planner.plan("next")
-    assert told.value.lost == ((0, 5, 8),)
+    assert refused.value.lost == ((0, 5, 8),)
     pipeline.decisions.accept_loss((), "ann", "why")
     pipeline.run("next")
     assert pipeline.committed() == {0: 10, 1: 10}
@@ -182,7 +175,7 @@ def test_an_earlier_incarnation_continues_at_its_committed_offsets(
 
 
 def test_each_commit_has_one_committed_offset_per_partition() -> None:
-    """Also of a partition that was added and lost records before it was ever read."""
+    """The loss is in a new partition that was never read."""
     pipeline = MemoryPipeline()
     pipeline.run("nothing there")
     pipeline.kafka.topics["events"][2] = MemoryPartition()
@@ -190,10 +183,10 @@ def test_each_commit_has_one_committed_offset_per_partition() -> None:
     pipeline.kafka.delete_records("events", 2, 6)
     accepted = pipeline.decisions.accept_loss((), "ann", "retention was too short")
     assert accepted.committed == {2: 6}
-    told = Counter(
+    counts = Counter(
         (row["event_number"], row["partition"])
         for row in pipeline.control.rows
         if row.get("committed_offset") is not None
     )
-    assert max(told.values()) == 1
+    assert max(counts.values()) == 1
     assert pipeline.committed()[2] == 6

@@ -1,4 +1,4 @@
-"""After a RESTORE, and after the loss of the control table: both tables tell one story again."""
+"""Tests of rewind and rebuild: after a repair, the control table agrees with the data table."""
 
 from __future__ import annotations
 
@@ -28,37 +28,36 @@ from tidemark.spec.model import StartPolicy
 
 @pytest.fixture
 def pipeline() -> MemoryPipeline:
-    """Three plans landed: versions 1 to 3 of the data table; a gap in each."""
-    made = MemoryPipeline()
+    """Return a pipeline with three landed plans (versions 1 to 3), each with a gap."""
+    pipeline = MemoryPipeline()
     for run in ("first", "second", "third"):
         for partition in (0, 1):
-            made.produce(partition, 4)
-            made.kafka.add_gaps("events", partition, 1)
-        made.run(run)
-    return made
+            pipeline.produce(partition, 4)
+            pipeline.kafka.add_gaps("events", partition, 1)
+        pipeline.run(run)
+    return pipeline
 
 
-def read_positions(pipeline: MemoryPipeline) -> dict[int, int]:
-    """Where SQL says that each partition stands: the newest committed offset that is told."""
+def newest_committed_offsets(pipeline: MemoryPipeline) -> dict[int, int]:
+    """Return the newest committed offset of each partition, as a query of the table finds it."""
     newest: dict[int, tuple[int, int]] = {}
     for row in pipeline.control.rows:
         if row.get("committed_offset") is not None:
-            told = (row["event_number"], row["committed_offset"])
-            newest[row["partition"]] = max(told, newest.get(row["partition"], told))
+            candidate = (row["event_number"], row["committed_offset"])
+            newest[row["partition"]] = max(candidate, newest.get(row["partition"], candidate))
     return {partition: offset for partition, (_, offset) in newest.items()}
 
 
 def drain(pipeline: MemoryPipeline) -> None:
-    """Run until there is nothing to do, and find every record once."""
+    """Run until nothing is left to do; check that every record has landed once."""
     plans = [pipeline.run(f"drain {run}") for run in range(4)]
-    assert plans[-1] is None, "there is always something left to do"
+    assert plans[-1] is None, "the fourth run still found unread offsets"
     assert pipeline.landed_identities() == pipeline.visible_identities()
     ends = {p: log.end for p, log in pipeline.kafka.topics["events"].items()}
-    assert pipeline.committed() == read_positions(pipeline) == ends
+    assert pipeline.committed() == newest_committed_offsets(pipeline) == ends
 
 
 def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
-    """Nothing runs until then; then what the RESTORE took is unread, and is read again once."""
     pipeline.table.restore(1)
     with pytest.raises(TableRestored):
         pipeline.planner.plan("fourth")
@@ -66,7 +65,7 @@ def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
     assert [plan.sequence for plan in found.gone] == [2, 3]
     ledger = pipeline.ledger
     assert ledger.epoch > 0
-    assert pipeline.committed() == read_positions(pipeline) == {0: 5, 1: 5}
+    assert pipeline.committed() == newest_committed_offsets(pipeline) == {0: 5, 1: 5}
     assert [ledger.plans[n].abandoned for n in (1, 2, 3)] == [None, "bad deploy", "bad deploy"]
     plan = pipeline.plan("fourth")
     assert plan.sequence == 4
@@ -74,18 +73,17 @@ def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
 
 
 def test_a_run_whose_plan_was_rewound_plans_again(pipeline: MemoryPipeline) -> None:
-    """Clearing the old run reads what the RESTORE took; one whose rows are there reads nothing."""
+    """A cleared run whose rows survived the RESTORE keeps its plan."""
     pipeline.table.restore(1)
     pipeline.repair.rewind("ann", "why")
-    kept = pipeline.plan("first")
-    assert kept.sequence == 1
+    unchanged = pipeline.plan("first")
+    assert unchanged.sequence == 1
     again = pipeline.plan("third")
     assert again.sequence == 4
     drain(pipeline)
 
 
 def test_i4_a_driver_of_an_older_epoch_lands_nothing(pipeline: MemoryPipeline) -> None:
-    """It was on its way when the table was rewound: the fence stops it, its plan is given up."""
     pipeline.produce(0, 3)
     zombie = pipeline.plan("fourth")
     pipeline.table.restore(2)
@@ -101,17 +99,17 @@ def test_i4_a_driver_of_an_older_epoch_lands_nothing(pipeline: MemoryPipeline) -
 def test_i4_a_driver_that_landed_before_a_rewind_records_nothing_after_it(
     pipeline: MemoryPipeline,
 ) -> None:
-    """It found its commit, then the table was restored and rewound, then it wakes."""
+    """The driver has found its commit; then the table is restored and rewound."""
     pipeline.produce(0, 3)
     plan = pipeline.plan("fourth")
     ingest = pipeline.ingest
 
-    def rewound(_ledger: object) -> None:
+    def rewind(_ledger: object) -> None:
         pipeline.control.before_append = lambda _: None
         pipeline.table.restore(2)
         pipeline.repair.rewind("ann", "why")
 
-    pipeline.control.before_append = rewound
+    pipeline.control.before_append = rewind
     with pytest.raises(PlanAbandoned):
         ingest.execute(plan.sequence)
     drain(pipeline)
@@ -120,7 +118,6 @@ def test_i4_a_driver_that_landed_before_a_rewind_records_nothing_after_it(
 def test_i5_a_commit_that_a_restore_removed_before_its_recording_is_not_recorded(
     pipeline: MemoryPipeline,
 ) -> None:
-    """Its commit is in the log; its rows are not in the table."""
     pipeline.produce(0, 3)
     plan = pipeline.plan("fourth")
     pipeline.table.land(plan)
@@ -134,7 +131,7 @@ def test_i5_a_commit_that_a_restore_removed_before_its_recording_is_not_recorded
 
 
 def test_a_restore_to_a_version_before_a_rewind_is_detected(pipeline: MemoryPipeline) -> None:
-    """It would bring rows back whose offsets are unread."""
+    """It would restore rows whose offsets are unread."""
     pipeline.table.restore(1)
     pipeline.repair.rewind("ann", "why")
     pipeline.table.restore(3)
@@ -147,7 +144,6 @@ def test_a_restore_to_a_version_before_a_rewind_is_detected(pipeline: MemoryPipe
 
 
 def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
-    """From nothing: positions, plans and gaps are those of before, and nothing lands twice."""
     before = pipeline.ledger
     pipeline.control.clear()
     with pytest.raises(LedgerBehindTable):
@@ -171,18 +167,17 @@ def test_i5_a_lost_control_table_is_rebuilt(pipeline: MemoryPipeline) -> None:
 
 
 def test_i5_a_rebuild_uses_rows_if_the_log_has_lost_the_commits(pipeline: MemoryPipeline) -> None:
-    """Commits older than the log's retention tell nothing: the rows' own columns do."""
+    """Delta removes commits older than the log's retention."""
     pipeline.control.clear()
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
-    # A gap at the end of a plan is no row: it is unread, and nothing lands for it.
+    # A gap at the end of a plan has no row, so its offset is unread again.
     assert pipeline.committed() == {0: 4, 1: 4}
     pipeline.produce(0, 1)
     drain(pipeline)
 
 
 def test_i5_a_control_table_from_a_backup_is_completed(pipeline: MemoryPipeline) -> None:
-    """What it knows stays; what it lacks is recorded; plans that never landed are given up."""
     old = MemoryControlTable(
         rows=[row for row in pipeline.control.rows if row["event_number"] <= 3],
         newest={"events": 3},
@@ -197,12 +192,12 @@ def test_i5_a_control_table_from_a_backup_is_completed(pipeline: MemoryPipeline)
     drain(pipeline)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("event_number", [0, 1, 2, 3, 4, 5])
 def test_i5_a_truncated_control_table_is_refused_and_rebuilt(
-    pipeline: MemoryPipeline, kept: int
+    pipeline: MemoryPipeline, event_number: int
 ) -> None:
-    """A RESTORE of the control table itself: its log remembers that there was more."""
-    pipeline.control.restore("events", kept)
+    """The log of the control table contains its RESTORE."""
+    pipeline.control.restore("events", event_number)
     with pytest.raises(ControlTruncated):
         pipeline.planner.plan("fourth")
     pipeline.repair.rebuild("ann", "why")
@@ -210,7 +205,7 @@ def test_i5_a_truncated_control_table_is_refused_and_rebuilt(
 
 
 def test_i2_a_zombie_of_a_lost_ledger_lands_nothing(pipeline: MemoryPipeline) -> None:
-    """A plan that only the lost control table knew must not land beside its successor."""
+    """Only the lost control table contained its plan."""
     pipeline.produce(0, 3)
     zombie = pipeline.plan("fourth")
     pipeline.control.clear()
@@ -220,7 +215,7 @@ def test_i2_a_zombie_of_a_lost_ledger_lands_nothing(pipeline: MemoryPipeline) ->
 
 
 def test_i2_a_zombie_of_an_epoch_without_landings_lands_nothing(pipeline: MemoryPipeline) -> None:
-    """The newest epoch may be in no table at all."""
+    """No table contains the newest epoch."""
     pipeline.table.restore(2)
     pipeline.repair.rewind("ann", "why")
     zombie = pipeline.plan("fourth")
@@ -231,7 +226,6 @@ def test_i2_a_zombie_of_an_epoch_without_landings_lands_nothing(pipeline: Memory
 
 
 def test_backfills_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
-    """Both chains are taken in."""
     pipeline.produce(0, 10)
     plan = pipeline.planner.backfill(wanted((0, 20, 22)), RunOrigin("backfill")).plan
     assert plan is not None
@@ -243,7 +237,6 @@ def test_backfills_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
 
 
 def test_old_incarnations_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
-    """Their rows are known by their topic id; positions are those of the newest."""
     old = pipeline.landed_identities()
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 4)
@@ -251,14 +244,13 @@ def test_old_incarnations_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
     pipeline.run("fourth")
     pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
-    assert pipeline.committed() == read_positions(pipeline) == {0: 4, 1: 0}
+    assert pipeline.committed() == newest_committed_offsets(pipeline) == {0: 4, 1: 0}
     pipeline.produce(1, 3)
     pipeline.run("fifth")
     assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
 
 
 def test_a_dry_run_of_a_repair_changes_nothing(pipeline: MemoryPipeline) -> None:
-    """No fence, no event."""
     pipeline.table.restore(1)
     rows, commits = list(pipeline.control.rows), list(pipeline.table.commits)
     found = pipeline.repair.rewind("ann", "why", dry_run=True)
@@ -267,7 +259,6 @@ def test_a_dry_run_of_a_repair_changes_nothing(pipeline: MemoryPipeline) -> None
 
 
 def test_a_repeated_repair_completes_one_killed_after_its_fence(pipeline: MemoryPipeline) -> None:
-    """The fence alone harms nothing."""
     pipeline.table.restore(1)
 
     def killed(_ledger: object) -> None:
@@ -281,8 +272,7 @@ def test_a_repeated_repair_completes_one_killed_after_its_fence(pipeline: Memory
     drain(pipeline)
 
 
-def test_repairing_tables_that_agree_is_refused(pipeline: MemoryPipeline) -> None:
-    """I7: a repair of nothing would only open an epoch."""
+def test_i7_repairing_tables_that_agree_is_refused(pipeline: MemoryPipeline) -> None:
     commits = list(pipeline.table.commits)
     for repair in (pipeline.repair.rewind, pipeline.repair.rebuild):
         with pytest.raises(NothingToDo):
@@ -291,7 +281,7 @@ def test_repairing_tables_that_agree_is_refused(pipeline: MemoryPipeline) -> Non
 
 
 def test_rows_that_no_plan_explains_stop_a_repair(pipeline: MemoryPipeline) -> None:
-    """I7: more rows than a plan landed, or an offset that two plans landed; nothing is fenced."""
+    """I7. More rows than a plan landed, or an offset that two plans landed."""
     pipeline.table.restore(1)
     row = pipeline.table.rows[-1]
     commits = list(pipeline.table.commits)
@@ -305,26 +295,24 @@ def test_rows_that_no_plan_explains_stop_a_repair(pipeline: MemoryPipeline) -> N
     assert pipeline.ledger.epoch == 0
 
 
-@pytest.mark.parametrize("kept", [0, 3])
+@pytest.mark.parametrize("remaining", [0, 3])
 def test_deleted_rows_are_not_read_again_after_a_repair(
-    pipeline: MemoryPipeline, kept: int
+    pipeline: MemoryPipeline, remaining: int
 ) -> None:
-    """Bronze may be cut by age: only what a RESTORE took out is unread."""
     first = [row for row in pipeline.table.rows if row[3] == 1]
     pipeline.table.restore(2)
-    pipeline.table.rows = [row for row in pipeline.table.rows if row not in first[kept:]]
+    pipeline.table.rows = [row for row in pipeline.table.rows if row not in first[remaining:]]
     pipeline.table.commit("", 0)
     found = pipeline.repair.rewind("ann", "why")
     assert [plan.sequence for plan in found.gone] == [3]
     pipeline.run("fourth")
-    assert len([row for row in pipeline.table.rows if row in first]) == kept
+    assert len([row for row in pipeline.table.rows if row in first]) == remaining
     assert pipeline.committed() == {0: 15, 1: 15}
 
 
 def test_i4_a_repair_records_a_plan_that_lands_just_before_its_fence(
     pipeline: MemoryPipeline,
 ) -> None:
-    """The repair looks again once the fence is up."""
     pipeline.produce(0, 3)
     plan = pipeline.plan("fourth")
     pipeline.table.restore(2)
@@ -341,7 +329,7 @@ def test_i4_a_repair_records_a_plan_that_lands_just_before_its_fence(
 
 
 def test_i5_another_copy_of_the_table_is_refused_after_a_repair(pipeline: MemoryPipeline) -> None:
-    """Removed, rewound, and mounted again: its rows would be doubled, and nothing fences it."""
+    """The table was missing, was rewound, and is mounted again."""
     old = pipeline.table
     pipeline.table = MemoryTable(kafka=pipeline.kafka)
     pipeline.repair.rewind("ann", "the table is gone")
@@ -351,40 +339,37 @@ def test_i5_another_copy_of_the_table_is_refused_after_a_repair(pipeline: Memory
 
 
 def test_i3_a_rebuilt_partition_does_not_start_at_a_backfill() -> None:
-    """What lies before the backfill was never read."""
-    made = MemoryPipeline(partitions=1)
-    made.produce(0, 20)
-    made.planner.plan("live")
-    made.produce(0, 80)
-    backfill = made.planner.backfill(wanted((0, 50, 60)), RunOrigin("backfill")).plan
+    """The offsets before the backfill were never read."""
+    pipeline = MemoryPipeline(partitions=1)
+    pipeline.produce(0, 20)
+    pipeline.planner.plan("live")
+    pipeline.produce(0, 80)
+    backfill = pipeline.planner.backfill(wanted((0, 50, 60)), RunOrigin("backfill")).plan
     assert backfill is not None
-    made.ingest.execute(backfill.sequence)
-    made.control.clear()
-    made.repair.rebuild("ann", "why")
-    drain(made)
+    pipeline.ingest.execute(backfill.sequence)
+    pipeline.control.clear()
+    pipeline.repair.rebuild("ann", "why")
+    drain(pipeline)
 
 
 def test_i3_a_rebuild_from_rows_leaves_out_gaps_that_kafka_deleted(
     pipeline: MemoryPipeline,
 ) -> None:
-    """Nobody knows any more whether it was read: it is a loss to be accepted."""
+    """They are a loss, because no evidence is left that they were read."""
     pipeline.kafka.delete_records("events", 0, 15)
     pipeline.control.clear()
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
-    with pytest.raises(LostRange) as told:
+    with pytest.raises(LostRange) as refused:
         pipeline.planner.plan("next")
-    assert told.value.lost == ((0, 4, 5), (0, 9, 10), (0, 14, 15))
+    assert refused.value.lost == ((0, 4, 5), (0, 9, 10), (0, 14, 15))
 
 
 @pytest.mark.parametrize("limit", [2, None])
 def test_i2_a_zombie_landing_under_a_reassigned_number_is_recorded(
     pipeline: MemoryPipeline, limit: int | None
 ) -> None:
-    """A control table from a backup made another plan of that number; the zombie was first.
-
-    Its rows are recorded as what they are, not as the plan that the backup's ledger has.
-    """
+    """The ledger of the backup has another plan with the number of the zombie's plan."""
     pipeline.produce(0, 3)
     backup = MemoryControlTable(
         rows=list(pipeline.control.rows), newest=dict(pipeline.control.newest)
@@ -403,11 +388,10 @@ def test_i2_a_zombie_landing_under_a_reassigned_number_is_recorded(
     drain(pipeline)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["by_its_commit", "by_rows_alone"])
+@pytest.mark.parametrize("in_log", [True, False], ids=["by_its_commit", "by_rows_alone"])
 def test_i2_a_zombie_landing_is_not_mistaken_for_a_plan_of_other_partitions(
-    pipeline: MemoryPipeline, told: bool
+    pipeline: MemoryPipeline, in_log: bool
 ) -> None:
-    """Rows outside the plan of their number are of another plan, whoever tells it."""
     pipeline.produce(0, 3)
     backup = MemoryControlTable(
         rows=list(pipeline.control.rows), newest=dict(pipeline.control.newest)
@@ -417,7 +401,7 @@ def test_i2_a_zombie_landing_is_not_mistaken_for_a_plan_of_other_partitions(
     pipeline.produce(1, 3)
     pipeline.planner.backfill(wanted((1, 15, 18)), RunOrigin("other"))
     pipeline.table.land(zombie)
-    if not told:
+    if not in_log:
         pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
     drain(pipeline)
@@ -425,7 +409,7 @@ def test_i2_a_zombie_landing_is_not_mistaken_for_a_plan_of_other_partitions(
 
 @pytest.mark.parametrize("deleted", [0, 41], ids=["kafka_has_them", "kafka_has_deleted_them"])
 def test_i5_a_rebuild_from_rows_separates_nested_backfills(deleted: int) -> None:
-    """A wide backfill around narrow ones with a gap: no offset is claimed twice."""
+    """A wide backfill surrounds narrow ones and a gap."""
     pipeline = MemoryPipeline(partitions=1)
     pipeline.produce(0, 10)
     pipeline.run("first")
@@ -444,7 +428,7 @@ def test_i5_a_rebuild_from_rows_separates_nested_backfills(deleted: int) -> None
     pipeline.table.plans.clear()
     pipeline.repair.rebuild("ann", "why")
     if deleted:
-        # Nobody can look at the gap any more, and nobody knows that it was read.
+        # No evidence is left that the gap was read.
         pipeline.decisions.accept_loss((), "ann", "a gap, most likely")
     assert pipeline.committed() == {0: 41}
     pipeline.produce(0, 2)
@@ -455,7 +439,7 @@ def test_i5_a_rebuild_from_rows_separates_nested_backfills(deleted: int) -> None
 def test_i4_the_number_of_a_plan_that_a_restore_removed_is_not_reassigned(
     pipeline: MemoryPipeline,
 ) -> None:
-    """With the control table lost as well, only the data table's log remembers it."""
+    """The control table is lost too; only the data table's log contains the number."""
     pipeline.table.restore(2)
     pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
@@ -464,9 +448,9 @@ def test_i4_the_number_of_a_plan_that_a_restore_removed_is_not_reassigned(
     drain(pipeline)
 
 
-@pytest.mark.parametrize("gaps", [0, 3], ids=["records", "plans_of_holes_only"])
+@pytest.mark.parametrize("gaps", [0, 3], ids=["records", "plans_of_gaps_only"])
 def test_i5_a_restore_of_a_recreated_table_is_detected(pipeline: MemoryPipeline, gaps: int) -> None:
-    """Its versions count from the beginning: what the old one had reached says nothing."""
+    """The versions of the new table start at 0 again."""
     for run in range(gaps):
         pipeline.kafka.add_gaps("events", 0, 2)
         pipeline.run(f"gaps {run}")
@@ -486,7 +470,7 @@ def test_i5_a_restore_of_a_recreated_table_is_detected(pipeline: MemoryPipeline,
 def test_i7_an_event_lost_from_the_middle_is_detected_and_rebuilt(
     pipeline: MemoryPipeline, lost: int
 ) -> None:
-    """A writer that goes on after a RESTORE of the control table hides the gap behind it."""
+    """A writer that appends after a RESTORE of the control table leaves such a gap."""
     pipeline.produce(0, 3)
     pipeline.planner.plan("fourth")
     assert pipeline.ledger.event_number == 7
@@ -499,21 +483,19 @@ def test_i7_an_event_lost_from_the_middle_is_detected_and_rebuilt(
     drain(pipeline)
 
 
-def test_a_rebuild_restores_lost_start_offsets_without_a_plan() -> None:
-    """The first event told where to begin and nothing else: landed offsets must not be unread."""
-    made = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
-    made.produce(0, 3)
-    assert made.run("first") is None
-    made.produce(0, 2)
-    made.run("second")
-    made.control.rows = [row for row in made.control.rows if row["event_number"] != 1]
-    made.repair.rebuild("ann", "why")
-    assert made.committed() == {0: 5}
-    assert made.run("third") is None
+def test_a_rebuild_restores_start_offsets_of_a_lost_first_event() -> None:
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
+    pipeline.produce(0, 3)
+    assert pipeline.run("first") is None
+    pipeline.produce(0, 2)
+    pipeline.run("second")
+    pipeline.control.rows = [row for row in pipeline.control.rows if row["event_number"] != 1]
+    pipeline.repair.rebuild("ann", "why")
+    assert pipeline.committed() == {0: 5}
+    assert pipeline.run("third") is None
 
 
 def test_a_rebuild_restores_a_lost_new_incarnation(pipeline: MemoryPipeline) -> None:
-    """Its plans tell of it."""
     old = pipeline.landed_identities()
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 4)
@@ -527,8 +509,7 @@ def test_a_rebuild_restores_a_lost_new_incarnation(pipeline: MemoryPipeline) -> 
     assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
 
 
-def test_a_rebuild_restores_an_undo_forgotten_by_the_control_table(tmp_path: Path) -> None:
-    """A RESTORE of it to before the undo: the data table's own log tells that the rows are gone."""
+def test_a_rebuild_restores_an_undo_that_the_control_table_lost(tmp_path: Path) -> None:
     lake = FileLake(root=tmp_path)
     lake.run(3)
     lake.run(2)

@@ -1,4 +1,4 @@
-"""Undoing a plan: exactly its rows go, and its offsets are read again."""
+"""Tests of undo: it removes exactly the plan's rows, and their offsets are read again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tidemark.repair.errors import PlanNotLanded
 from tidemark.report.errors import UndoUnfinished
 
 
-def landed(*runs: int) -> MemoryPipeline:
-    """A pipeline after runs of so many records."""
+def pipeline_after_runs(*runs: int) -> MemoryPipeline:
+    """Return a pipeline after one run for each number of records."""
     pipeline = MemoryPipeline()
     for number, records in enumerate(runs):
         pipeline.produce(0, records)
@@ -26,16 +26,15 @@ def landed(*runs: int) -> MemoryPipeline:
     return pipeline
 
 
-def offsets(pipeline: MemoryPipeline) -> list[int]:
-    """What the table holds."""
+def landed_offsets(pipeline: MemoryPipeline) -> list[int]:
     return [offset for _, _, offset in pipeline.landed_identities()]
 
 
 def test_undo_removes_exactly_the_plans_rows_and_the_next_run_reads_them_again() -> None:
-    """I1, I3: the committed offset falls to the gap, and comes back with the next run."""
-    pipeline = landed(4, 3, 2)
+    """I1, I3. The committed offset returns to the start of the removed range."""
+    pipeline = pipeline_after_runs(4, 3, 2)
     done = pipeline.undo.undo(2, "ops", "a wrong deploy")
-    assert (done.rows, offsets(pipeline)) == (3, [0, 1, 2, 3, 7, 8])
+    assert (done.rows, landed_offsets(pipeline)) == (3, [0, 1, 2, 3, 7, 8])
     assert pipeline.committed()[0] == 4
     newest = [row for row in pipeline.control.rows if row.get("committed_offset") is not None][-1]
     assert (newest["event"], newest["committed_offset"]) == ("undo_started", 4)
@@ -46,31 +45,30 @@ def test_undo_removes_exactly_the_plans_rows_and_the_next_run_reads_them_again()
     assert pipeline.committed()[0] == 9
 
 
-def test_a_dry_run_writes_nothing() -> None:
-    """It tells how many rows would go."""
-    pipeline = landed(4, 3)
+def test_a_dry_run_of_undo_counts_rows_and_writes_nothing() -> None:
+    pipeline = pipeline_after_runs(4, 3)
     events, version = pipeline.ledger.event_number, len(pipeline.table.commits)
     assert pipeline.undo.undo(2, "ops", "a look", dry_run=True).rows == 3
     assert (pipeline.ledger.event_number, len(pipeline.table.commits)) == (events, version)
 
 
-class Failing(MemoryTable):
-    """Rows cannot be removed, this time."""
+class TableWithFailingRemoval(MemoryTable):
+    """Table whose removal of rows fails."""
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
         raise EngineFailed(operation="removing", reason=f"plan {plan.sequence}")
 
 
 def test_status_shows_an_interrupted_undo_and_a_repetition_completes_it() -> None:
-    """I2: until its end nobody counts on the rows, and nobody plans their offsets."""
-    pipeline = landed(4, 3)
-    failing = Failing(kafka=pipeline.kafka, commits=pipeline.table.commits)
+    """I2. Until then the offsets are not planned."""
+    pipeline = pipeline_after_runs(4, 3)
+    failing = TableWithFailingRemoval(kafka=pipeline.kafka, commits=pipeline.table.commits)
     with pytest.raises(EngineFailed):
         replace(pipeline, table=failing).undo.undo(2, "ops", "a wrong deploy")
     assert pipeline.committed()[0] == 4
     assert pipeline.planner.plan("run").plan is None
-    shown = pipeline.status()
-    assert isinstance(shown.problem, UndoUnfinished)
+    status = pipeline.status()
+    assert isinstance(status.problem, UndoUnfinished)
     assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 3
     assert pipeline.undo.undo(2, "ops", "again").rows == 3
     assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 0
@@ -79,9 +77,8 @@ def test_status_shows_an_interrupted_undo_and_a_repetition_completes_it() -> Non
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_an_open_or_abandoned_plan_cannot_be_undone() -> None:
-    """Open, given up, or not there."""
-    pipeline = landed(4)
+def test_an_open_abandoned_or_unknown_plan_cannot_be_undone() -> None:
+    pipeline = pipeline_after_runs(4)
     pipeline.produce(0, 3)
     pipeline.planner.plan("open")
     with pytest.raises(PlanNotLanded):
@@ -94,8 +91,8 @@ def test_an_open_or_abandoned_plan_cannot_be_undone() -> None:
 
 
 def test_executing_an_undone_plan_is_refused() -> None:
-    """I4: a run that is cleared does not land it again; the next one does."""
-    pipeline = landed(4)
+    """I4. The next run of its requester gets a new plan."""
+    pipeline = pipeline_after_runs(4)
     pipeline.undo.undo(1, "ops", "a wrong deploy")
     with pytest.raises(PlanAbandoned):
         pipeline.ingest.execute(1)
@@ -103,9 +100,9 @@ def test_executing_an_undone_plan_is_refused() -> None:
     assert again.sequence == 2
 
 
-def test_a_restore_that_restores_undone_rows_is_detected() -> None:
-    """I1: their offsets are unread; read again they would be there twice."""
-    pipeline = landed(4)
+def test_a_restore_of_undone_rows_is_detected() -> None:
+    """I1. Reading their offsets again would land them twice."""
+    pipeline = pipeline_after_runs(4)
     before = len(pipeline.table.commits)
     pipeline.undo.undo(1, "ops", "a wrong deploy")
     pipeline.table.restore(before)
@@ -118,14 +115,13 @@ def test_a_restore_that_restores_undone_rows_is_detected() -> None:
 
 
 def test_undone_offsets_of_a_backfill_are_read_by_the_next_run() -> None:
-    """They lie before the end of the live chain."""
-    pipeline = landed(4)
+    pipeline = pipeline_after_runs(4)
     pipeline.produce(0, 4)
     plan = pipeline.planner.backfill(wanted((0, 5, 7)), RunOrigin("fill")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
     pipeline.run("live")
     pipeline.undo.undo(plan.sequence, "ops", "x")
-    assert not set(offsets(pipeline)) & {5, 6}
+    assert not set(landed_offsets(pipeline)) & {5, 6}
     pipeline.run("next")
     assert pipeline.landed_identities() == pipeline.visible_identities()
