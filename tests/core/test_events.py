@@ -84,7 +84,7 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
 
 
 def decisions() -> list[tuple[int, list[ControlEvent]]]:
-    """An operator's decisions after `history`, with the values that are easily lost."""
+    """Return the decisions of an operator after `history`, with unusual values."""
     far = 2**62
     ann: dict[str, Any] = {"requested_by": "cli:ann:1", "reason": "why"}
     plan, other = make_plan((0, far, far + 3), sequence=5), make_plan((0, 50, 53), sequence=6)
@@ -133,7 +133,6 @@ def test_ledger_state_follows_from_its_events() -> None:
 
 
 def test_ledger_follows_decisions() -> None:
-    """Losses, undone plans, epochs and incarnations."""
     recorded = [*history(), *decisions()]
     after = {number: Ledger.fold("events", recorded[:number]) for number in range(9, 16)}
     assert after[9].accepted_losses == after[14].accepted_losses == LOST

@@ -1,4 +1,4 @@
-"""The text of a plan's origin is its requester in the control table."""
+"""Tests of plan origins and of their texts in the control table."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ TEXTS: list[tuple[PlanOrigin, str]] = [
 
 
 @pytest.mark.parametrize(("origin", "text"), TEXTS, ids=[text for _, text in TEXTS])
-def test_an_origin_has_one_text(origin: PlanOrigin, text: str) -> None:
-    """A plan that is read from the control table has the origin it was recorded with."""
+def test_an_origin_is_parsed_from_its_text(origin: PlanOrigin, text: str) -> None:
     assert str(origin) == text
     assert parse_origin(text) == origin
 
@@ -45,13 +44,13 @@ def test_an_origin_has_one_text(origin: PlanOrigin, text: str) -> None:
         st.from_regex(r"\Adecode:e:\d+:-?\d+:[0-9a-f]+(:[a-z]+=[\d,]+)*\Z"),
     )
 )
-def test_each_text_is_of_one_origin(text: str) -> None:
-    """Parsing never fails: a name that was recorded by another program stays readable."""
+def test_every_text_parses_to_an_origin_with_this_text(text: str) -> None:
+    """Parsing never fails, because other programs may have recorded any name."""
     assert str(parse_origin(text)) == text
 
 
 @pytest.mark.parametrize("name", ["run#1", "decode:events:2:-1:0ab1"])
 def test_a_run_cannot_have_the_name_of_another_origin(name: str) -> None:
-    """It would get the plan of a backfill's chunk or of a decoder."""
+    """The run would get the plan of a chunk or of a decoder."""
     with pytest.raises(InvalidRequester, match=f"{name!r} has the form"):
         RunOrigin(name)

@@ -1,4 +1,4 @@
-"""Retries of a step that met a concurrent writer."""
+"""Tests of retries after conflicts with concurrent writers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 
 
-class Contested:
-    """A step that other processes win some times before it succeeds."""
+class StepWithConflicts:
+    """A step that raises these errors before it succeeds."""
 
     def __init__(self, *conflicts: Exception) -> None:
         self.conflicts = list(conflicts)
@@ -27,8 +27,7 @@ def conflict(number: int = 1) -> ControlConflict:
 
 
 def test_a_step_is_repeated_until_it_has_no_conflict() -> None:
-    """Conflicts of the control table and of the data table."""
-    step = Contested(
+    step = StepWithConflicts(
         conflict(), TransactionConflict(pipeline="events", sequence=1), conflict(), conflict()
     )
     assert retry_on_conflict(step) == "done"
@@ -36,16 +35,14 @@ def test_a_step_is_repeated_until_it_has_no_conflict() -> None:
 
 
 def test_after_five_conflicts_the_last_one_is_raised() -> None:
-    """It names the event that another process wrote."""
-    step = Contested(*map(conflict, range(1, 7)))
+    step = StepWithConflicts(*map(conflict, range(1, 7)))
     with pytest.raises(ControlConflict) as raised:
         retry_on_conflict(step)
     assert (step.runs, raised.value.event_number) == (5, 5)
 
 
 def test_other_errors_are_not_retried() -> None:
-    """They are not the result of a race."""
-    step = Contested(ValueError("wrong"))
+    step = StepWithConflicts(ValueError("wrong"))
     with pytest.raises(ValueError, match="wrong"):
         retry_on_conflict(step)
     assert step.runs == 1

@@ -1,4 +1,4 @@
-"""Fixtures of all searches."""
+"""Fixtures of model tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.lake import conflicts
 
 @pytest.fixture(autouse=True, scope="package")
 def no_pauses() -> Iterator[None]:
-    """Retry without a pause: an actor repeats its retries at every step of its schedule."""
+    """Retry without a pause, because an actor repeats its retries at every step."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(conflicts, "_PAUSE", wait_none())
         yield
