@@ -349,6 +349,7 @@ def _run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.broker
+@pytest.mark.faults
 def test_planning_and_history_measure_the_given_sizes(tmp_path: Path) -> None:
     arguments = ("planning", "history", "--records", "100", "--repetitions", "1")
     history, planning = _run(tmp_path, *arguments)["benchmarks"]

@@ -277,6 +277,7 @@ def test_airflow_can_submit_to_the_spark_master(
 
 
 @pytest.mark.spark
+@pytest.mark.faults
 def test_tasks_reach_the_spark_server_with_its_token(
     services: dict[str, Any], layout: Layout, tmp_path: Path
 ) -> None:
@@ -393,6 +394,7 @@ def _read(bootstrap: str) -> bytes | None:
 
 @pytest.mark.broker
 @pytest.mark.registry
+@pytest.mark.faults
 def test_schemas_keep_their_ids_after_a_restart_of_the_registry(
     services: dict[str, Any], broker: BrokerStatus, tmp_path: Path
 ) -> None:

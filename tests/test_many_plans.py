@@ -168,6 +168,7 @@ def test_i4_repeating_a_killed_application_lands_each_plan_once(
         assert pipelines.app.control.ledger(name).committed_offset(0) == 100
 
 
+@pytest.mark.faults
 def test_pipelines_with_different_spark_settings_get_separate_applications(
     pipelines: Pipelines, broker: BrokerStatus, topic: TopicFactory
 ) -> None:

@@ -1,7 +1,7 @@
 """The DAGs under a real Airflow scheduler, with real Kafka and Spark.
 
-The tests that need no settings of their own share one Airflow, whose jobs run on a Spark Connect
-server. The jobs of the others are spark-submit's.
+Tests without settings of their own share one Airflow, whose jobs run on a Spark Connect server.
+Other tests run their jobs by spark-submit.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ SHARED = {
 }
 
 
-@pytest.fixture(scope="session")
-def airflow(parts: Parts) -> AirflowStandalone:
+@pytest.fixture(scope="module")
+def airflow(parts: Parts) -> Iterator[AirflowStandalone]:
     """The Airflow that tests share."""
-    return parts.airflow(SHARED)
+    with parts.airflow(SHARED) as airflow:
+        yield airflow
 
 
 @contextmanager
@@ -181,10 +182,6 @@ def test_backfills_by_form_and_by_date(
     assert rows(uri) == [(0, offset) for offset in range(16)]
     assert [event.extra["records"] for event in asset_events(api, FORM)] == [8, 8]
     again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
-    shown = finished(api, api.trigger(FORM, conf={**again, "dry_run": True}), FORM)
-    assert set(shown.tasks.values()) == {"success", "skipped"}
-    assert "1 (8), 2 (8)" in api.log_tail(FORM, shown.run_id, "request")
-    assert sorted(app.control.ledger("dated").plans) == [1, 2]
     replaced = finished(api, api.trigger(FORM, conf=again), FORM)
     assert set(replaced.tasks.values()) == {"success"}
     assert rows(uri) == [(0, offset) for offset in range(16)]
@@ -309,16 +306,9 @@ def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
         "x-tidemark://bronze/ebb": (1, 30),
         "x-tidemark://bronze/flood": (1, 30),
     }
-    second = finished(api, api.trigger(GROUP_DAG), GROUP_DAG)
-    assert second.tasks == {
-        "plan": "failed",
-        "ingest": "skipped",
-        "check": "skipped",
-        "publish": "skipped",
-        "complete": "upstream_failed",
-    }
 
 
+@pytest.mark.faults
 def test_limited_runs_follow_each_other_and_alarms_are_told(
     tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
 ) -> None:

@@ -38,6 +38,7 @@ def ingest(site: Site) -> tuple[dict[str, Any], list[str]]:
     return record, before.splitlines()
 
 
+@pytest.mark.faults
 def test_a_missing_kafka_source_is_a_setup_error_and_is_not_retried(
     broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -30,7 +30,9 @@ def ingest(tmp_path: Path, offline: Command) -> Command:
     ("master", "cause"),
     [
         ("spak://x", "Master must either be yarn or start with spark, k8s, or local"),
-        ("local[x]", "Could not parse Master URL: 'local[x]'"),
+        pytest.param(
+            "local[x]", "Could not parse Master URL: 'local[x]'", marks=pytest.mark.faults
+        ),
     ],
 )
 def test_a_wrong_master_is_a_set_up_error(ingest: Command, master: str, cause: str) -> None:
@@ -42,7 +44,7 @@ def test_a_wrong_master_is_a_set_up_error(ingest: Command, master: str, cause: s
     assert ran.code == ExitCode.REFUSED
 
 
-@pytest.mark.parametrize("home", [None, "/nowhere"])
+@pytest.mark.parametrize("home", [None, pytest.param("/nowhere", marks=pytest.mark.faults)])
 def test_a_missing_java_is_a_set_up_error(
     ingest: Command, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:

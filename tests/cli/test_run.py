@@ -202,9 +202,8 @@ KILLED_ELSEWHERE = (
 )
 
 
-@pytest.mark.parametrize(
-    "points", [KILLED_AT, pytest.param(KILLED_ELSEWHERE, marks=pytest.mark.faults)]
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("points", [KILLED_AT, KILLED_ELSEWHERE])
 @pytest.mark.usefixtures("tidemark")
 def test_a_run_continues_where_the_previous_run_was_killed(
     tmp_path: Path,

@@ -140,6 +140,7 @@ def test_down_also_stops_a_server_that_the_user_started(
         by_submit("spark", "stop")
 
 
+@pytest.mark.faults
 def test_a_run_leaves_no_session_on_its_server(
     by_submit: Command, spec: Path, layout: Layout, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ decode:
 """
 
 
+@pytest.mark.faults
 def test_upsert_table_has_the_last_record_of_each_key_in_kafka(
     tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, tidemark: Command
 ) -> None:

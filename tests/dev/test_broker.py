@@ -274,6 +274,7 @@ def _record(home: Path, *, pid: int | None) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.faults
 def test_s17_three_nodes_survive_the_kill_of_one(config: BrokerConfig) -> None:
     """S17: the other nodes serve all records, and each node starts again alone."""
     embedded = Broker(replace(config, nodes=3, properties=_QUICK_TO_NOTICE))

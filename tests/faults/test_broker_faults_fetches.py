@@ -36,6 +36,7 @@ def wait_for_connections(proxy: Proxy, wanted: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.faults
 def test_s17_slow_fetches_land_exactly(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:
@@ -68,6 +69,7 @@ def test_i7_fetches_too_slow_for_kafkas_client_are_a_transient_error(
     assert court.judge(pipeline).records == len(LONG)
 
 
+@pytest.mark.faults
 def test_s17_kafkas_client_repeats_a_stalled_fetch_in_the_same_run(
     pipeline: Lake, proxied: ProxiedBroker, court: Court
 ) -> None:

@@ -314,6 +314,7 @@ def all_dead(cluster: Cluster) -> Iterator[None]:
 # -- unresponsive leaders ------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_i3_a_leader_that_does_not_answer_has_no_watermarks(
     lake: ImpatientLake, cluster: Cluster, purpose: str
 ) -> None:
@@ -343,6 +344,7 @@ def test_i3_a_leader_that_does_not_answer_has_no_watermarks(
     assert (pipeline.committed(), pipeline.version()) == ({0: 0, 1: 0}, None)
 
 
+@pytest.mark.faults
 def test_s9_a_leader_that_does_not_answer_has_no_offset_at_a_time(
     cluster: Cluster, purpose: str
 ) -> None:
@@ -363,6 +365,7 @@ def test_s9_a_leader_that_does_not_answer_has_no_offset_at_a_time(
 
 
 @pytest.mark.parametrize("dead_first", [True, False], ids=["dead-live", "live-dead"])
+@pytest.mark.faults
 def test_s18_plan_landing_and_verify_work_with_a_dead_bootstrap_server(
     lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str, dead_first: bool
 ) -> None:
@@ -445,6 +448,7 @@ def fragile(lake: ImpatientLake, cluster: Cluster, purpose: str) -> ImpatientLak
     return lake.of(topic)
 
 
+@pytest.mark.faults
 def test_i7_an_unclean_truncation_stops_the_pipeline_and_verify_lists_the_records(
     fragile: ImpatientLake, cluster: Cluster, court: Court
 ) -> None:

@@ -285,7 +285,7 @@ def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_pat
 
 def test_concurrent_and_killed_operations_land_every_record_once(court: Court, site: Site) -> None:
     """I1, I2, I3."""
-    operate(court, site, 1, 2, ("plan", "undo", "maintain"))
+    operate(court, site, 1, 1, ("plan", "undo", "maintain"))
 
 
 @pytest.mark.faults

@@ -88,6 +88,7 @@ def test_a_fence_without_a_test_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.faults
 def test_the_selected_tests_pass_without_a_mutation(tmp_path: Path) -> None:
     some = ("tests/core/test_plan_rules.py", "tests/ingest/test_executor.py")
     outcome = run_tests(("-m", _fast(), *some), tmp_path)

@@ -52,6 +52,7 @@ def test_i4_i1_records_and_partitions_added_during_the_read_wait_for_the_next_pl
     assert court.judge(pipeline).records == 29
 
 
+@pytest.mark.faults
 def test_s7_retention_during_the_read_is_a_lost_range_and_writes_nothing(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
 ) -> None:
@@ -116,6 +117,7 @@ def error_of_recreation_during_the_read(
     return caught.value
 
 
+@pytest.mark.faults
 def test_i7_s5_a_topic_recreated_with_fewer_records_during_the_read_writes_nothing(
     pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient
 ) -> None:

@@ -55,6 +55,7 @@ def test_s4_null_and_empty_keys_values_and_headers_land_exactly(
 TIMES_MS = [-1, -86_400_001, 1, 1_767_225_600_999, 4_102_444_800_001]
 
 
+@pytest.mark.faults
 def test_s4_timestamps_of_minus_one_and_of_any_millisecond_land_exactly(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -68,6 +69,7 @@ def test_s4_timestamps_of_minus_one_and_of_any_millisecond_land_exactly(
     assert [record.timestamp_ms for record in lake.judged()] == TIMES_MS
 
 
+@pytest.mark.faults
 def test_s4_log_append_time_lands_with_its_timestamp_type(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -86,6 +88,7 @@ BATCH_OVERHEAD = 74
 """Bytes of a record batch around one value of some MiB without key and headers."""
 
 
+@pytest.mark.faults
 def test_records_up_to_the_topics_maximum_size_land(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -140,6 +143,7 @@ def old_log(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
         embedded.stop()
 
 
+@pytest.mark.faults
 def test_s4_offsets_past_two_to_the_31st_land_exactly(
     old_log: BrokerStatus, spark: SparkSession, tmp_path: Path, court: Court
 ) -> None:

@@ -126,6 +126,7 @@ def test_s6_records_left_by_compaction_between_plan_and_landing_land(
 # -- retention -----------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_i7_s7_records_deleted_between_plan_and_landing_are_a_lost_range(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
@@ -165,6 +166,7 @@ def test_s7_records_deleted_before_the_plan_are_a_lost_range(
     court.count(judge(rows, broker.bootstrap, name, topic_id, ranges={1: (0, 3)}))
 
 
+@pytest.mark.faults
 def test_s7_records_deleted_after_their_landing_are_not_a_lost_range(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:

@@ -68,6 +68,7 @@ def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
 @pytest.mark.parametrize(
     "records", [5, 9], ids=["with_as_many_records", "with_more_records_than_before"]
 )
+@pytest.mark.faults
 def test_s5_a_topic_recreated_between_plan_and_landing_is_refused(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, records: int
 ) -> None:
@@ -86,6 +87,7 @@ def test_s5_a_topic_recreated_between_plan_and_landing_is_refused(
     assert pipeline.committed() == {0: 0}
 
 
+@pytest.mark.faults
 def test_i7_a_deleted_topic_is_missing_when_planning_and_when_landing(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
 ) -> None:
@@ -128,6 +130,7 @@ def test_s10_partitions_added_between_runs_are_read_from_their_start(
     assert court.judge(pipeline).records == 7
 
 
+@pytest.mark.faults
 def test_i4_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:
@@ -144,6 +147,7 @@ def test_i4_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan
     assert court.judge(pipeline).records == 5
 
 
+@pytest.mark.faults
 def test_s6_empty_partitions_are_read_once_they_have_records(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
 ) -> None:

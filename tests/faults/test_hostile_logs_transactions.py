@@ -40,6 +40,7 @@ def counts(done: ExecutionResult) -> list[tuple[int, int, int, int]]:
 # -- aborted and interleaved ---------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_s6_aborted_records_and_markers_are_gaps(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -94,6 +95,7 @@ def test_i1_only_committed_records_of_interleaved_transactions_land(
     assert values(lake) == [b"a0 kept", b"a1 kept", b"b3 kept", b"b4 kept"]
 
 
+@pytest.mark.faults
 def test_s8_read_uncommitted_lands_aborted_records(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -105,6 +107,7 @@ def test_s8_read_uncommitted_lands_aborted_records(
     assert values(lake) == [b"aborted"]
 
 
+@pytest.mark.faults
 def test_s8_a_plan_is_read_with_its_planned_isolation_level(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -125,6 +128,7 @@ def test_s8_a_plan_is_read_with_its_planned_isolation_level(
 # -- markers only --------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_s6_a_range_without_records_lands_as_an_empty_commit(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -138,6 +142,7 @@ def test_s6_a_range_without_records_lands_as_an_empty_commit(
     assert pipeline.planner.plan("again").plan is None
 
 
+@pytest.mark.faults
 def test_i3_a_range_of_one_marker_lands(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:
@@ -175,6 +180,7 @@ def test_i1_s8_records_of_an_open_transaction_land_after_its_end(
     assert b"late" in values(lake)
 
 
+@pytest.mark.faults
 def test_s8_records_after_a_hanging_transaction_land_after_its_abort(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
 ) -> None:

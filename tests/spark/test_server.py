@@ -158,6 +158,7 @@ def test_a_server_from_before_an_upgrade_is_refused(
         SparkServer(layout.spark, {}, settings).running()
 
 
+@pytest.mark.faults
 def test_files_of_a_server_stay_in_its_folder_and_do_not_grow(
     layout: Layout, tmp_path: Path
 ) -> None:
@@ -313,13 +314,21 @@ def test_the_refusal_of_a_server_names_the_mismatch(
 @pytest.mark.parametrize(
     ("jars", "problem"),
     [
-        ((), "it runs delta-spark of an unknown version"),
-        (("delta-", "antlr"), "its class path lacks the Kafka source"),
-        (("delta-", "antlr", "spark-sql-kafka", "kafka-clients", "commons-pool2", "spark-token"),
-         "its class path lacks Avro"),
+        pytest.param((), "it runs delta-spark of an unknown version", id="Delta"),
+        pytest.param(
+            ("delta-", "antlr"),
+            "its class path lacks the Kafka source",
+            id="Kafka",
+            marks=pytest.mark.faults,
+        ),
+        pytest.param(
+            ("delta-", "antlr", "spark-sql-kafka", "kafka-clients", "commons-pool2", "spark-token"),
+            "its class path lacks Avro",
+            id="Avro",
+            marks=pytest.mark.faults,
+        ),
     ],
-    ids=["Delta", "Kafka", "Avro"],
-)  # fmt: skip
+)
 def test_a_server_without_our_jars_is_refused(
     layout: Layout, tmp_path: Path, jars: tuple[str, ...], problem: str
 ) -> None:

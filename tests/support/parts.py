@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +62,14 @@ class Parts:
         assert found is not None
         return found
 
-    def airflow(self, specs: Mapping[str, str]) -> AirflowStandalone:
-        """Return an Airflow that uses the shared broker and the shared Spark Connect server.
+    @contextmanager
+    def airflow(self, specs: Mapping[str, str]) -> Iterator[AirflowStandalone]:
+        """Run an Airflow with the shared broker and the shared Spark Connect server.
+
+        The last of concurrent blocks stops it, because an idle Airflow slows down other tests.
 
         Args:
-            specs: Texts of the pipelines' specs, by name; only the first call writes them.
+            specs: Texts of the pipelines' specs, by name.
         """
         self.connect_server()
         folder = self.home / "pipelines"
@@ -78,14 +81,19 @@ class Parts:
                 connection_variable("kafka_default"): kafka_connection(self.broker().bootstrap),
             }
         )
-        airflow = app.airflow()
-        with locked(self.home / "airflow.lock"):
-            if not airflow.status().running:
-                folder.mkdir(exist_ok=True)
-                for name, text in specs.items():
-                    (folder / f"{name}.yaml").write_text(text)
+        airflow, lock = app.airflow(), self.home / "airflow.lock"
+        with locked(lock):
+            folder.mkdir(exist_ok=True)
+            for name, text in specs.items():
+                (folder / f"{name}.yaml").write_text(text)
             airflow.start(progress=print)
-        return airflow
+            self._add_users(1)
+        try:
+            yield airflow
+        finally:
+            with locked(lock):
+                if self._add_users(-1) == 0:
+                    airflow.stop()
 
     def stop(self) -> None:
         """Stop all running parts, and remove the folder."""
@@ -95,6 +103,13 @@ class Parts:
             stack.callback(self._registry.stop)
             stack.callback(self._connect_server.stop)
             stack.callback(AirflowStandalone(self.layout, {}).stop)
+
+    def _add_users(self, change: int) -> int:
+        """Change the number of blocks that use the Airflow, and return it."""
+        file = self.home / "airflow.users"
+        users = (int(file.read_text()) if file.exists() else 0) + change
+        file.write_text(str(users))
+        return users
 
     @property
     def _broker(self) -> Broker:

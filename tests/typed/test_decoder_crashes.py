@@ -173,7 +173,13 @@ def abandon(lake: TypedLake) -> None:
             lake.abandon.abandon(2, "test", "a mistake")
 
 
-@pytest.mark.parametrize("recover", [lambda _: None, abandon], ids=["run again", "given up"])
+@pytest.mark.parametrize(
+    "recover",
+    [
+        pytest.param(lambda _: None, id="run again"),
+        pytest.param(abandon, id="given up", marks=pytest.mark.faults),
+    ],
+)
 def test_a_replay_killed_at_any_step_loses_and_duplicates_no_record(
     tmp_path: Path, recover: Callable[[TypedLake], object]
 ) -> None:
@@ -184,7 +190,8 @@ def test_a_replay_killed_at_any_step_loses_and_duplicates_no_record(
     assert killed_everywhere(first, {3}, replay, recover) >= 5
 
 
-@pytest.mark.parametrize("landed", [pytest.param(0, marks=pytest.mark.faults), 1])
+@pytest.mark.faults
+@pytest.mark.parametrize("landed", [0, 1])
 def test_a_planner_killed_while_it_adds_columns_loses_no_field(tmp_path: Path, landed: int) -> None:
     """Between storing schemas, adding columns and planning; with and without a column before."""
     first = RegisteredLake(root=tmp_path / "prepared")

@@ -188,6 +188,7 @@ def test_new_fields_of_nested_messages_become_new_columns(
     lake.check()
 
 
+@pytest.mark.faults
 def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
     lake: FramedLake, registry: Registry
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
         ("string", "AVRO", "the schema is AVRO, not PROTOBUF"),
     ],
 )
+@pytest.mark.faults
 def test_a_schema_without_a_column_stops_its_partition(
     lake: FramedLake, registry: Registry, schema: str, kind: str, difference: str
 ) -> None:
@@ -227,6 +229,7 @@ def test_a_schema_without_a_column_stops_its_partition(
     assert len(lake.schemas.store.kept([number])) == ("compile" not in difference)
 
 
+@pytest.mark.faults
 def test_keys_and_values_have_separate_schemas_and_columns(
     lake: FramedLake, registry: Registry
 ) -> None:
@@ -299,6 +302,7 @@ def test_a_direct_import_wins_over_an_older_version_of_an_indirect_one(
     assert values(lake) == {(0, 0): {"id": 0, "price": None, "unit": "BOX"}}
 
 
+@pytest.mark.faults
 def test_a_replay_decodes_records_whose_schema_was_registered_later(
     lake: FramedLake, registry: Registry
 ) -> None:

@@ -240,19 +240,39 @@ _ACTIONS = st.sampled_from(
 )
 
 
+_RANDOM = given(st.lists(st.tuples(_ACTIONS, st.integers(0, 10)), min_size=4, max_size=14))
+
+
+def _examples(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
 @pytest.mark.e2e
-@settings(
-    max_examples=12,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.lists(st.tuples(_ACTIONS, st.integers(0, 10)), min_size=4, max_size=14))
+@_examples(3)
+@_RANDOM
 def test_decoded_rows_are_the_rows_of_the_published_view(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
     """Whatever checks and operators decide, and in which order."""
-    lake = lake_of(tmp_path_factory.mktemp("lake"))
+    _check_decoded(lake_of(tmp_path_factory.mktemp("lake")), actions)
+
+
+@pytest.mark.faults
+@_examples(20)
+@_RANDOM
+def test_decoded_rows_are_the_rows_of_the_published_view_in_many_orders(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
+) -> None:
+    """The same with more examples."""
+    _check_decoded(lake_of(tmp_path_factory.mktemp("lake")), actions)
+
+
+def _check_decoded(lake: TypedLake, actions: list[tuple[str, int]]) -> None:
     lake.bronze.run(2)
     check(lake.bronze, 1, passed=True)
     lake.run()
