@@ -78,7 +78,7 @@ def lake(tmp_path: Path) -> FileLake:
 
 
 def offset_ranges(lake: FileLake) -> pa.Table:
-    return pa.table(DeltaTable(lake.root / "control").scan())
+    return pa.table(DeltaTable(lake.control_uri).scan())
 
 
 def test_the_progress_of_a_backfill_excludes_undone_chunks(lake: FileLake) -> None:

@@ -7,18 +7,19 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import duckdb
 import polars
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from tests.conftest import TopicFactory
 from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
+from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.producer import produce
@@ -44,12 +45,18 @@ COLUMNS = [
 ]
 
 
-@pytest.fixture
-def bronze(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path) -> Lake:
+@pytest.fixture(scope="module")
+def bronze(
+    spark: SparkSession,
+    broker: BrokerStatus,
+    admin: AdminClient,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Lake:
     """Return a table of orders and of records with nulls and empty values, in two plans."""
-    lake = Lake(
-        session=spark, root=tmp_path, connection={"bootstrap.servers": broker.bootstrap}
-    ).of(topic(partitions=3))
+    topic = make_topic(admin, broker.bootstrap, f"readers-{uuid4().hex}", partitions=3)
+    connection = {"bootstrap.servers": broker.bootstrap}
+    root = tmp_path_factory.mktemp("readers")
+    lake = Lake(session=spark, root=root, connection=connection).of(topic)
     produce(lake.connection, "orders", topic=lake.spec.topic, records=100)
     lake.run("first")
     edge_cases = [
@@ -97,7 +104,7 @@ def test_spark_delta_rs_duckdb_and_polars_read_equal_rows(
     by_delta_rs = ordered(row.values() for row in scanned.to_pylist())
     by_polars = ordered(polars.scan_delta(bronze.uri).select(COLUMNS).collect().rows())
     by_spark = ordered(
-        bronze.session.read.format("delta").load(bronze.uri).select(*COLUMNS).collect()
+        bronze.session.read.format("delta").load(str(bronze.uri)).select(*COLUMNS).collect()
     )
 
     assert len(by_delta_rs) == len(read_all(broker.bootstrap, bronze.spec.topic)) == 103

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark import steps
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
@@ -29,7 +29,7 @@ FAILED = QualityFailed(pipeline="events", sequence=1, failed=("rule",), data_doc
 class Steps:
     """Replaces the steps that need Spark; `errors` has the failing ones."""
 
-    lake: HomeTypedLake
+    lake: TypedLake
     errors: Mapping[str, TidemarkError] = field(default_factory=dict)
     performed: list[str] = field(default_factory=list)
 
@@ -51,15 +51,15 @@ class Steps:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeTypedLake:
+def lake(tmp_path: Path) -> TypedLake:
     """Return pipeline `events` with one landed plan."""
     lake = home_typed_lake(tmp_path)
-    lake.land_values(b"a")
+    lake.land_values([b"a"])
     return lake
 
 
 @pytest.fixture
-def app(tmp_path: Path, lake: HomeTypedLake) -> App:
+def app(tmp_path: Path, lake: TypedLake) -> App:
     """Return an app on that home with sessions that nothing opens."""
     del lake
     environ = {"TIDEMARK_HOME": str(tmp_path), "TIDEMARK_PIPELINES": str(tmp_path / "pipelines")}
@@ -68,7 +68,7 @@ def app(tmp_path: Path, lake: HomeTypedLake) -> App:
 
 
 def performed(
-    app: App, lake: HomeTypedLake, patch: pytest.MonkeyPatch, **errors: TidemarkError
+    app: App, lake: TypedLake, patch: pytest.MonkeyPatch, **errors: TidemarkError
 ) -> tuple[list[str], list[Any], int]:
     """Run all steps; return the performed steps, their results, and the exit code."""
     errors_by_step = {name.replace("_", " "): error for name, error in errors.items()}
@@ -81,7 +81,7 @@ def performed(
 
 
 def test_a_landed_plan_is_checked_and_decoded(
-    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = steps.left(app, "events")
     assert (before.newest, before.unchecked, before.to_decode, before.merge) == (1, (1,), 1, None)
@@ -99,7 +99,7 @@ def test_a_landed_plan_is_checked_and_decoded(
 
 
 def test_a_complete_pipeline_performs_no_step(
-    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.pipeline("events").publication.release(1, "test", "as it is")
     lake.run()
@@ -110,7 +110,7 @@ def test_a_complete_pipeline_performs_no_step(
 
 
 def test_no_step_is_performed_after_a_failed_ingest(
-    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.bronze.plan(1)
     done, results, code = performed(app, lake, monkeypatch, ingest_2=UNAVAILABLE)
@@ -130,7 +130,7 @@ def test_no_step_is_performed_after_a_failed_ingest(
 )
 def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
     app: App,
-    lake: HomeTypedLake,
+    lake: TypedLake,
     monkeypatch: pytest.MonkeyPatch,
     errors: Mapping[str, TidemarkError],
     code: ExitCode,
@@ -141,7 +141,7 @@ def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
 
 
 def test_an_error_outside_the_work_of_a_step_is_reported(
-    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_: object) -> None:
         raise UNAVAILABLE
@@ -153,10 +153,10 @@ def test_an_error_outside_the_work_of_a_step_is_reported(
 
 
 def test_no_step_is_performed_after_a_stop(
-    app: App, lake: HomeTypedLake, monkeypatch: pytest.MonkeyPatch
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is ending while threads still run."""
-    lake.land_values(b"b")
+    lake.land_values([b"b"])
 
     def stopped(_: object) -> None:
         raise SystemExit(143)

@@ -155,6 +155,7 @@ class App:
             sessions=self.sessions,
             control=self.control,
             armed=self._armed,
+            now=utc_now,
         )
 
     @cached_property

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         TopicReader,
         WatermarkReader,
     )
-    from tidemark.ingest.start import StartResult
+    from tidemark.ingest.start import StartResult, StartService
     from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets
     from tidemark.lake.data_table import DeltaDataTable
     from tidemark.lake.deduplication import DeduplicationResult
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from tidemark.report.status import PipelineStatus
     from tidemark.report.unfinished_work import UnfinishedWorkReader
     from tidemark.report.verification import Verification
+    from tidemark.report.verify import Verifier
     from tidemark.spec.fields import FieldType
     from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
     from tidemark.typed.profile_service import Profiler
@@ -78,7 +79,7 @@ _Part = TypeVar("_Part")
 
 
 def utc_now() -> datetime:
-    """Return the present. Services receive this clock."""
+    """Return the present."""
     return datetime.now(UTC)
 
 
@@ -100,6 +101,7 @@ class Environment:
         sessions: Provides the Spark sessions of jobs.
         control: The control table.
         armed: Wraps the parts of pipelines in tests of crashes.
+        now: The clock of services.
     """
 
     layout: Layout
@@ -107,6 +109,7 @@ class Environment:
     sessions: Sessions
     control: ControlTable
     armed: Armed
+    now: Callable[[], datetime]
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
-            now=utc_now,
+            now=self.environment.now,
         )
 
     @property
@@ -242,7 +245,7 @@ class Pipeline:
             table=self.table,
             sink=self._armed("sink", self._sink()),
             log_reader=log_reader,
-            now=utc_now,
+            now=self.environment.now,
             comparison=None if is_typed else self.planner.comparison,
             check_source=self.decoder.check_published if is_typed else None,
         )
@@ -258,7 +261,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
-            now=utc_now,
+            now=self.environment.now,
         )
 
     @property
@@ -292,7 +295,7 @@ class Pipeline:
                 bronze=bronze,
                 table=table,
             ),
-            now=utc_now,
+            now=self.environment.now,
             hidden=self._hidden_offsets(),
         )
 
@@ -350,7 +353,7 @@ class Pipeline:
             control=self.control,
             checker=self._armed("quality", checker),
             publication=self._publication_table(),
-            now=utc_now,
+            now=self.environment.now,
         )
 
     @property
@@ -362,7 +365,7 @@ class Pipeline:
             pipeline=self.kafka_spec.name,
             control=self.control,
             publication=self._publication_table(),
-            now=utc_now,
+            now=self.environment.now,
         )
 
     @property
@@ -424,16 +427,7 @@ class Pipeline:
         dry_run: bool = False,
     ) -> StartResult:
         """Record the offsets of another reader as the start. See `StartService.begin`."""
-        from tidemark.ingest.start import StartService
-
-        starts = StartService(
-            spec=self.kafka_spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            now=utc_now,
-        )
-        return starts.begin(found, requested_by, reason, others=others, dry_run=dry_run)
+        return self._starts.begin(found, requested_by, reason, others=others, dry_run=dry_run)
 
     def group_position(self, group: str) -> SourceOffsets:
         """Return the committed offsets of a consumer group of the cluster, for `begin`."""
@@ -478,6 +472,18 @@ class Pipeline:
         return Deduplication(self._uri(self.spec.target), self.name).run(dry_run=dry_run)
 
     @property
+    def _starts(self) -> StartService:
+        from tidemark.ingest.start import StartService
+
+        return StartService(
+            spec=self.kafka_spec,
+            watermarks=self.watermarks,
+            control=self.control,
+            data_log=self.table,
+            now=self.environment.now,
+        )
+
+    @property
     def _abandon(self) -> Abandon:
         from tidemark.repair.abandon import Abandon
 
@@ -488,14 +494,16 @@ class Pipeline:
             control=self.control,
             table=self.table,
             log_reader=log_reader,
-            now=utc_now,
+            now=self.environment.now,
         )
 
     @property
     def _undo(self) -> Undo:
         from tidemark.repair.undo import Undo
 
-        return Undo(pipeline=self.name, control=self.control, table=self.table, now=utc_now)
+        return Undo(
+            pipeline=self.name, control=self.control, table=self.table, now=self.environment.now
+        )
 
     @property
     def _decisions(self) -> Decisions:
@@ -506,7 +514,7 @@ class Pipeline:
             watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
-            now=utc_now,
+            now=self.environment.now,
         )
 
     @property
@@ -520,7 +528,7 @@ class Pipeline:
             control=self.control,
             table=self.table,
             log_reader=log_reader,
-            now=utc_now,
+            now=self.environment.now,
         )
 
     # -- reports and maintenance -------------------------------------------------------------------
@@ -536,7 +544,7 @@ class Pipeline:
             open_watermarks=lambda: self.watermarks,
             open_log=lambda: self.log_reader,
             unfinished=self._unfinished_work(),
-            now=utc_now(),
+            now=self.environment.now(),
         )
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
@@ -558,11 +566,15 @@ class Pipeline:
         print_line: Callable[[str], None] = lambda _: None,
     ) -> Verification:
         """Compare the data table with Kafka record by record. See `Verifier.verify`."""
+        return self._verifier.verify(partition, start, end, print_line)
+
+    @property
+    def _verifier(self) -> Verifier:
         from tidemark.report.verify import Verifier
 
         watermarks, log_reader = self._source()
         bronze = None if self.spec.is_typed else self._bronze(reads_only=True)
-        verifier = Verifier(
+        return Verifier(
             spec=self.spec,
             watermarks=watermarks,
             control=self.control,
@@ -570,7 +582,6 @@ class Pipeline:
             log_reader=log_reader,
             row_origins=bronze,
         )
-        return verifier.verify(partition, start, end, print_line)
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:
         """Return the owner's report of a period. Needs neither a JVM nor Kafka."""
@@ -588,7 +599,7 @@ class Pipeline:
             publication=self.publication,
             masked=suite.masked if suite else (),
             quarantine=self.quarantine.records if spec.decode else None,
-            now=utc_now,
+            now=self.environment.now,
         )
         return reports.report(since, until)
 
@@ -609,12 +620,12 @@ class Pipeline:
         maintained = self._armed("maintenance", DeltaMaintainedTable(self._uri(target), self.name))
         if self.ref.kind is PipelineKind.UPSERT:
             # No process waits for its files: a failed merge writes new ones.
-            return Maintenance(name=table, table=maintained, now=utc_now)
+            return Maintenance(name=table, table=maintained, now=self.environment.now)
         return Maintenance(
             name=table,
             table=maintained,
             finished_plans=lambda: finished_plans(self.control, self.name, self.table),
-            now=utc_now,
+            now=self.environment.now,
         )
 
     # -- parts -------------------------------------------------------------------------------------
@@ -642,7 +653,7 @@ class Pipeline:
         typed = self.typed
         return DeltaQuarantine(
             self._uri(self.live.decoding().quarantine_target),
-            utc_now,
+            self.environment.now,
             typed._typed_table(),
             lambda: self.control.ledger(typed.name).landed_sequences(),
         )
@@ -698,7 +709,7 @@ class Pipeline:
             uri=self._uri(self.spec.target),
             kafka_options=spark_options(self._kafka_config()),
             log_reader=self.log_reader,
-            now=utc_now,
+            now=self.environment.now,
             write_options=sessions.write_options,
         )
 
@@ -740,10 +751,8 @@ class Pipeline:
     def _schema_store(self) -> SchemaStore:
         from tidemark.typed.schema_table import DeltaSchemaStore
 
-        table = self.environment.layout.schema_table
-        return self._armed(
-            "schemas", DeltaSchemaStore(table, self.live.decoding().registry, utc_now)
-        )
+        table, registry = self.environment.layout.schema_table, self.live.decoding().registry
+        return self._armed("schemas", DeltaSchemaStore(table, registry, self.environment.now))
 
     @property
     def kafka_spec(self) -> PipelineSpec:

@@ -14,7 +14,7 @@ from tests.airflow.conftest import Answer, Probe, calling
 from tests.airflow.test_job_operator import SECRET
 from tests.conftest import PROJECT
 from tests.support.registry import connection_environ, framed, guarded, known
-from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import DecodeOrigin
 from tidemark.spec.decode import Part
@@ -30,10 +30,10 @@ _SCHEMA = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "
 
 
 @pytest.fixture
-def lake(spark_submit: Path) -> HomeTypedLake:
+def lake(spark_submit: Path) -> TypedLake:
     """Pipeline `events`, of which two records have landed."""
     lake = home_typed_lake(spark_submit.parent)
-    lake.land_values(b"a", b"b")
+    lake.land_values([b"a", b"b"])
     return lake
 
 
@@ -105,7 +105,7 @@ def test_a_missing_spark_submit_is_not_tried_again(task_probe: Probe, spark_subm
 
 
 def test_plans_are_submitted_until_all_is_decoded(
-    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
     """One after the other, and then no more; a run with nothing left starts no Spark."""
     spark_submit.write_text(DECODING)
@@ -121,7 +121,7 @@ def test_plans_are_submitted_until_all_is_decoded(
 
 
 def test_a_typed_table_that_changed_since_the_plan_has_an_event(
-    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
     """The event has both versions. A table without changes has no event."""
     environ = environ_of(spark_submit, ExitCode.OK)
@@ -148,10 +148,10 @@ def test_a_typed_table_that_changed_since_the_plan_has_an_event(
 
 
 def test_an_undefined_connection_to_the_registry_is_named(
-    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
     """The task reads it from Airflow's secrets backends."""
-    lake.land_values(framed(7, b"\x02"))
+    lake.land_values([framed(7, b"\x02")])
     spec = spark_submit.parent / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().replace("format: string", "format: avro"))
     answer = run(task_probe, spark_submit)
@@ -166,7 +166,7 @@ def test_the_registrys_password_is_for_planning_alone(
     """The registry is asked with it; the job gets it neither in its environment nor as a word."""
     home = spark_submit.parent
     lake = home_typed_lake(home, "registry: trades, value: {format: avro}")
-    lake.land_values(framed(7, b"\x02"))
+    lake.land_values([framed(7, b"\x02")])
     with guarded(known({7: _SCHEMA}), f"reader:{SECRET}") as door:
         extra = {"url": f"http://{door.place}", "basic.auth.user.info": f"reader:{SECRET}"}
         # A backend of Airflow's: in the worker's own environment every process would have it.

@@ -94,5 +94,5 @@ def test_a_table_that_fails_stops_no_other_and_fails_the_run(lake: FileLake) -> 
     assert ran.returncode == 1
     assert "ForeignTable" in ran.stdout + ran.stderr
     assert len(DeltaTable(lake.uri).file_uris()) == 1
-    control = DeltaTable(lake.root / "control" / "offset_ranges")
+    control = DeltaTable(lake.control_uri)
     assert "compacted" in json.loads(control.history(1)[0]["userMetadata"])

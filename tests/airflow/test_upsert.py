@@ -10,12 +10,12 @@ from deltalake import DeltaTable
 
 from tests.airflow.conftest import Answer, Probe
 from tests.airflow.test_decode import DECODING, environ_of
-from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
 
 
 @pytest.fixture
-def lake(spark_submit: Path) -> HomeTypedLake:
+def lake(spark_submit: Path) -> TypedLake:
     """Pipeline `events` has an upsert table, `plain` has none; nothing has landed."""
     home = spark_submit.parent
     lake = home_typed_lake(home, "value: {format: string}, upsert: {deletes: hard}")
@@ -24,9 +24,9 @@ def lake(spark_submit: Path) -> HomeTypedLake:
     return lake
 
 
-def decoded(lake: HomeTypedLake, *values: bytes) -> str:
+def decoded(lake: TypedLake, *values: bytes) -> str:
     """Land and decode records with these values; the plan that merges them."""
-    lake.land_values(*values)
+    lake.land_values(values)
     lake.run()
     return f"events={DeltaTable(lake.typed_uri).version()}"
 
@@ -48,7 +48,7 @@ def run(
 
 
 def test_what_is_behind_is_merged_and_what_is_not_starts_no_spark(
-    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
     """By the job for it, up to the typed table's version."""
     spark_submit.write_text(DECODING)
@@ -64,7 +64,7 @@ def test_what_is_behind_is_merged_and_what_is_not_starts_no_spark(
 
 
 def test_a_missing_spark_submit_is_not_tried_again(
-    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
     """No retry brings it."""
     decoded(lake, b"a")
@@ -76,7 +76,7 @@ def test_a_missing_spark_submit_is_not_tried_again(
 
 @pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.REFUSED, ExitCode.TRANSIENT])
 def test_one_that_is_refused_does_not_stop_the_others(
-    task_probe: Probe, spark_submit: Path, lake: HomeTypedLake, code: ExitCode
+    task_probe: Probe, spark_submit: Path, lake: TypedLake, code: ExitCode
 ) -> None:
     """It is told after them, unless their job has failed: that decides whether a retry helps."""
     behind = decoded(lake, b"a")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Command
-from tests.support.file_lake import HomeFileLake, home_lake
+from tests.support.file_lake import FileLake, home_lake
 from tidemark.core.errors import ExitCode
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeFileLake:
+def lake(tmp_path: Path) -> FileLake:
     """Plans 1 to 3 have landed, 4 was given up, 5 is open."""
     lake = home_lake(tmp_path)
     lake.plan(1)

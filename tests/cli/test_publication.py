@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Command
-from tests.support.file_lake import HomeFileLake, home_lake
+from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
 from tidemark.core.errors import ExitCode
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
@@ -15,7 +15,7 @@ from tidemark.quality.publication_table import DeltaPublicationTable
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeFileLake:
+def lake(tmp_path: Path) -> FileLake:
     """Three plans of three records; 1 was published, 2 blocked, and nobody has checked 3."""
     lake = home_lake(tmp_path)
     table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
@@ -60,7 +60,7 @@ def test_what_is_kept_back_is_listed_and_decided(offline: Command) -> None:
     assert [(each["plan"], each["status"]) for each in kept] == [(1, "rejected"), (3, None)]
 
 
-def test_the_view_is_printed_for_an_engine(lake: HomeFileLake, offline: Command) -> None:
+def test_the_view_is_printed_for_an_engine(lake: FileLake, offline: Command) -> None:
     """With the places of the tables, and of this table alone."""
     spark = offline("publication", "view", "events").out
     assert f"FROM delta.`{lake.uri}`" in spark

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.commands import Command, CommandResult
 from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
-from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import spark as cli_spark
 from tidemark.core.errors import ExitCode
@@ -31,7 +31,7 @@ def traded(schema_id: int) -> bytes:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeTypedLake:
+def lake(tmp_path: Path) -> TypedLake:
     """Two records have landed, whose keys and values are written with schemas 3 and 5."""
     lake = home_typed_lake(tmp_path, _DECODE)
     lake.bronze.land_payloads([(traded(3), traded(5)), (traded(3), traded(3))])
@@ -45,7 +45,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, place: str, **extra: Any) -> None:
         monkeypatch.setenv(variable, text)
 
 
-def refused(lake: HomeTypedLake, ran: CommandResult) -> dict[str, Any]:
+def refused(lake: TypedLake, ran: CommandResult) -> dict[str, Any]:
     """The error of a command that has planned nothing and made no table."""
     assert lake.control.ledger("events@typed").plans == {}
     assert not lake.typed_uri.exists()
@@ -56,7 +56,7 @@ def refused(lake: HomeTypedLake, ran: CommandResult) -> dict[str, Any]:
 
 
 def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
-    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+    lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the right one nor the wrong one is in any output."""
     with guarded(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as door:
@@ -74,7 +74,7 @@ def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
 
 
 def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
-    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+    lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes the connection and says nothing: a retry may find it well."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -93,7 +93,7 @@ def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
 
 
 def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
-    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+    lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An open plan goes on, and a new one is made; one that needs another schema is not."""
     submitted: list[str] = []
@@ -119,7 +119,7 @@ def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
     assert len(submitted) == 3
 
 
-def test_a_run_asks_for_each_schema_once(tmp_path: Path, lake: HomeTypedLake) -> None:
+def test_a_run_asks_for_each_schema_once(tmp_path: Path, lake: TypedLake) -> None:
     """Also for one of keys and values, and where a plan is cut off or looked at again."""
     lake.bronze.land_payloads([(traded(3), framed(4, b"")), (traded(3), traded(5))])
     with guarded(known({3: _TRADE, 4: _OTHER, 5: _TRADE})) as door:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,27 +25,11 @@ from tests.support.topics import (
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tidemark.core.errors import ExitCode, LostRange, TopicRecreated
 from tidemark.dev.broker import BrokerStatus
-from tidemark.lake.control_table import DeltaControlTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-
-@dataclass(kw_only=True)
-class HomeLake(Lake):
-    """A lake where the command line looks for it."""
-
-    @property
-    def control(self) -> DeltaControlTable:
-        """The control table, in its place below the lakehouse."""
-        return DeltaControlTable(str(self.control_uri))
-
-    @property
-    def control_uri(self) -> Path:
-        """Where it is."""
-        return self.root / "control" / "offset_ranges"
 
 
 @pytest.fixture
@@ -55,19 +38,18 @@ def lake(
     broker: BrokerStatus,
     topic: TopicFactory,
     tmp_path: Path,
-) -> HomeLake:
+) -> Lake:
     """Pipeline `events` over a topic of two partitions, defined for the command line as well."""
     return lake_over(topic(partitions=2), spark, broker, tmp_path)
 
 
 def lake_over(
     topic: str, spark: SparkSession, broker: BrokerStatus, home: Path, **spec: Any
-) -> HomeLake:
+) -> Lake:
     """Pipeline `events` over a topic."""
     connection = {"bootstrap.servers": broker.bootstrap}
-    made = HomeLake(session=spark, root=home / "lakehouse", connection=connection)
+    made = Lake(session=spark, root=home / "lakehouse", connection=connection)
     of = made.of(topic, **spec)
-    assert isinstance(of, HomeLake)
     (home / "pipelines").mkdir()
     (home / "pipelines" / "events.yaml").write_text(
         f'name: events\ntopic: {topic}\ntarget: bronze/events\nschedule: "@daily"\n'
@@ -77,7 +59,7 @@ def lake_over(
     return of
 
 
-def events(lake: HomeLake, where: str) -> list[Mapping[str, Any]]:
+def events(lake: Lake, where: str) -> list[Mapping[str, Any]]:
     """Rows of the control table, as anybody reads them with SQL."""
     query = f"SELECT * FROM control WHERE {where} ORDER BY event_number, partition"
     found = QueryBuilder().register("control", DeltaTable(lake.control_uri)).execute(query)
@@ -89,7 +71,7 @@ def events(lake: HomeLake, where: str) -> list[Mapping[str, Any]]:
 
 
 def test_a_loss_is_accepted_with_who_when_and_why(
-    lake: HomeLake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
+    lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
     """LostRange names the command; a dry run writes nothing; the other partition is not touched."""
     name = lake.spec.topic
@@ -135,7 +117,7 @@ def test_a_loss_is_accepted_with_who_when_and_why(
 
 
 def test_a_plan_is_undone_with_who_when_and_why(
-    lake: HomeLake, broker: BrokerStatus, tidemark: Command
+    lake: Lake, broker: BrokerStatus, tidemark: Command
 ) -> None:
     """I1: exactly its rows leave the table; the next run reads its offsets again."""
     name = lake.spec.topic
@@ -158,7 +140,7 @@ def test_a_plan_is_undone_with_who_when_and_why(
 
 
 def test_a_new_incarnation_is_accepted_with_who_when_and_why(
-    lake: HomeLake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
+    lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
     """TopicRecreated names the command; the old rows stay under their topic id."""
     name = lake.spec.topic
@@ -204,7 +186,7 @@ def test_a_new_incarnation_is_accepted_with_who_when_and_why(
 
 
 def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
-    lake: HomeLake, broker: BrokerStatus, tidemark: Command
+    lake: Lake, broker: BrokerStatus, tidemark: Command
 ) -> None:
     """A RESTORE, then the loss of the control table; each refused until its command has run."""
     name = lake.spec.topic
@@ -350,7 +332,7 @@ TAMPERING: Mapping[str, tuple[Callable[[Lake], None], str, int, int]] = {
     ],
 )
 def test_verify_names_the_first_difference(
-    lake: HomeLake, broker: BrokerStatus, tidemark: Command, tampering: str
+    lake: Lake, broker: BrokerStatus, tidemark: Command, tampering: str
 ) -> None:
     """Exit code 65, what and where, on both outputs; ranges beside it are equal."""
     name = lake.spec.topic
@@ -385,7 +367,7 @@ def test_verify_names_the_first_difference(
 
 
 def test_verify_tells_what_it_looked_at(
-    lake: HomeLake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
+    lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
     """S1: no group; what was deleted since is told; what did not land is nothing to verify."""
     name = lake.spec.topic

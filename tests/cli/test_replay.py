@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Command
-from tests.support.typed_lake import HomeTypedLake, home_typed_lake
+from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import spark as cli_spark
 from tidemark.core.errors import ExitCode
@@ -17,7 +17,7 @@ from tidemark.spark.engine import Engine, JobRun
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeTypedLake:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
     """Every job executes its plans in this process."""
     lake = home_typed_lake(tmp_path)
 
@@ -40,11 +40,11 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeTypedLake:
 
 
 def test_one_partition_is_replayed_and_the_others_stay_open(
-    lake: HomeTypedLake, offline: Command
+    lake: TypedLake, offline: Command
 ) -> None:
     """What is shown before is what is done."""
     for partition in (0, 1):
-        lake.land_values(b"a", b"b", b"c", partition=partition)
+        lake.land_values([b"a", b"b", b"c"], partition)
     lake.broken, lake.broken_in = {1}, (0, 1)
     assert offline("decode", "events").code == ExitCode.OK
     assert lake.quarantined() == [(0, 1), (1, 1)]
@@ -59,11 +59,11 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
 
 
 def test_more_records_than_one_plan_takes_are_replayed_by_several(
-    lake: HomeTypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+    lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record once, also those that fail again; then it ends."""
     monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
-    lake.land_values(*(b"%d" % n for n in range(8)))
+    lake.land_values([b"%d" % n for n in range(8)])
     lake.broken = {0, 2, 4, 6, 7}
     offline("decode", "events")
     lake.broken = {2}

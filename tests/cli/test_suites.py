@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Command
-from tests.support.file_lake import HomeFileLake
+from tests.support.file_lake import FileLake
 from tests.support.memory import MemoryKafka
 from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import SpanSet
@@ -33,14 +33,14 @@ class JsonLog(MemoryKafka):
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeFileLake:
+def lake(tmp_path: Path) -> FileLake:
     """Pipeline `events`, defined for the command line as well."""
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "events.yaml").write_text(
         'name: events\ntopic: events\ntarget: bronze/events\nschedule: "@daily"\nstart: earliest\n',
         encoding="utf-8",
     )
-    return HomeFileLake(root=tmp_path / "lakehouse", kafka=JsonLog())
+    return FileLake(root=tmp_path / "lakehouse", kafka=JsonLog())
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_draft_is_written_and_never_written_over(
-    lake: HomeFileLake, offline: Command, tmp_path: Path
+    lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
     """What somebody has edited stays; the newest records are looked at."""
     lake.run(300)
@@ -79,7 +79,7 @@ def test_a_draft_is_written_and_never_written_over(
 
 @pytest.mark.parametrize("name", ["../evil", "Strict", "built_in", "ü", "", "a" * 300])
 def test_a_name_that_no_spec_could_say_is_refused(
-    lake: HomeFileLake, offline: Command, tmp_path: Path, name: str
+    lake: FileLake, offline: Command, tmp_path: Path, name: str
 ) -> None:
     """Before anything is read."""
     lake.run(3)
@@ -92,7 +92,7 @@ def test_a_name_that_no_spec_could_say_is_refused(
 
 
 def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
-    lake: HomeFileLake, offline: Command
+    lake: FileLake, offline: Command
 ) -> None:
     """A transaction's marker is the last offset of every commit."""
     lake.kafka.produce("events", 0, 50)
@@ -103,7 +103,7 @@ def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
 
 
 def test_without_records_there_is_nothing_to_draft_from(
-    lake: HomeFileLake, offline: Command, tmp_path: Path
+    lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
     """Before anything is written."""
     assert not lake.uri.exists()
@@ -114,9 +114,7 @@ def test_without_records_there_is_nothing_to_draft_from(
     assert unknown.json["error"] == "UnknownPipeline"
 
 
-def test_a_section_of_the_spec_is_drafted(
-    lake: HomeFileLake, offline: Command, tmp_path: Path
-) -> None:
+def test_a_section_of_the_spec_is_drafted(lake: FileLake, offline: Command, tmp_path: Path) -> None:
     """What is printed can be put behind the spec as it is; nothing is written."""
     refused = offline("schema", "init", "events", "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingLanded")

@@ -238,20 +238,16 @@ def test_i1_the_table_equals_the_log_after_maintenance_beside_optimize_of_spark(
 # -- the control table, which pipelines share ----------------------------------------------------
 
 
-def control_of(lake: KafkaFileLake) -> Path:
-    return lake.root / "control"
-
-
 def maintain_control(lake: KafkaFileLake) -> bool:
     """Maintain the shared control table, as `tidemark maintain` does after other tables."""
-    maintained = DeltaMaintainedTable(str(control_of(lake)))
+    maintained = DeltaMaintainedTable(str(lake.control_uri))
     control = Maintenance(name="control table", table=maintained, now=lake.maintenance().now)
     return control.maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
 
 
 def compact_own(lake: KafkaFileLake) -> bool:
     try:
-        Compaction(str(control_of(lake))).run({"pipeline": lake.spec.name})
+        Compaction(str(lake.control_uri)).run({"pipeline": lake.spec.name})
     except CompactionConflict:
         return False
     return True
@@ -261,12 +257,12 @@ CONTROL_WRITERS: dict[str, Callable[[KafkaFileLake], bool]] = {
     "maintenance of another pipeline": maintain_control,
     "own compaction of the control table": compact_own,
     "ingest of another pipeline": ingest,
-    "compaction by delta-rs": lambda lake: delta_rs_compaction(control_of(lake)),
+    "compaction by delta-rs": lambda lake: delta_rs_compaction(lake.control_uri),
 }
 
 
 def events(lake: KafkaFileLake) -> Counter[str]:
-    rows = pa.table(DeltaTable(control_of(lake)).scan()).to_pylist()
+    rows = pa.table(DeltaTable(lake.control_uri).scan()).to_pylist()
     return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
 
 
@@ -299,7 +295,7 @@ def race_for_control(
 
 def repair_control(pair: list[KafkaFileLake]) -> None:
     """Check that reads of a pipeline with duplicate events are refused, and repair."""
-    repair = DeltaControlRepair(str(control_of(pair[0])))
+    repair = DeltaControlRepair(str(pair[0].control_uri))
     doubled = repair.repair(dry_run=True).doubled_events
     for lake in pair:
         if lake.spec.name in doubled:
@@ -322,5 +318,5 @@ def test_i2_each_event_is_recorded_once_after_maintenance_beside_optimize_of_spa
     court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
 ) -> None:
     pair = lakes(broker, topic, tmp_path, "events", "prices")
-    other = lambda: optimize(spark, control_of(pair[0]))  # noqa: E731
+    other = lambda: optimize(spark, pair[0].control_uri)  # noqa: E731
     race_for_control(court, pair, "OPTIMIZE of Spark", other, SPARK_ROUNDS)

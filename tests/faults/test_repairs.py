@@ -78,10 +78,6 @@ def drain(pipeline: Lake, court: Court) -> None:
     pipeline.verify.verify().check()
 
 
-def control_folder(pipeline: Lake) -> Path:
-    return pipeline.root / "control"
-
-
 def contents(folder: Path) -> dict[str, int]:
     return {
         str(file.relative_to(folder)): file.stat().st_size
@@ -101,26 +97,26 @@ def clean_log(table: str | Path) -> None:
 
 
 def remove(pipeline: Lake, backup: Path) -> None:
-    shutil.rmtree(control_folder(pipeline))
+    shutil.rmtree(pipeline.control_uri)
 
 
 def restore_copy(pipeline: Lake, backup: Path) -> None:
-    shutil.rmtree(control_folder(pipeline))
-    shutil.copytree(backup, control_folder(pipeline))
+    shutil.rmtree(pipeline.control_uri)
+    shutil.copytree(backup, pipeline.control_uri)
 
 
 def truncate_by_spark(pipeline: Lake, backup: Path) -> None:
     """RESTORE the control table to the version of the backup."""
     version = DeltaTable(backup).version()
     pipeline.session.sql(
-        f"ALTER TABLE delta.`{control_folder(pipeline)}` "
+        f"ALTER TABLE delta.`{pipeline.control_uri}` "
         "SET TBLPROPERTIES ('delta.appendOnly' = 'false')"
     )
-    restore_by_spark(pipeline, str(control_folder(pipeline)), version)
+    restore_by_spark(pipeline, pipeline.control_uri, version)
 
 
 def truncate_by_delta_rs(pipeline: Lake, backup: Path) -> None:
-    DeltaTable(control_folder(pipeline)).restore(DeltaTable(backup).version())
+    DeltaTable(pipeline.control_uri).restore(DeltaTable(backup).version())
 
 
 Damage = Callable[[Lake, Path], None]
@@ -150,7 +146,7 @@ def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
 ) -> None:
     """I2. A live driver of an open plan lands nothing afterwards."""
     backup = tmp_path / "backup"
-    shutil.copytree(control_folder(pipeline), backup)
+    shutil.copytree(pipeline.control_uri, backup)
     before = pipeline.ledger
     produce_more(pipeline)
     pipeline.run("fourth")
@@ -195,7 +191,7 @@ def test_i2_a_zombie_landing_is_rebuilt_after_a_backup_reassigned_its_number(
 ) -> None:
     """The plan of the backup is smaller, and the zombie's other offsets are not read again."""
     backup = tmp_path / "backup"
-    shutil.copytree(control_folder(pipeline), backup)
+    shutil.copytree(pipeline.control_uri, backup)
     produce_more(pipeline)
     zombie = pipeline.plan("fourth")
     restore_copy(pipeline, backup)
@@ -266,34 +262,34 @@ def test_i3_a_rebuild_records_gaps_that_kafka_deleted_as_unproven(
 # -- the data table ------------------------------------------------------------------------------
 
 
-def restore_by_spark(pipeline: Lake, uri: str, version: int) -> None:
+def restore_by_spark(pipeline: Lake, uri: Path, version: int) -> None:
     pipeline.session.sql(f"RESTORE TABLE delta.`{uri}` TO VERSION AS OF {version}").collect()
 
 
-def restore_by_sparks_time(pipeline: Lake, uri: str, version: int) -> None:
+def restore_by_sparks_time(pipeline: Lake, uri: Path, version: int) -> None:
     moment = f"{just_after(uri, version):%Y-%m-%d %H:%M:%S.%f}"
     pipeline.session.sql(f"RESTORE TABLE delta.`{uri}` TO TIMESTAMP AS OF '{moment}'").collect()
 
 
-def restore_by_delta_rs(pipeline: Lake, uri: str, version: int) -> None:
+def restore_by_delta_rs(pipeline: Lake, uri: Path, version: int) -> None:
     DeltaTable(uri).restore(version)
 
 
-def restore_by_delta_rs_time(pipeline: Lake, uri: str, version: int) -> None:
+def restore_by_delta_rs_time(pipeline: Lake, uri: Path, version: int) -> None:
     DeltaTable(uri).restore(just_after(uri, version))
 
 
-def just_after(uri: str, version: int) -> datetime:
+def just_after(uri: Path, version: int) -> datetime:
     """Return a time just after a version; both libraries use the time of its file."""
-    commit = Path(uri) / "_delta_log" / f"{version:020}.json"
+    commit = uri / "_delta_log" / f"{version:020}.json"
     return datetime.fromtimestamp(commit.stat().st_mtime, UTC) + timedelta(milliseconds=2)
 
 
 RESTORES = [
     restore_by_spark,
-    pytest.param(restore_by_sparks_time, marks=LONG),
-    pytest.param(restore_by_delta_rs, marks=LONG),
-    pytest.param(restore_by_delta_rs_time, marks=LONG),
+    restore_by_sparks_time,
+    restore_by_delta_rs,
+    restore_by_delta_rs_time,
 ]
 
 
@@ -303,9 +299,10 @@ def version_of(pipeline: Lake, sequence: int) -> int:
     return landing.table_version
 
 
+@LONG
 @pytest.mark.parametrize("restore", RESTORES)
 def test_i5_a_restored_data_table_is_refused_and_rewound(
-    pipeline: Lake, court: Court, restore: Callable[[Lake, str, int], None]
+    pipeline: Lake, court: Court, restore: Callable[[Lake, Path, int], None]
 ) -> None:
     """I4. A driver of the old epoch inside its Delta transaction fails."""
     produce_more(pipeline)
@@ -356,6 +353,7 @@ def test_i5_a_reverted_restore_needs_no_repair(pipeline: Lake, court: Court) -> 
     assert pipeline.ledger.epoch == 0
 
 
+@LONG
 def test_i5_a_rewind_recreates_a_removed_data_table(pipeline: Lake, court: Court) -> None:
     """A RESTORE of the new table, whose versions are lower, is detected."""
     produce_more(pipeline)
@@ -364,7 +362,7 @@ def test_i5_a_rewind_recreates_a_removed_data_table(pipeline: Lake, court: Court
     with pytest.raises(TableBehindLedger):
         pipeline.ingest.execute(zombie.sequence)
     draft = pipeline.repair.rewind("ann", "a fresh start", dry_run=True)
-    assert not Path(pipeline.uri).exists()
+    assert not pipeline.uri.exists()
     assert [plan.sequence for plan in draft.gone] == [1, 2, 3]
     pipeline.repair.rewind("ann", "a fresh start")
     version = pipeline.version()

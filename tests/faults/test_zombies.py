@@ -80,7 +80,7 @@ def assert_settled(court: Court, lake: Lake, ranges: dict[int, Range] | None = N
         assert one != other or end <= start, landed
     for plan in plans:
         assert commits(lake, plan) == 1
-    rows = DeltaTable(str(lake.root / "control")).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(lake.control_uri).to_pyarrow_table().to_pylist()
     recorded = {(row["plan_sequence"], row["event_number"]) for row in rows if is_landed(row)}
     assert sorted(sequence for sequence, _ in recorded) == [plan.sequence for plan in plans]
 
@@ -300,6 +300,7 @@ def planner_waiting_at_append(lake: Lake, barrier: Barrier) -> Planner:
     return replace(lake.planner, control=Interposed(lake.control, "append", before=barrier.wait))
 
 
+@pytest.mark.faults
 def test_i2_the_second_concurrent_planner_adopts_the_plan(court: Court, pipeline: Lake) -> None:
     barrier = Barrier(2, timeout=180)
     one, other = (
@@ -370,7 +371,7 @@ def commits_or_none(lake: Lake, plan: Plan) -> int:
 
 
 def compact_control(lake: Lake) -> None:
-    assert DeltaMaintainedTable(str(lake.root / "control")).compact() > 0
+    assert DeltaMaintainedTable(str(lake.control_uri)).compact() > 0
 
 
 @pytest.mark.faults
@@ -436,6 +437,7 @@ def test_i2_four_planner_processes_record_one_plan(court: Court, pipeline: Lake)
 # -- backfills -----------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_i2_a_scheduled_run_and_a_backfill_of_the_same_offsets_do_not_overlap(
     court: Court, pipeline: Lake, broker: BrokerStatus
 ) -> None:
@@ -486,20 +488,16 @@ def test_i2_one_of_two_concurrent_backfills_is_refused(court: Court, pipeline: L
 # -- lost answers --------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_i4_an_unacknowledged_commit_is_found_and_recorded(court: Court, pipeline: Lake) -> None:
     plan = pipeline.plan("a run")
-    done = replace(pipeline.ingest, table=LostAnswer(pipeline.uri)).execute(plan.sequence)
+    done = replace(pipeline.ingest, table=LostAnswer(str(pipeline.uri))).execute(plan.sequence)
     assert done.wrote
     assert_settled(court, pipeline)
 
 
-@pytest.mark.parametrize(
-    "calls",
-    [
-        pytest.param(1, id="once"),
-        pytest.param(2, id="by-the-retry-as-well", marks=pytest.mark.faults),
-    ],
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("calls", [1, 2], ids=["once", "by-the-retry-as-well"])
 def test_an_unacknowledged_plan_is_kept(court: Court, pipeline: Lake, calls: int) -> None:
     """I4. The conflict is with the planner's own commit."""
     conflict = ControlConflict(pipeline="events", event_number=1)

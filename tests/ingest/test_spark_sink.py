@@ -94,9 +94,9 @@ def test_s14_i4_landing_a_plan_twice_makes_no_second_commit(
 
 def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
     """Commit no rows under the plan's application id, with another transaction version."""
-    empty = lake.session.read.format("delta").load(lake.uri).limit(0)
+    empty = lake.session.read.format("delta").load(str(lake.uri)).limit(0)
     writer = empty.write.format("delta").mode("append")
-    writer.option("txnAppId", plan.app_id).option("txnVersion", version).save(lake.uri)
+    writer.option("txnAppId", plan.app_id).option("txnVersion", version).save(str(lake.uri))
 
 
 def test_i7_a_fenced_transaction_is_not_mistaken_for_a_landing(
@@ -147,7 +147,7 @@ def test_i5_a_removed_table_is_not_recreated(
     produce_values(broker.bootstrap, pipeline.spec.topic, 2)
     with pytest.raises(TableBehindLedger):
         pipeline.plan("second")
-    assert not Path(pipeline.uri).exists()
+    assert not pipeline.uri.exists()
 
 
 def test_i5_a_restore_is_detected_and_can_be_reverted(
@@ -176,7 +176,7 @@ def test_i5_a_landing_is_found_by_its_rows_if_the_log_lost_its_commit(
     plan = pipeline.plan("first")
     pipeline.table.prepare(plan.pipeline)
     pipeline.land(plan)
-    log = Path(pipeline.uri) / "_delta_log"
+    log = pipeline.uri / "_delta_log"
     DeltaTable(pipeline.uri).create_checkpoint()
     for commit in log.glob("*.json"):
         commit.unlink()
@@ -242,9 +242,9 @@ def test_i7_a_foreign_table_is_not_changed(
     """Covers Delta tables, plain files, a table of another pipeline, and an altered table."""
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 2)
-    session, uri = lake.session, Path(lake.uri)
+    session, uri = lake.session, lake.uri
     if kind in ("delta", "parquet"):
-        session.range(3).write.format(kind).save(lake.uri)
+        session.range(3).write.format(kind).save(str(uri))
     elif kind == "text":
         uri.mkdir(parents=True)
         (uri / "notes.txt").write_text("do not lose me")
@@ -260,7 +260,7 @@ def test_i7_a_foreign_table_is_not_changed(
     }
     with pytest.raises(refusals.get(kind, ForeignTable)) as caught:
         pipeline.plan("test")
-    assert lake.uri in str(caught.value)
+    assert str(lake.uri) in str(caught.value)
     assert contents(uri) == before
     assert pipeline.ledger.event_number == 0
 
@@ -272,11 +272,11 @@ def test_i7_a_foreign_table_created_after_planning_is_not_changed(
     pipeline = lake.of(topic())
     produce_values(broker.bootstrap, pipeline.spec.topic, 2)
     plan = pipeline.plan("test")
-    lake.session.range(3).write.format("delta").save(lake.uri)
-    before = contents(Path(lake.uri))
+    lake.session.range(3).write.format("delta").save(str(lake.uri))
+    before = contents(lake.uri)
     with pytest.raises(ForeignTable):
         pipeline.ingest.execute(plan.sequence)
-    assert contents(Path(lake.uri)) == before
+    assert contents(lake.uri) == before
     shutil.rmtree(lake.uri)
     assert pipeline.ingest.execute(plan.sequence).landing.records == 2
 
@@ -284,7 +284,7 @@ def test_i7_a_foreign_table_created_after_planning_is_not_changed(
 def test_a_spark_failure_is_an_engine_failed_error_with_a_one_line_reason(lake: Lake) -> None:
     pipeline = lake.of("nowhere")
     pipeline.table.prepare("events")
-    (Path(pipeline.uri) / "_delta_log" / f"{1:020}.json").write_text("not JSON")
+    (pipeline.uri / "_delta_log" / f"{1:020}.json").write_text("not JSON")
     with pytest.raises(EngineFailed, match="while landing plan 1 of pipeline 'events'") as caught:
         pipeline.land(make_plan((0, 0, 5), topic="nowhere"))
     assert "\n" not in caught.value.reason
@@ -299,7 +299,7 @@ def test_spark_failing_to_write_files_raises_storage_refused(
     produce_values(broker.bootstrap, pipeline.spec.topic, 2)
     plan = pipeline.plan("test")
     pipeline.table.prepare("events")
-    with read_only(Path(pipeline.uri)), pytest.raises(StorageRefused) as caught:
+    with read_only(pipeline.uri), pytest.raises(StorageRefused) as caught:
         pipeline.sink.write(plan, 1000)
     assert caught.value.rendered("problem").startswith(
         f"The storage refused landing plan 1 of pipeline 'events' at {pipeline.uri}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -79,7 +78,14 @@ def produce(lake: Lake, timestamps: list[int], partition: int = 0) -> None:
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+@pytest.mark.parametrize(
+    "zone",
+    [
+        pytest.param("UTC", marks=pytest.mark.faults),
+        "Europe/Berlin",
+        pytest.param("America/New_York", marks=pytest.mark.faults),
+    ],
+)
 def test_early_timestamps_land_exactly(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory, zone: str
 ) -> None:
@@ -124,7 +130,7 @@ def test_a_plan_of_overflows_alone_lands(
     produce(pipeline, [1_767_225_600_000_000_000, 1_767_225_600_000_000_001])
     assert pipeline.run("test").landing.records == 2
     assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
-    assert [path.name for path in Path(lake.uri).glob("plan-1-*")] == [
+    assert [path.name for path in lake.uri.glob("plan-1-*")] == [
         DeltaTable(lake.uri).file_uris()[0].split("/")[-2]
     ]
 

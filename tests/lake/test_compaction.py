@@ -29,7 +29,7 @@ ROWS = [(0, offset) for offset in range(12)]
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
     """Return a pipeline with four plans of three records each."""
-    return landed_lake(tmp_path, FileLake, plans=4)
+    return landed_lake(tmp_path, plans=4)
 
 
 def compact(lake: FileLake) -> None:

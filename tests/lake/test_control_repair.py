@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from typer.testing import CliRunner
 
-from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake, landed_lake
+from tests.support.file_lake import WEEK, FileLake, double, home_lake, landed_lake
 from tests.support.plans import append_events, make_plan
 from tests.support.services import NOW
 from tidemark.core.errors import ControlDoubled, ControlTruncated, SetupError, TidemarkError
@@ -45,14 +45,14 @@ READS: dict[str, Callable[[DeltaControlTable], object]] = {
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
     """Return a pipeline with four plans, and another pipeline in the same control table."""
-    lake = landed_lake(tmp_path, FileLake, plans=4)
+    lake = landed_lake(tmp_path, plans=4)
     plan = make_plan((0, 0, 1), pipeline="prices@july")
     append_events(lake.control, "prices@july", Planned(plan=plan))
     return lake
 
 
 def uri_of(lake: FileLake) -> str:
-    return str(lake.root / "control")
+    return str(lake.control_uri)
 
 
 def remove_file(uri: str, number: int) -> Path:
@@ -296,16 +296,16 @@ def test_a_file_that_the_storage_refuses_is_not_reported_as_damaged(lake: FileLa
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HomeFileLake:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
     monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "pipelines"))
     return home_lake(tmp_path)
 
 
-def test_control_repair_counts_duplicates_in_a_dry_run_and_removes_them(home: HomeFileLake) -> None:
+def test_control_repair_counts_duplicates_in_a_dry_run_and_removes_them(home: FileLake) -> None:
     from tidemark.cli import app
 
-    double(str(home.root / "control" / "offset_ranges"))
+    double(str(home.control_uri))
     run = CliRunner().invoke
     assert run(app, ["control", "repair"]).exit_code == 2
     draft = json.loads(run(app, ["control", "repair", "--dry-run", "--json"]).stdout)
@@ -319,8 +319,8 @@ def test_control_repair_counts_duplicates_in_a_dry_run_and_removes_them(home: Ho
     assert home.verified() == [(10, 10)]
 
 
-def test_maintenance_of_a_doubled_control_table_is_refused(home: HomeFileLake) -> None:
+def test_maintenance_of_a_doubled_control_table_is_refused(home: FileLake) -> None:
     """I7. The open plans are unknown."""
-    double(str(home.root / "control" / "offset_ranges"))
+    double(str(home.control_uri))
     with pytest.raises(TidemarkError, match="control repair"):
         home.maintenance().maintain(WEEK)

@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures_stores import PlaceIn
 from tests.lake.test_conditional_writes import append_event, stored
 from tests.support.commands import Command
-from tests.support.file_lake import HomeFileLake, home_lake
+from tests.support.file_lake import FileLake, home_lake
 from tests.support.stores import Store
 from tidemark.core.errors import ExitCode
 from tidemark.lake.control_table import DeltaControlTable
@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeFileLake:
+def lake(tmp_path: Path) -> FileLake:
     """Return pipeline `events` with three landed plans."""
     return home_lake(tmp_path)
 
@@ -75,7 +75,7 @@ DAMAGES = (without_commits, without_first_commit, without_a_commit)
 
 @pytest.mark.parametrize("table", COMMANDS)
 def test_no_command_writes_to_a_table_without_its_log(
-    lake: HomeFileLake, offline: Command, table: str
+    lake: FileLake, offline: Command, table: str
 ) -> None:
     without_log(lake.root / table)
     before = files(lake.root / table)
@@ -87,7 +87,7 @@ def test_no_command_writes_to_a_table_without_its_log(
     assert files(lake.root / table) == before
 
 
-def test_the_status_reports_a_table_without_its_log(lake: HomeFileLake) -> None:
+def test_the_status_reports_a_table_without_its_log(lake: FileLake) -> None:
     without_log(lake.uri)
     problem = lake.status().problem
     assert isinstance(problem, DeltaLogDamaged)
@@ -95,7 +95,7 @@ def test_the_status_reports_a_table_without_its_log(lake: HomeFileLake) -> None:
 
 
 @pytest.mark.parametrize("table", COMMANDS)
-def test_an_incomplete_log_is_refused(lake: HomeFileLake, offline: Command, table: str) -> None:
+def test_an_incomplete_log_is_refused(lake: FileLake, offline: Command, table: str) -> None:
     """An interrupted copy leaves such a log."""
     copy = shutil.copytree(lake.root / table, lake.root / "whole")
     for damage in DAMAGES:
@@ -106,12 +106,12 @@ def test_an_incomplete_log_is_refused(lake: HomeFileLake, offline: Command, tabl
 
 
 def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
-    lake: HomeFileLake, offline: Command
+    lake: FileLake, offline: Command
 ) -> None:
     """The steps are those of the runbook."""
-    without_log(lake.root / "control" / "offset_ranges")
+    without_log(lake.control_uri)
     assert is_refused(offline, "plan", "events")
-    (lake.root / "control" / "offset_ranges").rename(lake.root / "aside")
+    lake.control_uri.rename(lake.root / "aside")
     behind = offline("plan", "events", "--json")
     assert (behind.code, behind.json["error"]) == (ExitCode.REFUSED, "LedgerBehindTable")
     lake.repair.rebuild("test", "the log was lost")

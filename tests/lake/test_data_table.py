@@ -167,7 +167,7 @@ def test_a_landing_is_counted_after_compaction_of_other_plans(tmp_path: Path) ->
 
 
 def counts_by_rows(lake: Lake) -> dict[tuple[int, int], int]:
-    rows: list[Any] = lake.session.read.format("delta").load(lake.uri).collect()
+    rows: list[Any] = lake.session.read.format("delta").load(str(lake.uri)).collect()
     return dict(Counter((row["plan_sequence"], row["partition"]) for row in rows))
 
 
@@ -195,7 +195,7 @@ def test_i3_counts_from_statistics_equal_counts_of_rows(
     }
     assert counted == counts_by_rows(pipeline)
     assert counted == {(1, 0): 1_500, (1, 1): 20, (2, 0): 1_500, (2, 1): 40}
-    SparkDeltaTable.forPath(lake.session, lake.uri).optimize().executeCompaction()
+    SparkDeltaTable.forPath(lake.session, str(lake.uri)).optimize().executeCompaction()
     assert pipeline.files() == 1
     assert {plan: pipeline.table.find_landing(plan) for plan in landings} == landings
     produce_values(broker.bootstrap, name, 7, partition=2)

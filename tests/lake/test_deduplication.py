@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from tests.support.commands import Command
-from tests.support.file_lake import WEEK, FileLake, HomeFileLake, double, home_lake
+from tests.support.file_lake import WEEK, FileLake, double, home_lake
 from tests.support.typed_lake import TypedLake
 from tidemark.ingest.errors import DuplicateRows
 from tidemark.ingest.recorder import checked_ledger
@@ -31,7 +31,7 @@ from tidemark.lake.errors import (
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> HomeFileLake:
+def lake(tmp_path: Path) -> FileLake:
     """Return a pipeline with three plans of three records each."""
     return home_lake(tmp_path)
 
@@ -48,7 +48,7 @@ def deduplication(lake: FileLake) -> Deduplication:
 # -- detection -----------------------------------------------------------------------------------
 
 
-def test_the_status_reports_doubled_rows(lake: HomeFileLake) -> None:
+def test_the_status_reports_doubled_rows(lake: FileLake) -> None:
     assert lake.status().problem is None
     double(lake.uri)
     problem = lake.status().problem
@@ -57,7 +57,7 @@ def test_the_status_reports_doubled_rows(lake: HomeFileLake) -> None:
     assert "DuplicateRows" in lake.status().state
 
 
-def test_a_report_over_doubled_rows_is_refused(lake: HomeFileLake, offline: Command) -> None:
+def test_a_report_over_doubled_rows_is_refused(lake: FileLake, offline: Command) -> None:
     """It would certify the period as complete."""
     period = ("--since", "2000-01-01", "--until", "2100-01-01")
     assert offline("report", "events", *period, "--json").code == 0
@@ -87,7 +87,7 @@ def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> N
     lake.check()
 
 
-def test_rows_of_unrecorded_or_corrected_plans_are_not_doubled_rows(lake: HomeFileLake) -> None:
+def test_rows_of_unrecorded_or_corrected_plans_are_not_doubled_rows(lake: FileLake) -> None:
     plan = lake.plan(4)
     lake.land(plan)
     checked_ledger(lake.control, "events", lake.table, rows=True)
@@ -111,7 +111,7 @@ def double_and_check(lake: FileLake) -> None:
 # -- the repair ----------------------------------------------------------------------------------
 
 
-def test_deduplication_removes_copies_and_keeps_every_row(lake: HomeFileLake) -> None:
+def test_deduplication_removes_copies_and_keeps_every_row(lake: FileLake) -> None:
     rows = rows_of(lake)
     double(lake.uri)
     lake.run(2)
@@ -129,7 +129,7 @@ def test_deduplication_removes_copies_and_keeps_every_row(lake: HomeFileLake) ->
     assert lake.verified() == [(12, 12)]
 
 
-def test_rows_doubled_several_times_are_removed_from_compacted_files(lake: HomeFileLake) -> None:
+def test_rows_doubled_several_times_are_removed_from_compacted_files(lake: FileLake) -> None:
     one, other = DeltaTable(lake.uri), DeltaTable(lake.uri)
     double(lake.uri)
     one.optimize.compact()
@@ -141,7 +141,7 @@ def test_rows_doubled_several_times_are_removed_from_compacted_files(lake: HomeF
     assert lake.verified() == [(11, 11)]
 
 
-def test_deduplication_keeps_rows_with_a_null_in_their_key(lake: HomeFileLake) -> None:
+def test_deduplication_keeps_rows_with_a_null_in_their_key(lake: FileLake) -> None:
     """They may be different rows."""
     double(lake.uri)
     insert(lake, [{"value": b"one"}, {"value": b"two"}, {"value": b"two"}, {"topic_id": "id-1"}])
@@ -150,7 +150,7 @@ def test_deduplication_keeps_rows_with_a_null_in_their_key(lake: HomeFileLake) -
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_rows_with_one_key_that_differ_are_refused(lake: HomeFileLake, dry_run: bool) -> None:
+def test_rows_with_one_key_that_differ_are_refused(lake: FileLake, dry_run: bool) -> None:
     double(lake.uri)
     insert(lake, [{**rows_of(lake)[8], "value": b"other", "headers": []}])
     version = DeltaTable(lake.uri).version()
@@ -167,7 +167,7 @@ def test_rows_with_one_key_that_differ_are_refused(lake: HomeFileLake, dry_run: 
     assert lake.verified() == [(10, 10)]
 
 
-def test_copies_are_found_in_passes(lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_found_in_passes(lake: FileLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "MAX_KEYS_IN_MEMORY", 4)
     monkeypatch.setattr(duplicates, "_ROWS_AT_ONCE", 1)
     double(lake.uri)
@@ -185,7 +185,7 @@ def test_copies_are_equal_in_nested_columns_and_in_nan() -> None:
     assert duplicates._first_difference(rows, rows.take([0, 1, 1])) == 2
 
 
-def test_files_that_cannot_be_read_are_counted(lake: HomeFileLake, offline: Command) -> None:
+def test_files_that_cannot_be_read_are_counted(lake: FileLake, offline: Command) -> None:
     """Such files have an unusual path or a deletion vector."""
     double(lake.uri)
     file = next(iter(DeltaTable(lake.uri).file_uris()))
@@ -203,7 +203,7 @@ def insert(lake: FileLake, rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_deduplication_searches_again_once_its_files_have_left_the_table(
-    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The undone rows must not return."""
     double(lake.uri)
@@ -214,7 +214,7 @@ def test_a_deduplication_searches_again_once_its_files_have_left_the_table(
 
 
 def test_concurrent_deduplications_remove_each_copy_once(
-    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double(lake.uri)
     before_each_commit(monkeypatch, [lambda: deduplication(lake).run()])
@@ -223,7 +223,7 @@ def test_concurrent_deduplications_remove_each_copy_once(
 
 
 def test_a_deduplication_raises_a_conflict_after_five_tries(
-    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
         lake.run(3)
@@ -237,7 +237,7 @@ def test_a_deduplication_raises_a_conflict_after_five_tries(
 
 
 def test_a_repetition_after_a_lost_answer_finds_nothing(
-    lake: HomeFileLake, monkeypatch: pytest.MonkeyPatch
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double(lake.uri)
     commit = Compaction.commit
@@ -270,13 +270,13 @@ def before_each_commit(
     monkeypatch.setattr(Compaction, "commit", late)
 
 
-def test_deduplicating_the_table_of_another_pipeline_is_refused(lake: HomeFileLake) -> None:
+def test_deduplicating_the_table_of_another_pipeline_is_refused(lake: FileLake) -> None:
     with pytest.raises(ForeignTable):
         Deduplication(str(lake.uri), "other").run()
     assert Deduplication(str(lake.root / "none"), "none").run().rows == 0
 
 
-def test_the_deduplicate_command_counts_and_removes(lake: HomeFileLake, offline: Command) -> None:
+def test_the_deduplicate_command_counts_and_removes(lake: FileLake, offline: Command) -> None:
     double(lake.uri)
     assert offline("deduplicate", "events").code == 2
     draft = offline("deduplicate", "events", "--dry-run", "--json")
@@ -290,7 +290,7 @@ def test_the_deduplicate_command_counts_and_removes(lake: HomeFileLake, offline:
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
 def test_deduplicating_an_unreadable_file_raises_a_final_error(
-    lake: HomeFileLake, damage: Callable[[Path], object]
+    lake: FileLake, damage: Callable[[Path], object]
 ) -> None:
     path = DeltaTable(lake.uri).file_uris()[0]
     damage(Path(path))

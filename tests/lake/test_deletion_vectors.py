@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.file_lake import FileLake, double, without_checksums
+from tests.support.file_lake import FileLake, double
 from tests.support.plans import wanted
 from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
@@ -29,7 +29,6 @@ def lake(tmp_path: Path) -> FileLake:
 
 def delete_two(lake: FileLake, spark: SparkSession, where: str = "") -> None:
     """Delete the first two rows by a deletion vector; the data file does not change."""
-    without_checksums(lake.uri)
     files = list(lake.uri.rglob("*.parquet"))
     table = f"delta.`{lake.uri}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")

@@ -72,7 +72,7 @@ def test_i1_spark_refuses_its_optimize_after_a_compaction(
 
 def test_the_advised_optimize_makes_a_table_repairable(lake: FileLake, spark: SparkSession) -> None:
     """A plain OPTIMIZE does not rewrite a partition of one file."""
-    uri = str(lake.root / "control")
+    uri = str(lake.control_uri)
     append_events(lake.control, "single", Planned(plan=make_plan((0, 0, 1), pipeline="single")))
     copy_to_name_with_space(uri, "single", into="odd")
     rows = DeltaTable(uri).count()

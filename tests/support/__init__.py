@@ -1,4 +1,4 @@
-"""What tests share: readers that know nothing of Tidemark."""
+"""Builders, services and readers that tests share."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A page in a real browser, and what came of it there."""
+"""Opens pages in a real browser."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _ASK = """<script>
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How a browser shows a page, with all of its details open.
+    """A page in a browser, with all of its details open.
 
     Attributes:
-        fetched: What it loaded besides the page itself.
-        overflow: By how many pixels the page is wider than the window.
-        elements: Headings, cells and lines that take room, each with its text.
-        unseen: Those that take none.
-        words: Of the browser about errors of the page.
+        fetched: URLs of loaded resources.
+        overflow: Number of pixels by which the page is wider than the window.
+        elements: Tags and texts of visible headings, cells and lines.
+        unseen: Tags and texts of invisible ones.
+        words: Messages of the browser's console.
     """
 
     fetched: list[str]
@@ -61,7 +61,7 @@ class Seen:
 
 
 def seen(page: Path, folder: Path, *, width: int = 1000) -> Seen:
-    """Open a page in a window of so many pixels; leaves a picture of it in a folder."""
+    """Open a page in a window of `width` pixels, and save a screenshot to a folder."""
     asked = folder / "asked.html"
     asked.write_text(page.read_text().replace("</body>", f"{_ASK}</body>"))
     program = subprocess.run(

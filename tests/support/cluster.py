@@ -1,4 +1,4 @@
-"""Three Kafka nodes, each behind a proxy: nodes die and come back, leaders move, all by command."""
+"""Three Kafka nodes, each behind a proxy; tests kill nodes and move leaders."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tidemark.spark.sockets import is_free
 
 NODES = (1, 2, 3)
 PROPERTIES: Mapping[str, str] = {
-    # How soon the controller gives a dead node up, and lets it come back; 9 s by default.
+    # Time until the controller fences a dead node, or accepts it again; 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # Leaders move when a test says so.
+    # Only tests move leaders.
     "auto.leader.rebalance.enable": "false",
 }
 _THROTTLED = "leader.replication.throttled"
@@ -46,7 +46,7 @@ _POLL_S = 0.05
 
 
 def wait_until(what: str, held: Callable[[], object]) -> None:
-    """Look again and again until it holds; a TimeoutError if it never does."""
+    """Poll until a condition holds; raise TimeoutError at the time limit."""
     deadline = time.monotonic() + _DEADLINE_S
     while not held():
         if time.monotonic() > deadline:
@@ -70,12 +70,12 @@ def kill_node(broker: Broker, node: int) -> BrokerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A running cluster, and what can be done to it.
+    """A running cluster.
 
     Attributes:
         broker: Its processes.
-        jars: Kafka's own tools.
-        direct: Addresses of all nodes, by node, past the proxies.
+        jars: Folder of Kafka's own tools.
+        direct: Addresses without proxies, by node.
         proxies: The proxy in front of each node.
     """
 
@@ -86,18 +86,18 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """All nodes, past the proxies: for producers, admins and the judge."""
+        """Addresses of all nodes without proxies, for producers, admins and the judge."""
         return ",".join(self.direct.values())
 
     def behind_proxy(self, node: int) -> ProxiedBroker:
-        """The cluster for clients that come through the proxies, with the proxy of one node."""
+        """Return the cluster behind its proxies, with the proxy of one node."""
         addresses = ",".join(f"{HOST}:{proxy.port}" for proxy in self.proxies.values())
         return ProxiedBroker(direct=self.bootstrap, bootstrap=addresses, proxy=self.proxies[node])
 
     def admin(self, timeout_s: int = 60) -> AdminClient:
-        """A new admin client, which knows nothing of what was before.
+        """Return a new admin client, without cached metadata.
 
-        Keep it until it has answered: one that is collected takes the answers with it.
+        Keep a reference until it has answered. Garbage collection of a client drops its answers.
         """
         return AdminClient(
             {
@@ -110,19 +110,19 @@ class Cluster:
     # -- nodes -----------------------------------------------------------------------------------
 
     def kill(self, node: int) -> None:
-        """End a node at once; its connections are gone with it."""
+        """Kill a node and its connections."""
         kill_node(self.broker, node)
         self.proxies[node].cut()
 
     def mend(self) -> None:
-        """Start every dead node, and return when no partition waits for it."""
+        """Start every dead node, and return when all replicas are in sync."""
         for proxy in self.proxies.values():
             proxy.clear()
         self.broker.start()
         wait_until("every replica in sync", self._whole)
 
     def controller(self) -> int:
-        """The leader of the controllers' quorum, as the nodes have written it down."""
+        """Return the leader of the controllers' quorum, from the state files of the nodes."""
         elections = []
         for node in NODES:
             file = data_folder(self.broker.status().home, node) / "__cluster_metadata-0"
@@ -131,7 +131,7 @@ class Cluster:
         return int(max(elections)[1])
 
     def others(self, *but: int) -> list[int]:
-        """All nodes but these, in order."""
+        """Return all other nodes, in order."""
         return [node for node in NODES if node not in but]
 
     def _whole(self) -> bool:
@@ -152,7 +152,7 @@ class Cluster:
         *replicas: Sequence[int],
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Make a topic; each partition is given by its nodes, the leader first."""
+        """Create a topic; `replicas` has the nodes of each partition, the leader first."""
         name = f"{purpose[:80]}-{uuid.uuid4().hex[:8]}"
         new = NewTopic(
             name,
@@ -168,7 +168,7 @@ class Cluster:
         return name
 
     def partition(self, topic: str, partition: int = 0) -> PartitionMetadata:
-        """Leader, replicas and in-sync replicas now, as a living node knows them."""
+        """Return the current leader, replicas and in-sync replicas of a partition."""
         found = self.admin().list_topics(topic, timeout=10).topics[topic].partitions
         return found[partition]
 
@@ -189,11 +189,11 @@ class Cluster:
     def elect(
         self, topic: str, node: int, partition: int = 0, kind: ElectionType = ElectionType.PREFERRED
     ) -> None:
-        """Have a partition elect a leader, which must become this node."""
+        """Elect a leader of a partition, and return when this node leads it."""
 
         def elected() -> bool:
-            # A new client each time: one that a node has told of a dead one waits for that one.
-            # And until the nodes have heard of each other, a request may be refused.
+            # A new client each time, because a client with the address of a dead node waits for it.
+            # Nodes may refuse a request until they know each other.
             admin = self.admin(timeout_s=5)
             try:
                 admin.elect_leaders(kind, [TopicPartition(topic, partition)]).result(timeout=30)
@@ -204,7 +204,7 @@ class Cluster:
         wait_until(f"{topic}[{partition}] elects {node}", elected)
 
     def reassign(self, topic: str, nodes: Sequence[int]) -> None:
-        """Give partition 0 other replicas, or another order of them; the first is preferred."""
+        """Change the replicas of partition 0, or their order; the first one is preferred."""
         wanted = {"topic": topic, "partition": 0, "replicas": list(nodes)}
         file = self.broker.status().home / f"reassign-{uuid.uuid4().hex[:8]}.json"
         file.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
@@ -224,9 +224,9 @@ class Cluster:
         )
 
     def throttle_replication(self, topic: str, leader: int, bytes_per_second: int | None) -> None:
-        """Let the leader of partition 0 feed replicas that are not in sync so slowly; None: fast.
+        """Limit the replication of partition 0 to replicas that are not in sync; None: no limit.
 
-        A megabyte or two still pass: the leader counts after it has answered.
+        One or two megabytes pass anyway, because the leader counts bytes after its answer.
         """
         rate = None if bytes_per_second is None else str(bytes_per_second)
         self._configure(ConfigResource.Type.BROKER, str(leader), f"{_THROTTLED}.rate", rate)
@@ -246,7 +246,7 @@ class Cluster:
 
 @contextmanager
 def three_nodes(home: Path, jars: Path) -> Iterator[Cluster]:
-    """A cluster of its own; every node and every proxy is gone afterwards, whatever happens."""
+    """Run a separate cluster during the block."""
     first = _free_row(len(NODES))
     ports = {node: first + node - 1 for node in NODES}
     with ExitStack() as stack:
@@ -281,7 +281,7 @@ def three_nodes(home: Path, jars: Path) -> Iterator[Cluster]:
 
 
 def _free_row(count: int) -> int:
-    """The first of some free ports in a row, below those that the system hands out by itself."""
+    """Return the first of `count` consecutive free ports, below the system's ephemeral ports."""
     while True:
         first = random.randrange(20_000, 30_000)
         if all(is_free(HOST, first + place) for place in range(count)):

@@ -1,4 +1,4 @@
-"""The command line in the test's own process: cheap, and with the exit code of a process."""
+"""Runs commands in the process of the test, with the exit code of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemark.spark.engine import TOKEN_VARIABLE, Server
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command came to."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class CommandResult:
 
     @property
     def json(self) -> Any:
-        """Its one document."""
+        """The JSON document on standard output."""
         return json.loads(self.out)
 
 
@@ -37,7 +37,7 @@ Command = Callable[..., CommandResult]
 def command_in(
     home: Path, bootstrap: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """Runs commands as their entry point does, over the specs in `home`/pipelines."""
+    """Return a function that runs commands with the home `home` and its folder `pipelines`."""
     environ = {
         "TIDEMARK_HOME": str(home),
         "TIDEMARK_PIPELINES": str(home / "pipelines"),
@@ -52,7 +52,7 @@ def in_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """Runs commands like their entry point, with these variables."""
+    """Return a function that runs commands like their entry point, with these variables."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 
@@ -94,5 +94,5 @@ def tidemark(
 def offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """Run a command where nobody answers for Kafka."""
+    """Run a command without a broker."""
     return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)

@@ -1,4 +1,4 @@
-"""One pipeline whose steps are real processes: they die where a test says, and are run again."""
+"""One pipeline whose steps are real processes, which a test kills and runs again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.plan import PlanRef
 from tidemark.dev.failpoints import PORTS, VARIABLE, kill_message
-from tidemark.lake.control_table import DeltaControlTable
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path
 
 if TYPE_CHECKING:
@@ -51,11 +50,11 @@ KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
-        code: Its exit code; negative for the signal that ended it.
-        printed: Its standard output and error.
+        code: Exit code; negative for the signal that ended it.
+        printed: Standard output and error.
     """
 
     code: int
@@ -63,7 +62,7 @@ class Ended:
 
 
 def reads_from(pid: int, port: int) -> bool:
-    """Whether a process has a connection to a port."""
+    """Return whether a process has a connection to a port."""
     with suppress(psutil.NoSuchProcess):
         connections = psutil.Process(pid).net_connections("tcp")
         return any(each.raddr and each.raddr.port == port for each in connections)
@@ -72,30 +71,30 @@ def reads_from(pid: int, port: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A process in a session of the operating system that is its own.
+    """A process with a process session of its own.
 
     Attributes:
-        process: The process, which leads the session.
-        log: What it and all its children print.
+        process: The leader of the session.
+        log: Output of the process and its children.
     """
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def members(self) -> list[int]:
-        """Living processes of the session, its leader first."""
+        """Return the living processes of the session, its leader first."""
         return session_members(self.process.pid)
 
     def find(self, argument: str) -> list[int]:
-        """Living processes of the session that were started with this in their command line."""
+        """Return the living processes of the session with this text in their command line."""
         return [pid for pid in self.members() if argument in command_line(pid)]
 
     def reads_from(self, port: int) -> bool:
-        """Whether its JVM has a connection to a port."""
+        """Return whether the JVM has a connection to a port."""
         return any(reads_from(pid, port) for pid in self.find("org.apache.spark.deploy"))
 
     def kill(self) -> Ended:
-        """SIGKILL for the whole session, as when the machine goes: none sees another one end."""
+        """Kill the whole session, as a machine that stops; no process sees another one end."""
         while members := self.members():
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in members:
@@ -105,7 +104,7 @@ class Running:
         return self._ended()
 
     def wait(self, timeout_s: float = 420.0) -> Ended:
-        """How it ended; its children end with it or are killed."""
+        """Wait for the end of the process, and kill its children."""
         try:
             self.process.wait(timeout_s)
         finally:
@@ -117,27 +116,18 @@ class Running:
         return Ended(code=code, printed=self.log.read_text(errors="replace"))
 
 
-class SiteLake(Lake):
-    """A lake whose control table is where real processes keep it."""
-
-    @property
-    def control(self) -> DeltaControlTable:
-        """The control table."""
-        return DeltaControlTable(str(self.root / "control" / "offset_ranges"))
-
-
 @dataclass(kw_only=True)
 class Site:
     """One pipeline, `events`, with a home of its own.
 
     Attributes:
-        home: Folder of everything that its processes write.
-        bootstrap: The address that they are told.
+        home: TIDEMARK_HOME of its processes.
+        bootstrap: Address of Kafka for the processes.
         topic: The pipeline's topic.
-        session: Spark, for what need not be a process.
+        session: Spark session for steps in this process.
         start: Start policy.
-        environ: More variables for every process.
-        more: More of its spec, such as a section `decode`.
+        environ: Further variables of every process.
+        more: Further lines of its spec, such as a section `decode`.
     """
 
     home: Path
@@ -160,7 +150,7 @@ class Site:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of its processes; nothing of the developer's own Tidemark or Airflow."""
+        """Environment of its processes, without the developer's settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK"))}
         return {
             **kept,
@@ -174,13 +164,13 @@ class Site:
 
     @property
     def app(self) -> App:
-        """Tidemark as the processes see it."""
+        """The application object of the processes."""
         return App(environ=self.variables)
 
     @property
-    def lake(self) -> SiteLake:
+    def lake(self) -> Lake:
         """The same pipeline in this process."""
-        return SiteLake(
+        return Lake(
             session=self.session,
             root=Path(self.app.layout.lakehouse),
             connection={"bootstrap.servers": self.bootstrap},
@@ -188,19 +178,19 @@ class Site:
         )
 
     def files(self) -> list[Path]:
-        """Parquet files of the data table's folder that are complete, committed or not."""
-        return [file for file in Path(self.lake.uri).rglob("*.parquet") if _is_complete(file)]
+        """Return complete Parquet files of the data table's folder, committed or not."""
+        return [file for file in self.lake.uri.rglob("*.parquet") if _is_complete(file)]
 
     # -- processes -------------------------------------------------------------------------------
 
     def tidemark(self, *arguments: str) -> list[str]:
-        """The command line of `tidemark`."""
+        """Return a command line of `tidemark`."""
         return [str(Path(sys.executable).parent / "tidemark"), *arguments]
 
     def driver(
         self, job: str, plan: int, master: str = "local[2]", pipeline: str = "events"
     ) -> list[str]:
-        """The command line of a job's driver: what Airflow's operator runs."""
+        """Return the command line of a job's driver, as Airflow's operator runs it."""
         ref = PlanRef(pipeline=pipeline, sequence=plan)
         settings = self.app.engines.submit_settings(
             self.app.spec("events"), steps.offsets_of(self.app, [ref])
@@ -214,7 +204,7 @@ class Site:
 
     @contextmanager
     def started(self, command: list[str], *, fail_at: str | None = None) -> Iterator[Running]:
-        """A process that runs during the block; at its end nothing of its session is left."""
+        """Run a process during the block, and kill its session at the end."""
         armed = {} if fail_at is None else {VARIABLE: fail_at}
         log = self.home / f"process-{time.monotonic_ns()}.log"
         with log.open("wb") as output:
@@ -234,14 +224,14 @@ class Site:
             running.kill()
 
     def run(self, command: list[str], *, code: int = 0) -> Ended:
-        """Run a process to its end, which must be this one."""
+        """Run a process, which must end with this exit code."""
         with self.started(command) as running:
             ended = running.wait()
         assert ended.code == code, ended.printed
         return ended
 
     def crash(self, command: list[str], at: str) -> Ended:
-        """Run a process that must kill itself at a fail point."""
+        """Run a process that kills itself at a fail point."""
         with self.started(command, fail_at=at) as running:
             ended = running.wait()
         assert kill_message(at) in ended.printed, ended.printed
@@ -251,15 +241,15 @@ class Site:
 
 A_PART = 2_200_000
 """Bytes of a long read (`long_read`) that pass before the proxy holds the rest. Two tasks read at a
-time and each partition is one fetch. So at least one task has its whole partition, and at least two
-partitions are unread."""
+time, and each partition is one fetch. At least one task has its whole partition then, and at least
+two partitions are unread."""
 
 
 @contextmanager
 def held_in_mid_read(
     site: Site, proxied: ProxiedBroker, command: list[str]
 ) -> Iterator[tuple[Running, Gate]]:
-    """Start a driver that has written some of its files and waits for the rest of its records."""
+    """Start a driver, and run the block when it has written some files and waits for records."""
     gate = proxied.proxy.hold(after=A_PART)
     with site.started(command) as running:
         gate.wait_held()
@@ -269,7 +259,7 @@ def held_in_mid_read(
 
 
 class Trace:
-    """What a service asks of the world, as steps that a fail point can name.
+    """The calls of a service to its ports, with the names of their fail points.
 
     Attributes:
         steps: `port.method:n` of each call, in order.
@@ -280,14 +270,14 @@ class Trace:
         self._counts: Counter[str] = Counter()
 
     def on(self, service: Any) -> Any:
-        """The same service, with every port of it traced."""
+        """Return the service with traced ports."""
         ports = {"data_log": "table", **{port: port for port in PORTS}}
         fields = {field.name for field in dataclasses.fields(service)} & set(ports)
         changes = {name: _Traced(getattr(service, name), ports[name], self) for name in fields}
         return dataclasses.replace(service, **changes)
 
     def note(self, step: str) -> None:
-        """Write down a call."""
+        """Record a call."""
         self._counts[step] += 1
         self.steps.append(f"{step}:{self._counts[step]}")
 
@@ -309,7 +299,7 @@ class _Traced:
 
 
 def wait_until(held: Callable[[], object], timeout_s: float = 240.0, pause_s: float = 0.02) -> None:
-    """Look again and again until it holds."""
+    """Poll until a condition holds; raise TimeoutError at the time limit."""
     deadline = time.monotonic() + timeout_s
     while not held():
         if time.monotonic() > deadline:
@@ -318,7 +308,7 @@ def wait_until(held: Callable[[], object], timeout_s: float = 240.0, pause_s: fl
 
 
 def session_members(session: int) -> list[int]:
-    """Living processes of a session, zombies left out, its leader first."""
+    """Return the living processes of a session without zombies, its leader first."""
     found = []
     for process in psutil.process_iter(["status"]):
         with suppress(ProcessLookupError):
@@ -329,12 +319,12 @@ def session_members(session: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """What a process was started with; nothing if it is gone."""
+    """Return the command line of a process; empty if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(psutil.Process(pid).cmdline())
     return ""
 
 
 def _is_complete(file: Path) -> bool:
-    """Whether a Parquet file has its footer: the last four bytes say so."""
+    """Return whether a Parquet file has its footer, which ends with four known bytes."""
     return file.read_bytes()[-4:] == b"PAR1"

@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system in memory at a folder, which is made; skips where this user must not mount."""
+    """Mount a file system in memory at a new folder; skip the test without the right to mount."""
     folder.mkdir(exist_ok=True)
     with _mount(["-t", "tmpfs", "-o", options, "tmpfs", str(folder)], folder):
         yield folder
@@ -20,7 +20,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """A folder that cannot be written, with what is in it; skips where this user must not mount."""
+    """Make a folder read-only; skip the test without the right to mount."""
     with _mount(["-o", "bind,ro", str(folder), str(folder)], folder):
         yield
 

@@ -1,4 +1,4 @@
-"""One pipeline over a topic of a real broker, on real tables, without Spark."""
+"""One pipeline over a real topic, on real tables, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemark.kafka.watermarks import KafkaWatermarkReader
 
 @dataclass
 class KafkaFileLake(FileLake):
-    """A pipeline whose records come from Kafka; the driver writes the files.
+    """A pipeline over Kafka whose files this process writes.
 
     Attributes:
         bootstrap: Address list of the broker.
@@ -29,7 +29,7 @@ class KafkaFileLake(FileLake):
     bootstrap: str = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        """Creates no topic: it exists."""
+        """Keep the topic, which exists."""
 
     @property
     def watermarks(self) -> KafkaWatermarkReader:
@@ -49,11 +49,11 @@ class KafkaFileLake(FileLake):
 
     @cached_property
     def _producer(self) -> Producer:
-        """One producer for all rounds, because its first record waits for a connection."""
+        """One producer for all records: the first record waits for a connection."""
         return Producer(producer_settings({"bootstrap.servers": self.bootstrap}))
 
     def judged(self, court: Court) -> Verdict:
-        """Compare the data table with librdkafka's records of the topic; both must be equal."""
+        """Compare the data table with librdkafka's records of the topic, which must be equal."""
         topic = self.spec.topic
         topic_id = self.watermarks.topic_watermarks(topic, IsolationLevel.READ_COMMITTED).topic_id
         return court.count(judge(self.bronze_rows(), self.bootstrap, topic, topic_id))

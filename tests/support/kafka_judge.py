@@ -1,4 +1,4 @@
-"""The independent reader: what librdkafka sees in a topic is what must be in a table."""
+"""The independent reader: a table must have the records that librdkafka reads from its topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Judged(NamedTuple):
 
 
 def as_delivered(message: Message) -> Judged:
-    """A message of any of librdkafka's consumers."""
+    """Return a message of any of librdkafka's consumers as a record."""
     kind, milliseconds = message.timestamp()
     return Judged(
         message.partition(),
@@ -48,15 +48,15 @@ def read_ranges(
 ) -> list[Judged]:
     """Read every visible record of half-open ranges, ordered by partition and offset.
 
-    A range may end in gaps (transaction markers, aborted records): reading it ends when the
-    position has passed its end, or when nothing further is visible.
+    A range may end in gaps (transaction markers, aborted records). The reader stops when its
+    position has passed the end of the range, or at the end of the log.
 
     Args:
         bootstrap: Address list.
         topic: Topic.
         ranges: Partition to `(start, end)`; ends may lie past the end of the log.
         isolation: read_committed or read_uncommitted.
-        timeout_s: Give up after so long.
+        timeout_s: Time limit.
     """
     consumer = _consumer(bootstrap, isolation)
     ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
@@ -78,12 +78,12 @@ def read_ranges(
 
 
 def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Judged]:
-    """Read every visible record that the topic holds now."""
+    """Read every visible record of a topic."""
     return read_ranges(bootstrap, topic, log_ranges(bootstrap, topic), isolation=isolation)
 
 
 def log_ranges(bootstrap: str, topic: str, *, timeout_s: float = 180.0) -> dict[int, Range]:
-    """Low-water and high watermark of every partition; waits while leaders change."""
+    """Return the low and high watermark of every partition; retry while leaders change."""
     consumer = _consumer(bootstrap, "read_uncommitted")
     deadline = time.monotonic() + timeout_s
     try:
@@ -109,7 +109,7 @@ def _watermarks(consumer: Consumer, topic: str) -> dict[int, Range]:
 
 
 def group_names(bootstrap: str) -> set[str]:
-    """Every consumer group that the cluster knows (S1)."""
+    """Return the consumer groups of the cluster (S1)."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     return {group.group_id for group in admin.list_consumer_groups().result(timeout=30).valid}
 
@@ -118,7 +118,7 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            # The library wants a name; no group comes of it, as nothing joins and nothing commits.
+            # Required by the library. No group is created, because the consumer does not join it.
             "group.id": "judge",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

@@ -1,4 +1,4 @@
-"""A plan that is held in the middle of a fetch, by a proxy, and clients that do not wait long."""
+"""Holds the execution of a plan in the middle of a fetch; clients with short timeouts."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ LONG = [Record(value=b"%07d" % number * 70_000) for number in range(24)]
 ONE_FETCH_AND_A_HALF = 6 * 1024 * 1024
 
 PATIENCE = {
-    # Kafka's client gives a request up, and its connection with it; after 30 s by default.
+    # Kafka's client closes the connection of a request without an answer; 30 s by default.
     "kafka.request.timeout.ms": "2000",
-    # The requests of one call, all tries together; 60 s by default.
+    # Limit of one call with all its retries; 60 s by default.
     "kafka.default.api.timeout.ms": "10000",
-    # Spark gives up a poll that brings nothing; after spark.network.timeout, 120 s, by default.
+    # Spark fails after a poll without records; spark.network.timeout, 120 s, by default.
     "kafkaConsumer.pollTimeoutMs": "10000",
 }
-"""Options of Spark's Kafka source, so that a test of giving up takes seconds."""
+"""Options of Spark's Kafka source. With them Spark fails after seconds."""
 
 
 @dataclass(kw_only=True)
 class ImpatientLake(Lake):
-    """A lake whose clients give up after seconds.
+    """A lake whose clients fail after seconds without an answer.
 
     Attributes:
-        patience: Options of Spark's Kafka source, laid over the others.
-        watermarks_timeout_s: How long the planner waits for one answer.
+        patience: Further options of Spark's Kafka source.
+        watermarks_timeout_s: Time limit of a request of the planner.
     """
 
     patience: dict[str, str] = field(default_factory=lambda: dict(PATIENCE))
@@ -50,18 +50,18 @@ class ImpatientLake(Lake):
 
     @property
     def watermarks(self) -> KafkaWatermarkReader:
-        """Reads marks with the connection, for a short time."""
+        """Reads watermarks, with a short time limit."""
         return KafkaWatermarkReader(
             client_config("lake", self.connection), self.watermarks_timeout_s
         )
 
     @property
     def sink(self) -> SparkSink:
-        """Lands plans, or gives up soon."""
+        """Lands plans, with short time limits."""
         options = spark_options(client_config("lake", self.connection))
         return SparkSink(
             session=self.session,
-            uri=self.uri,
+            uri=str(self.uri),
             kafka_options={**options, **self.patience},
             log_reader=self.log_reader,
             now=lambda: NOW,
@@ -69,7 +69,7 @@ class ImpatientLake(Lake):
 
 
 def long_topic(broker: ProxiedBroker, purpose: str) -> str:
-    """Make a topic with the `LONG` records in its one partition, past the proxy."""
+    """Create a topic of one partition with the `LONG` records, without the proxy."""
     name = f"{purpose}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.direct, "log_level": 0})
     make_topic(admin, broker.direct, name)
@@ -81,9 +81,9 @@ def long_topic(broker: ProxiedBroker, purpose: str) -> str:
 def in_mid_read(
     lake: Lake, plan: Plan, broker: ProxiedBroker
 ) -> Iterator[tuple[Future[ExecutionResult], Gate]]:
-    """Execute a plan; the block runs while Spark waits for the middle of its second fetch.
+    """Execute a plan, and run the block while Spark waits in the middle of its second fetch.
 
-    Released at the end of the block at the latest; then it returns when the execution has ended.
+    The end of the block releases the fetch and waits for the end of the execution.
     """
     gate = broker.proxy.hold(after=ONE_FETCH_AND_A_HALF)
     with ThreadPoolExecutor(1) as driver:

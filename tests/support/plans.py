@@ -1,4 +1,4 @@
-"""Values that many tests need: specs, marks, plans, pipelines in memory."""
+"""Values of many tests: specs, watermarks, plans, and pipelines in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidemark.spec.ref import PipelineRef
 
 
 def make_spec(**changes: Any) -> PipelineSpec:
-    """A spec over topic `events` that starts at the earliest offset."""
+    """Return a spec over topic `events` that starts at the earliest offset."""
     spec = PipelineSpec(
         ref=PipelineRef("events"),
         topic="events",
@@ -36,7 +36,7 @@ def make_spec(**changes: Any) -> PipelineSpec:
 
 
 def make_watermarks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -> TopicWatermarks:
-    """Watermarks of topic `events` from `{partition: (low, end)}`."""
+    """Return watermarks of topic `events` from `{partition: (low, end)}`."""
     watermarks = TopicWatermarks(
         cluster_id="memory",
         topic="events",
@@ -48,12 +48,12 @@ def make_watermarks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -
 
 
 def make_range(partition: int, start: int, end: int) -> PlannedRange:
-    """A planned range whose watermarks are its own bounds."""
+    """Return a planned range with its own bounds as watermarks."""
     return PlannedRange.without_watermarks(partition, Span(start, end))
 
 
 def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) -> Plan:
-    """A plan of pipeline `events` over `(partition, start, end)` ranges."""
+    """Return a plan of pipeline `events` over `(partition, start, end)` ranges."""
     plan = Plan(
         pipeline="events",
         sequence=sequence,
@@ -72,14 +72,14 @@ def make_plan(*ranges: tuple[int, int, int], sequence: int = 1, **changes: Any) 
 def append_events(
     control: ControlTable, pipeline: str, *events: ControlEvent, at: datetime = NOW
 ) -> CheckedLedger:
-    """Append to the newest state, without a comparison with a data table; the ledger after it."""
+    """Append events without a comparison with a data table; return the new ledger."""
     control.append(CheckedLedger(control.ledger(pipeline)), events, at)
     return CheckedLedger(control.ledger(pipeline))
 
 
 @dataclass
 class MemoryPipeline(Services):
-    """One pipeline on in-memory adapters: a topic, a control table and a data table."""
+    """One pipeline over a topic, a control table and a data table in memory."""
 
     spec: PipelineSpec = field(default_factory=make_spec)
     partitions: int = 2
@@ -98,17 +98,17 @@ class MemoryPipeline(Services):
 
     @property
     def watermarks(self) -> MemoryKafka:
-        """Marks are the log's own."""
+        """Reads watermarks of the log."""
         return self.kafka
 
     @property
     def log_reader(self) -> MemoryKafka:
-        """Another reader of the same log."""
+        """Reads records of the log."""
         return self.kafka
 
     @property
     def sink(self) -> MemoryTable:
-        """The table lands plans itself."""
+        """Lands plans."""
         return self.table
 
     def plan(self, requested_by: str) -> Plan:
@@ -118,18 +118,18 @@ class MemoryPipeline(Services):
         return plan
 
     def run(self, requested_by: str) -> Plan | None:
-        """Plan and, if there is something to do, ingest."""
+        """Plan unread offsets, and ingest the plan if there is one."""
         plan = self.planner.plan(requested_by).plan
         if plan:
             self.ingest.execute(plan.sequence)
         return plan
 
     def landed_identities(self) -> list[tuple[str, int, int]]:
-        """(topic id, partition, offset) of every row, sorted; doubles stay doubles."""
+        """Return (topic id, partition, offset) of every row, sorted, with duplicates."""
         return sorted(row[:3] for row in self.table.rows)
 
     def visible_identities(self) -> list[tuple[str, int, int]]:
-        """(topic id, partition, offset) of every record a reader sees, sorted."""
+        """Return (topic id, partition, offset) of every visible record, sorted."""
         topic = self.spec.topic
         return sorted(
             (self.kafka.topic_ids[topic], partition, offset)
@@ -139,7 +139,7 @@ class MemoryPipeline(Services):
 
 
 def wanted(*ranges: tuple[int, int, int]) -> RequestedOffsets:
-    """Offsets to be landed, from `(partition, start, end)`."""
+    """Return requested offsets from `(partition, start, end)`."""
     return RequestedOffsets(
         spans=spans_by_partition((p, Span(start, end)) for p, start, end in ranges)
     )
@@ -147,7 +147,7 @@ def wanted(*ranges: tuple[int, int, int]) -> RequestedOffsets:
 
 @dataclass
 class _Overtaken(MemoryTable):
-    """Before the next look at the table another run plans and lands."""
+    """A table on which another run lands before the next read of its state."""
 
     other: MemoryPipeline | None = None
 
@@ -161,7 +161,7 @@ class _Overtaken(MemoryTable):
 
 
 def make_overtaken() -> MemoryPipeline:
-    """A pipeline with two records, whose next user is overtaken between its two looks."""
+    """Return a pipeline with two records; another run lands them during the next use."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)
     pipeline.table = table = _Overtaken(kafka=pipeline.kafka)

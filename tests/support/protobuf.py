@@ -1,4 +1,4 @@
-"""Protobuf messages for tests, by Google's own compiler and library."""
+"""Protobuf messages, made by Google's compiler and library."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MAIN = "main.proto"
 
 
 def descriptors(source: str, imports: Mapping[str, str] | None = None) -> str:
-    """A schema's descriptors in JSON, with those of all that it imports.
+    """Return the descriptors of a schema and of its imports in JSON.
 
     Args:
         source: The schema.
-        imports: The files that it imports, by name.
+        imports: Imported files, by name.
     """
     return json_format.MessageToJson(_compiled(source, tuple((imports or {}).items())))
 
@@ -32,27 +32,27 @@ def descriptors(source: str, imports: Mapping[str, str] | None = None) -> str:
 def message(
     source: str, name: str, values: Any = None, imports: Mapping[str, str] | None = None
 ) -> Message:
-    """A message of a schema.
+    """Return a message of a schema.
 
     Args:
         source: The schema.
         name: The message's full name.
         values: Its fields, as in Protobuf's JSON.
-        imports: The files that the schema imports.
+        imports: Imported files, by name.
     """
     kind = message_type(source, name, imports)
     return json_format.ParseDict(values or {}, kind(), descriptor_pool=kind.DESCRIPTOR.file.pool)
 
 
 def message_type(source: str, name: str, imports: Mapping[str, str] | None = None) -> Any:
-    """The class of a schema's messages of a name, which takes their fields."""
+    """Return the class of a message of a schema, by its full name."""
     return _kinds(source, tuple((imports or {}).items()))[name]
 
 
 def proto_bytes(
     source: str, name: str, values: Any = None, imports: Mapping[str, str] | None = None
 ) -> bytes:
-    """The first message of a file behind its index, as Confluent's serializers write it."""
+    """Return a file's first message with its index, as Confluent's serializers write it."""
     return b"\x00" + message(source, name, values, imports).SerializeToString()
 
 

@@ -1,12 +1,12 @@
-"""A TCP proxy between clients and a broker: fetches that are held, slow, cut, by command.
+"""A TCP proxy between clients and a broker, which holds, slows or cuts fetches.
 
-It looks at the beginning of each request and response, so that it can tell the answers to fetches
-from all else: a fetch is held while metadata, marks and new connections still work. It alters
-nothing. The broker must send its clients to the proxy: `proxied_broker` starts one that does.
+It parses the head of each request and response to recognise the answers to fetches. Metadata,
+watermarks and new connections work while a fetch is held. The proxy alters no byte. The broker must
+advertise the address of the proxy; `proxied_broker` starts such a broker.
 
-    gate = proxy.hold(after=1_000_000)   # a million bytes of records pass, not one more
-    ...start whatever reads...
-    gate.wait_held()                     # it is in the middle of a fetch, and stays there
+    gate = proxy.hold(after=1_000_000)   # a million bytes of records pass
+    ...start a reader...
+    gate.wait_held()                     # the reader is in the middle of a fetch
     ...delete records, kill the reader, cut the connection...
     gate.release()
 """
@@ -33,10 +33,10 @@ _CHUNK = 64 * 1024
 
 
 class Gate:
-    """Traffic from the broker that is held, or will be when enough has passed.
+    """Holds traffic from the broker after some bytes have passed.
 
     Attributes:
-        held: Set as soon as the first byte has to wait.
+        held: Set when the first byte waits.
     """
 
     def __init__(self, after: int, everything: bool, changed: threading.Condition) -> None:
@@ -47,18 +47,18 @@ class Gate:
         self._changed = changed
 
     def wait_held(self, timeout_s: float = 240.0) -> None:
-        """Return when a byte waits; a TimeoutError if none ever does."""
+        """Return when a byte waits; raise TimeoutError at the time limit."""
         if not self.held.wait(timeout_s):
             raise TimeoutError(f"nothing had to wait at the gate within {timeout_s} s")
 
     def release(self) -> None:
-        """Let all through, for good."""
+        """Pass all traffic from now on."""
         with self._changed:
             self._released = True
             self._changed.notify_all()
 
     def admit(self, wanted: int, fetch: bool, gone: Callable[[], bool]) -> int:
-        """How many of so many bytes may go on; waits until it is one or the connection is gone."""
+        """Wait until bytes may pass or the connection is gone; return how many may pass."""
         with self._changed:
             if self._released or not (fetch or self._everything):
                 return wanted
@@ -80,15 +80,15 @@ class _Connection:
 
 
 class Proxy:
-    """Passes connections on to one port of this machine. A context manager; all is thread-safe.
+    """Forwards connections to one port of this machine. A thread-safe context manager.
 
     Args:
-        target_port: Where the broker listens.
+        target_port: Port of the broker.
 
     Attributes:
-        port: Where clients connect.
-        accepted: Connections that clients have made so far: a client that tries again makes more.
-        fetched: Bytes of answers to fetches that were passed on so far.
+        port: Port for clients.
+        accepted: Number of connections so far; retries of clients open further ones.
+        fetched: Bytes of answers to fetches that have passed so far.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -120,24 +120,24 @@ class Proxy:
     # -- commands --------------------------------------------------------------------------------
 
     def hold(self, after: int = 0, *, everything: bool = False) -> Gate:
-        """Hold what the broker answers, on every connection, also those that come later.
+        """Hold answers of the broker on every connection, including later ones.
 
         Args:
-            after: How many bytes still pass, over all connections.
-            everything: Hold and count all answers, not only those to fetches: a dead network.
+            after: Number of bytes that pass before, over all connections.
+            everything: Hold and count all answers instead of only answers to fetches.
         """
         self.clear()
         self._gate = Gate(after, everything, self._changed)
         return self._gate
 
     def throttle(self, bytes_per_second: int | None) -> None:
-        """Pass the broker's answers on so fast, on each connection; None for full speed."""
+        """Limit the speed of answers on each connection; None removes the limit."""
         with self._changed:
             self._rate = bytes_per_second
             self._changed.notify_all()
 
     def cut(self) -> int:
-        """Break every connection that there is now; returns how many. New ones are accepted."""
+        """Break all open connections, and return their number. New ones are accepted."""
         with self._changed:
             cut = list(self._open)
             for connection in cut:
@@ -145,7 +145,7 @@ class Proxy:
         return len(cut)
 
     def clear(self) -> None:
-        """Neither hold nor throttle."""
+        """Release the gate, and remove the speed limit."""
         if self._gate is not None:
             self._gate.release()
         self._gate = None
@@ -179,7 +179,7 @@ class Proxy:
             self._run(self._pump, connection)
 
     def _pump(self, connection: _Connection) -> None:
-        """Answers in this thread, requests in another; both end when either side goes away."""
+        """Forward answers in this thread and requests in another, until one side closes."""
         requests = threading.Thread(
             target=self._until_gone, args=(connection, self._request), daemon=True
         )
@@ -206,7 +206,7 @@ class Proxy:
         self._changed.notify_all()
 
     def _request(self, connection: _Connection) -> None:
-        """Size, api key, version, correlation id (Kafka protocol guide, "Headers")."""
+        """Forward a request (Kafka protocol guide, "Headers")."""
         head = _exactly(connection.client, 12)
         size, api_key, _, correlation = struct.unpack(">ihhi", head)
         connection.requests[correlation] = api_key
@@ -261,11 +261,11 @@ def _parts(side: socket.socket, count: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxiedBroker:
-    """A broker with two ways to it.
+    """A broker with two listeners.
 
     Attributes:
-        direct: Bootstrap address past the proxy, for producers, admins and the judge.
-        bootstrap: Bootstrap address through the proxy, for whoever is to be disturbed.
+        direct: Bootstrap address without the proxy, for producers, admins and the judge.
+        bootstrap: Bootstrap address through the proxy, for the code under test.
         proxy: The proxy.
     """
 
@@ -276,7 +276,7 @@ class ProxiedBroker:
 
 @contextmanager
 def proxied_broker(home: Path, jars: Path) -> Iterator[ProxiedBroker]:
-    """One broker of its own that sends the clients of its second listener to a proxy."""
+    """Run a separate broker that advertises the proxy in its second listener."""
     (port,) = free_ports(HOST, 1)
     with Proxy(port) as proxy:
         listeners = (

@@ -1,4 +1,4 @@
-"""Functions for processes of quality tests. Imports no heavy module, because each process does."""
+"""Functions for processes of quality tests. It imports no heavy module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record batches written byte by byte, for records that no client library lets a test produce.
+"""Writes record batches byte by byte, for records that client libraries refuse.
 
 The format is Kafka's record batch, version 2, in a Produce request, version 3:
 https://kafka.apache.org/documentation/#messageformat and https://kafka.apache.org/protocol
@@ -17,7 +17,7 @@ _BATCH_BEFORE_CRC = 17
 
 
 class RawRecord(NamedTuple):
-    """A record as bytes; None is not empty."""
+    """A record; None is not empty."""
 
     key: bytes | None = None
     value: bytes | None = b"value"
@@ -94,7 +94,7 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """A zigzag varint; differences wrap at 64 bits, as in Java."""
+    """Return a zigzag varint; differences wrap at 64 bits, as in Java."""
     number = (number + 2**63) % 2**64 - 2**63
     left = (number << 1) ^ (number >> 63)
     left &= 2**64 - 1

@@ -1,4 +1,4 @@
-"""A typed table over records with schemas of a registry, without Spark, and without a registry."""
+"""A typed table over records with schema ids of a registry in memory, without Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.support.framed_lake import bare
-from tests.support.payloads import PayloadLake
 from tests.support.registry import framed
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, RegisteredSchema
@@ -25,7 +24,7 @@ class MemoryRegistry:
     """A registry in memory.
 
     Attributes:
-        fields: JSON's types of the fields of objects, by name, by the id of their schema.
+        fields: JSON types by field name, by schema id.
     """
 
     fields: dict[int, Mapping[str, str]]
@@ -39,37 +38,32 @@ class MemoryRegistry:
 
 
 def three_schemas() -> MemoryRegistry:
-    """Each has a field more than the one before."""
+    """Return three schemas; each has one field more than the previous one."""
     fields = {"id": "integer", "price": "number", "note": "string"}
     return MemoryRegistry({n: dict(list(fields.items())[:n]) for n in (1, 2, 3)})
 
 
 @dataclass
 class RegisteredLake(TypedLake):
-    """Records are JSON objects behind the ids of their schemas."""
+    """A lake of JSON objects with schema ids."""
 
     decode: DecodeSpec = _DECODE
     registry: SchemaRegistry | None = field(default_factory=three_schemas)
 
-    def __post_init__(self) -> None:
-        self.bronze = PayloadLake(root=self.root)
-
     def land_objects(self, schema_id: int, *values: Mapping[str, Any], partition: int = 0) -> None:
-        """Land objects that name this schema."""
+        """Land objects with this schema id."""
         payloads = [(None, framed(schema_id, json.dumps(each).encode())) for each in values]
-        assert isinstance(self.bronze, PayloadLake)
         self.bronze.land_payloads(payloads, partition)
 
     def rows(self) -> dict[tuple[int, int], Any]:
-        """What is decoded, by place."""
+        """Return decoded values by partition and offset."""
         rows = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
         return {(row["partition"], row["offset"]): bare(row["value"]) for row in rows}
 
     def check(self) -> None:
-        """As for any; and each row has all that its record has."""
+        """Check the tables, and that each row has all fields of its record."""
         super().check()
-        assert isinstance(self.bronze, PayloadLake)
         for place, value in self.rows().items():
-            payload = self.bronze.values[place]
+            payload = self.bronze.payloads[place].value
             assert payload is not None
             assert value == json.loads(payload[5:])

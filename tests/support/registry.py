@@ -1,6 +1,6 @@
-"""A schema registry of our own: Apicurio, on a free port of this machine, with Confluent's API.
+"""The schema registry Apicurio with Confluent's API, on a free port of this machine.
 
-`make setup-dev` brings it to .tidemark/registry; it is unpacked by the first who needs it.
+`make setup-dev` downloads it to .tidemark/registry. The first test that needs it unpacks it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "registry"
 _ARCHIVE = _FOLDER / "registry" / f"apicurio-registry-app-{VERSION}-all.tar.gz"
 _RUNNER = _FOLDER / VERSION / f"apicurio-registry-app-{VERSION}-runner.jar"
 API = "/apis/ccompat/v7"
-"""Where Apicurio has the API."""
+"""Path of the API."""
 _JSON = "application/vnd.schemaregistry.v1+json"
 
 
@@ -43,7 +43,7 @@ class Registry:
     """A running registry.
 
     Attributes:
-        url: Where its API is.
+        url: URL of its API.
     """
 
     url: str
@@ -55,7 +55,7 @@ class Registry:
         kind: str = "AVRO",
         references: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Register a schema, Protobuf's as its text, others as what JSON makes of it; its id."""
+        """Register a schema (text for Protobuf, else a JSON value), and return its id."""
         text = schema if kind == "PROTOBUF" else json.dumps(schema)
         body = {"schema": text, "schemaType": kind, "references": list(references)}
         request = Request(
@@ -67,30 +67,30 @@ class Registry:
             return int(json.load(answer)["id"])
 
     def answer(self, path: str) -> bytes:
-        """What it says of a path below its own."""
+        """Return the body of the answer to a path below the URL."""
         with urlopen(f"{self.url}{path}", timeout=30) as answer:
             return bytes(answer.read())
 
     def environ(self, connection: str = "schema_registry_default") -> dict[str, str]:
-        """The connection to it."""
+        """Return the variable of a connection to the registry."""
         return connection_environ({"url": self.url}, connection)
 
 
 def connection_environ(
     extra: Mapping[str, Any], connection: str = "schema_registry_default"
 ) -> dict[str, str]:
-    """A registry's connection as the environment has it."""
+    """Return the variable of a connection to a registry."""
     variable = f"AIRFLOW_CONN_{connection.upper()}"
     return {variable: json.dumps({"conn_type": "generic", "extra": extra})}
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a registry is asked through.
+    """An HTTP server in front of a registry.
 
     Attributes:
-        place: Its host and port.
-        asked: The paths that whoever had the password has asked for.
+        place: Host and port.
+        asked: Paths of the authorised requests.
     """
 
     place: str
@@ -99,11 +99,11 @@ class Door:
 
 @contextmanager
 def guarded(answer: Callable[[str], bytes | None], user_info: str | None = None) -> Iterator[Door]:
-    """A registry behind a door.
+    """Run an HTTP server in front of a registry.
 
     Args:
-        answer: What is behind a path; None for no such schema.
-        user_info: The name and the password that the door asks for.
+        answer: Returns the body for a path; None for an unknown schema.
+        user_info: Required name and password.
     """
     expected = user_info and "Basic " + b64encode(user_info.encode()).decode()
 
@@ -127,7 +127,7 @@ def guarded(answer: Callable[[str], bytes | None], user_info: str | None = None)
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer((HOST, 0), Handler)
     door = Door(f"{HOST}:{server.server_port}")
@@ -142,7 +142,7 @@ def guarded(answer: Callable[[str], bytes | None], user_info: str | None = None)
 
 
 def known(schemas: Mapping[int, Any]) -> Callable[[str], bytes | None]:
-    """The answers of a registry that has these Avro schemas by their ids."""
+    """Return the answers of a registry with these Avro schemas by id."""
 
     def answer(path: str) -> bytes | None:
         schema = schemas.get(int(path.rpartition("/")[2]))
@@ -152,12 +152,12 @@ def known(schemas: Mapping[int, Any]) -> Callable[[str], bytes | None]:
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
-    """A payload behind the id of its schema, as Confluent's serializers write it."""
+    """Return a payload with its schema id, as Confluent's serializers write it."""
     return b"\x00" + schema_id.to_bytes(4, "big") + payload
 
 
 def avro_bytes(schema: Any, value: Any) -> bytes:
-    """A value in Avro, by a library that is not the one that reads it."""
+    """Return a value in Avro, written by another library than the one under test."""
     written = io.BytesIO()
     fastavro.schemaless_writer(written, fastavro.parse_schema(schema), value)
     return written.getvalue()
@@ -168,7 +168,7 @@ class RegistryServer:
 
     Args:
         home: Folder of its log.
-        settings: Apicurio's, in the environment; without them it keeps its schemas in memory.
+        settings: Apicurio's variables; without them it keeps its schemas in memory.
     """
 
     def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:

@@ -1,9 +1,9 @@
-"""One run of a DAG in this process, by Airflow's own `DAG.test`; a program.
+"""A program that runs a DAG in its own process, with Airflow's `DAG.test`.
 
     python run_dag.py tidemark_events 2026-01-01T00:00:00+00:00 [TASKS_TO_SKIP]
 
-The moment names the run: the same moment is the same run id, as when a run is cleared. The command
-`airflow dags test` makes a new run id each time.
+The time identifies the run: the same time has the same run id, as after a clear. The command
+`airflow dags test` creates a new run id each time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 _FILES = {"tidemark_maintenance": "maintenance.py"}
-"""Where DAGs are that are no pipeline's."""
+"""Files of DAGs that belong to no pipeline."""
 
 
 def main(dag_id: str, moment: str, skipped: str | None = None) -> int:
-    """Run it to its end; 0 if it succeeded.
+    """Run a DAG to its end, and return 0 if it succeeded.
 
     Args:
         dag_id: The DAG.
-        moment: When the run is for.
-        skipped: A regular expression: tasks that are marked as done and not run.
+        moment: Time of the run, in ISO 8601.
+        skipped: Regular expression of tasks that are marked as done without a run.
     """
     from airflow.dag_processing.dagbag import BundleDagBag
 

@@ -1,21 +1,21 @@
-"""The services of one pipeline, over whatever ports the pipeline has."""
+"""The product's `Pipeline` over the ports that a test chooses, and its services."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Protocol
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
+from tests.support import PROJECT
 from tidemark.backfill.service import Backfills
+from tidemark.connections import Connections
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.ingest.executor import PlanExecutor
-from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.planner import Planner
 from tidemark.ingest.protocols import (
-    BronzeLog,
     BronzeTable,
-    ControlTable,
-    DataTable,
     LogReader,
     Sink,
     TopicLogReader,
@@ -23,220 +23,227 @@ from tidemark.ingest.protocols import (
     WatermarkReader,
 )
 from tidemark.ingest.start import StartService
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.maintained_table import DeltaMaintainedTable
+from tidemark.maintenance.service import Maintenance, finished_plans
+from tidemark.pipeline import Environment, Pipeline
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.decisions import Decisions
 from tidemark.repair.repair import Repair
 from tidemark.repair.undo import Undo
-from tidemark.report.status import PipelineStatus, pipeline_status
+from tidemark.report.status import PipelineStatus
 from tidemark.report.unfinished_work import UnfinishedWorkReader
 from tidemark.report.verify import Verifier
+from tidemark.spark.sessions import ApplicationSessions
+from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
+from tidemark.typed.decoder import DecodePlanner
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The clock of every service."""
 
-
-class LogPorts(Protocol):
-    """What a pipeline of the tests has, whatever it reads."""
-
-    @property
-    def spec(self) -> PipelineSpec: ...
-    @property
-    def watermarks(self) -> WatermarkReader: ...
-    @property
-    def log_reader(self) -> LogReader: ...
-    @property
-    def control(self) -> ControlTable: ...
-    @property
-    def table(self) -> DataTable: ...
-    @property
-    def sink(self) -> Sink: ...
-    @property
-    def comparison(self) -> LogComparison | None: ...
-    @property
-    def row_origins(self) -> BronzeLog | None: ...
+_Part = TypeVar("_Part")
 
 
-class Ports(LogPorts, Protocol):
-    """What one has that reads a topic."""
+@dataclass(frozen=True)
+class PortPipeline(Pipeline):
+    """A pipeline that uses given ports instead of opening its own.
 
-    @property
-    def watermarks(self) -> TopicReader: ...
-    @property
-    def log_reader(self) -> TopicLogReader: ...
-    @property
-    def unfinished_work(self) -> UnfinishedWorkReader: ...
-    @property
-    def table(self) -> BronzeTable: ...
+    Attributes:
+        ports: Has `spec`, `watermarks`, `log_reader`, `control`, `table` and `sink`. For a typed
+            table it also has `decoding`.
+    """
 
+    ports: Any
 
-class LandingServices:
-    """The services of a pipeline that lands something; it inherits them and brings its ports."""
-
-    @property
-    def ingest(self: LogPorts) -> PlanExecutor:
-        """Executes plans."""
-        return PlanExecutor(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            table=self.table,
-            sink=self.sink,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-            comparison=self.comparison,
-        )
-
-    @property
-    def comparison(self) -> LogComparison | None:
-        """Compares what landed with a topic."""
-        return None
-
-    @property
-    def undo(self: LogPorts) -> Undo:
-        """Takes landed plans out again."""
-        return Undo(
-            pipeline=self.spec.name, control=self.control, table=self.table, now=lambda: NOW
-        )
-
-    @property
-    def abandon(self: LogPorts) -> Abandon:
-        """Gives plans up."""
-        return Abandon(
-            pipeline=self.spec.name,
-            watermarks=self.watermarks,
-            control=self.control,
-            table=self.table,
-            log_reader=self.log_reader,
+    @classmethod
+    def over(cls, ports: Any) -> Self:
+        """Return the pipeline of these ports. No check and no decoder has run."""
+        environment = Environment(
+            layout=Layout(project=PROJECT, home=Path("/nonexistent")),
+            connections=Connections({}, lambda: None),
+            sessions=ApplicationSessions(),
+            control=ports.control,
+            armed=_unchanged,
             now=lambda: NOW,
         )
+        return cls(ports.spec, ports.spec, environment, ports)
 
     @property
-    def repair(self: LogPorts) -> Repair:
-        """Has the control table follow the data table."""
-        return Repair(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            table=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
+    def table(self) -> Any:
+        """The data table."""
+        return self.ports.table
 
     @property
-    def verify(self: LogPorts) -> Verifier:
-        """Compares the data table with the topic."""
-        return Verifier(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.log_reader,
-            row_origins=self.row_origins,
-        )
+    def watermarks(self) -> TopicReader:
+        """Reads watermarks of the topic."""
+        return self.ports.watermarks
 
     @property
-    def row_origins(self) -> BronzeLog | None:
-        """Rows with compared labels."""
-        return None
-
-    def land(self: LogPorts, plan: Plan) -> None:
-        """Write and commit a plan, and record nothing."""
-        self.table.append(plan, self.sink.write(plan, self.spec.records_per_task))
+    def log_reader(self) -> TopicLogReader:
+        """Reads records of the topic."""
+        return self.ports.log_reader
 
     @property
-    def ledger(self: LogPorts) -> Ledger:
-        """What the control table says now."""
-        return self.control.ledger(self.spec.name)
+    def decoder(self) -> DecodePlanner:
+        """Plans what is decoded."""
+        return self.ports.decoding
 
-    def committed(self: LogPorts) -> dict[int, int]:
-        """Committed offset by partition."""
-        ledger = self.control.ledger(self.spec.name)
-        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
+    def _source(self) -> tuple[WatermarkReader, LogReader]:
+        return self.ports.watermarks, self.ports.log_reader
 
+    def _sink(self) -> Sink:
+        return self.ports.sink
 
-class Services(LandingServices):
-    """The services of a pipeline that reads a topic."""
+    def _bronze(self, *, reads_only: bool = False) -> BronzeTable:  # noqa: ARG002
+        return self.ports.table
 
-    @property
-    def row_origins(self: Ports) -> BronzeLog:
-        """Rows with compared labels."""
-        return self.table
-
-    @property
-    def comparison(self: Ports) -> LogComparison:
-        """Compares what landed with the topic."""
-        return LogComparison(
-            watermarks=self.watermarks,
-            control=self.control,
-            landed=self.table,
-            log_reader=self.log_reader,
-        )
-
-    @property
-    def planner(self: Ports) -> Planner:
-        """Makes plans."""
-        return Planner(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def backfills(self: Ports) -> Backfills:
-        """Asks for offsets, and plans them in chunks."""
-        return Backfills(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            log_reader=self.log_reader,
-            now=lambda: NOW,
-        )
-
-    @property
-    def decisions(self: Ports) -> Decisions:
-        """Records what a person decides."""
-        return Decisions(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            now=lambda: NOW,
-        )
-
-    @property
-    def starts(self: Ports) -> StartService:
-        """Begins where another reader has come to."""
-        return StartService(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            now=lambda: NOW,
-        )
-
-    def status(self: Ports) -> PipelineStatus:
-        """How far it is behind its topic."""
-        return pipeline_status(
-            self.spec,
-            self.control,
-            self.table,
-            open_watermarks=lambda: self.watermarks,
-            open_log=lambda: self.log_reader,
-            unfinished=self.unfinished_work,
-            now=NOW,
-        )
-
-    @property
-    def unfinished_work(self: Ports) -> UnfinishedWorkReader:
-        """Finds open plans; no check and no decoder has run."""
+    def _unfinished_work(self) -> UnfinishedWorkReader:
         return UnfinishedWorkReader(
             spec=self.spec,
             control=self.control,
             blocked=lambda: (),
             quarantined=lambda _plans: 0,
         )
+
+
+def _unchanged(_: str, part: _Part, /) -> _Part:
+    return part
+
+
+class Services:
+    """The services of one pipeline. A class that inherits them has the ports of `PortPipeline`.
+
+    Tests replace single ports of a service, which the use cases of `Pipeline` do not allow.
+    """
+
+    @property
+    def pipeline(self: Any) -> PortPipeline:
+        """The pipeline over these ports."""
+        return PortPipeline.over(self)
+
+    @property
+    def planner(self) -> Planner:
+        """Makes plans."""
+        return self.pipeline.planner
+
+    @property
+    def ingest(self) -> PlanExecutor:
+        """Executes plans."""
+        return self.pipeline.executor
+
+    @property
+    def backfills(self) -> Backfills:
+        """Records requests of offsets, and plans them in chunks."""
+        return self.pipeline.backfills
+
+    @property
+    def starts(self) -> StartService:
+        """Records where a pipeline starts."""
+        return self.pipeline._starts
+
+    @property
+    def undo(self) -> Undo:
+        """Removes the rows of landed plans."""
+        return self.pipeline._undo
+
+    @property
+    def abandon(self) -> Abandon:
+        """Abandons plans."""
+        return self.pipeline._abandon
+
+    @property
+    def decisions(self) -> Decisions:
+        """Records decisions of operators."""
+        return self.pipeline._decisions
+
+    @property
+    def repair(self) -> Repair:
+        """Makes the control table follow the data table."""
+        return self.pipeline._repair
+
+    @property
+    def verify(self) -> Verifier:
+        """Compares the data table with the topic."""
+        return self.pipeline._verifier
+
+    @property
+    def unfinished_work(self) -> UnfinishedWorkReader:
+        """Finds open plans."""
+        return self.pipeline._unfinished_work()
+
+    def status(self) -> PipelineStatus:
+        """Return how far the pipeline is behind its topic."""
+        return self.pipeline.status()
+
+    def land(self: Any, plan: Plan) -> None:
+        """Write and commit a plan, and record nothing."""
+        self.table.append(plan, self.sink.write(plan, self.spec.records_per_task))
+
+    @property
+    def ledger(self) -> Ledger:
+        """The newest ledger."""
+        pipeline = self.pipeline
+        return pipeline.control.ledger(pipeline.name)
+
+    def committed(self) -> dict[int, int]:
+        """Return the committed offset of each partition."""
+        ledger = self.ledger
+        return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
+
+
+class DeltaServices(Services):
+    """Services over Delta tables in the places of a lakehouse, where commands look for them.
+
+    Attributes:
+        root: Folder of the lakehouse.
+        spec: The pipeline.
+    """
+
+    root: Path
+    spec: PipelineSpec
+
+    @property
+    def uri(self) -> Path:
+        """The place of the data table."""
+        return self.root / self.spec.target
+
+    @property
+    def table(self) -> DeltaDataTable:
+        """The data table."""
+        return DeltaDataTable(str(self.uri))
+
+    @property
+    def control_uri(self) -> Path:
+        """The place of the control table."""
+        return self.root / "control" / "offset_ranges"
+
+    @property
+    def control(self) -> DeltaControlTable:
+        """The control table."""
+        return DeltaControlTable(str(self.control_uri))
+
+    def maintenance(self, after: timedelta = timedelta(0), **changes: Any) -> Maintenance:
+        """Return the maintenance of the data table as of some time from now.
+
+        Args:
+            after: How much later this machine's clock and the storage's clock are.
+            changes: Other arguments of `Maintenance`.
+        """
+        name = self.spec.name
+        usual = {
+            "name": name,
+            "table": _table_later(self.uri, name, after),
+            "finished_plans": lambda: finished_plans(self.control, name, self.table),
+            "now": lambda: datetime.now(UTC) + after,
+        }
+        return Maintenance(**{**usual, **changes})
+
+
+def _table_later(uri: Path, pipeline: str, after: timedelta) -> DeltaMaintainedTable:
+    class Later(DeltaMaintainedTable):
+        def _storage_time(self) -> datetime:
+            return super()._storage_time() + after
+
+    return Later(str(uri), pipeline)

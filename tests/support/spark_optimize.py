@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tests.support.file_lake import without_checksums
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,7 +17,6 @@ _REFUSED = "DELTA_CONCURRENT_"
 
 def optimize(spark: SparkSession, uri: str | Path) -> bool:
     """Run `OPTIMIZE`. Returns whether it committed; False if Delta refused its commit."""
-    without_checksums(Path(uri))
     return _committed(lambda: spark.sql(f"OPTIMIZE delta.`{uri}`").collect())
 
 
@@ -28,7 +25,6 @@ def stale_optimize(spark: SparkSession, uri: str | Path) -> Callable[[], bool]:
 
     The command `OPTIMIZE` does the same: it loads a version, and passes it to this executor.
     """
-    without_checksums(Path(uri))
     # `Any`, because these classes exist only in the JVM.
     jvm: Any = spark._jvm
     none = jvm.scala.Option.empty()

@@ -23,7 +23,7 @@ WORKERS = 2
 WORKER_MEMORY = "1g"
 
 _ANY_PORTS = ("--port", "0", "--webui-port", "0")
-"""Free ones; the master prints which it took."""
+"""Free ports; the master prints them."""
 _DEPLOY = "org.apache.spark.deploy"
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _PAGE = re.compile(r"Bound MasterWebUI to \S+ and started at http://\S+:(\d+)")
@@ -34,9 +34,9 @@ class Standalone:
     """A running cluster. Each worker has one core and `WORKER_MEMORY`.
 
     Attributes:
-        url: What `--master` takes.
+        url: Argument of `--master`.
         page: Address of the master's web page.
-        workers: The workers; each leads a session that its executors belong to.
+        workers: The workers; executors run in the process sessions of their workers.
     """
 
     url: str
@@ -44,21 +44,20 @@ class Standalone:
     workers: tuple[Running, ...]
 
     def executors(self) -> list[int]:
-        """Process ids of the living executors, by worker."""
+        """Return the process ids of the living executors, by worker."""
         return [pid for worker in self.workers for pid in worker.find(_EXECUTOR)]
 
     def living_workers(self) -> int:
-        """How many workers the master counts on."""
+        """Return the number of workers that are alive according to the master."""
         return int(_asked(self.page)["aliveworkers"])
 
 
 @contextmanager
 def standalone_cluster(home: Path) -> Iterator[Standalone]:
-    """A cluster of its own; every process of it is gone afterwards, executors too.
+    """Run a separate cluster during the block. At its end all processes are killed.
 
     Args:
-        home: Folder of everything that its processes write: their logs, and below the folder of
-            each worker the logs of its executors.
+        home: Folder of all logs.
     """
     with ExitStack() as stack:
 
@@ -110,24 +109,24 @@ def _spark_home() -> Path:
 
 
 def _environment(spark: Path, home: Path) -> dict[str, str]:
-    """What the daemons get and hand on to executors: nothing of Tidemark, and no connection."""
+    """Return the environment of daemons and executors, without connections."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK"))}
     return {
         **kept,
         "PATH": search_path(kept),
         "SPARK_HOME": str(spark),
         "SPARK_LOCAL_DIRS": str(home / "scratch"),
-        # Web pages listen on every address without it.
+        # Otherwise web pages listen on every address.
         "SPARK_LOCAL_IP": HOST,
         "SPARK_DAEMON_MEMORY": "128m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # It takes the fixed port 6066, and jobs do not come by it.
+        # The REST server has the fixed port 6066, and jobs do not use it.
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
     }
 
 
 def _page(master: Running) -> str:
-    """Wait for the address of the master's web page, and until the master is in charge there."""
+    """Wait until the master is alive, and return the address of its web page."""
     printed: list[str] = []
 
     def in_charge() -> bool:
@@ -142,23 +141,23 @@ def _page(master: Running) -> str:
 
 
 def _asked(page: str) -> Mapping[str, Any]:
-    """What the master's page says of itself, its workers and its applications."""
+    """Return the state of the master, its workers and its applications."""
     with urlopen(f"{page}/json/", timeout=10) as answer:
         state: Mapping[str, Any] = json.load(answer)
     return state
 
 
-# -- what an application did ---------------------------------------------------------------------
+# -- event log -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One attempt of a task, as Spark's event log tells of it.
+    """One attempt of a task in Spark's event log.
 
     Attributes:
-        executor: Spark's id of the executor; "driver" if the driver did it.
-        outcome: "Success", or what it ended of.
-        written: Records that it wrote to a table.
+        executor: Spark's id of the executor, or "driver".
+        outcome: "Success", or the reason of the failure.
+        written: Number of records that it wrote to a table.
     """
 
     executor: str
@@ -167,7 +166,7 @@ class Task:
 
 
 def event_log(folder: Path) -> dict[str, str]:
-    """Settings that have an application tell what it does, as one JSON file in a folder."""
+    """Create a folder, and return settings with which an application logs its events there."""
     folder.mkdir()
     return {
         "spark.eventLog.enabled": "true",
@@ -178,7 +177,7 @@ def event_log(folder: Path) -> dict[str, str]:
 
 
 def tasks(folder: Path) -> list[Task]:
-    """Every attempt that the one application of an event log has ended, in that order."""
+    """Return the attempts of the one application of an event log, in the order of their ends."""
     (log,) = folder.iterdir()
     events = (json.loads(line) for line in log.read_text().splitlines())
     return [
@@ -193,6 +192,6 @@ def tasks(folder: Path) -> list[Task]:
 
 
 def _written(event: Mapping[str, Any]) -> int:
-    # An attempt that was lost with its executor has no metrics.
+    # An attempt without metrics was lost with its executor.
     metrics = event.get("Task Metrics") or {}
     return int(metrics.get("Output Metrics", {}).get("Records Written", 0))

@@ -1,6 +1,6 @@
 """Object stores on free ports of this machine: one honours conditional writes, one ignores them.
 
-`make setup-dev` brings both to .tidemark/stores (`make stores`).
+`make stores` downloads both to .tidemark/stores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Store:
 
     Attributes:
         uri: The bucket.
-        environ: What leads delta-rs there.
+        environ: Variables with which delta-rs uses the store.
     """
 
     uri: str
@@ -101,7 +101,7 @@ def _running(command: Sequence[str], home: Path, port: int) -> Iterator[Store]:
 
 
 def _has_bucket(port: int, process: subprocess.Popen[bytes], home: Path) -> bool:
-    """Make the bucket; False while the store does not answer."""
+    """Create the bucket; return False while the store does not answer."""
     if process.poll() is not None:
         raise RuntimeError(f"the store ended with {process.returncode}; see {home}/store.log")
     try:

@@ -1,4 +1,4 @@
-"""The judge must be right before it judges."""
+"""Tests of the independent reader."""
 
 from __future__ import annotations
 

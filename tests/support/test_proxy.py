@@ -1,4 +1,4 @@
-"""The proxy must disturb what it is told to disturb, and nothing else."""
+"""The proxy disturbs the chosen traffic, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators and retention do to topics, done at once and waited for."""
+"""Changes of topics by operators and by retention; each returns when it has taken effect."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ COMPACTED: Mapping[str, str] = {
     "segment.ms": "1000",
     "min.cleanable.dirty.ratio": "0.001",
 }
-"""A topic that is compacted as soon as its active segment is rolled and the cleaner wakes up."""
+"""Settings of a topic that the cleaner compacts as soon as its active segment is rolled."""
 
 ROLL_MS = 60_000
-"""A record that is so much younger than the first of the active segment starts a new one.
+"""Age difference of records with which the later one starts a new segment.
 
-Many times `segment.ms`, so that how long a test takes does not matter.
+It is many times `segment.ms`, so that the duration of a test does not matter.
 """
 
 
@@ -35,14 +35,14 @@ def make_topic(
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
 ) -> str:
-    """Make a topic and return its name when all its partitions answer."""
+    """Create a topic, and return its name when all its partitions answer."""
     deadline = time.monotonic() + _DEADLINE_S
     while True:
         new = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
         try:
             admin.create_topics([new])[name].result(timeout=30)
         except KafkaException as error:
-            # The name of a topic that was just deleted is free a moment later.
+            # The name of a deleted topic is taken for a moment.
             taken = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
             if not taken or time.monotonic() > deadline:
                 raise
@@ -53,13 +53,13 @@ def make_topic(
 
 
 def make_again(admin: AdminClient, bootstrap: str, name: str) -> None:
-    """Delete a topic and make it again as soon as its name is free."""
+    """Delete a topic, and create it again."""
     delete_topic(admin, name)
     make_topic(admin, bootstrap, name)
 
 
 def delete_topic(admin: AdminClient, name: str) -> None:
-    """Delete a topic and return when it is no longer listed."""
+    """Delete a topic, and return when it is no longer listed."""
     admin.delete_topics([name])[name].result(timeout=30)
     deadline = time.monotonic() + _DEADLINE_S
     while name in admin.list_topics(timeout=10).topics:
@@ -69,7 +69,7 @@ def delete_topic(admin: AdminClient, name: str) -> None:
 
 
 def add_partitions(admin: AdminClient, bootstrap: str, name: str, total: int) -> None:
-    """Grow a topic to so many partitions."""
+    """Add partitions to a topic until it has `total`."""
     admin.create_partitions([NewPartitions(name, total)])[name].result(timeout=30)
     _wait_for_partitions(bootstrap, name, total)
 
@@ -89,7 +89,7 @@ def _wait_for_partitions(bootstrap: str, name: str, wanted: int) -> None:
 
 
 def wait_for_compaction(bootstrap: str, topic: str, offsets: set[int]) -> list[Judged]:
-    """Return the records of a topic when exactly these offsets of partition 0 are left."""
+    """Wait until partition 0 has exactly these offsets, and return the records of the topic."""
     deadline = time.monotonic() + 2 * _DEADLINE_S
     while True:
         records = read_all(bootstrap, topic)
@@ -102,10 +102,9 @@ def wait_for_compaction(bootstrap: str, topic: str, offsets: set[int]) -> list[J
 
 
 def produce_rolled(bootstrap: str, topic: str, *segments: list[Record]) -> None:
-    """Append records to segments of their own: all but the last can be compacted.
+    """Append records to separate segments. All segments but the last one can be compacted.
 
-    Kafka rolls by the time of the records, so nobody has to wait for it. The last ones are of now,
-    the ones before them a minute older, and so on.
+    Kafka rolls segments by the timestamps of records: each segment is a minute older than the next.
     """
     now_ms = int(time.time() * 1000)
     for before_last, records in zip(range(len(segments) - 1, -1, -1), segments, strict=True):

@@ -1,4 +1,4 @@
-"""Producing by hand: exact records, and transactions that end as a test wants."""
+"""Producers of exact records and of transactions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tidemark.dev.producer import producer_settings
 
 
 class Record(NamedTuple):
-    """What to produce; None is not empty, but for the timestamp, where it is now.
+    """A record to produce. None is not empty; a timestamp of None is the present.
 
-    Old timestamps need a topic that keeps its records: retention goes by them.
+    Old timestamps need a topic without retention, because retention uses them.
     """
 
     key: bytes | None = None
@@ -43,7 +43,7 @@ def produce_records(
     Args:
         bootstrap: Address list.
         topic: Topic.
-        records: What to append.
+        records: The records.
         max_bytes: The producer's own limit for a record; the topic has one as well.
     """
     settings = producer_settings({"bootstrap.servers": bootstrap})
@@ -59,7 +59,7 @@ def produce_values(bootstrap: str, topic: str, count: int, partition: int = 0) -
 def produce_months(
     bootstrap: str, topic: str, months: Mapping[int, int], partitions: Sequence[int] = (0, 1)
 ) -> None:
-    """Append so many records to each partition, stamped in the middle of those months of 2025."""
+    """Append records to each partition; `months` has their number by month of 2025."""
     records = [
         Record(timestamp_ms=round(stamped.timestamp() * 1000), partition=partition)
         for month, count in months.items()
@@ -72,7 +72,7 @@ def produce_months(
 
 @contextmanager
 def open_transaction(bootstrap: str, topic: str, records: Sequence[Record]) -> Iterator[Producer]:
-    """A transaction that has written records and is aborted at the end, unless it was committed."""
+    """Write records in a transaction; if the block raises, the transaction is aborted."""
     producer = _transactional(bootstrap, uuid.uuid4().hex)
     producer.begin_transaction()
     append(producer, topic, records)
@@ -86,21 +86,21 @@ def open_transaction(bootstrap: str, topic: str, records: Sequence[Record]) -> I
 
 
 def produce_committed(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
-    """Append records in a transaction, and its marker."""
+    """Append records in a transaction that commits."""
     with open_transaction(bootstrap, topic, records) as producer:
         producer.commit_transaction(30)
     wait_until_stable(bootstrap, topic)
 
 
 def produce_aborted(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
-    """Append records that no committed reader sees, and the marker that says so."""
+    """Append records in a transaction that aborts."""
     with open_transaction(bootstrap, topic, records) as producer:
         producer.abort_transaction(30)
     wait_until_stable(bootstrap, topic)
 
 
 def leave_hanging(bootstrap: str, topic: str, records: Sequence[Record]) -> str:
-    """Write records in a transaction whose producer then goes away; returns its id.
+    """Write records in a transaction whose producer then stops, and return its id.
 
     The transaction stays open until its timeout (a minute), or until `fence` ends it.
     """
@@ -112,13 +112,13 @@ def leave_hanging(bootstrap: str, topic: str, records: Sequence[Record]) -> str:
 
 
 def fence(bootstrap: str, topic: str, transactional_id: str) -> None:
-    """Start the producer of a hanging transaction anew, which aborts the transaction."""
+    """Abort a hanging transaction by a new producer with its id."""
     _transactional(bootstrap, transactional_id)
     wait_until_stable(bootstrap, topic)
 
 
 def wait_until_stable(bootstrap: str, topic: str, *, timeout_s: float = 120.0) -> None:
-    """Return when no partition has an open transaction: brokers write markers after they answer."""
+    """Wait until no partition has an open transaction; brokers write markers asynchronously."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     partitions = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
     wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}
@@ -146,7 +146,7 @@ def _transactional(bootstrap: str, transactional_id: str) -> Producer:
 
 
 def append(producer: Producer, topic: str, records: Sequence[Record]) -> None:
-    """Append records with a producer of one's own and return when all are acknowledged."""
+    """Append records with a given producer, and return when all are acknowledged."""
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:

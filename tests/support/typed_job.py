@@ -1,4 +1,4 @@
-"""The jobs of typed tables and upsert tables without Spark, for the plans of the command line."""
+"""Jobs of typed tables and upsert tables without Spark, with the arguments of real jobs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tests.support.typed_lake import HomeTypedLake
+from tests.support.typed_lake import TypedLake
 from tidemark.app import App
 from tidemark.core.plan import PlanRef
 from tidemark.spec.upsert import MergePlan
 
 
 class NoRows:
-    """A merger that changes no row, and commits the metadata of its merge."""
+    """A merger that commits the metadata of its merge, without changes of rows."""
 
     def merge(self, merge: MergePlan) -> None:
         table = DeltaTable(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest")
@@ -27,7 +27,7 @@ class NoRows:
 
 
 def main() -> None:
-    """Do each plan."""
+    """Execute each plan."""
     for word, text in pairwise(sys.argv):
         if word != "--plan":
             continue
@@ -35,7 +35,7 @@ def main() -> None:
         if any(Path(each).name == "upsert.py" for each in sys.argv):
             App.from_environment().pipeline(plan.pipeline).upserts.execute(NoRows())
         else:
-            lake = HomeTypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse")
+            lake = TypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse")
             lake.ingest.execute(plan.sequence)
 
 

@@ -1,4 +1,4 @@
-"""A pipeline and its typed table on real tables without Spark: values are text, or JSON."""
+"""A pipeline and its typed table on real tables without Spark. Values are text or JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake
-from tests.support.payloads import HomePayloadLake
-from tests.support.services import NOW, LandingServices
+from tests.support.file_lake import FileLake, Headers
+from tests.support.services import NOW, Services
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.ingest.executor import PlanExecutor
 from tidemark.ingest.landed_log import LandedLog
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -37,7 +35,7 @@ from tidemark.typed.schemas import SchemaRegistry, SchemaResolver
 
 @dataclass
 class FileDecoder:
-    """Decodes a plan's bronze rows into folders beside two tables."""
+    """Decodes bronze rows of a plan into new folders of the typed table and the quarantine."""
 
     lake: TypedLake
 
@@ -58,7 +56,7 @@ class FileDecoder:
                 bad.append({**row, "reason": QuarantineReason.RULE_BROKEN.value, "detail": rule})
             else:
                 good.append({**row, **self._decoded(row["value"])})
-        # Of fields that the table has not grown by nothing is left, as with Spark.
+        # As with Spark, fields without a column are dropped.
         schema = pa.schema(DeltaTable(lake.typed_uri).schema().to_arrow())
         made = self._written(lake.typed_uri, folder, good, schema)
         quarantine = lake.root / lake.decode.quarantine_target
@@ -83,7 +81,7 @@ class FileDecoder:
         if not rows:
             return []
         (table / folder).mkdir()
-        # As Spark does with small files: rows of several partitions in one.
+        # One file has rows of several partitions, as small files of Spark.
         file = table / folder / f"part-00000-{uuid4()}-c000.snappy.parquet"
         pq.write_table(pa.Table.from_pylist(rows, schema), file)
         return parquet.data_files(*folder_of(str(table)), folder)
@@ -97,16 +95,16 @@ DECODE = DecodeSpec(
 
 
 @dataclass
-class TypedLake(LandingServices):
+class TypedLake(Services):
     """A bronze pipeline over two partitions, and the pipeline of its typed table.
 
     Attributes:
-        root: Folder of all tables.
-        broken: Offsets whose values cannot be decoded.
-        broken_in: Partitions in which they cannot.
-        rules: What those break that break a rule, by offset of partition 0.
-        decode: The decoder.
-        registry: What the decoder asks for schemas, if it has to.
+        root: Folder of the lakehouse.
+        broken: Offsets of values that cannot be decoded.
+        broken_in: Partitions of these values.
+        rules: Broken rules, by offset of partition 0.
+        decode: Spec of the typed table.
+        registry: The schema registry, if the format needs one.
         hidden: Returns the landed offsets that are not decoded.
     """
 
@@ -129,7 +127,7 @@ class TypedLake(LandingServices):
 
     @property
     def control(self) -> DeltaControlTable:
-        """The control table of both."""
+        """The control table of both pipelines."""
         return self.bronze.control
 
     @property
@@ -146,22 +144,22 @@ class TypedLake(LandingServices):
 
     @property
     def typed(self) -> DeltaDataTable:
-        """The typed table alone."""
+        """The typed table without its quarantine."""
         return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode), grows=True)
 
     @property
     def table(self) -> TypedTablePair:
-        """Both tables as one."""
+        """The typed table with its quarantine."""
         return TypedTablePair(self.typed, self.quarantine, self.grown)
 
     def grown(self, columns: Mapping[Part, FieldType]) -> DeltaDataTable:
-        """The typed table with some columns more."""
+        """Return the typed table with further columns."""
         schema, has_unions = typed_schema(self.decode, columns), self.decode.has_unions
         return DeltaDataTable(str(self.typed_uri), schema, grows=True, has_unions=has_unions)
 
     @property
     def decoding(self) -> DecodePlanner:
-        """Plans."""
+        """Plans what is decoded."""
         return DecodePlanner(
             spec=self.spec,
             decode=self.decode,
@@ -175,7 +173,7 @@ class TypedLake(LandingServices):
 
     @property
     def schemas(self) -> SchemaResolver:
-        """What records are written with, where they say so."""
+        """Finds the schemas of records."""
         return SchemaResolver(
             decode=self.decode,
             pipeline=self.spec.name,
@@ -191,26 +189,21 @@ class TypedLake(LandingServices):
 
     @property
     def watermarks(self) -> LandedLog:
-        """The bounds of what has landed."""
+        """Reads watermarks of the bronze table."""
         return self.decoding.bronze_log
 
     @property
     def log_reader(self) -> LandedLog:
-        """The same, row by row."""
+        """Reads rows of the bronze table."""
         return self.decoding.bronze_log
 
     @property
     def sink(self) -> FileDecoder:
-        """Decodes."""
+        """Decodes without Spark."""
         return FileDecoder(self)
 
-    @property
-    def ingest(self) -> PlanExecutor:
-        """Executes plans."""
-        return replace(super().ingest, check_source=self.decoding.check_published)
-
     def run(self) -> list[int]:
-        """Plan and execute until nothing is left; the numbers of the plans."""
+        """Decode all missing records, and return the plan numbers."""
         done = []
         while (plan := self.decoding.plan().plan) is not None:
             self.ingest.execute(plan.sequence)
@@ -218,32 +211,42 @@ class TypedLake(LandingServices):
         return done
 
     def replay(self, *spans: Span) -> Plan:
-        """Decode offsets of partition 0 again that are in quarantine."""
+        """Decode quarantined offsets of partition 0 again."""
         plan = self.decoding.replay("id-1", {0: SpanSet(spans)}).plan
         assert plan is not None
         self.ingest.execute(plan.sequence)
         return plan
 
+    def land_values(
+        self,
+        values: Sequence[bytes | None],
+        partition: int = 0,
+        key: bytes | None = b"k",
+        headers: Headers = (),
+    ) -> Plan:
+        """Land records with these values as one plan."""
+        return self.bronze.land_payloads([(key, value) for value in values], partition, headers)
+
     def bronze_rows(self) -> list[dict[str, Any]]:
-        """All rows of the bronze table."""
+        """Return all rows of the bronze table."""
         return self.bronze.bronze_rows()
 
     def decoded(self) -> list[tuple[int, int, str]]:
-        """Partition, offset and value of every typed row."""
+        """Return partition, offset and value of every typed row."""
         rows = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
         return sorted((row["partition"], row["offset"], row["value"]) for row in rows)
 
     def quarantined(self) -> list[tuple[int, int]]:
-        """Partition and offset of every open record."""
+        """Return partition and offset of every open record of the quarantine."""
         return [(each.partition, each.offset) for each in self.quarantine.records()]
 
     def in_quarantine_table(self) -> list[tuple[int, int]]:
-        """Partition and offset of the rows that say that they are open, landed or not."""
+        """Return partition and offset of all open rows of the quarantine, landed or not."""
         rows = pa.table(DeltaTable(self.root / self.decode.quarantine_target).scan()).to_pylist()
         return sorted((row["partition"], row["offset"]) for row in rows if row["closed_by"] is None)
 
     def check(self) -> None:
-        """Each bronze row is in one of the two tables, once, and the ledger says the same."""
+        """Check that each bronze row is in one of both tables once, and in the ledger."""
         decoded = [place[:2] for place in self.decoded()]
         assert sorted([*decoded, *self.quarantined()]) == self.bronze.rows()
         self.verify.verify().check()
@@ -255,24 +258,11 @@ class TypedLake(LandingServices):
         assert self.quarantine.count_open(()) == len(self.quarantined())
 
 
-class HomeTypedLake(TypedLake):
-    """A typed pipeline where commands and tasks look for it; its root is a home's lakehouse."""
-
-    bronze: HomePayloadLake
-
-    def __post_init__(self) -> None:
-        self.bronze = HomePayloadLake(self.root)
-
-    def land_values(self, *values: bytes, partition: int = 0) -> Plan:
-        """Land records with these values."""
-        return self.bronze.land_payloads([(b"k", value) for value in values], partition)
-
-
-def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> HomeTypedLake:
-    """Pipeline `events`, of which nothing has landed yet, with this section `decode`."""
+def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> TypedLake:
+    """Return pipeline `events` with this section `decode`; nothing has landed."""
     (home / "pipelines").mkdir()
     spec = "name: events\ntopic: events\nschedule: '@daily'\nstart: earliest\n"
     (home / "pipelines" / "events.yaml").write_text(
         f"{spec}decode: {{publish: always, {decode}}}\n"
     )
-    return HomeTypedLake(home / "lakehouse")
+    return TypedLake(home / "lakehouse")

@@ -1,4 +1,4 @@
-"""Lost, doubled, altered: a bronze table against what librdkafka reads, as multisets."""
+"""Compares a bronze table with the records that librdkafka reads, as multisets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.lake import as_judged
 
 
 class Identity(NamedTuple):
-    """What makes a record that record (S5)."""
+    """The identity of a record (S5)."""
 
     topic_id: str
     partition: int
@@ -40,7 +40,7 @@ class Verdict:
 
     @property
     def exact(self) -> bool:
-        """Whether every record is there once, as it was, and nothing else."""
+        """Whether the table has every record once, unaltered, and no other row."""
         return not (self.lost or self.doubled or self.foreign or self.altered)
 
 
@@ -59,9 +59,9 @@ def judge(
         rows: Rows with the bronze columns.
         bootstrap: Address list.
         topic: Topic.
-        topic_id: The id of the incarnation that the records are of.
-        ranges: What must have landed, by partition; the whole log if None.
-        isolation: What a reader may see.
+        topic_id: Topic id of the records.
+        ranges: Offsets that must have landed, by partition; the whole log if None.
+        isolation: Isolation level of the reader.
     """
     wanted = log_ranges(bootstrap, topic) if ranges is None else ranges
     seen = read_ranges(bootstrap, topic, wanted, isolation=isolation)
@@ -69,7 +69,7 @@ def judge(
 
 
 def compare(rows: Iterable[Mapping[str, Any]], seen: Iterable[Judged], topic_id: str) -> Verdict:
-    """Compare rows with records that the independent reader saw in one incarnation of a topic."""
+    """Compare rows with the records that librdkafka read from one incarnation of a topic."""
     expected = {Identity(topic_id, r.partition, r.offset): digest(r) for r in seen}
     found = Counter(
         (Identity(row["topic_id"], row["partition"], row["offset"]), digest(as_judged(row)))
@@ -90,6 +90,6 @@ def compare(rows: Iterable[Mapping[str, Any]], seen: Iterable[Judged], topic_id:
 
 
 def digest(record: Judged) -> str:
-    """SHA-256 of all that a record holds beside its place."""
+    """Return the SHA-256 of a record without its partition and offset."""
     content = (record.key, record.value, record.headers, record.timestamp_type, record.timestamp_ms)
     return hashlib.sha256(repr(content).encode()).hexdigest()

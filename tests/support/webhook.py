@@ -1,4 +1,4 @@
-"""A webhook that keeps what it is told."""
+"""A webhook that records requests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass
 class Webhook:
-    """What was posted.
+    """A running webhook.
 
     Attributes:
-        url: Where to post.
+        url: URL of the webhook.
         heard: Path and body of each request.
     """
 
@@ -24,14 +24,14 @@ class Webhook:
     heard: list[tuple[str, Any]] = field(default_factory=list)
 
     def environ(self) -> dict[str, str]:
-        """Airflow's connection to it."""
+        """Return the variable of Airflow's connection to the webhook."""
         connection = {"conn_type": "http", "password": self.url}
         return {"AIRFLOW_CONN_TIDEMARK_ALARM": json.dumps(connection)}
 
 
 @contextmanager
 def listening(status: int = 200) -> Iterator[Webhook]:
-    """A webhook on this machine that answers with a status."""
+    """Run a webhook that answers with a status."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -41,7 +41,7 @@ def listening(status: int = 200) -> Iterator[Webhook]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     webhook = Webhook(url=f"http://127.0.0.1:{server.server_port}/secret-token")

@@ -1,4 +1,4 @@
-"""Drivers and planners that are held at the worst moment, and let go when the world has changed."""
+"""Holds drivers and planners at a step while tests change tables and logs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import EngineFailed
 
 PATIENCE_S = 90.0
-"""How long anybody is held before the test gives up."""
+"""Time limit of a held step, in seconds."""
 
 
 class HeldTable(DeltaDataTable):
-    """Holds a landing inside its Delta transaction: it has looked, and has not yet committed.
+    """Holds a landing inside its Delta transaction, before the commit.
 
     Attributes:
-        failure: What `append` raised; None if it did not.
+        failure: The exception of `append`; None if it raised none.
     """
 
     def __init__(self, uri: str) -> None:
@@ -36,15 +36,15 @@ class HeldTable(DeltaDataTable):
 
     @property
     def is_held(self) -> bool:
-        """Whether the transaction has begun and waits."""
+        """Whether a transaction waits."""
         return self._reached.is_set()
 
     def let_go(self) -> None:
-        """Let it commit."""
+        """Let the transaction commit."""
         self._let_go.set()
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
-        """As the real one, but for the wait."""
+        """Append, and keep the exception."""
         try:
             return super().append(plan, files)
         except Exception as failure:
@@ -53,24 +53,24 @@ class HeldTable(DeltaDataTable):
 
     def _add_files(self, *arguments: Any, **named: Any) -> None:
         self._reached.set()
-        assert self._let_go.wait(PATIENCE_S), "nobody let the landing go"
+        assert self._let_go.wait(PATIENCE_S), "the test did not let the landing go"
         super()._add_files(*arguments, **named)
 
 
 @dataclass(frozen=True)
 class Zombie:
-    """A driver in a thread, which is held inside its transaction.
+    """A driver in a thread, held inside its transaction.
 
     Attributes:
-        table: What holds it.
-        running: What becomes of it.
+        table: The table that holds it.
+        running: Its result.
     """
 
     table: HeldTable
     running: Future[ExecutionResult]
 
     def wake(self) -> Exception | ExecutionResult:
-        """Let it go, and return what it came to."""
+        """Let the driver commit, and return its result or its exception."""
         self.table.let_go()
         failure = self.running.exception(PATIENCE_S)
         if isinstance(failure, Exception):
@@ -80,8 +80,8 @@ class Zombie:
 
 @contextmanager
 def zombie(lake: Lake, plan: Plan) -> Iterator[Zombie]:
-    """A driver of a plan that is held during the block, until it is woken."""
-    table = HeldTable(lake.uri)
+    """Run a driver of a plan, and hold it during the block or until it is woken."""
+    table = HeldTable(str(lake.uri))
     with ThreadPoolExecutor(1) as pool:
         held = Zombie(table, pool.submit(replace(lake.ingest, table=table).execute, plan.sequence))
         try:
@@ -96,13 +96,13 @@ class LostAnswer(DeltaDataTable):
     """A data table that loses the answer to each commit of a plan."""
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
-        """Commit, and fail as if nobody had heard of it."""
+        """Commit, and raise the error of a lost answer."""
         super().append(plan, files)
         raise EngineFailed(operation=f"landing plan {plan.sequence}", reason="the answer was lost")
 
 
 class Interposed:
-    """A port with something done before, or after, the first call of one of its methods."""
+    """A port that runs a step before or after the first call of one of its methods."""
 
     def __init__(
         self,

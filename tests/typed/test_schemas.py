@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.payloads import PayloadLake
 from tests.support.registered_lake import MemoryRegistry, RegisteredLake
 from tests.support.registry import framed
 from tidemark.spec.decode import RegisteredSchema
@@ -107,7 +106,6 @@ class _Failing(MemoryRegistry):
 
 
 def _land_many(lake: RegisteredLake) -> None:
-    assert isinstance(lake.bronze, PayloadLake)
     values = [framed(schema_id, json.dumps(_ONE).encode()) for schema_id in _MANY]
     lake.bronze.land_payloads([(None, each) for each in values])
 
