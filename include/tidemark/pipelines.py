@@ -6,7 +6,7 @@ tasks end by them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from tidemark.ingest.planner import PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.run import Ref, applications, identity
 from tidemark.spark.engine import JobRun
+from tidemark.spark.errors import EngineStopped
 from tidemark.spec.ref import MergeRef, PipelineRef
 from tidemark.steps import Result, outcome
 
@@ -130,24 +131,26 @@ class Pipelines:
     def execute(self, job: str, refs: Sequence[Ref]) -> Outcomes:
         """Run a job for plans or merges of different pipelines, and wait for it.
 
-        Those of pipelines with the same Spark settings share an application.
+        Those of pipelines with the same Spark settings share an application. A job that ends with
+        exit code 0 without a result of a plan has failed for that plan; a retry can succeed.
         """
         outcomes = Outcomes()
         for together in applications(self.app, refs):
             done = self.run(job, together)
-            outcomes.codes.append(done.exit_code)
-            if done.failure:
-                outcomes.failures.append(done.failure)
-                self.progress(done.failure.rendered("problem"))
-            if done.results is not None:
-                outcomes.records += done.results
-                continue
+            results = done.results or []
+            without = [ref for ref in together if not _has_result(ref, results)]
+            failure = done.failure
+            if without and done.exit_code == ExitCode.OK:
+                failure = EngineStopped(status=ExitCode.OK)
+            outcomes.codes.append(failure.exit_code if failure else done.exit_code)
+            if failure:
+                outcomes.failures.append(failure)
+                self.progress(failure.rendered("problem"))
+            outcomes.records += results
             code = int(done.exit_code)
             ended = f"the job ended with exit code {code} and no result"
-            why = (
-                done.failure.as_record() if done.failure else {"outcome": ended, "exit_code": code}
-            )
-            outcomes.records += [{**identity(ref), **why} for ref in together]
+            why = failure.as_record() if failure else {"outcome": ended, "exit_code": code}
+            outcomes.records += [{**identity(ref), **why} for ref in without]
         return outcomes
 
     def decode(self, next_plan: Callable[[Pipeline], PlanResult] | None = None) -> Outcomes:
@@ -167,9 +170,7 @@ class Pipelines:
             executed.update(new)
             done = self.execute("decode", new)
             outcomes.extend(done)
-            # A job may end well without a result; the next plan shows whether it landed.
-            is_well = done.exit_code == ExitCode.OK
-            left = [each["pipeline"] for each in done.records if is_well or "wrote" in each]
+            left = [each["pipeline"] for each in done.records if "wrote" in each]
             going = replace(self, names=left)
         return outcomes
 
@@ -187,6 +188,10 @@ class Pipelines:
                 refs.append(MergeRef(pipeline=origin, version=came.version))
         outcomes.extend(self.execute("upsert", refs))
         return outcomes
+
+
+def _has_result(ref: Ref, results: Iterable[Result]) -> bool:
+    return any(identity(ref).items() <= each.items() for each in results)
 
 
 def _still_open(plan: Plan) -> TidemarkError:

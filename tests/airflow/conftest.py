@@ -22,11 +22,20 @@ OF_TASKS = (
 )
 """What a task loads before it does anything."""
 
-# Says what it was given, and ends as it is told.
+# Prints TOLD, or a result of each plan if it ends with exit code 0 and TOLD is empty.
 SPARK_SUBMIT = """\
 #!/bin/sh
 printf '%s\\n' "$@" > "$SEEN/argv"
 env > "$SEEN/environ"
+results=
+while [ $# -gt 0 ]; do
+    if [ "$1" = --plan ]; then
+        plan='"pipeline": "'"${2%=*}"'", "plan": '"${2#*=}"
+        results="$results${results:+, }{$plan, \\"wrote\\": true}"
+    fi
+    shift
+done
+[ "$CODE$TOLD" != 0 ] || TOLD="TIDEMARK_RESULT [$results]"
 echo "$TOLD"
 [ "$CODE" -ge 0 ] || kill "$CODE" $$
 exit "$CODE"

@@ -86,6 +86,30 @@ def test_a_job_that_ends_well_is_no_failure(task_probe: Probe, spark_submit: Pat
     assert run(task_probe, spark_submit, 0).value["error"] is None
 
 
+def test_a_job_that_ends_well_without_a_result_is_retried(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """A wrapper around spark-submit may end with exit code 0 although no job ran."""
+    other = 'TIDEMARK_RESULT [{"pipeline": "orders", "plan": 7, "wrote": true}]'
+    for printed in ("submitted", other):
+        answer = run(task_probe, spark_submit, ExitCode.OK, printed=printed)
+        first = answer.value["error"].splitlines()[0]
+        ended = "The Spark process ended with exit code 0 before it reported a result"
+        assert first.startswith(f"prices: EngineStopped: {ended}")
+        assert answer.value["fails_now"] is False
+
+
+def test_a_job_that_fails_after_good_results_is_shown_with_its_last_lines(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """No error is named, for example if the JVM fails while it ends."""
+    results = [{"pipeline": "prices", "plan": 7, "wrote": True}]
+    printed = f"TIDEMARK_RESULT {json.dumps(results)}\njava.io.IOException: No space left"
+    answer = run(task_probe, spark_submit, ExitCode.CRASH, printed=printed)
+    assert "exit code 1" in answer.value["error"]
+    assert "java.io.IOException: No space left" in answer.value["error"]
+
+
 def test_the_jobs_named_error_is_the_tasks_error(task_probe: Probe, spark_submit: Path) -> None:
     """People see what the job said, not how it was called."""
     named = TopicMissing(topic="prices")

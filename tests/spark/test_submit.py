@@ -42,9 +42,10 @@ def run_program(
     [
         (f"{RESULT_MARKER}[{json.dumps(_RESULT)}]", [_RESULT]),
         (f"{RESULT_MARKER}[{json.dumps(_RESULT)[:-3]}", None),
+        (f'{RESULT_MARKER}[{{"pipeline": "prices"}}]', [{"pipeline": "prices"}]),
         ("", None),
     ],
-    ids=["whole", "cut short", "none"],
+    ids=["whole", "cut short", "of a merge", "none"],
 )
 def test_a_result_line_is_not_printed_and_a_truncated_one_is_no_result(
     tmp_path: Path,

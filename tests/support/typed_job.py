@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from itertools import pairwise
@@ -13,6 +14,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tests.support.typed_lake import TypedLake
 from tidemark.app import App
 from tidemark.core.plan import PlanRef
+from tidemark.spark.submit import RESULT_MARKER
 from tidemark.spec.upsert import MergePlan
 
 
@@ -27,7 +29,8 @@ class NoRows:
 
 
 def main() -> None:
-    """Execute each plan."""
+    """Execute each plan, and print the results as a job does."""
+    results = []
     for word, text in pairwise(sys.argv):
         if word != "--plan":
             continue
@@ -37,6 +40,8 @@ def main() -> None:
         else:
             lake = TypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse")
             lake.ingest.execute(plan.sequence)
+        results.append({"pipeline": plan.pipeline, "plan": plan.sequence, "wrote": True})
+    sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
 
 
 if __name__ == "__main__":

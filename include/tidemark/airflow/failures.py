@@ -27,7 +27,8 @@ def raise_failed(outcomes: Outcomes, output: str = "") -> None:
 
     Args:
         outcomes: What became of the pipelines.
-        output: The last lines of the jobs' output, shown if a job ended abnormally.
+        output: The last lines of the jobs' output, shown if a job ended abnormally or if no error
+            is named.
 
     Raises:
         AirflowFailException, AirflowException
@@ -44,7 +45,9 @@ def raise_failed(outcomes: Outcomes, output: str = "") -> None:
     for error in outcomes.failures:
         named.setdefault(f"{type(error).__name__}: {error}", [])
     lines = [": ".join(filter(None, [", ".join(each), text])) for text, each in named.items()]
-    if outcomes.failures or any("exit_code" in record for record in outcomes.records):
+    if not named:
+        lines.append(f"the job ended with exit code {int(code)} and no error")
+    if not named or outcomes.failures or any("exit_code" in each for each in outcomes.records):
         lines.append(output)
     failure = AirflowException if code.retryable else AirflowFailException
     raise failure("\n".join(lines))

@@ -46,7 +46,7 @@ _START_FAILURE_CODES = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
 """Exit codes of spark-submit and of shells if the job cannot start."""
 
 RESULT_MARKER = "TIDEMARK_RESULT "
-"""Prefix of the output line with the results of a job: a JSON list with one result per plan."""
+"""Prefix of the output line with the results of a job: a JSON list with one result per plan or merge."""
 
 
 def plan_arguments(plans: Iterable[PlanRef | MergeRef]) -> list[str]:
@@ -137,7 +137,8 @@ def _results(text: str) -> list[Mapping[str, Any]] | None:
     with suppress(ValueError):
         results = json.loads(text)
         is_list = isinstance(results, list) and all(isinstance(each, dict) for each in results)
-        if is_list and all({"pipeline", "plan"} <= set(each) for each in results):
+        # The result of a merge has no plan.
+        if is_list and all("pipeline" in each for each in results):
             return list(results)
     return None
 
