@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import PROJECT
+from tests.support.typed_lake import home_typed_lake
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, LostRange, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.run import JOBS, Job, main
+from tidemark.run import JOBS, Job, main, run
+from tidemark.spark.engine import JobRun, Submit
 from tidemark.spark.submit import RESULT_MARKER
+from tidemark.spec.ref import MergeRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,3 +186,58 @@ def test_plans_without_name_or_number_are_a_usage_error(capsys: pytest.CaptureFi
             main(JOBS["ingest"], "doc", argv)
         assert stopped.value.code == ExitCode.USAGE
     assert "expected PIPELINE=NUMBER, not 'prices=x'" in capsys.readouterr().err
+
+
+TABLES: dict[str, Any] = {
+    "ingest": PlanRef(pipeline="events", sequence=1),
+    "quality": PlanRef(pipeline="events", sequence=1),
+    "decode": PlanRef(pipeline="events@typed", sequence=1),
+    "upsert": MergeRef(pipeline="events", version=1),
+    "run": PlanRef(pipeline="events", sequence=1),
+}
+
+
+def submitted(home: Path, monkeypatch: pytest.MonkeyPatch, job: str) -> tuple[JobRun, set[str]]:
+    """Submit a job to a program that ends well; its result, and the variables with connections."""
+    program = home / "spark-submit"
+    program.write_text('#!/bin/sh\nenv > "$TIDEMARK_HOME/environ"\necho "TIDEMARK_RESULT []"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(home / "python"))
+    connections = ("KAFKA_DEFAULT", "TRADES", "SPARK_DEFAULT")
+    app = App(
+        environ={
+            "TIDEMARK_HOME": str(home),
+            "TIDEMARK_PIPELINES": str(home / "pipelines"),
+            **{f"AIRFLOW_CONN_{name}": "{}" for name in connections},
+        }
+    )
+    done = run(app, Submit("local"), job, [TABLES[job]], print)
+    names = (line.partition("=")[0] for line in (home / "environ").read_text().splitlines())
+    return done, {name for name in names if name.startswith("AIRFLOW")}
+
+
+@pytest.mark.parametrize("job", TABLES)
+def test_a_job_gets_the_connections_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    """Only a job that plans decodes needs the registry."""
+    home_typed_lake(tmp_path, "registry: trades, value: {format: avro}, upsert: {}")
+    expected = {
+        "ingest": {"AIRFLOW_CONN_KAFKA_DEFAULT"},
+        "run": {"AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_TRADES"},
+    }
+    _, variables = submitted(tmp_path, monkeypatch, job)
+    assert variables == expected.get(job, set())
+
+
+def test_a_broken_typed_table_does_not_keep_a_job_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size only tunes the JVM. The job reports the error and continues with other pipelines."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_values(b"a")
+    log = lake.typed_uri / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("{")
+    done, _ = submitted(tmp_path, monkeypatch, "run")
+    assert done.exit_code == ExitCode.OK

@@ -24,10 +24,12 @@ from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.parallel import map_in_threads
-from tidemark.spark.engine import Engine, JobRun, Server, Stop
+from tidemark.spark.engine import Engine, JobRun, Server, Stop, without_secrets
 from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.spec.ref import MergeRef, PipelineKind, PipelineRef
+
+log = logging.getLogger(__name__)
 
 Ref = TypeVar("Ref", PlanRef, MergeRef)
 
@@ -41,12 +43,16 @@ class Job(Generic[Ref]):
         body: Does the work, and returns an outcome for each plan, in the order of the plans.
         log: Name of the logger whose progress lines are shown.
         offsets: Returns how many offsets the job reads at most; None if that is unknown.
+        reads_kafka: Whether the job gets the Kafka connections of its pipelines.
+        reads_registry: Whether the job gets the connections of its pipelines to schema registries.
     """
 
     parse: Callable[[str], Ref]
     body: Callable[[App, Sequence[Ref]], Sequence[steps.Outcome]]
     log: str = "tidemark"
     offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None
+    reads_kafka: bool = False
+    reads_registry: bool = False
 
     @classmethod
     def of_step(
@@ -55,6 +61,8 @@ class Job(Generic[Ref]):
         step: Callable[[App, Ref], steps.Result],
         at_once: Callable[[App], int] = lambda _: 1,
         offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None,
+        *,
+        reads_kafka: bool = False,
     ) -> Job[Ref]:
         """Return the job that takes one step for each plan. A failure does not stop the others.
 
@@ -63,6 +71,7 @@ class Job(Generic[Ref]):
             step: The step.
             at_once: Returns how many plans take the step at the same time, in threads.
             offsets: As in `Job`.
+            reads_kafka: As in `Job`.
         """
 
         def body(app: App, plans: Sequence[Ref]) -> list[steps.Outcome]:
@@ -74,7 +83,7 @@ class Job(Generic[Ref]):
                 threads = at_once(app)
             return [steps.outcome(each) for each in map_in_threads(plans, one, threads)]
 
-        return cls(parse, body, offsets=offsets)
+        return cls(parse, body, offsets=offsets, reads_kafka=reads_kafka)
 
 
 def _plans_at_once(app: App) -> int:
@@ -82,11 +91,18 @@ def _plans_at_once(app: App) -> int:
 
 
 JOBS: Mapping[str, Job[Any]] = {
-    "ingest": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
+    "ingest": Job.of_step(
+        PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of, reads_kafka=True
+    ),
     "decode": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
     "quality": Job.of_step(PlanRef.parse, steps.check, offsets=steps.offsets_of),
     "upsert": Job.of_step(MergeRef.parse, steps.upsert),
-    "run": Job(PlanRef.parse, steps.complete, steps.__name__, steps.offsets_of_run),
+    "run": Job(
+        *(PlanRef.parse, steps.complete, steps.__name__, steps.offsets_of_run),
+        reads_kafka=True,
+        # It plans the decodes, which resolves schema ids.
+        reads_registry=True,
+    ),
 }
 """The jobs, by the name of their entry point in jobs/."""
 
@@ -126,9 +142,12 @@ def run(
         name=application_name(job, plans),
         engine=engine,
         settings=app.engines.submit_settings(
-            app.spec(plans[0].pipeline), JOBS[job].offsets(app, plans)
+            app.spec(plans[0].pipeline), _offsets(app, JOBS[job], plans)
         ),
-        environ={**app.environ, **_kafka_variables(app, plans)},
+        environ={
+            **without_secrets(app.environ),
+            **_connection_variables(app, JOBS[job], plans),
+        },
         print_line=say,
         stop=stop,
     )
@@ -191,14 +210,29 @@ def applications(app: App, plans: Iterable[Ref]) -> list[list[Ref]]:
     return list(together.values())
 
 
-def _kafka_variables(app: App, plans: Sequence[Ref]) -> dict[str, str]:
-    """Return the Kafka connections of some plans as environment variables, with secrets.
+def _offsets(app: App, job: Job[Ref], plans: Sequence[Ref]) -> int | None:
+    """Return how many offsets a job reads at most; None if that is unknown.
+
+    The number only tunes the JVM. The job reports the error of a plan that cannot be read.
+    """
+    try:
+        return job.offsets(app, plans)
+    except TidemarkError as error:
+        log.info("size of the job unknown: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _connection_variables(app: App, job: Job[Ref], plans: Sequence[Ref]) -> dict[str, str]:
+    """Return the connections that a job needs as environment variables, with secrets.
 
     The result omits undefined connections: the job refuses the plans that need them. It omits the
-    connections of typed tables, which are decoded without Kafka.
+    Kafka connections of typed tables, which are decoded without Kafka.
     """
     specs = [app.spec(table) for table in tables_of(plans)]
-    return app.connections.variables(spec.connection for spec in specs if spec.reads_kafka)
+    needed = [spec.connection for spec in specs if job.reads_kafka and spec.reads_kafka]
+    decoded = [spec.decode for spec in specs if job.reads_registry and spec.decode]
+    needed += [decode.registry for decode in decoded if decode.framed_parts]
+    return app.connections.variables(needed)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.app import App
 from tidemark.connections import SPARK_CONNECTION
 from tidemark.pipelines import Outcomes, Pipelines
-from tidemark.run import Ref, run, tables_of
+from tidemark.run import JOBS, Ref, run, tables_of
 from tidemark.spark.engine import Engine, JobRun, Stop
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,8 @@ class SparkTask:
     def _run(self, engine: Engine, job: str, refs: Sequence[Ref]) -> JobRun:
         log.info("job=%s plans=%s", job, ", ".join(map(str, refs)))
         # A job decodes with stored schemas: it gets no connection to a registry.
-        app = App.from_environment(extra=kafka_environment(*tables_of(refs)))
+        kafka = kafka_environment(*tables_of(refs)) if JOBS[job].reads_kafka else {}
+        app = App.from_environment(extra=kafka)
         return run(app, engine, job, refs, self._log_line, self.stop)
 
     def _log_line(self, line: str) -> None:

@@ -27,6 +27,9 @@ MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 
 _REMOTE_VARIABLE = "SPARK_REMOTE"
 
+SECRET_VARIABLES = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", TOKEN_VARIABLE)
+"""Prefixes of variables with secrets: connections, settings of Airflow, the token of a server."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submit:
@@ -127,6 +130,11 @@ def without_connect(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the variables that make PySpark use Spark Connect."""
     removed = (MODE_VARIABLE, _REMOTE_VARIABLE)
     return {key: value for key, value in environ.items() if key not in removed}
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that contain secrets."""
+    return {key: value for key, value in environ.items() if not key.startswith(SECRET_VARIABLES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,13 @@ from tidemark.core.plain import record_of
 from tidemark.lake.local_files import locked, read_json, replace_text, translate_os_errors
 from tidemark.spark import processes, sockets
 from tidemark.spark.connect import SUBMIT_ADVICE
-from tidemark.spark.engine import DEFAULT_PORT, TOKEN_VARIABLE, Server, without_connect
+from tidemark.spark.engine import (
+    DEFAULT_PORT,
+    SECRET_VARIABLES,
+    TOKEN_VARIABLE,
+    Server,
+    without_connect,
+)
 from tidemark.spark.errors import EngineUnavailable, EngineUnsuitable
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE_DIGEST
@@ -55,7 +61,7 @@ _UI_LIMITS: Mapping[str, str] = {
 }
 """Limits on the finished work that a server keeps in its heap; Spark's defaults fill the heap."""
 
-_REMOVED_VARIABLES = ("AIRFLOW_CONN_", "TIDEMARK_FAIL_AT", TOKEN_VARIABLE, "SPARK_LOCAL_DIRS")
+_REMOVED_VARIABLES = (*SECRET_VARIABLES, "TIDEMARK_FAIL_AT", "SPARK_LOCAL_DIRS")
 """Prefixes of variables that the server's environment must not contain."""
 
 REDACTION = r'(?s)(?<=key: "kafka\.)(?:sasl|ssl)\.[\w.]*"\s+value: "(?:\\.|[^"\\])*"'

@@ -46,7 +46,7 @@ _START_FAILURE_CODES = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
 """Exit codes of spark-submit and of shells if the job cannot start."""
 
 RESULT_MARKER = "TIDEMARK_RESULT "
-"""Prefix of the output line with the results of a job: a JSON list with one result per plan or merge."""
+"""Prefix of the output line with the results of a job: a JSON list of results, one per plan."""
 
 
 def plan_arguments(plans: Iterable[PlanRef | MergeRef]) -> list[str]:
