@@ -113,7 +113,16 @@ def published(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     told = OutletEventAccessors()
     ended = call_task(task, environ, outlet_events=told, **arguments)
     events = [event for alias in told.values() for event in alias.asset_alias_events]
-    return {**ended, "events": [{"asset": e.dest_asset_key.name, **e.extra} for e in events]}
+    keys = [{"asset": each.dest_asset_key.name, "uri": each.dest_asset_key.uri} for each in events]
+    return {**ended, "events": [{**key, **e.extra} for key, e in zip(keys, events, strict=True)]}
+
+
+def asset(table: str) -> list[str]:
+    """Name and URI of the asset of a table."""
+    from tidemark.airflow.tasks import table_asset
+
+    found = table_asset(table)
+    return [found.name, found.uri]
 
 
 def tell_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
@@ -131,7 +140,9 @@ def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None
     if task == "plan_run":
         arguments["dag_run"] = _dag_run(**arguments.get("dag_run", {"run_type": "scheduled"}))
     if task in ("plan_run", "publish_run"):
-        arguments["ti"] = TaskInstance(arguments.pop("versions", None))
+        names = ("versions", "earlier", "try_number")
+        given = {name: arguments.pop(name) for name in names if name in arguments}
+        arguments["ti"] = TaskInstance(**given)
     (module,) = (each for each in (tasks, chunks, maintenance, alarms) if defines(each, task))
     try:
         return getattr(module, task)(**arguments), None
@@ -140,18 +151,27 @@ def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None
 
 
 class TaskInstance:
-    """The XCom of one run with one value: the versions of tables when the run was planned."""
+    """An attempt at a task that has one retry, with the XCom of the task `plan`."""
 
-    def __init__(self, versions: dict[str, int] | None) -> None:
-        self._versions = versions
+    dag_id, task_id, run_id = TASK_INSTANCE.values()
+    max_tries = 1
+
+    def __init__(
+        self,
+        versions: dict[str, int] | None = None,
+        earlier: dict[str, list[int]] | None = None,
+        try_number: int = 1,
+    ) -> None:
+        self._xcom = {"versions": versions, "earlier": earlier}
+        self.try_number = try_number
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Print the value."""
         print(f"xcom {key}={json.dumps(value)}")
 
-    def xcom_pull(self, task_ids: str, key: str) -> dict[str, int] | None:  # noqa: ARG002
+    def xcom_pull(self, task_ids: str, key: str) -> Any:  # noqa: ARG002
         """Return the value."""
-        return self._versions
+        return self._xcom[key]
 
 
 def _dag_run(run_type: str, start: str | None = None, end: str | None = None) -> SimpleNamespace:
@@ -239,7 +259,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
         *(parse, importing, listed, serialized),
-        *(run_job, call_task, published, requester, tell, tell_of),
+        *(run_job, call_task, published, asset, requester, tell, tell_of),
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,17 @@ def test_a_group_has_the_tasks_of_a_single_pipeline(grouped: dict[str, Any]) -> 
         assert {name: task["trigger_rule"] for name, task in dag["tasks"].items()} == RULES
     tasks = grouped["tidemark_group_tides"]["tasks"]
     assert tasks["publish"]["outlets"] == ["tidemark_group_tides_tables"]
+
+
+def test_the_page_names_the_assets_and_aliases_of_the_events(
+    probe: Probe, dags: dict[str, Any]
+) -> None:
+    """Airflow starts no DAG for an asset of the same URI and another name."""
+    page = (PROJECT / "docs" / "airflow.md").read_text().replace("<pipeline>", "prices")
+    named = re.findall(r'Asset\("([^"]+)", "([^"]+)"\)', page)
+    assert len(named) == page.count("Asset(")
+    tables = ("prices", "prices@typed", "prices@upsert")
+    assert set(named) == {tuple(probe.ask("asset", table=table).value) for table in tables}
+    for dag_id, task in (("tidemark_prices", "publish"), ("tidemark_backfill", "chunk.publish")):
+        (alias,) = dags[dag_id]["tasks"][task]["outlets"]
+        assert f"`{alias}`" in page

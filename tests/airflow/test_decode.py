@@ -126,10 +126,10 @@ def test_a_typed_table_that_changed_since_the_plan_has_an_event(
     """The event has both versions. A table without changes has no event."""
     environ = environ_of(spark_submit, ExitCode.OK)
 
-    def publish(since: int) -> dict[str, Any]:
+    def publish(since: int | None) -> dict[str, Any]:
         answer: dict[str, Any] = task_probe.ask(
             "published", task="publish_run", environ=environ, alias="events", pipelines=["events"],
-            requested_by="a run", versions={"events@typed": since},
+            requested_by="a run", versions={"events@typed": since} if since is not None else None,
         ).value  # fmt: skip
         return answer
 
@@ -138,6 +138,7 @@ def test_a_typed_table_that_changed_since_the_plan_has_an_event(
     assert publish(since=version - 1)["events"] == [
         {
             "asset": "tidemark_events_typed",
+            "uri": "x-tidemark://typed/events",
             "pipeline": "events@typed",
             "table": str(lake.typed_uri),
             "table_version": version,
@@ -145,6 +146,9 @@ def test_a_typed_table_that_changed_since_the_plan_has_an_event(
         }
     ]
     assert "AirflowSkipException" in publish(since=version)["error"]
+    # The task `plan` failed before it read the version.
+    (unknown,) = publish(since=None)["events"]
+    assert (unknown["table_version"], unknown["since_version"]) == (version, None)
 
 
 def test_an_undefined_connection_to_the_registry_is_named(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -22,8 +23,9 @@ from tidemark.app import App
 from tidemark.connections import kafka_connection
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ExitCode
-from tidemark.core.events import Landed, Planned
+from tidemark.core.events import Landed, Planned, Superseded
 from tidemark.core.origins import RunOrigin
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.dev.broker import BrokerStatus
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -32,6 +34,7 @@ from tidemark.quality.publication_service import Publication
 from tidemark.quality.publication_table import DeltaPublicationTable
 
 RUN = "airflow:tidemark_group_tides:manual__1"
+BEFORE = "airflow:tidemark_group_tides:manual__0"
 CONNECTIONS = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
 
 
@@ -66,29 +69,45 @@ class Group:
         """The control table."""
         return DeltaControlTable(str(self._home / "lakehouse" / "control" / "offset_ranges"))
 
-    def planned(self, pipeline: str, *, landed: bool = False, run: str = RUN) -> None:
-        """Record plan 4 of a pipeline."""
-        control = self.control
-        plan = make_plan((0, 0, 5), pipeline=pipeline, sequence=4, origin=RunOrigin(run))
+    def planned(
+        self, pipeline: str, *, landed: bool = False, run: str = RUN, sequence: int = 4
+    ) -> None:
+        """Record a plan of a pipeline."""
+        control, start = self.control, 5 * (sequence - 4)
+        ranges = (0, start, start + 5)
+        plan = make_plan(ranges, pipeline=pipeline, sequence=sequence, origin=RunOrigin(run))
         append_events(control, pipeline, Planned(plan=plan))
         if landed:
-            event = Landed(plan=plan, landing=Landing.of(plan, 1, {0: 5}), committed={0: 5})
-            append_events(control, pipeline, event)
+            self._land(plan)
 
-    def checked(self, pipeline: str, *, passed: bool, minutes: int = 0) -> None:
-        """Record a check of plan 4, some minutes from now."""
+    def _land(self, plan: Plan) -> None:
+        landing = Landing.of(plan, plan.sequence, {0: 5})
+        event = Landed(plan=plan, landing=landing, committed={})
+        append_events(self.control, plan.pipeline, event)
+
+    def replaced(self, pipeline: str) -> None:
+        """Land plan 5, which replaces all rows of plan 4."""
+        plan = make_plan(
+            (0, 0, 5), pipeline=pipeline, sequence=5, kind=PlanKind.BACKFILL, replaces=True
+        )
+        older = Superseded(sequence=4, by=5, topic_id=plan.topic_id, counts=())
+        append_events(self.control, pipeline, Planned(plan=plan), older)
+        self._land(plan)
+
+    def checked(self, pipeline: str, *, passed: bool, minutes: int = 0, sequence: int = 4) -> None:
+        """Record a check of a plan, some minutes from now."""
         (result,) = REPORT.results
         report = replace(
             REPORT,
             pipeline=pipeline,
-            plan_sequence=4,
+            plan_sequence=sequence,
             run_at=NOW + timedelta(minutes=minutes),
             results=(replace(result, passed=passed),),
         )
         app = App(environ=self._environ)
         uri = app.layout.data_table(app.spec(pipeline).target)
         DeltaDataTable(uri).prepare(pipeline)
-        record = self.control.plan_record(pipeline, 4)
+        record = self.control.plan_record(pipeline, sequence)
         assert record is not None
         assert record.held_now is not None
         table = DeltaPublicationTable(app.layout.publication_table, uri)
@@ -98,11 +117,26 @@ class Group:
         """Return the service behind `tidemark publication`."""
         return App(environ=self._environ).pipeline(pipeline).publication
 
-    def damage_table(self, pipeline: str) -> None:
+    def damage_table(self, pipeline: str, folder: str = "bronze") -> None:
         """Leave a data table that nobody can open."""
-        log = self._home / "lakehouse" / "bronze" / pipeline / "_delta_log"
+        log = self._home / "lakehouse" / folder / pipeline / "_delta_log"
         log.mkdir(parents=True)
         (log / f"{0:020}.json").write_text("{")
+
+    def lose_events(self, pipeline: str) -> None:
+        """Remove the files with the control events of a pipeline."""
+        shutil.rmtree(
+            self._home / "lakehouse" / "control" / "offset_ranges" / f"pipeline={pipeline}"
+        )
+
+    def decodes(self, pipeline: str) -> None:
+        """Give a pipeline a typed table."""
+        spec = self._home / "pipelines" / f"{pipeline}.yaml"
+        spec.write_text(f"{spec.read_text()}decode: {{value: {{format: string}}}}\n")
+
+    def break_spec(self, pipeline: str) -> None:
+        """Leave an invalid spec."""
+        (self._home / "pipelines" / f"{pipeline}.yaml").write_text(f"name: {pipeline}\n")
 
     def reads(self, pipeline: str, topic: str, bootstrap: str) -> None:
         """Let a pipeline read a topic that there is."""
@@ -118,14 +152,17 @@ class Group:
         else:
             self._environ[variable] = definition
 
-    def run_job(self, job: str, **environ: str) -> Answer:
-        """Run the task of a job."""
+    def run_job(
+        self, job: str, earlier: Mapping[str, Sequence[int]] | None = None, **environ: str
+    ) -> Answer:
+        """Run the task of a job; `earlier` has the plans that the task `plan` selected."""
         return self._probe.ask(
             "run_job",
             environ={**self._environ, **environ},
             task=f"{job}_run",
             pipelines=list(CONNECTIONS),
             requested_by=RUN,
+            **({"earlier": json.dumps(earlier)} if job == "check" else {}),
         )
 
     def submitted(self) -> Sequence[str] | None:
@@ -143,11 +180,11 @@ class Group:
             requested_by=RUN, **arguments,
         )  # fmt: skip
 
-    def published(self) -> tuple[list[tuple[str, int]], Answer]:
+    def published(self, **xcom: object) -> tuple[list[tuple[str, int]], Answer]:
         """Pipeline and plan of each asset event that `publish` sends, and how it ends."""
         answer = self._probe.ask(
             "published", task="publish_run", environ=self._environ, alias="tides",
-            pipelines=list(CONNECTIONS), requested_by=RUN,
+            pipelines=list(CONNECTIONS), requested_by=RUN, **xcom,
         )  # fmt: skip
         events = answer.value["events"]
         assert [each["asset"] for each in events] == [
@@ -165,7 +202,7 @@ def group(task_probe: Probe, spark_submit: Path) -> Group:
 def test_ingest_takes_the_plans_of_the_run_that_have_not_landed(group: Group) -> None:
     """In one application; a plan of another run is none of its business."""
     group.planned("a")
-    group.planned("b", run="airflow:tidemark_group_tides:manual__0")
+    group.planned("b", run=BEFORE)
     group.planned("c")
     assert group.run_job("ingest").value["error"] is None
     assert group.submitted() == ["a=4", "c=4"]
@@ -195,14 +232,49 @@ def test_check_takes_the_plans_that_have_landed(group: Group) -> None:
     assert group.submitted() == ["a=4", "c=4"]
 
 
-def test_check_takes_earlier_plans_without_a_result(group: Group) -> None:
+def test_check_takes_its_own_plans_first_then_selected_plans_without_a_result(
+    group: Group,
+) -> None:
     """A check that crashed would otherwise hide its plan from the typed table for ever."""
-    group.planned("a", landed=True, run="airflow:tidemark_group_tides:manual__0")
+    group.planned("a", landed=True, run=BEFORE)
+    group.planned("a", landed=True, run=BEFORE, sequence=5)
     group.planned("b", landed=True)
-    group.planned("c", landed=True, run="airflow:tidemark_group_tides:manual__0")
+    group.planned("c", landed=True, run=BEFORE)
     group.checked("c", passed=False)
-    assert group.run_job("check").value["error"] is None
-    assert group.submitted() == ["a=4", "b=4"]
+    answer = group.run_job("check", earlier={"a": [4], "b": [4], "c": [4]})
+    assert answer.value["error"] is None
+    assert group.submitted() == ["b=4", "a=4"]
+    left = "a: 1 earlier plan(s) stay unchecked; later runs check them, and `tidemark run a`"
+    assert left in answer.printed
+
+
+def test_a_run_selects_a_bounded_number_of_earlier_plans(group: Group) -> None:
+    """The oldest plans of each pipeline come first; a refused planning selects them as well."""
+    plans = [
+        make_plan((0, 5 * n, 5 * n + 5), pipeline="a", sequence=n + 1, origin=RunOrigin(BEFORE))
+        for n in range(103)
+    ]
+    landed = [
+        Landed(plan=plan, landing=Landing.of(plan, plan.sequence, {0: 5}), committed={})
+        for plan in plans
+    ]
+    append_events(group.control, "a", *(Planned(plan=plan) for plan in plans), *landed)
+    group.planned("b", landed=True, run=BEFORE)
+    answer = group.call("plan_run")
+    assert answer.value["error"] is not None
+    (line,) = (each for each in answer.printed.splitlines() if each.startswith("xcom earlier="))
+    assert json.loads(line.partition("=")[2]) == {"a": list(range(1, 100)), "b": [4]}
+
+
+@pytest.mark.parametrize("job", ["ingest", "check"])
+def test_an_unreadable_pipeline_does_not_stop_the_job_of_the_others(group: Group, job: str) -> None:
+    """Its error fails the task after the job."""
+    for pipeline in ("a", "b"):
+        group.planned(pipeline, landed=job == "check")
+    group.lose_events("a")
+    answer = group.run_job(job)
+    assert group.submitted() == ["b=4"]
+    assert answer.value["error"].startswith("a: ControlFileMissing: ")
 
 
 @pytest.mark.parametrize("job", ["ingest", "check"])
@@ -226,6 +298,24 @@ def test_all_connections_reach_the_job_by_its_environment_alone(
     assert SECRET not in answer.printed
     assert answer.value["fails_now"] is True
     assert answer.value["environment_restored"] is True
+
+
+def test_a_job_gets_no_other_secret_of_its_environment(group: Group, tmp_path: Path) -> None:
+    """A check reads no Kafka; no job needs a setting of Airflow."""
+    secrets = {
+        "AIRFLOW_CONN_OTHER": SECRET,
+        "AIRFLOW_VAR_OTHER": SECRET,
+        "AIRFLOW__CORE__FERNET_KEY": SECRET,
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": SECRET,
+    }
+    group.planned("a")
+    group.planned("b", landed=True)
+    for job, expected in (("ingest", {"AIRFLOW_CONN_KAFKA_DEFAULT"}), ("check", set())):
+        assert group.run_job(job, None, **secrets).value["error"] is None
+        lines = (tmp_path / "environ").read_text().splitlines()
+        variables = {line.partition("=")[0] for line in lines if SECRET in line}
+        assert variables == expected
+        assert f"TIDEMARK_HOME={tmp_path}" in lines
 
 
 def test_planning_tells_every_pipeline_that_was_refused(group: Group) -> None:
@@ -312,6 +402,61 @@ def test_a_run_of_which_nothing_has_passed_publishes_nothing(group: Group) -> No
     events, answer = group.published()
     assert events == []
     assert "AirflowSkipException" in answer.value["error"]
+
+
+def test_an_earlier_plan_that_the_run_checked_is_published(group: Group) -> None:
+    """The run that landed it skipped it: its check had no result."""
+    group.planned("a", landed=True, run=BEFORE)
+    group.checked("a", passed=True)
+    group.planned("a", landed=True, sequence=5)
+    group.checked("a", passed=True, sequence=5)
+    group.planned("b", landed=True, run=BEFORE)
+    assert group.published(earlier={"a": [4], "b": [4]})[0] == [("a", 5), ("a", 4)]
+    assert group.published()[0] == [("a", 5)]
+
+
+def test_a_replaced_plan_of_one_pipeline_does_not_keep_others_from_being_published(
+    group: Group,
+) -> None:
+    """The plan has no rows of its own any more: it has no event."""
+    for pipeline in ("a", "b"):
+        group.planned(pipeline, landed=True)
+        group.checked(pipeline, passed=True)
+    group.replaced("a")
+    events, answer = group.published()
+    assert (events, answer.value["error"]) == ([("b", 4)], None)
+
+
+def test_an_error_of_one_pipeline_does_not_keep_others_from_being_published(group: Group) -> None:
+    """Airflow drops the events of a failed task, so the error is sent as an alarm."""
+    for pipeline in ("a", "b"):
+        group.planned(pipeline, landed=True)
+        group.checked(pipeline, passed=True)
+    group.break_spec("a")
+    events, answer = group.published()
+    assert (events, answer.value["error"]) == ([("b", 4)], None)
+    assert "d.t of r sent no asset event of some pipelines: a: SpecError: " in answer.printed
+
+
+def test_an_error_that_may_pass_is_retried_before_others_are_published(group: Group) -> None:
+    """The last attempt sends the events of the other pipelines."""
+    group.decodes("a")
+    group.damage_table("a", "silver")
+    group.planned("b", landed=True)
+    group.checked("b", passed=True)
+    events, answer = group.published()
+    assert (events, answer.value["fails_now"]) == ([], False)
+    assert "a@typed: EngineFailed: " in answer.value["error"]
+    events, answer = group.published(try_number=2)
+    assert (events, answer.value["error"]) == ([("b", 4)], None)
+    assert "a@typed: EngineFailed: " in answer.printed
+
+
+def test_a_table_that_could_not_be_read_at_planning_time_has_no_version(group: Group) -> None:
+    """`publish` must not take it for a new table."""
+    group.decodes("a")
+    group.damage_table("a", "silver")
+    assert "xcom versions={}" in group.call("plan_run").printed
 
 
 @pytest.mark.broker

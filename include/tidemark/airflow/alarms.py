@@ -74,12 +74,12 @@ def alarm_on_failure(context: Mapping[str, Any]) -> None:
     """Send an alarm with the error of a failed task."""
     task = context["task_instance"]
     where = f"{task.dag_id}.{task.task_id} of {task.run_id}"
-    _send(f"{where} failed: {context.get('exception') or 'see its log'}")
+    send_alarm(f"{where} failed: {context.get('exception') or 'see its log'}")
 
 
 def alarm_on_deadline(pipeline: str, **_: Any) -> None:
     """Send an alarm about a run that has not ended in time."""
-    _send(
+    send_alarm(
         f"A run of {pipeline} has not ended in time (alarms.deadline_minutes). Check its tasks in "
         f"Airflow, and `tidemark status {pipeline}`."
     )
@@ -96,7 +96,8 @@ def deadline(spec: PipelineSpec) -> DeadlineAlert | None:
     )
 
 
-def _send(text: str) -> None:
+def send_alarm(text: str) -> None:
+    """Write an alarm to the log, and send it to the webhook if there is one."""
     log.error("%s", text)
     try:
         url = connection(ALARM_CONNECTION).password

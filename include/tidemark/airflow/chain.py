@@ -15,6 +15,7 @@ from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 from tidemark.airflow.alarms import alarm_on_failure
 from tidemark.airflow.operators import JobOperator
 from tidemark.airflow.tasks import (
+    EARLIER_PLANS,
     check_run,
     decode_run,
     has_left,
@@ -95,7 +96,7 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
         JobOperator(
             task_id="check",
             python_callable=check_run,
-            op_kwargs=run,
+            op_kwargs={**run, "earlier": EARLIER_PLANS},
             trigger_rule=_GOES_ON,
             execution_timeout=timedelta(hours=2),
             doc_md="Checks the landed rows. If a check fails, the rows stay in the table, "

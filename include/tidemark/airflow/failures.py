@@ -36,6 +36,12 @@ def raise_failed(outcomes: Outcomes, output: str = "") -> None:
     code = outcomes.exit_code
     if code == ExitCode.OK:
         return
+    failure = AirflowException if code.retryable else AirflowFailException
+    raise failure(failure_text(outcomes, output))
+
+
+def failure_text(outcomes: Outcomes, output: str = "") -> str:
+    """Return the errors of some outcomes as text, one line for each error; see `raise_failed`."""
     named: dict[str, list[str]] = {}
     for record in outcomes.records:
         if "error" in record or record.get("exit_code"):
@@ -44,10 +50,13 @@ def raise_failed(outcomes: Outcomes, output: str = "") -> None:
             named.setdefault(text, []).append(record["pipeline"])
     for error in outcomes.failures:
         named.setdefault(f"{type(error).__name__}: {error}", [])
-    lines = [": ".join(filter(None, [", ".join(each), text])) for text, each in named.items()]
+    lines = [
+        ": ".join(filter(None, [", ".join(dict.fromkeys(each)), text]))
+        for text, each in named.items()
+    ]
     if not named:
-        lines.append(f"the job ended with exit code {int(code)} and no error")
+        code = int(outcomes.exit_code)
+        lines.append(f"the job ended with exit code {code} and no error")
     if not named or outcomes.failures or any("exit_code" in each for each in outcomes.records):
         lines.append(output)
-    failure = AirflowException if code.retryable else AirflowFailException
-    raise failure("\n".join(lines))
+    return "\n".join(lines)

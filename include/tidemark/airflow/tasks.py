@@ -6,19 +6,23 @@ requester, which is the run, and continues with the pipelines that can continue.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tidemark.airflow.alarms import send_alarm
 from tidemark.airflow.connections import checked_engine, connected_app
-from tidemark.airflow.failures import airflow_failures, raise_failed
+from tidemark.airflow.failures import airflow_failures, failure_text, raise_failed
 from tidemark.app import App
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanRef
+from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -30,13 +34,26 @@ if TYPE_CHECKING:
 
     from tidemark.airflow.operators import SparkTask
     from tidemark.backfill.selection import TimeWindow
+    from tidemark.core.ledger import PlanRecord
     from tidemark.ingest.planner import PlanResult
     from tidemark.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
+_Extra: TypeAlias = dict[str, Any]
+"""The extra data of an asset event."""
+
 _VERSIONS = "versions"
 """XCom key of the versions that typed tables and upsert tables had when the run was planned."""
+
+_EARLIER = "earlier"
+"""XCom key of the earlier plans that a run checks: by pipeline, oldest first."""
+
+EARLIER_PLANS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_EARLIER}') | tojson }}}}"
+"""Template of the value of `_EARLIER`, as JSON."""
+
+_MOST_EARLIER = 100
+"""The most earlier plans that a run checks. After an upgrade, many plans may lack a result."""
 
 
 def table_asset(table: str) -> Asset:
@@ -74,9 +91,13 @@ def plan_run(
         AirflowException: Pipelines were refused. The others have been planned before.
     """
     with airflow_failures():
+        # Later tasks need both values, even if the planning fails.
+        app = App.from_environment()
+        versions = _versions(app, pipelines).items()
+        ti.xcom_push(_VERSIONS, {name: each for name, each in versions if isinstance(each, int)})
+        ti.xcom_push(_EARLIER, _earlier_plans(app, pipelines))
         app = connected_app(*pipelines)
         checked_engine(*pipelines)
-        ti.xcom_push(_VERSIONS, _versions(app, pipelines))
         window = _window_of(dag_run)
         plans, outcomes = plan_each(
             app, pipelines, lambda each: _plan_of_run(each, requested_by, window), log.info
@@ -86,6 +107,27 @@ def plan_run(
             log.info("%s\n%s", plan.explain(), adds.explain())
     raise_failed(outcomes)
     return bool(plans) or _has_backlog(app, pipelines)
+
+
+def _earlier_plans(app: App, pipelines: Sequence[str]) -> dict[str, list[int]]:
+    """Return plans without a check result: the oldest of each pipeline first, up to the limit.
+
+    The result omits pipelines whose plans cannot be read: the task `check` raises their errors.
+    """
+    ranked = sorted(
+        (rank, name, sequence)
+        for name, came in _unchecked(app, pipelines).items()
+        if not isinstance(came, TidemarkError)
+        for rank, sequence in enumerate(came)
+    )
+    earlier: dict[str, list[int]] = {}
+    for _, name, sequence in ranked[:_MOST_EARLIER]:
+        earlier.setdefault(name, []).append(sequence)
+    return earlier
+
+
+def _unchecked(app: App, pipelines: Sequence[str]) -> dict[str, list[int] | TidemarkError]:
+    return for_each(app, pipelines, lambda each: each.publication.unchecked())
 
 
 def _has_backlog(app: App, pipelines: Sequence[str]) -> bool:
@@ -123,34 +165,49 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
     Raises:
         AirflowSkipException: The run has no plan.
     """
-    unlanded, done = _plans_of_run(pipelines, requested_by)
+    unlanded, done, outcomes = _plans_of_run(pipelines, requested_by)
     log.info("landed_before=%s", ", ".join(map(str, done)) or "none")
-    if not unlanded and not done:
+    if not unlanded and not done and not outcomes.records:
         raise AirflowSkipException("this run has no plan")
-    return _executed(spark, "ingest", unlanded)
+    outcomes.extend(_executed(spark, "ingest", unlanded))
+    return outcomes
 
 
-def check_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) -> Outcomes:
-    """Check the landed plans of a run, and earlier plans without a check result.
+def check_run(
+    spark: SparkTask, pipelines: Sequence[str], requested_by: str, earlier: str
+) -> Outcomes:
+    """Check the landed plans of a run, then earlier plans without a check result.
 
     An earlier check may have ended without a result. Records of an unchecked plan are not decoded.
+
+    Args:
+        spark: Runs the job.
+        pipelines: The pipelines of the DAG.
+        requested_by: The run.
+        earlier: The earlier plans that the task `plan` selected, as `EARLIER_PLANS`.
 
     Raises:
         AirflowSkipException: No plan has to be checked.
     """
-    _, done = _plans_of_run(pipelines, requested_by)
-    outcomes, plans = Outcomes(), set(done)
-    app = App.from_environment()
-    found = for_each(app, pipelines, lambda each: each.publication.unchecked())
-    for name, came in found.items():
+    _, plans, outcomes = _plans_of_run(pipelines, requested_by)
+    selected: Mapping[str, Sequence[int]] = json.loads(earlier) or {}
+    for name, came in _unchecked(App.from_environment(), pipelines).items():
         if isinstance(came, TidemarkError):
             outcomes.add(name, came)
-        else:
-            plans.update(PlanRef(pipeline=name, sequence=sequence) for sequence in came)
+            continue
+        unchecked = [PlanRef(pipeline=name, sequence=sequence) for sequence in came]
+        others = [plan for plan in unchecked if plan not in plans]
+        chosen = [plan for plan in others if plan.sequence in selected.get(name, ())]
+        plans += chosen
+        if rest := len(others) - len(chosen):
+            log.warning(
+                "%s: %d earlier plan(s) stay unchecked; later runs check them, and `tidemark run "
+                "%s` checks all of them",
+                *(name, rest, name),
+            )
     if not plans and not outcomes.records:
         raise AirflowSkipException("no plan has to be checked")
-    by_number = sorted(plans, key=lambda plan: (plan.pipeline, plan.sequence))
-    outcomes.extend(_executed(spark, "quality", by_number))
+    outcomes.extend(_executed(spark, "quality", plans))
     return outcomes
 
 
@@ -176,21 +233,24 @@ def _tables(pipelines: Sequence[str], kind: PipelineKind) -> list[str]:
 
 def _plans_of_run(
     pipelines: Sequence[str], requested_by: str
-) -> tuple[list[PlanRef], list[PlanRef]]:
-    """Return the open plans and the landed plans of a run."""
+) -> tuple[list[PlanRef], list[PlanRef], Outcomes]:
+    """Return the open plans and the landed plans of a run, and errors of pipelines."""
     from tidemark.ingest.recorder import recorded_plan
 
     control, run = App.from_environment().control, RunOrigin(requested_by)
-    asked = {name: control.summary(name).plan_requested_by(run) for name in pipelines}
-    records = [
-        recorded_plan(control, pipeline, number)
-        for pipeline, number in asked.items()
-        if number is not None
-    ]
-    return (
-        [record.plan.ref for record in records if record.held_now is None],
-        [record.plan.ref for record in records if record.held_now is not None],
-    )
+
+    def record_of(pipeline: str) -> PlanRecord | None:
+        number = control.summary(pipeline).plan_requested_by(run)
+        return None if number is None else recorded_plan(control, pipeline, number)
+
+    unlanded, done, outcomes = list[PlanRef](), list[PlanRef](), Outcomes()
+    found = map_in_threads(pipelines, record_of, PLANNING_THREADS)
+    for pipeline, came in zip(pipelines, found, strict=True):
+        if isinstance(came, TidemarkError):
+            outcomes.add(pipeline, came)
+        elif came is not None:
+            (unlanded if came.held_now is None else done).append(came.plan.ref)
+    return unlanded, done, outcomes
 
 
 # -- publish -------------------------------------------------------------------------------------
@@ -199,61 +259,111 @@ def _plans_of_run(
 def publish_run(
     alias: str, pipelines: Sequence[str], requested_by: str, ti: TaskInstance, outlet_events: Any
 ) -> None:
-    """Emit an asset event for each published plan of a run, and for each table made from it.
+    """Emit an asset event for each published plan that a run landed or checked.
 
-    The event of a typed table or an upsert table says between which versions the table changed
-    since the run was planned.
+    A typed table or an upsert table that changed has an event, too. It says between which versions
+    the table changed since the run was planned. `since_version` is None if it is unknown.
+
+    Airflow drops the events of a failed task. So the last attempt sends the events of the other
+    pipelines if one of them fails, and an alarm with the error.
 
     Raises:
         AirflowSkipException: There is nothing to report.
+        AirflowException, AirflowFailException: A pipeline failed, and a retry can succeed or there
+            is no event to send.
     """
-    before = ti.xcom_pull(task_ids="plan", key=_VERSIONS) or {}
+    before: Mapping[str, int] = ti.xcom_pull(task_ids="plan", key=_VERSIONS) or {}
+    earlier: Mapping[str, Sequence[int]] = ti.xcom_pull(task_ids="plan", key=_EARLIER) or {}
     with airflow_failures():
-        _, done = _plans_of_run(pipelines, requested_by)
-        events = {
-            plan.pipeline: landed(plan.pipeline, plan.sequence)
-            for plan in done
-            if is_published(plan.pipeline, plan.sequence)
-        }
+        _, done, outcomes = _plans_of_run(pipelines, requested_by)
+        done += [
+            PlanRef(pipeline=name, sequence=sequence)
+            for name in pipelines
+            for sequence in earlier.get(name, ())
+        ]
+        plans = list(dict.fromkeys(done))
         app = App.from_environment()
+        found = list(
+            zip(
+                (plan.pipeline for plan in plans),
+                map_in_threads(plans, _plan_event, PLANNING_THREADS),
+                strict=True,
+            )
+        )
         for table, version in _versions(app, pipelines).items():
-            since = before.get(table, -1)
-            if version > since:
-                events[table] = {
-                    "pipeline": table,
-                    "table": app.layout.data_table(app.spec(table).target),
-                    "table_version": version,
-                    "since_version": since,
-                }
-    for table, extra in events.items():
+            found.append((table, _table_event(app, table, version, before.get(table))))
+    events: list[tuple[str, _Extra]] = []
+    for name, extra in found:
+        if isinstance(extra, TidemarkError):
+            outcomes.add(name, extra)
+        elif extra is not None:
+            events.append((name, extra))
+    is_last = ti.try_number > ti.max_tries
+    if not events or (outcomes.exit_code.retryable and not is_last):
+        raise_failed(outcomes)
+    for table, extra in events:
         log.info("published %s", " ".join(f"{key}={value}" for key, value in extra.items()))
         outlet_events[AssetAlias(alias, group="tidemark")].add(table_asset(table), extra=extra)
+    if outcomes.exit_code != ExitCode.OK:
+        where = f"{ti.dag_id}.{ti.task_id} of {ti.run_id}"
+        send_alarm(f"{where} sent no asset event of some pipelines: {failure_text(outcomes)}")
     if not events:
-        raise AirflowSkipException("nothing that this run landed is published")
+        raise AirflowSkipException("nothing that this run landed or checked is published")
 
 
-def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int]:
-    """Return the newest versions of the typed tables and upsert tables that can be read."""
+def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkError]:
+    """Return the newest versions of the typed tables and upsert tables, or their errors."""
     tables = [
         str(PipelineRef(name, kind))
         for name in pipelines
         for kind in (PipelineKind.TYPED, PipelineKind.UPSERT)
     ]
     names = [str(spec.ref) for spec in app.valid_specs(tables)]
-    found = for_each(app, names, lambda each: each.table_version())
-    return {name: version for name, version in found.items() if isinstance(version, int)}
+    return for_each(app, names, lambda each: each.table_version())
+
+
+def _plan_event(plan: PlanRef) -> _Extra | None:
+    """Return the extra data of the asset event of a plan; None if the plan is not published."""
+    is_shown = is_published(plan.pipeline, plan.sequence)
+    return landed(plan.pipeline, plan.sequence) if is_shown else None
+
+
+def _table_event(
+    app: App, table: str, version: int | TidemarkError, since: int | None
+) -> _Extra | TidemarkError | None:
+    """Return the extra data of the asset event of a table; None if the table is unchanged.
+
+    Args:
+        app: Tidemark.
+        table: Text of a `PipelineRef`.
+        version: The newest version, or the error of reading it; -1 if there is no table.
+        since: The version when the run was planned; None if it is unknown.
+    """
+    if isinstance(version, TidemarkError):
+        return version
+    if version <= (-1 if since is None else since):
+        return None
+    target = app.layout.data_table(app.spec(table).target)
+    return {"pipeline": table, "table": target, "table_version": version, "since_version": since}
 
 
 def is_published(pipeline: str, sequence: int) -> bool:
-    """Return whether the published view shows all rows of a landed plan, and log it if not."""
-    publication = App.from_environment().pipeline(pipeline).publication.of(sequence)
+    """Return whether the published view shows all rows of a landed plan, and log it if not.
+
+    A plan whose rows were undone or replaced has nothing to publish.
+    """
+    try:
+        publication = App.from_environment().pipeline(pipeline).publication.of(sequence)
+    except PlanAbandoned as gone:
+        log.warning("not published pipeline=%s plan=%d: %s", pipeline, sequence, gone.reason)
+        return False
     if not publication.is_published:
         status = publication.decision.status if publication.decision else "not checked"
         log.warning("not published pipeline=%s plan=%d status=%s", pipeline, sequence, status)
     return publication.is_published
 
 
-def landed(pipeline: str, sequence: int) -> dict[str, Any]:
+def landed(pipeline: str, sequence: int) -> _Extra:
     """Return the extra data of the asset event of a landed plan.
 
     Raises:
@@ -278,12 +388,18 @@ def landed(pipeline: str, sequence: int) -> dict[str, Any]:
 
 
 def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
-    """Return whether a limit left offsets out of a plan of a run."""
+    """Return whether a limit left offsets out of a plan of a run.
+
+    Raises:
+        AirflowException, AirflowFailException: A pipeline failed, and no other left offsets.
+    """
     from tidemark.ingest.recorder import recorded_plan
 
     with airflow_failures():
-        _, done = _plans_of_run(pipelines, requested_by)
+        _, done, outcomes = _plans_of_run(pipelines, requested_by)
         control = App.from_environment().control
         left = sum(recorded_plan(control, each.pipeline, each.sequence).plan.left for each in done)
         log.info("left=%d", left)
-        return left > 0
+    if not left:
+        raise_failed(outcomes)
+    return left > 0
