@@ -109,15 +109,32 @@ def test_a_complete_pipeline_performs_no_step(
     assert [(step["step"], step["published"]) for step in results] == [("publish", True)]
 
 
-def test_no_step_is_performed_after_a_failed_ingest(
+def test_earlier_plans_are_checked_and_decoded_after_a_failed_ingest(
     app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The error names the plan; there is nothing to publish of it."""
     lake.bronze.plan(1)
     done, results, code = performed(app, lake, monkeypatch, ingest_2=UNAVAILABLE)
-    assert (done, code) == (["ingest 2"], ExitCode.TRANSIENT)
-    assert [(step["step"], step["plan"], step["error"]) for step in results] == [
-        ("ingest", 2, "KafkaUnavailable")
+    assert (done, code) == (["ingest 2", "check 1", "decode 1"], ExitCode.TRANSIENT)
+    assert [(step["step"], step["plan"], step.get("error")) for step in results] == [
+        ("ingest", 2, "KafkaUnavailable"),
+        ("check", 1, None),
+        ("decode", 1, None),
     ]
+
+
+def test_rows_of_an_undone_plan_leave_the_typed_table_if_no_plan_has_landed(
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be nothing to land again: Kafka may have deleted the offsets."""
+    lake.run()
+    lake.bronze.undo.undo(1, "test", "wrong records")
+    before = steps.left(app, "events")
+    assert (before.newest, before.to_decode, before.is_any) == (1, 1, True)
+    done, results, code = performed(app, lake, monkeypatch)
+    assert (done, results, code) == ([], [], ExitCode.OK)
+    assert lake.decoded() == []
+    assert not steps.left(app, "events").is_any
 
 
 @pytest.mark.parametrize(

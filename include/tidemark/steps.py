@@ -88,7 +88,8 @@ class Left:
     """The work that is left of a pipeline after its last ingest.
 
     Attributes:
-        newest: The newest landed plan; None if none has landed.
+        newest: The newest landed plan, or the newest plan that is not open if none has landed; None
+            without one.
         unchecked: Landed plans without a check result or a decision.
         to_decode: Number of offsets to decode, to decode again, or to take out of the typed table.
         unchecked_offsets: Number of landed offsets that are decoded after a check or an operator
@@ -119,7 +120,7 @@ class Left:
 
 def left(app: App, pipeline: str) -> Left:
     """Return the work that is left of a pipeline. Writes nothing and starts no Spark."""
-    newest = app.control.summary(pipeline).last_landed_sequence
+    newest = _newest_settled(app, pipeline)
     if newest is None:
         return Left(newest=None)
     backlog = _backlog(app, pipeline)
@@ -130,6 +131,15 @@ def left(app: App, pipeline: str) -> Left:
         unchecked_offsets=backlog.unchecked if backlog else 0,
         merge=app.pipeline(pipeline).upserts.next() if _has_upsert(app, pipeline) else None,
     )
+
+
+def _newest_settled(app: App, pipeline: str) -> int | None:
+    newest = app.control.summary(pipeline).last_landed_sequence
+    if newest is not None:
+        return newest
+    # All plans may be undone, and their rows still be in the typed table.
+    plans = app.control.ledger(pipeline).plans
+    return max((number for number, each in plans.items() if not each.is_open), default=None)
 
 
 def offsets_of(app: App, plans: Sequence[PlanRef]) -> int | None:
@@ -151,8 +161,8 @@ def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
 def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
     """Take all remaining steps of some pipelines, one kind of step after the other.
 
-    If the ingest of a pipeline fails, that pipeline takes no more steps; the others continue. After
-    a failed check, decode or merge the later steps still run. The failure sets the exit code.
+    After a failed step the later steps of the pipeline still run: they process what has landed
+    before. The failure sets the exit code.
 
     Args:
         app: Tidemark.
@@ -218,14 +228,12 @@ class _PipelineRun:
         self._decoded: set[int] = set()
         self._plan = plan
         self._pipeline = plan.pipeline
-        self._is_over = False
         self.steps: list[Result] = []
         self.codes: list[int] = []
 
     def ingest(self) -> None:
         """Land the plan if it is open."""
         self._take("ingest", self._ingested, self._plan.sequence)
-        self._is_over = bool(ExitCode.worst(self.codes))
 
     def _ingested(self) -> Result | None:
         record = recorded_plan(self._app.control, self._pipeline, self._plan.sequence)
@@ -235,8 +243,6 @@ class _PipelineRun:
 
     def check(self) -> None:
         """Check every landed plan that has no check result."""
-        if self._is_over:
-            return
         for sequence in self._app.pipeline(self._pipeline).publication.unchecked():
             self._take("check", partial(self._checked, sequence), sequence)
 
@@ -245,7 +251,7 @@ class _PipelineRun:
 
     def decode(self) -> None:
         """Decode until no landed record is left to decode."""
-        if self._is_over or not _has_typed(self._app, self._pipeline):
+        if not _has_typed(self._app, self._pipeline):
             return
         while self._take("decode", self._decode_next):
             pass
@@ -263,16 +269,18 @@ class _PipelineRun:
 
     def upsert(self) -> None:
         """Merge the decoded records into the upsert table."""
-        if self._is_over or not _has_upsert(self._app, self._pipeline):
+        if not _has_upsert(self._app, self._pipeline):
             return
         self._take("upsert", lambda: _merged(self._app, self._pipeline))
 
     def publish(self) -> None:
-        """Report whether the published view contains the plan."""
-        if not self._is_over:
-            self._take("publish", self._published, self._plan.sequence)
+        """Report whether the published view contains the plan, unless the plan has no rows."""
+        self._take("publish", self._published, self._plan.sequence)
 
-    def _published(self) -> Result:
+    def _published(self) -> Result | None:
+        record = recorded_plan(self._app.control, self._pipeline, self._plan.sequence)
+        if record.held_now is None or not record.held_now.counts:
+            return None
         publication = self._app.pipeline(self._pipeline).publication.of(self._plan.sequence)
         status = publication.decision.status.value if publication.decision else "not checked"
         has_landed = any(step["step"] == "ingest" for step in self.steps)

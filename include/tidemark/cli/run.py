@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -36,8 +36,9 @@ def run(
     starts.
 
     If a run stops at any point, the next run continues it: it lands the open plan, checks every
-    landed plan without a check result, decodes landed records and merges decoded records. A failed
-    check ends with exit code 66; the data stays landed and is not published.
+    landed plan without a check result, decodes landed records and merges decoded records. So does a
+    run whose plan is refused. A failed check ends with exit code 66; the data stays landed and is
+    not published.
     """
     app = App.from_environment()
     names = list(dict.fromkeys(pipelines))
@@ -48,14 +49,16 @@ def run(
     asked_by = requester()
     plans, outcomes = chosen.plan(lambda each: each.plan(asked_by))
     refs = [plan.ref for plan in plans]
-    idle = [record["pipeline"] for record in outcomes.records if "error" not in record]
-    for name, came in for_each(app, idle, lambda each: left(app, each.name)).items():
+    refused = {each["pipeline"]: each for each in outcomes.records if "error" in each}
+    others = [record["pipeline"] for record in outcomes.records]
+    for name, came in for_each(app, others, lambda each: left(app, each.name)).items():
         if isinstance(came, TidemarkError):
-            outcomes.add(name, came)
+            if name not in refused:
+                outcomes.add(name, came)
         elif came.is_any and came.newest is not None:
             refs.append(PlanRef(pipeline=name, sequence=came.newest))
     outcomes.extend(chosen.execute("run", refs))
-    records = [outcomes.by_pipeline[name] for name in names]
+    records = [{**outcomes.by_pipeline[name], **refused.get(name, {})} for name in names]
     if as_json:
         print_json(records)
     else:
@@ -63,7 +66,7 @@ def run(
     exit_with(outcomes)
 
 
-def _print_summary(records: list[Mapping[str, Any]]) -> None:
+def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
     columns = (
         "outcome",
         "landed",
@@ -77,7 +80,7 @@ def _print_summary(records: list[Mapping[str, Any]]) -> None:
     print_table("Run", ("pipeline", "plan", *columns), rows)
     for record in records:
         steps = record.get("steps", ())
-        for failed in [record] if "error" in record else [s for s in steps if "error" in s]:
+        for failed in (each for each in (record, *steps) if "error" in each):
             print_error_record({**failed, "pipeline": record["pipeline"]})
         if behind := sum(step.get("left", 0) for step in steps):
             text = f"{record['pipeline']}: a limit left {behind:,} offset(s); run the command again"
@@ -89,7 +92,8 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
     if "steps" not in record:
         return (record.get("error") or record["outcome"], *[None] * 6)
     steps = record["steps"]
-    outcome = next((f"{step['step']} failed" for step in steps if "error" in step), "done")
+    failed = next((f"{step['step']} failed" for step in steps if "error" in step), "done")
+    outcome = record.get("error", failed)
     ingested, checked, decoded, merged, published = (
         [step for step in steps if step["step"] == kind and "error" not in step]
         for kind in ("ingest", "check", "decode", "upsert", "publish")

@@ -1,0 +1,72 @@
+"""Commands on real tables with landed plans, without Kafka and Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command, in_process
+from tests.support.typed_lake import home_typed_lake
+from tidemark.app import App
+from tidemark.core.errors import ExitCode
+from tidemark.spark.submit import RESULT_MARKER
+
+_STEP = {"step": "decode", "plan": 1, "records": 1, "quarantined": 0, "seconds": 0.1}
+
+
+@pytest.fixture
+def tidemark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command of this home; no variable defines the Kafka connection."""
+    environ = {
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+        "COLUMNS": "160",
+    }
+    return in_process(environ, monkeypatch, capsys)
+
+
+def test_earlier_plans_are_checked_and_decoded_after_a_refused_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tidemark: Command
+) -> None:
+    """The exit code and the error are those of the refusal."""
+    home_typed_lake(tmp_path).land_values(b"a")
+    results = json.dumps([{"pipeline": "events", "plan": 1, "steps": [_STEP]}])
+    program = tmp_path / "spark-submit"
+    program.write_text(f"#!/bin/sh\necho \"$@\"\necho '{RESULT_MARKER}{results}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    done = tidemark("run", "events", "--master", "local", "--json")
+    assert done.code == ExitCode.REFUSED
+    assert "--plan events=1" in done.err
+    (record,) = done.json
+    assert (record["error"], record["plan"]) == ("UnknownConnection", None)
+    assert record["steps"] == [_STEP]
+    shown = tidemark("run", "events", "--master", "local")
+    assert shown.code == ExitCode.REFUSED
+    assert "UnknownConnection" in shown.out
+    assert "UnknownConnection" in shown.err
+
+
+def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, tidemark: Command) -> None:
+    """The command that it prints checks the oldest plan; JSON contains the numbers."""
+    lake = home_typed_lake(tmp_path)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().replace("publish: always, ", ""))
+    lake.land_values(b"a", b"b")
+    shown = tidemark("decode", "events", "--master", "local").out
+    text = "events@typed: 2 landed offset(s) are not checked: tidemark quality events --plan 1"
+    assert shown.splitlines()[0] == text
+    lake.land_values(b"c")
+    shown = tidemark("decode", "events", "--master", "local").out
+    assert (
+        shown.splitlines()[0] == f"{text.replace('2', '3')}, or tidemark run events for all 2 plans"
+    )
+    publication = App.from_environment().pipeline("events").publication
+    publication.reject(1, "ada", "wrong values")
+    (record,) = tidemark("decode", "events", "--master", "local", "--json").json
+    assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
