@@ -12,7 +12,6 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName
 from tidemark.cli.console import out, print_error_record, print_json, print_table
 from tidemark.cli.spark import exit_with, on_engine
-from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.ingest.planner import PlanResult
 from tidemark.pipeline import Pipeline
@@ -40,7 +39,7 @@ _BACKLOG = (
 
 def register(to: typer.Typer) -> None:
     """Add the command to the command line."""
-    to.command(short_help="Decode what has landed into typed tables.")(decode)
+    to.command(short_help="Decode published records into typed tables.")(decode)
     to.command(short_help="Merge typed rows by key into upsert tables.")(upsert)
     to.add_typer(app, name="quarantine")
 
@@ -53,7 +52,10 @@ def decode(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decode what has landed, and is not in the typed table yet: bronze to silver, without Kafka.
+    """Decode published records that are not in the typed table yet, without Kafka.
+
+    Records of a landed plan are published by a check (`tidemark quality`), or by an operator. With
+    `publish: always` in the spec, all landed records are decoded.
 
     The typed table follows the bronze table. What was undone there leaves it, what was replaced is
     decoded again, and what cannot be decoded goes to the quarantine. Plans and commits are as those
@@ -65,10 +67,11 @@ def decode(
         _print_backlog(tidemark, names, as_json=as_json)
         return
     outcomes = on_engine(tidemark, master, names).decode()
+    backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
+    hidden = {name: each for name, each in backlogs.items() if isinstance(each, DecodeBacklog)}
     if not as_json:
-        decoded = {record["pipeline"] for record in outcomes.records if "wrote" in record}
-        idle = [name for name in names if name not in decoded]
-        _print_hidden(for_each(tidemark, idle, lambda each: each.decoder.backlog()))
+        _print_hidden(tidemark, hidden)
+    outcomes.records = [_with_hidden(record, hidden) for record in outcomes.records]
     _print(outcomes, as_json=as_json)
 
 
@@ -232,15 +235,28 @@ def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
     )
 
 
-def _print_hidden(backlogs: Mapping[str, DecodeBacklog | TidemarkError]) -> None:
+def _with_hidden(record: Result, backlogs: Mapping[str, DecodeBacklog]) -> Result:
+    """Add the numbers of landed offsets that are not decoded to the last record of a pipeline."""
+    backlog = backlogs.get(record["pipeline"])
+    if backlog is None or "outcome" not in record:
+        return record
+    return {**record, "unchecked": backlog.unchecked, "refused": backlog.refused}
+
+
+def _print_hidden(tidemark: App, backlogs: Mapping[str, DecodeBacklog]) -> None:
     """Print which landed offsets are not decoded, and the command that helps."""
     for name, backlog in backlogs.items():
-        if isinstance(backlog, TidemarkError):
-            continue
         origin = PipelineRef.parse(name).name
         if backlog.unchecked:
-            text = f"{name}: {backlog.unchecked:,} landed offset(s) are not checked: "
-            out.print(f"{text}tidemark quality {origin} --plan NUMBER", markup=False)
+            plans = tidemark.pipeline(origin).publication.unchecked()
+            # Without such a plan, a RESTORE has brought back offsets of a checked plan.
+            command = (
+                f"quality {origin} --plan {plans[0]}" if plans else f"publication list {origin}"
+            )
+            if plans[1:]:
+                command += f", or tidemark run {origin} for all {len(plans):,} plans"
+            text = f"{name}: {backlog.unchecked:,} landed offset(s) are not checked: tidemark "
+            out.print(f"{text}{command}", markup=False)
         if backlog.refused:
             text = (
                 f"{name}: {backlog.refused:,} landed offset(s) are in blocked or rejected plans: "
