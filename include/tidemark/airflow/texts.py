@@ -34,9 +34,9 @@ landed, and publishes or blocks it.{typed_tasks}
 If a task fails for one pipeline, the next tasks continue with the others, and **complete** fails
 the run. A plan that did not land stays open, and the next run takes it over.
 
-**Clearing a task is safe** for all rows. A run keeps its plans: `ingest` does not land a landed plan
-again, `check` adds another attempt to the results, `publish` adds another event. After
-`plan` is cleared, events of typed and upsert tables begin at the version of now.
+**Clearing a task is safe** for all rows. A run keeps its plans: `ingest` does not land a landed
+plan again, `check` adds another attempt to the results, `publish` adds another event. After `plan`
+is cleared, events of typed and upsert tables begin at the version of now.
 
 **To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
 lands records by their timestamps; all other runs read what is unread, whatever their date.
