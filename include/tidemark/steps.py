@@ -21,7 +21,6 @@ from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.parallel import map_in_threads, result_or_error
 from tidemark.ingest.recorder import recorded_plan
-from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef
 from tidemark.spec.upsert import MergePlan
@@ -66,6 +65,9 @@ def check(app: App, plan: PlanRef) -> Result:
     Raises:
         QualityFailed: A critical check failed, and the plan is blocked.
     """
+    # A DAG file imports this module, and loads no library of tables.
+    from tidemark.quality.service import raise_if_failed
+
     report = app.pipeline(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
     return {
