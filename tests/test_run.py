@@ -235,7 +235,7 @@ def test_a_broken_typed_table_does_not_keep_a_job_from_starting(
 ) -> None:
     """Its size only tunes the JVM. The job reports the error and continues with other pipelines."""
     lake = home_typed_lake(tmp_path)
-    lake.land_values(b"a")
+    lake.land_values([b"a"])
     log = lake.typed_uri / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text("{")

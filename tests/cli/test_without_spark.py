@@ -34,7 +34,7 @@ def test_earlier_plans_are_checked_and_decoded_after_a_refused_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tidemark: Command
 ) -> None:
     """The exit code and the error are those of the refusal."""
-    home_typed_lake(tmp_path).land_values(b"a")
+    home_typed_lake(tmp_path).land_values([b"a"])
     results = json.dumps([{"pipeline": "events", "plan": 1, "steps": [_STEP]}])
     program = tmp_path / "spark-submit"
     program.write_text(f"#!/bin/sh\necho \"$@\"\necho '{RESULT_MARKER}{results}'\n")
@@ -57,11 +57,11 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, tidemark: 
     lake = home_typed_lake(tmp_path)
     spec = tmp_path / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().replace("publish: always, ", ""))
-    lake.land_values(b"a", b"b")
+    lake.land_values([b"a", b"b"])
     shown = tidemark("decode", "events", "--master", "local").out
     text = "events@typed: 2 landed offset(s) are not checked: tidemark quality events --plan 1"
     assert shown.splitlines()[0] == text
-    lake.land_values(b"c")
+    lake.land_values([b"c"])
     shown = tidemark("decode", "events", "--master", "local").out
     assert (
         shown.splitlines()[0] == f"{text.replace('2', '3')}, or tidemark run events for all 2 plans"
