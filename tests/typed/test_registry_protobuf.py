@@ -16,8 +16,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tests.support.protobuf import descriptors
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.spec.fields import UnsupportedSchema, plain_type
-from tidemark.typed.formats.protobuf import column_of
-from tidemark.typed.formats.protobuf_reader import read
+from tidemark.typed.formats.protobuf_reader import column_of, read
 from tidemark.typed.registry_protobuf import compiled
 
 SIDE = 'syntax = "proto3"; package desk; message Side { bool buy = 1; }'

@@ -15,6 +15,7 @@ _RUN_BY_WORKERS = (
     "spec/decode.py",
     "spec/fields.py",
     "typed/formats/protobuf.py",
+    "typed/formats/struct_type.py",
 )
 
 

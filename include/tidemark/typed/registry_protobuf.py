@@ -21,7 +21,7 @@ from confluent_kafka.schema_registry.confluent.type import decimal_pb2, variant_
 from google.protobuf import descriptor_pb2, json_format
 from google.protobuf.message import DecodeError
 
-from tidemark.typed.formats.protobuf import NOT_COMPILED, WELL_KNOWN, pool_of
+from tidemark.typed.formats.protobuf import NOT_COMPILED, WELL_KNOWN, files_of, pool_of
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> str:
     kept = [_without_unused(file) for file in descriptors["file"] if file["name"] not in WELL_KNOWN]
     made = json.dumps({"file": kept})
     try:
-        pool_of(made)
+        pool_of(files_of(made))
     except (TypeError, ValueError, json_format.Error) as unusable:
         return _uncompiled_text(text, str(unusable))
     return made

@@ -30,7 +30,7 @@ from tidemark.typed.errors import (
     SchemaConflict,
     SchemaReplaced,
 )
-from tidemark.typed.formats import avro, json_schema, protobuf
+from tidemark.typed.formats import avro, json_schema
 
 
 class FramedLog(DataLog, Protocol):
@@ -106,11 +106,21 @@ log = logging.getLogger(__name__)
 _REQUESTS_AT_ONCE = 8
 """The most concurrent requests to the registry."""
 
-_COLUMN_OF: Mapping[Format, Callable[[str], FieldType]] = {
-    Format.AVRO: avro.column_of,
-    Format.JSON_SCHEMA: json_schema.column_of,
-    Format.PROTOBUF: protobuf.column_of,
-}
+
+def _column_of(kind: Format, text: str) -> FieldType:
+    """Return the type of the column for records of a schema.
+
+    Raises:
+        UnsupportedSchema: The schema has no column.
+    """
+    if kind is Format.AVRO:
+        return avro.column_of(text)
+    if kind is Format.JSON_SCHEMA:
+        return json_schema.column_of(text)
+    # Loads PyArrow, which plans of other formats do not need.
+    from tidemark.typed.formats import protobuf_reader
+
+    return protobuf_reader.column_of(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +216,7 @@ class SchemaResolver:
             return None, (f"the schema is {schema.kind}, not {expected.kind}",)
         try:
             with path_prefix(str(part)):
-                wanted = _COLUMN_OF[expected](schema.text)
+                wanted = _column_of(expected, schema.text)
         except UnsupportedSchema as unusable:
             return None, (str(unusable),)
         if self.decode.widens:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.protobuf import descriptors
 from tidemark.spec.fields import plain_type
-from tidemark.typed.formats.protobuf import column_of, first_message, message_index
+from tidemark.typed.formats.protobuf import first_message, message_index
+from tidemark.typed.formats.protobuf_reader import column_of
+from tidemark.typed.registry_protobuf import compiled
 
 _IMPORTS = "".join(
     f'import "google/protobuf/{name}.proto";'
@@ -24,9 +25,8 @@ enum Side { NO = 0; BUY = 1; }
 
 def schema(body: str, others: str = _OTHERS) -> str:
     """A schema whose first message has these fields."""
-    return descriptors(
-        f'syntax = "proto3"; package shop; {_IMPORTS} message M {{ {body} }} {others}'
-    )
+    source = f'syntax = "proto3"; package shop; {_IMPORTS} message M {{ {body} }} {others}'
+    return compiled(source, {})
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_each_member_of_a_oneof_becomes_a_field() -> None:
     """In the order of the schema."""
     text = schema("int32 a = 7; oneof b { string c = 1; Leg d = 2; }")
     assert plain_type(column_of(text)) == {"a": "integer", "c": "string", "d": {"qty": "integer"}}
-    assert first_message(text) == "shop.M"
+    assert first_message(text).full_name == "shop.M"
 
 
 def test_the_first_message_is_of_the_schemas_own_file() -> None:
@@ -141,15 +141,16 @@ def test_the_first_message_is_of_the_schemas_own_file() -> None:
       message Second { optional string other = 1; }
     """
     side = 'syntax = "proto2"; package desk; message Side { optional bool buy = 1; }'
-    text = descriptors(source, {"desk/side.proto": side})
+    text = compiled(source, {"desk/side.proto": side})
     assert plain_type(column_of(text)) == {"side": {"buy": "boolean"}, "leg": [{"q": "integer"}]}
-    assert first_message(text) == "First"
+    assert first_message(text).full_name == "First"
 
 
 def _chain(length: int) -> str:
     """A schema of messages in messages, as nobody has written it."""
     fields = [
-        {"name": "f", "label": "LABEL_OPTIONAL", "type": "TYPE_MESSAGE", "typeName": f".M{n + 1}"}
+        {"name": "f", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_MESSAGE"}
+        | {"typeName": f".M{n + 1}"}
         for n in range(length)
     ]
     messages = [{"name": f"M{n}", "field": [each]} for n, each in enumerate(fields)]
@@ -169,13 +170,13 @@ def _chain(length: int) -> str:
             r"^f\.g\{\}: shop\.N contains itself",
         ),
         (
-            descriptors(
-                'syntax = "proto2"; message M { optional int32 a = 1; optional int32 A = 2; }'
+            compiled(
+                'syntax = "proto2"; message M { optional int32 a = 1; optional int32 A = 2; }', {}
             ),
             "M has fields whose names differ only in case: a",
         ),
         (schema(""), r"shop\.M has no fields"),
-        (descriptors('syntax = "proto3"; enum Side { NO = 0; }'), "the schema has no message"),
+        (compiled('syntax = "proto3"; enum Side { NO = 0; }', {}), "the schema has no message"),
         (_chain(5000), "too deep for a column"),
         ('syntax = "proto3"; message A { B b = 1; }', "Protobuf schema does not compile"),
         ("[]", "Protobuf schema does not compile"),

@@ -1,8 +1,8 @@
-"""Protobuf messages as Arrow columns. Spark's Python workers run this module without Spark.
+"""Protobuf messages as Arrow columns: one walk over the descriptors makes their types and values.
 
-Each column is filled for all messages of a batch at once, because that is faster than one message
-at a time. Messages with a value that does not fit its column are removed, and the batch is filled
-again.
+Spark's Python workers run this module without Spark. Each column is filled for all messages of a
+batch at once, because that is faster than one message at a time. If a value does not fit, the
+reader searches for the messages at fault, and fills the column without them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import gc
 import json
 from base64 import b64encode
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 from google.protobuf import json_format
@@ -27,40 +26,71 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.fields import Decimal, FieldType, ListOf, MapOf, Struct
-from tidemark.typed.formats.protobuf import (
-    FIRST,
-    TIMESTAMP,
-    WRAPPERS,
-    column_of,
-    first_message,
-    message_index,
-    pool_of,
+from tidemark.spec.fields import (
+    Decimal,
+    FieldType,
+    ListOf,
+    MapOf,
+    Struct,
+    UnsupportedSchema,
+    path_prefix,
 )
+from tidemark.typed.formats.protobuf import FIRST, WELL_KNOWN, first_message, message_index
+from tidemark.typed.formats.struct_type import struct_type
 
-_ARROW = {
-    "boolean": pa.bool_(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
+MAX_COLUMNS = 10_000
+"""The most columns of one schema. Columns of a message count for each field of its type."""
+_SCALARS: Mapping[int, tuple[FieldType, pa.DataType]] = {
+    FieldDescriptor.CPPTYPE_DOUBLE: ("double", pa.float64()),
+    FieldDescriptor.CPPTYPE_FLOAT: ("float", pa.float32()),
+    FieldDescriptor.CPPTYPE_INT32: ("integer", pa.int32()),
+    FieldDescriptor.CPPTYPE_INT64: ("long", pa.int64()),
+    FieldDescriptor.CPPTYPE_UINT32: ("long", pa.int64()),
+    FieldDescriptor.CPPTYPE_UINT64: (Decimal(20, 0), pa.decimal128(20, 0)),
+    FieldDescriptor.CPPTYPE_BOOL: ("boolean", pa.bool_()),
+    FieldDescriptor.CPPTYPE_STRING: ("string", pa.string()),
 }
+_TEXT = ("string", pa.string())
+_BINARY = ("binary", pa.binary())
+_MOMENT = ("timestamp", pa.timestamp("us", tz="UTC"))
+_TIMESTAMP = "google.protobuf.Timestamp"
 _DURATION = "google.protobuf.Duration"
 _FIELD_MASK = "google.protobuf.FieldMask"
 _ANY = "google.protobuf.Any"
+_WRAPPERS = "google/protobuf/wrappers.proto"
+_JSON_TEXTS = {
+    f"google/protobuf/{n}.proto" for n in ("any", "duration", "empty", "field_mask", "struct")
+}
+"""Files whose messages become their JSON text."""
 _SECONDS = range(-62_135_596_800, 253_402_300_800)
 """Seconds since 1970 in the years 1 to 9999, the bounds of Protobuf and Spark."""
 _NANOS = range(10**9)
 _INVALID_VALUE = (ValueError, OverflowError, RecursionError, DecodeError, json_format.Error)
 """Errors of Arrow and Protobuf's JSON for invalid values."""
 
-Column: TypeAlias = Callable[[Sequence[Any]], pa.Array]
-"""Returns the values of one field as a column; None is a missing value."""
+_Fill: TypeAlias = Callable[[Sequence[Any]], pa.Array]
+"""Returns values as an Arrow array; None is a missing value. Raises one of `_INVALID_VALUE`."""
 _FieldReader: TypeAlias = Callable[[Sequence[Message | None]], Sequence[Any]]
 """Returns the values of one field of some messages."""
+
+
+class _Column(NamedTuple):
+    """A column for the values of a field or a message.
+
+    Attributes:
+        kind: Its type.
+        arrow: Its Arrow type.
+        fill: Converts values.
+        width: The number of columns, with those of nested fields.
+        fields: The fields of a message: the segment in a path, a function that reads the field of
+            messages, and the column.
+    """
+
+    kind: FieldType
+    arrow: pa.DataType
+    fill: _Fill
+    width: int = 1
+    fields: Sequence[tuple[str, _FieldReader, _Column]] = ()
 
 
 # Unbound methods, because a field of the same name hides the method of its message.
@@ -71,21 +101,16 @@ _discard_unknown_fields = AnyMessage.DiscardUnknownFields
 _list_fields = AnyMessage.ListFields
 
 
-class Unreadable(Exception):
-    """Some messages have a value that does not fit its column.
-
-    Args:
-        place: Path of the field; empty if unknown.
-        at: Positions of these messages in the batch; never empty.
-    """
-
-    def __init__(self, place: str, at: Sequence[int]) -> None:
-        super().__init__(place)
-        self.place = place
-        self.at = at
+class _Unreadable(ValueError):
+    """A value does not fit its column. The text is the path of its field."""
 
 
-def is_whole(message: Message) -> bool:
+def _path(place: str, wrong: Exception) -> str:
+    """Return the path of an invalid value in a field."""
+    return f"{place}.{wrong}" if isinstance(wrong, _Unreadable) else place
+
+
+def _is_whole(message: Message) -> bool:
     """Return whether a message has all required fields, and no unknown ones, at any depth.
 
     Discards unknown fields. Does not look into an Any, or below 64 levels of messages.
@@ -97,57 +122,110 @@ def is_whole(message: Message) -> bool:
     return bool(_byte_size(message) == size)
 
 
-def arrow_type(kind: FieldType) -> pa.DataType:
-    """Return the Arrow type of a column."""
-    match kind:
-        case Struct():
-            return pa.struct([(name, arrow_type(each)) for name, each in kind.fields])
-        case ListOf():
-            return pa.list_(pa.field("element", arrow_type(kind.element)))
-        case MapOf():
-            return pa.map_(pa.string(), arrow_type(kind.value))
-        case Decimal():
-            return pa.decimal128(kind.precision, kind.scale)
-        case _:
-            return _ARROW[kind]
+class _Columns:
+    """Makes the columns of messages, each message once.
 
-
-def struct_column(message: Descriptor, shape: Struct, pool: DescriptorPool) -> Column:
-    """Return a function that converts messages of one type to a struct column.
-
-    The function raises `Unreadable` with all messages whose value in one field does not fit.
+    Args:
+        pool: The messages that an Any may contain.
     """
-    fields = []
-    for name, kind in shape.fields:
-        field = message.fields_by_name[name]
-        fields.append((_place(name, kind), _field_reader(field), _field(field, kind, pool)))
-    columns = list(arrow_type(shape))
 
-    def column(messages: Sequence[Message | None]) -> pa.Array:
-        made = []
-        for place, take, fill in fields:
-            try:
-                made.append(fill(take(messages)))
-            except Unreadable as wrong:
-                raise Unreadable(".".join(filter(None, (place, wrong.place))), wrong.at) from None
-        missing = pa.array([each is None for each in messages], pa.bool_())
-        return pa.StructArray.from_arrays(made, fields=columns, mask=missing)
+    def __init__(self, pool: DescriptorPool) -> None:
+        self._pool = pool
+        self._made: dict[str, _Column] = {}
+        self._within: list[str] = []
 
-    return column
+    def of(self, message: Descriptor) -> _Column:
+        """Return the column of a message.
+
+        Raises:
+            UnsupportedSchema: The message has no type in Delta.
+            RecursionError: Messages are nested too deep.
+        """
+        name = message.full_name
+        if name in self._within:
+            raise UnsupportedSchema(f"{name} contains itself")
+        if name not in self._made:
+            self._within.append(name)
+            self._made[name] = self._struct(message)
+            self._within.pop()
+        return self._made[name]
+
+    def _struct(self, message: Descriptor) -> _Column:
+        name, columns = message.full_name, list[_Column]()
+
+        def type_of(field: FieldDescriptor) -> FieldType:
+            columns.append(self._field(field))
+            return columns[-1].kind
+
+        kind = struct_type(name, ((each.name, each) for each in message.fields), type_of)
+        width = sum(column.width for column in columns)
+        if width > MAX_COLUMNS:
+            raise UnsupportedSchema(f"{name} has more than {MAX_COLUMNS:,} columns")
+        both = list(zip(message.fields, columns, strict=True))
+        arrow = pa.struct([(field.name, column.arrow) for field, column in both])
+        fields = [(each.name + _suffix(each), _reader_of(each), column) for each, column in both]
+
+        def fill(messages: Sequence[Message | None]) -> pa.Array:
+            made = []
+            for place, values, column in fields:
+                try:
+                    made.append(column.fill(values(messages)))
+                except _INVALID_VALUE as wrong:
+                    raise _Unreadable(_path(place, wrong)) from None
+            return _struct_array(messages, made, arrow)
+
+        return _Column(kind, arrow, fill, width, fields)
+
+    def _field(self, field: FieldDescriptor) -> _Column:
+        with path_prefix(_suffix(field)):
+            if _is_map(field):
+                return _map_column(self._value(field.message_type.fields_by_name["value"]))
+            value = self._value(field)
+            return _list_column(value) if field.is_repeated else value
+
+    def _value(self, field: FieldDescriptor) -> _Column:
+        """Return the column of single values of a field."""
+        message = field.message_type
+        if field.enum_type is not None:
+            names: dict[int, str] = {}
+            for each in field.enum_type.values:
+                # The first of several aliases, as in Protobuf's JSON.
+                names.setdefault(each.number, each.name)
+            return _leaf(_TEXT, lambda number: names.get(number, str(number)))
+        if message is None:
+            is_bytes = field.type == FieldDescriptor.TYPE_BYTES
+            return _leaf(_BINARY if is_bytes else _SCALARS[field.cpp_type])
+        if message.full_name == _TIMESTAMP:
+            return _leaf(_MOMENT, _microseconds)
+        file = message.file.name
+        if file == _WRAPPERS:
+            wrapped = self._value(message.fields_by_name["value"])
+            return _leaf((wrapped.kind, wrapped.arrow), attrgetter("value"))
+        # A struct column needs a field, so a message without fields becomes text.
+        if file in _JSON_TEXTS or not message.fields:
+            return _leaf(_TEXT, partial(_text, pool=self._pool))
+        if file in WELL_KNOWN:
+            raise UnsupportedSchema(f"{message.full_name} is not a supported type")
+        return self.of(message)
 
 
-def _place(name: str, kind: FieldType) -> str:
-    """Return a field's segment of a path, in the form of schema conflicts."""
-    match kind:
-        case ListOf():
-            return f"{name}[]"
-        case MapOf():
-            return f"{name}{{}}"
-        case _:
-            return name
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def _field_reader(field: FieldDescriptor) -> _FieldReader:
+def _suffix(field: FieldDescriptor) -> str:
+    """Return what follows a field's name in a path."""
+    return "{}" if _is_map(field) else "[]" if field.is_repeated else ""
+
+
+def _struct_array(
+    messages: Sequence[Message | None], fields: Sequence[pa.Array], kind: pa.StructType
+) -> pa.Array:
+    missing = pa.array([each is None for each in messages], pa.bool_())
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=missing)
+
+
+def _reader_of(field: FieldDescriptor) -> _FieldReader:
     """Return a function that reads a field of messages; a missing value is None."""
     name, get = field.name, attrgetter(field.name)
     if field.has_presence:
@@ -157,58 +235,34 @@ def _field_reader(field: FieldDescriptor) -> _FieldReader:
     return lambda messages: [None if each is None else get(each) for each in messages]
 
 
-def _field(field: FieldDescriptor, kind: FieldType, pool: DescriptorPool) -> Column:
-    match kind:
-        case MapOf():
-            return _map(field.message_type.fields_by_name["value"], kind, pool)
-        case ListOf():
-            return _list(_value(field, kind.element, pool), arrow_type(kind))
-        case _:
-            return _value(field, kind, pool)
+def _list_column(element: _Column) -> _Column:
+    arrow = pa.list_(pa.field("element", element.arrow))
 
-
-def _list(elements: Column, kind: pa.ListType) -> Column:
-    def column(lists: Sequence[Any]) -> pa.Array:
+    def fill(lists: Sequence[Any]) -> pa.Array:
         some = [each or () for each in lists]
-        values = _flat(elements, some)
-        return pa.ListArray.from_arrays(_offsets(some), values, type=kind)
+        values = element.fill(list(chain.from_iterable(some)))
+        return pa.ListArray.from_arrays(_offsets(some), values, type=arrow)
 
-    return column
-
-
-def _map(value: FieldDescriptor, kind: MapOf, pool: DescriptorPool) -> Column:
-    """Return a function that converts maps to a column, sorted by their keys as text."""
-    values, made = _value(value, kind.value, pool), arrow_type(kind)
-
-    def column(maps: Sequence[Any]) -> pa.Array:
-        some = [found or {} for found in maps]
-        # Keys are texts, numbers or booleans; a key of bytes is a text that is not UTF-8.
-        if wrong := [n for n, found in enumerate(some) if any(type(k) is bytes for k in found)]:
-            raise Unreadable("", wrong)
-        entries = [sorted((_key(name), each) for name, each in found.items()) for found in some]
-        keys = pa.array([name for each in entries for name, _ in each], pa.string())
-        filled = _flat(values, [[held for _, held in each] for each in entries])
-        return pa.MapArray.from_arrays(_offsets(some), keys, filled, type=made)
-
-    return column
+    return _Column(ListOf(element.kind), arrow, fill, element.width)
 
 
-def _flat(column: Column, some: Sequence[Collection[Any]]) -> pa.Array:
-    """Return the elements of all collections as one column.
+def _map_column(value: _Column) -> _Column:
+    """Return a column of maps, sorted by their keys as text."""
+    arrow = pa.map_(pa.string(), value.arrow)
 
-    Raises:
-        Unreadable: With the positions of the collections that contain wrong elements.
-    """
-    try:
-        return column(list(chain.from_iterable(some)))
-    except Unreadable as wrong:
-        ends = list(accumulate(map(len, some)))
-        at = sorted({bisect_right(ends, each) for each in wrong.at})
-        raise Unreadable(wrong.place, at) from None
+    def fill(maps: Sequence[Any]) -> pa.Array:
+        entries = [sorted((_key(key), each) for key, each in (m or {}).items()) for m in maps]
+        keys = pa.array([key for each in entries for key, _ in each], pa.string())
+        values = value.fill([held for each in entries for _, held in each])
+        return pa.MapArray.from_arrays(_offsets(entries), keys, values, type=arrow)
+
+    return _Column(MapOf(value.kind), arrow, fill, value.width)
 
 
 def _key(key: Any) -> str:
     """Return the key of a map as text."""
+    if isinstance(key, bytes):
+        raise ValueError("a key is not UTF-8")
     return key if isinstance(key, str) else json.dumps(key)
 
 
@@ -216,58 +270,18 @@ def _offsets(some: Sequence[Collection[Any]]) -> pa.Array:
     return pa.array(accumulate(map(len, some), initial=0), pa.int32())
 
 
-def _value(field: FieldDescriptor, kind: FieldType, pool: DescriptorPool) -> Column:
-    """Return a function that converts single values of a field, or of its elements."""
-    message, made = field.message_type, arrow_type(kind)
-    if isinstance(kind, Struct):
-        return struct_column(message, kind, pool)
-    if message is None:
-        if field.enum_type is None:
-            return _leaf(made)
-        names: dict[int, str] = {}
-        for each in field.enum_type.values:
-            # The first of several aliases, as in Protobuf's JSON.
-            names.setdefault(each.number, each.name)
-        return _leaf(made, lambda number: names.get(number, str(number)))
-    if message.full_name == TIMESTAMP:
-        return _leaf(made, _microseconds)
-    if message.full_name in WRAPPERS:
-        return _leaf(made, attrgetter("value"))
-    return _leaf(made, lambda each: _text(each, pool))
+def _leaf(
+    types: tuple[FieldType, pa.DataType], convert: Callable[[Any], Any] | None = None
+) -> _Column:
+    """Return a column of single values; `convert` makes a value that Arrow accepts."""
+    kind, arrow = types
 
-
-def _leaf(made: pa.DataType, convert: Callable[[Any], Any] | None = None) -> Column:
-    """Return a function that converts values to an Arrow column.
-
-    The function looks for wrong values only after a conversion has failed.
-
-    Args:
-        made: Type of the column.
-        convert: Converts a value for Arrow; None if Arrow accepts the values.
-    """
-
-    def filled(values: Sequence[Any]) -> pa.Array:
+    def fill(values: Sequence[Any]) -> pa.Array:
         if convert is not None:
             values = [None if each is None else convert(each) for each in values]
-        return pa.array(values, made)
+        return pa.array(values, arrow)
 
-    def is_valid(value: Any) -> bool:
-        try:
-            filled([value])
-        except _INVALID_VALUE:
-            return False
-        return True
-
-    def column(values: Sequence[Any]) -> pa.Array:
-        try:
-            return filled(values)
-        except _INVALID_VALUE:
-            wrong = [number for number, each in enumerate(values) if not is_valid(each)]
-            if not wrong:
-                raise
-            raise Unreadable("", wrong) from None
-
-    return column
+    return _Column(kind, arrow, fill)
 
 
 def _microseconds(moment: Any) -> int:
@@ -307,14 +321,18 @@ def _check_held(message: Message, pool: DescriptorPool) -> None:
     held: Any = message
     kind = pool.FindMessageTypeByName(held.type_url.rpartition("/")[2])
     inner = GetMessageClass(kind).FromString(held.value)
-    if not is_whole(inner):
+    if not _is_whole(inner):
         raise ValueError("the message lacks a required field, or has an unknown one")
     _check_fields(inner, pool)
 
 
 def _check_fields(message: Message, pool: DescriptorPool) -> None:
     for field, value in _list_fields(message):
-        for kind, values in _elements(field, value):
+        parts = [(field, value if field.is_repeated else [value])]
+        if _is_map(field):
+            key, held = field.message_type.fields
+            parts = [(key, value.keys()), (held, value.values())]
+        for kind, values in parts:
             for each in values:
                 if isinstance(each, bytes) and kind.type != FieldDescriptor.TYPE_BYTES:
                     raise ValueError("a text is not UTF-8")
@@ -323,27 +341,24 @@ def _check_fields(message: Message, pool: DescriptorPool) -> None:
                     _check_fields(each, pool)
 
 
-def _elements(
-    field: FieldDescriptor, value: Any
-) -> Iterator[tuple[FieldDescriptor, Iterable[Any]]]:
-    """Yield the values of a field with the field that describes them; a map has keys and values."""
-    entry = field.message_type
-    if entry is not None and entry.GetOptions().map_entry:
-        yield entry.fields_by_name["key"], value.keys()
-        yield entry.fields_by_name["value"], value.values()
-    else:
-        yield field, value if field.is_repeated else [value]
-
-
 # -- batches -------------------------------------------------------------------------------------
 
 _MAX_SHOWN_NUMBERS = 5
 """The most numbers of a message index in a detail: an invalid index may have very many."""
 
 
+def column_of(schema: str) -> Struct:
+    """Return the type of the column for the first message of a schema.
+
+    Raises:
+        UnsupportedSchema: The schema has no column.
+    """
+    return cast(Struct, _reader(schema).column.kind)
+
+
 def read_type(schema: str) -> pa.StructType:
     """Return the type of `read`'s result."""
-    value = arrow_type(column_of(schema))
+    value = _reader(schema).column.arrow
     return pa.struct([("value", value), ("reason", pa.string()), ("detail", pa.string())])
 
 
@@ -359,7 +374,8 @@ def read(payloads: pa.Array, schema: str) -> pa.StructArray:
         field or the index of another message than the first, null if unknown.
     """
     with _without_garbage_collection():
-        return _reader(schema).read(payloads.to_pylist())
+        found = _reader(schema).read(payloads.to_pylist())
+    return pa.StructArray.from_arrays(found, fields=list(read_type(schema)))
 
 
 @contextmanager
@@ -374,64 +390,87 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+class _Reader:
+    """Reads the first message of one schema.
+
+    Raises:
+        UnsupportedSchema: The schema has no column.
+    """
+
+    def __init__(self, schema: str) -> None:
+        message = first_message(schema)
+        name = message.full_name
+        if not message.fields:
+            raise UnsupportedSchema(f"{name} has no fields")
+        try:
+            self.column = _Columns(message.file.pool).of(message)
+        except RecursionError:
+            raise UnsupportedSchema(f"{name} nests messages too deep for a column") from None
+        self._parse = GetMessageClass(message).FromString
+
+    def read(self, payloads: Sequence[bytes | None]) -> list[pa.Array]:
+        """Return the values, the reasons and the details of payloads."""
+        details: dict[int, str] = {}
+        messages = [self._message(each, n, details) for n, each in enumerate(payloads)]
+        made = []
+        for place, values_of, column in self.column.fields:
+            values = values_of(messages)
+            try:
+                made.append(column.fill(values))
+            except _INVALID_VALUE:
+                for number, path in _faults(column.fill, values, place):
+                    details[number] = path
+                    messages[number] = None
+                made.append(column.fill(values_of(messages)))
+        malformed = QuarantineReason.MALFORMED.value
+        numbers = range(len(messages))
+        reasons = [malformed if each in details else None for each in numbers]
+        texts = [details.get(each) or None for each in numbers]
+        values = _struct_array(messages, made, self.column.arrow)
+        return [values, pa.array(reasons, pa.string()), pa.array(texts, pa.string())]
+
+    def _message(
+        self, payload: bytes | None, number: int, details: dict[int, str]
+    ) -> Message | None:
+        """Return the message of a payload; None without one. Adds a fault to `details`."""
+        if payload is None:
+            return None
+        try:
+            index, start = message_index(payload)
+            if index != FIRST:
+                details[number] = f"message {'.'.join(map(str, index[:_MAX_SHOWN_NUMBERS]))}"
+                return None
+            message = self._parse(payload[start:])
+        except (ValueError, DecodeError):
+            message = None
+        if message is None or not _is_whole(message):
+            details[number] = ""
+            return None
+        return cast(Message, message)
+
+
+def _faults(
+    fill: _Fill, values: Sequence[Any], place: str, first: int = 0
+) -> Iterator[tuple[int, str]]:
+    """Yield the position and the path of each invalid value, by halving the values.
+
+    Args:
+        fill: Converts the values.
+        values: Values of a field.
+        place: The field's segment in a path.
+        first: The position of the first value.
+    """
+    try:
+        fill(values)
+    except _INVALID_VALUE as wrong:
+        if len(values) == 1:
+            yield first, _path(place, wrong)
+            return
+        half = len(values) // 2
+        yield from _faults(fill, values[:half], place, first)
+        yield from _faults(fill, values[half:], place, first + half)
+
+
 @lru_cache(maxsize=64)
 def _reader(schema: str) -> _Reader:
     return _Reader(schema)
-
-
-class _Reader:
-    """Reads the first message of one schema."""
-
-    def __init__(self, schema: str) -> None:
-        pool = pool_of(schema)
-        message = pool.FindMessageTypeByName(first_message(schema))
-        self._parse = GetMessageClass(message).FromString
-        self._type = read_type(schema)
-        self._column = struct_column(message, column_of(schema), pool)
-
-    def read(self, payloads: Sequence[bytes | None]) -> pa.StructArray:
-        messages: list[Message | None] = []
-        details: dict[int, str] = {}
-        for number, payload in enumerate(payloads):
-            message = None
-            if payload is not None:
-                try:
-                    message = self._message(payload)
-                except _Malformed as wrong:
-                    details[number] = str(wrong)
-            messages.append(message)
-        values = self._values(messages, details)
-        numbers = range(len(messages))
-        reasons = [
-            QuarantineReason.MALFORMED.value if each in details else None for each in numbers
-        ]
-        texts = [details.get(each) or None for each in numbers]
-        return pa.StructArray.from_arrays(
-            [values, pa.array(reasons, pa.string()), pa.array(texts, pa.string())],
-            fields=list(self._type),
-        )
-
-    def _message(self, payload: bytes) -> Message:
-        try:
-            index, start = message_index(payload)
-            message = self._parse(payload[start:]) if index == FIRST else None
-        except (ValueError, DecodeError):
-            raise _Malformed from None
-        if message is None:
-            raise _Malformed(f"message {'.'.join(map(str, index[:_MAX_SHOWN_NUMBERS]))}")
-        if not is_whole(message):
-            raise _Malformed
-        return message
-
-    def _values(self, messages: list[Message | None], details: dict[int, str]) -> pa.Array:
-        """Return the column of the messages; replace messages that do not fit by null."""
-        while True:
-            try:
-                return self._column(messages)
-            except Unreadable as wrong:
-                for each in wrong.at:
-                    messages[each], details[each] = None, wrong.place
-
-
-class _Malformed(Exception):
-    """A payload is not the first message of its schema. The text is the detail, if any."""
