@@ -6,7 +6,7 @@ Source: the Avro 1.12 specification. A schema without a type in Delta raises `Un
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from tidemark.spec.fields import (
     UnsupportedSchema,
     path_prefix,
 )
+from tidemark.typed.formats.struct_type import struct_type
 
 _PRIMITIVES = {
     "boolean": "boolean",
@@ -72,72 +73,55 @@ def with_references(text: str, references: Iterable[str]) -> str:
     """
     others: dict[str, Any] = {}
     for each in references:
-        _collect(json.loads(each), "", others)
-    if not others:
-        return text
-    return json.dumps(_inlined(json.loads(text), "", others, set()))
+        _resolved(json.loads(each), "", {}, others)
+    return json.dumps(_resolved(json.loads(text), "", others, {})) if others else text
 
 
-def _collect(schema: Any, space: str, found: dict[str, Any]) -> None:
-    """Add the named types of a schema to `found`, by their full names."""
-    if isinstance(schema, list):
-        for each in schema:
-            _collect(each, space, found)
-    elif isinstance(schema, dict):
-        kind = schema.get("type")
-        if kind in _NAMED:
-            name = _full_name(schema, space)
-            space = name.rpartition(".")[0]
-            found[name] = {**schema, "name": name} | ({} if "." in name else {"namespace": ""})
-        for each in _inner(schema):
-            _collect(each, space, found)
+def _resolved(schema: Any, space: str, others: Mapping[str, Any], known: dict[str, Any]) -> Any:
+    """Return a schema with full names, where the first use of a foreign type is its definition.
 
-
-def _inner(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the schemas inside a schema."""
-    kind = schema.get("type")
-    if kind in _RECORDS:
-        return [each.get("type") for each in schema.get("fields", ())]
-    if kind in ("array", "map"):
-        return [schema.get("items" if kind == "array" else "values")]
-    return [] if isinstance(kind, str) else [kind]
-
-
-def _full_name(schema: Mapping[str, Any], space: str) -> str:
-    name = str(schema.get("name", ""))
-    namespace = str(schema.get("namespace", space))
-    return name if "." in name or not namespace else f"{namespace}.{name}"
-
-
-def _inlined(schema: Any, space: str, others: Mapping[str, Any], known: set[str]) -> Any:
-    """Return a schema in which the first use of each foreign type is its definition."""
+    Args:
+        schema: The schema.
+        space: The namespace around it.
+        others: The named types of other schemas, by their full names.
+        known: Receives the named types of this schema.
+    """
     if isinstance(schema, str):
-        full = schema if "." in schema or not space else f"{space}.{schema}"
-        name = full if full in others else schema
-        if schema in _PRIMITIVES or schema == "null" or name in known or name not in others:
+        if schema in _PRIMITIVES or schema == "null":
             return schema
-        return _inlined(others[name], name.rpartition(".")[0], others, known)
+        # As Java's parser does, which also looks for a name without a namespace.
+        for name in (_full_name(schema, space), schema):
+            if name in known:
+                return name
+            if name in others:
+                return _resolved(others[name], name.rpartition(".")[0], others, known)
+        return schema
     if isinstance(schema, list):
-        return [_inlined(each, space, others, known) for each in schema]
+        return [_resolved(each, space, others, known) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    kind = schema.get("type")
-    if kind in _NAMED:
-        name = _full_name(schema, space)
+    if schema.get("type") in _NAMED:
+        name = _full_name(str(schema.get("name", "")), str(schema.get("namespace", space)))
         space = name.rpartition(".")[0]
-        known.add(name)
-    if kind in _RECORDS:
-        fields = [
-            {**each, "type": _inlined(each.get("type"), space, others, known)}
-            for each in schema.get("fields", ())
-        ]
+        schema = {**schema, "name": name} | ({} if space else {"namespace": ""})
+        known[name] = schema
+    return _changed(schema, lambda each: _resolved(each, space, others, known))
+
+
+def _full_name(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Return a schema with each schema inside it changed."""
+    kind = schema.get("type")
+    if kind in _RECORDS and "fields" in schema:
+        fields = [{**each, "type": change(each.get("type"))} for each in schema["fields"]]
         return {**schema, "fields": fields}
-    if kind in ("array", "map"):
-        inner = "items" if kind == "array" else "values"
-        return {**schema, inner: _inlined(schema.get(inner), space, others, known)}
-    if kind == "enum" or kind == "fixed":
+    if kind in _NAMED:
         return schema
-    return {**schema, "type": _inlined(kind, space, others, known)}
+    place = {"array": "items", "map": "values"}.get(str(kind), "type")
+    return {**schema, place: change(schema.get(place))}
 
 
 def is_raw(text: str) -> bool:
@@ -160,7 +144,7 @@ def column_of(text: str) -> FieldType:
         UnsupportedSchema: The schema has no type in Delta.
     """
     try:
-        return _column(json.loads(text), "", {}, ())
+        return _column(_resolved(json.loads(text), "", {}, {}), {})
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as wrong:
         raise UnsupportedSchema("the schema is not valid Avro") from wrong
 
@@ -257,108 +241,91 @@ def _fits(precision: int, size: Any) -> bool:
     return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * size - 1)
 
 
-def _column(
-    schema: Any, space: str, known: dict[str, FieldType], above: tuple[str, ...]
-) -> FieldType:
+def _column(schema: Any, known: dict[str, FieldType | None]) -> FieldType:
+    """Return the type of the column for values of a schema.
+
+    Args:
+        schema: A resolved schema.
+        known: The types of named types by their names; None for a record around this schema.
+    """
     if isinstance(schema, list):
-        return _union(schema, space, known, above)
+        return _union(schema, known)
     if isinstance(schema, str):
-        return _by_name(schema, space, known, above)
+        return _by_name(schema, known)
     kind = schema["type"]
     if (logical := _logical(schema)) is not None:
         if kind == "fixed":
-            known[_full_name(schema, space)] = logical
+            known[schema["name"]] = logical
         return logical
     if kind == "array":
         with path_prefix("[]"):
-            return ListOf(_column(schema["items"], space, known, above))
+            return ListOf(_column(schema["items"], known))
     if kind == "map":
         with path_prefix("{}"):
-            return MapOf(_column(schema["values"], space, known, above))
-    if kind not in _NAMED:
-        return _column(kind, space, known, above)
-    name = _full_name(schema, space)
-    if kind in _RECORDS:
-        known[name] = _record(schema, name, known, above)
-    else:
-        known[name] = Symbols.of(schema["symbols"]) if kind == "enum" else "binary"
-    return known[name]
+            return MapOf(_column(schema["values"], known))
+    return _named(schema, known) if kind in _NAMED else _column(kind, known)
 
 
-def _by_name(
-    name: str, space: str, known: Mapping[str, FieldType], above: tuple[str, ...]
-) -> FieldType:
+def _named(schema: Mapping[str, Any], known: dict[str, FieldType | None]) -> FieldType:
+    name = schema["name"]
+    made: FieldType = "binary"
+    if schema["type"] in _RECORDS:
+        known[name] = None
+        fields = [(str(each["name"]), each["type"]) for each in _fields_with_bytes(schema)]
+        if not fields:
+            raise UnsupportedSchema(f"{name} has no fields")
+        made = struct_type(name, fields, lambda each: _column(each, known))
+    elif schema["type"] == "enum":
+        made = Symbols.of(schema["symbols"])
+    known[name] = made
+    return made
+
+
+def _by_name(name: str, known: Mapping[str, FieldType | None]) -> FieldType:
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
     if name == "null":
         raise UnsupportedSchema("a field has no type but null")
-    full = name if "." in name or not space else f"{space}.{name}"
-    for each in (full, name):
-        if each in above:
-            raise UnsupportedSchema(f"{each} contains itself")
-        if each in known:
-            return known[each]
-    raise UnsupportedSchema(f"the schema does not define {name}")
+    if name not in known:
+        raise UnsupportedSchema(f"the schema does not define {name}")
+    if (made := known[name]) is None:
+        raise UnsupportedSchema(f"{name} contains itself")
+    return made
 
 
-def _record(
-    schema: Mapping[str, Any], name: str, known: dict[str, FieldType], above: tuple[str, ...]
-) -> Struct:
-    space, inner = name.rpartition(".")[0], (*above, name)
-    fields = []
-    for each in _fields_with_bytes(schema):
-        field = str(each["name"])
-        with path_prefix(field):
-            fields.append((field, _column(each["type"], space, known, inner)))
-    if not fields:
-        raise UnsupportedSchema(f"{name} has no fields")
-    folded = [each.lower() for each, _ in fields]
-    if twice := sorted({each for each in folded if folded.count(each) > 1}):
-        raise UnsupportedSchema(f"{name} has fields whose names differ only in case: {twice[0]}")
-    return Struct(tuple(fields))
-
-
-def _union(
-    members: list[Any], space: str, known: dict[str, FieldType], above: tuple[str, ...]
-) -> FieldType:
-    kinds = [
-        (_type_name(each), _column(each, space, known, above))
-        for each in members
-        if _type_name(each) != "null"
-    ]
+def _union(members: list[Any], known: dict[str, FieldType | None]) -> FieldType:
+    some = [each for each in members if _type_name(each) != "null"]
+    kinds = [(_type_name(each), _column(each, known)) for each in some]
     if not kinds:
         raise UnsupportedSchema("a field has no type but null")
     if len(kinds) == 1:
         return kinds[0][1]
     # Spark reads both types into one column.
     if wide := _WIDE.get(frozenset(name for name, _ in kinds)):
-        if any(_logical_name(each) for each in members):
-            both = _several(members, space)
+        if any(_logical_name(each) for each in some):
             raise UnsupportedSchema(
-                f"a union of {both} makes one column, which does not show the type"
+                f"a union of {_several(some)} makes one column, which does not show the type"
             )
         return wide
     folded = [name.lower() for name, _ in kinds]
-    if twice := [each for each in members if folded.count(_type_name(each).lower()) > 1]:
+    if twice := [each for each in some if folded.count(_type_name(each).lower()) > 1]:
         raise UnsupportedSchema(
-            f"a union of {_several(twice, space)} makes fields of one name, "
+            f"a union of {_several(twice)} makes fields of one name, "
             f"{UNION_MEMBER}{_type_name(twice[0])}, or of names that differ in case alone"
         )
     return Struct(tuple((f"{UNION_MEMBER}{name}", kind) for name, kind in kinds))
 
 
-def _several(members: Iterable[Any], space: str) -> str:
-    """Return the members of a union as text: full names with logical types, without null."""
-    names = [_described(each, space) for each in members if _type_name(each) != "null"]
-    return " and ".join(names)
+def _several(members: Iterable[Any]) -> str:
+    """Return the members of a union as text: full names, and types with their logical types."""
+    return " and ".join(map(_described, members))
 
 
-def _described(schema: Any, space: str) -> str:
+def _described(schema: Any) -> str:
     if isinstance(schema, str):
-        is_full = schema in _PRIMITIVES or "." in schema or not space
-        return schema if is_full else f"{space}.{schema}"
+        return schema
     if schema.get("type") in _NAMED:
-        return _full_name(schema, space)
+        return str(schema["name"])
     logical = _logical_name(schema)
     return f"{_type_name(schema)} ({logical})" if logical else _type_name(schema)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
@@ -20,6 +19,7 @@ from tidemark.spec.fields import (
     UnsupportedSchema,
     path_prefix,
 )
+from tidemark.typed.formats.struct_type import struct_type
 
 _SIMPLE_TYPES = {"boolean": "boolean", "integer": "long", "number": "double"}
 _FORMATS = {"date": "date", "date-time": "timestamp"}
@@ -126,7 +126,8 @@ def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> Fi
     properties = _properties(parts)
     kinds = {kind for part in parts if (kind := _kind(part))}
     if properties and kinds <= {"object"}:
-        return _struct(properties, document, above)
+        fields = properties.items()
+        return struct_type("the schema", fields, lambda each: _type(each, document, above))
     if len(kinds) != 1:
         return _TEXT
     (kind,) = kinds
@@ -148,21 +149,6 @@ def _properties(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
             if re.fullmatch(FIELD_NAME, name):
                 properties.setdefault(name, []).append(each)
     return properties
-
-
-def _struct(
-    properties: dict[str, list[Any]], document: _Document, above: tuple[str, ...]
-) -> Struct:
-    folded = Counter(name.lower() for name in properties)
-    if twice := sorted(name for name, times in folded.items() if times > 1):
-        raise UnsupportedSchema(
-            f"the schema has fields whose names differ only in case: {twice[0]}"
-        )
-    fields = []
-    for name, schemas in properties.items():
-        with path_prefix(name):
-            fields.append((name, _type(schemas, document, above)))
-    return Struct(tuple(fields))
 
 
 def _parts(
