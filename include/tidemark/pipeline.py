@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
     from tidemark.typed.profile_service import Profiler
     from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
-    from tidemark.typed.schemas import SchemaRegistry, SchemaStore
+    from tidemark.typed.schema_table import DeltaSchemaStore
+    from tidemark.typed.schemas import SchemaRegistry
     from tidemark.upsert.service import Upserts
 
 _Part = TypeVar("_Part")
@@ -748,7 +749,7 @@ class Pipeline:
         extra = self.environment.connections.extra(connection, "url")
         return self._armed("registry", ConfluentRegistry(connection, extra))
 
-    def _schema_store(self) -> SchemaStore:
+    def _schema_store(self) -> DeltaSchemaStore:
         from tidemark.typed.schema_table import DeltaSchemaStore
 
         table, registry = self.environment.layout.schema_table, self.live.decoding().registry

@@ -82,7 +82,7 @@ def test_a_replay_decodes_only_quarantined_records_again(lake: TypedLake) -> Non
     lake.ingest.execute(plan.sequence)
     lake.check()
     assert lake.quarantined() == [(0, 3)]
-    told = [(each.offset, each.plan_sequence, each.closed_by) for each in
+    told = [(each.offset, each.plan, each.closed_by) for each in
             lake.quarantine.records(closed=True)]  # fmt: skip
     assert told == [(1, 1, 2), (3, 1, 2), (3, 2, None)]
     assert lake.run() == []

@@ -14,6 +14,7 @@ from tests.support.registered_lake import MemoryRegistry, RegisteredLake
 from tests.support.registry import framed
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.typed.errors import (
+    RegistryFailure,
     RegistryRefused,
     RegistryUnavailable,
     SchemaConflict,
@@ -90,7 +91,7 @@ class _Together(MemoryRegistry):
 class _Failing(MemoryRegistry):
     """Fails for some ids, for the lowest of them last."""
 
-    failures: dict[int, type[RegistryUnavailable | RegistryRefused]] = field(default_factory=dict)
+    failures: dict[int, type[RegistryFailure]] = field(default_factory=dict)
     lowest_may_fail: Event = field(default_factory=Event)
     asked: list[int] = field(default_factory=list)
 
@@ -123,7 +124,7 @@ def test_eight_ids_are_requested_at_the_same_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failure", [RegistryUnavailable, RegistryRefused])
 def test_the_failure_of_the_lowest_id_is_raised(
-    tmp_path: Path, failure: type[RegistryUnavailable | RegistryRefused]
+    tmp_path: Path, failure: type[RegistryFailure]
 ) -> None:
     """Also if a request for a higher id fails earlier.
 

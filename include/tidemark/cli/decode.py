@@ -273,6 +273,6 @@ def _row(each: QuarantinedRecord) -> tuple[object, ...]:
         each.detail,
         each.schema_id,
         each.value_bytes,
-        each.plan_sequence,
+        each.plan,
         each.closed_by,
     )

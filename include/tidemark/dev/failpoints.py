@@ -35,8 +35,10 @@ from tidemark.quality.gx.docs import DataDocs
 from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import QualityChecker
 from tidemark.repair.exports import GroupOffsets
-from tidemark.typed.schemas import FramedLog, SchemaRegistry, SchemaStore, TypedTable
-from tidemark.upsert.service import Merger, TypedLog, UpsertTable
+from tidemark.typed.schema_table import DeltaSchemaStore
+from tidemark.typed.schemas import FramedLog, SchemaRegistry, TypedTable
+from tidemark.upsert.service import Merger, TypedLog
+from tidemark.upsert.table import DeltaUpsertTable
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +57,11 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "sink": (Sink,),
     "results": (DeltaCheckResults,),
     "registry": (SchemaRegistry,),
-    "schemas": (SchemaStore,),
+    "schemas": (DeltaSchemaStore,),
     "table": (BronzeTable, TypedTable),
     "typed": (TypedLog,),
     "maintenance": (MaintainedTable,),
-    "upsert_table": (UpsertTable,),
+    "upsert_table": (DeltaUpsertTable,),
     "publication": (DeltaPublicationTable,),
 }
 """The ports of each adapter, by the adapter's name in the names of steps."""

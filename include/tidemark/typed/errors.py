@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError, TransientError
+from tidemark.core.errors import TerminalError, TidemarkError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -151,12 +151,17 @@ class SchemaConflict(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RegistryUnavailable(TransientError):
-    """The schema registry did not answer, or failed."""
+class RegistryFailure(TidemarkError):
+    """The schema registry did not return a schema, or report its id as unknown."""
 
     connection: str
     schema_id: int
     reason: str
+
+
+@dataclass(kw_only=True, eq=False)
+class RegistryUnavailable(RegistryFailure, TransientError):
+    """The schema registry did not answer, or failed."""
 
     problem = (
         "The schema registry of connection {connection!r} did not return schema {schema_id}: "
@@ -169,12 +174,8 @@ class RegistryUnavailable(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RegistryRefused(TerminalError):
-    """The schema registry rejected the request."""
-
-    connection: str
-    schema_id: int
-    reason: str
+class RegistryRefused(RegistryFailure, TerminalError):
+    """The schema registry rejected the request, or is not a schema registry."""
 
     problem = (
         "The schema registry of connection {connection!r} rejected the request for schema "

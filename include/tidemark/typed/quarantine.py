@@ -296,8 +296,9 @@ class DeltaQuarantine:
         found = query_rows(
             table,
             f"""
-            SELECT topic_id, partition, "offset", plan_sequence, reason, part, detail, {schema_id},
-                   length(encode(value, 'hex')) / 2 AS value_bytes, closed_by, closed_at
+            SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail,
+                   {schema_id}, length(encode(value, 'hex')) / 2 AS value_bytes, closed_by,
+                   closed_at
             FROM t WHERE {"true" if closed else self._open_condition()}
             ORDER BY topic_id, partition, "offset", plan_sequence
             """,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tidemark.core.plain import record_of
 from tidemark.spec.decode import Part, QuarantineReason
 
 
@@ -17,7 +18,7 @@ class QuarantinedRecord:
         topic_id: Incarnation of the topic.
         partition: Partition number.
         offset: Offset.
-        plan_sequence: Number of the typed plan that quarantined the record.
+        plan: Number of the typed plan that quarantined the record.
         reason: Why the record is in quarantine.
         part: The part that could not be decoded; None for a broken rule.
         detail: The first wrong field, or the broken rule; None if unknown.
@@ -30,7 +31,7 @@ class QuarantinedRecord:
     topic_id: str
     partition: int
     offset: int
-    plan_sequence: int
+    plan: int
     reason: QuarantineReason
     part: Part | None
     detail: str | None
@@ -40,17 +41,5 @@ class QuarantinedRecord:
     closed_at: datetime | None
 
     def as_record(self) -> dict[str, Any]:
-        """Return the record as plain values, for `--json`, without its content."""
-        return {
-            "topic_id": self.topic_id,
-            "partition": self.partition,
-            "offset": self.offset,
-            "plan": self.plan_sequence,
-            "reason": str(self.reason),
-            "part": str(self.part) if self.part else None,
-            "detail": self.detail,
-            "schema_id": self.schema_id,
-            "value_bytes": self.value_bytes,
-            "closed_by": self.closed_by,
-            "closed_at": self.closed_at.isoformat() if self.closed_at else None,
-        }
+        """Return the record as plain values, for `--json`."""
+        return record_of(self)

@@ -65,12 +65,7 @@ class ConfluentRegistry:
             ) from None
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """Return a schema with the schemas that it refers to; None if the id is unknown.
-
-        Raises:
-            RegistryUnavailable: The registry did not answer, or failed.
-            RegistryRefused: The registry rejected the request, or is not a schema registry.
-        """
+        """As `SchemaRegistry.schema`."""
         if schema_id >= _ID_END:
             return None
         try:

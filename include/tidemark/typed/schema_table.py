@@ -61,8 +61,7 @@ class DeltaSchemaStore:
         """Store schemas that the table lacks.
 
         Raises:
-            StorageFailure, EngineFailed: The schemas may be stored. Repeating
-                the call is safe.
+            StorageFailure, EngineFailed: The schemas may be stored. Repeating the call is safe.
         """
         rows = [
             {

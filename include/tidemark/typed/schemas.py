@@ -8,10 +8,10 @@ to wrong values.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidemark.core.offsets import SpanSet
 from tidemark.ingest.protocols import DataLog, DataTable
@@ -25,12 +25,15 @@ from tidemark.spec.fields import (
     widened_type,
 )
 from tidemark.typed.errors import (
-    RegistryRefused,
+    RegistryFailure,
     RegistryUnavailable,
     SchemaConflict,
     SchemaReplaced,
 )
 from tidemark.typed.formats import avro, json_schema
+
+if TYPE_CHECKING:
+    from tidemark.typed.schema_table import DeltaSchemaStore
 
 
 class FramedLog(DataLog, Protocol):
@@ -80,23 +83,7 @@ class SchemaRegistry(Protocol):
         """Return a schema with the schemas that it refers to; None if the id is unknown.
 
         Raises:
-            RegistryUnavailable, RegistryRefused: The registry returned no answer, or an error.
-        """
-        ...
-
-
-class SchemaStore(Protocol):
-    """Stores the schemas that a registry returned."""
-
-    def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
-        """Return the stored schemas among some ids, by id."""
-        ...
-
-    def keep(self, schemas: Sequence[RegisteredSchema]) -> None:
-        """Store schemas that the store lacks.
-
-        Raises:
-            EngineFailed: The schemas may be stored. Repeating the call is safe.
+            RegistryFailure: The registry returned no answer, or an error.
         """
         ...
 
@@ -156,7 +143,7 @@ class SchemaResolver:
     decode: DecodeSpec
     pipeline: str
     open_registry: Callable[[], SchemaRegistry]
-    store: SchemaStore
+    store: DeltaSchemaStore
     bronze: FramedLog
     table: TypedTable
     unknown_ids: set[int] = field(default_factory=set)
@@ -165,8 +152,8 @@ class SchemaResolver:
         """Return the schemas of records at some offsets of one incarnation; store new schemas.
 
         Raises:
-            RegistryUnavailable: The registry is unavailable, and not all schemas are stored.
-            RegistryRefused: The registry rejected a request.
+            RegistryFailure: The registry rejected a request; or it is unavailable, and not all
+                schemas are stored.
             SchemaReplaced: The registry returned another schema than the stored one.
         """
         if not self.decode.framed_parts:
@@ -262,20 +249,20 @@ class SchemaResolver:
         Several requests run at the same time, and none starts after a failure.
 
         Raises:
-            RegistryUnavailable, RegistryRefused: The failure of the lowest id; the answers of other
-                requests have been added.
+            RegistryFailure: The failure of the lowest id; the answers of other requests have been
+                added.
         """
         if not ids:
             return
         registry = self.open_registry()
         answers: dict[int, RegisteredSchema | None] = {}
-        failures: dict[int, RegistryUnavailable | RegistryRefused] = {}
+        failures: dict[int, RegistryFailure] = {}
 
         def request(schema_id: int) -> None:
             if not failures:
                 try:
                     answers[schema_id] = registry.schema(schema_id)
-                except (RegistryUnavailable, RegistryRefused) as failure:
+                except RegistryFailure as failure:
                     failures[schema_id] = failure
 
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:

@@ -44,7 +44,7 @@ from tidemark.typed.formats.spark_payloads import (
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-    from tidemark.typed.schemas import SchemaStore
+    from tidemark.typed.schema_table import DeltaSchemaStore
 
 _BESIDE = (
     *("headers", "topic", "partition", "offset"),
@@ -79,7 +79,7 @@ class SparkDecoder:
         typed: str,
         quarantine: str,
         spec: DecodeSpec,
-        schemas: SchemaStore,
+        schemas: DeltaSchemaStore,
         forms_at_once: int = FORMS_AT_ONCE,
         write_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
@@ -18,7 +18,6 @@ from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.upsert import (
-    LastMerge,
     MergePlan,
     TableChanges,
     UpsertSpec,
@@ -26,6 +25,9 @@ from tidemark.spec.upsert import (
     row_definition,
 )
 from tidemark.typed.decoder import topic_ids_of
+
+if TYPE_CHECKING:
+    from tidemark.upsert.table import DeltaUpsertTable
 
 
 class TypedLog(DataLog, Protocol):
@@ -41,44 +43,6 @@ class TypedLog(DataLog, Protocol):
 
     def changes_since(self, version: int) -> TableChanges | None:
         """Return the changes of rows after a version; None if the log does not show them."""
-        ...
-
-
-class UpsertTable(Protocol):
-    """An upsert table: one row for each key."""
-
-    def last_merge(self, pipeline: str) -> LastMerge | None:
-        """Return the last merge; None if the table is missing or needs a rebuild.
-
-        Raises:
-            ForeignTable: The table belongs to another pipeline or program.
-        """
-        ...
-
-    def version(self) -> int:
-        """Return the newest version of the table; -1 if it is missing."""
-        ...
-
-    def fits(self, columns: Mapping[Part, FieldType]) -> bool:
-        """Return whether the table has these columns, or can have them by adding nested fields.
-
-        A table that does not fit needs a rebuild.
-
-        Args:
-            columns: The types of keys and values in the typed table.
-
-        Raises:
-            ColumnsDiffer: No upsert table can be made of these columns.
-        """
-        ...
-
-    def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """Create a missing table; add new fields to a table that fits.
-
-        Raises:
-            ForeignTable, TableAltered: As in `DataTable.prepare`.
-            EngineFailed: The change may have been committed. Repeating the call is safe.
-        """
         ...
 
 
@@ -113,7 +77,7 @@ class Upserts:
     upsert: UpsertSpec
     control: ControlReader
     typed: TypedLog
-    table: UpsertTable
+    table: DeltaUpsertTable
 
     def next(self) -> MergePlan | None:
         """Return the next merge; None if the table is up to date. Writes nothing, needs no JVM.

@@ -37,10 +37,13 @@ class DeltaUpsertTable:
         self._envelope = envelope
 
     def last_merge(self, pipeline: str) -> LastMerge | None:
-        """As `UpsertTable.last_merge`, from the metadata of the table's commits.
+        """Return the last merge; None if the table is missing or needs a rebuild.
 
         Each merge stores the merge that it follows. If that is not the commit before it, two
         merges started from the same version, and the rows are unreliable.
+
+        Raises:
+            ForeignTable: The table belongs to another pipeline or program.
         """
         table = open_if_exists(self._uri)
         if table is None:
@@ -63,7 +66,16 @@ class DeltaUpsertTable:
         )
 
     def fits(self, columns: Mapping[Part, FieldType]) -> bool:
-        """As `UpsertTable.fits`."""
+        """Return whether the table has these columns, or can have them by adding nested fields.
+
+        A table that does not fit needs a rebuild.
+
+        Args:
+            columns: The types of keys and values in the typed table.
+
+        Raises:
+            ColumnsDiffer: No upsert table can be made of these columns.
+        """
         table = open_if_exists(self._uri)
         if table is None:
             return False
@@ -75,7 +87,12 @@ class DeltaUpsertTable:
         )
 
     def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """As `UpsertTable.prepare`."""
+        """Create a missing table; add new fields to a table that fits.
+
+        Raises:
+            ForeignTable, TableAltered: As in `DataTable.prepare`.
+            EngineFailed: The change may have been committed. Repeating the call is safe.
+        """
         schema = self._schema(columns)
         if open_if_exists(self._uri) is None or self.fits(columns):
             DeltaDataTable(self._uri, schema, grows=True).prepare(
@@ -83,7 +100,7 @@ class DeltaUpsertTable:
             )
 
     def version(self) -> int:
-        """As `UpsertTable.version`."""
+        """Return the newest version of the table; -1 if it is missing."""
         table = open_if_exists(self._uri)
         return -1 if table is None else int(table.version())
 
