@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.spec.fields import parse_type
 from tidemark.typed.draft import MAX_FIELDS, DecodeDraft, draft
+from tidemark.typed.profile import Profile
 
 
 def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
@@ -28,9 +29,14 @@ def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
     )
 
 
+def drafted(records: list[LogRecord]) -> DecodeDraft:
+    """The draft for some records."""
+    return draft(Profile.of(records))
+
+
 def of(*values: Any) -> DecodeDraft:
     """Of records with these values, in JSON."""
-    return draft(record(json.dumps(value).encode()) for value in values)
+    return drafted([record(json.dumps(value).encode()) for value in values])
 
 
 @pytest.mark.parametrize(
@@ -95,22 +101,22 @@ def test_nearly_all_values_decide_the_format(
     values: list[bytes | None], key: bytes | None, formats: tuple[str, str]
 ) -> None:
     """A few broken values go to the quarantine; other bytes stay binary."""
-    found = draft(record(value, key) for value in values).as_section()
+    found = drafted([record(value, key) for value in values]).as_section()
     assert (found["key"]["format"], found["value"]["format"]) == formats
 
 
 def test_values_with_schema_ids_are_reported() -> None:
     """Their bytes could also be text."""
     frames = [record(b"\0\0\0\0\x03text")] * 99
-    assert draft([*frames, record(b"other")]).is_framed
-    assert not draft([*frames, record(b"other"), record(b"\0")]).is_framed
-    assert not draft([record(None)]).is_framed
+    assert drafted([*frames, record(b"other")]).is_framed
+    assert not drafted([*frames, record(b"other"), record(b"\0")]).is_framed
+    assert not drafted([record(None)]).is_framed
 
 
 def test_a_deeply_nested_value_does_not_stop_the_draft() -> None:
     """One such record may be among thousands."""
     deep = b'{"a":' * 600 + b"1" + b"}" * 600
-    found = draft([record(deep), record(b'{"b": 1}')])
+    found = drafted([record(deep), record(b'{"b": 1}')])
     assert found.schema is not None
     assert dict(found.schema.fields)["b"] == "long"
 

@@ -1,4 +1,4 @@
-"""A draft of a spec's section `decode`, from a sample of landed records.
+"""A draft of a spec's section `decode`, from a profile of landed records.
 
 A person edits the draft and stores it in the spec. A schema inferred in each run would change under
 its readers.
@@ -6,14 +6,14 @@ its readers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.core.record import LogRecord
-from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format
+from tidemark.spec.decode import Format
 from tidemark.spec.fields import FieldType, ListOf, Struct, parse_type, plain_type
-from tidemark.typed.json_types import UNKNOWN, common_type, json_object, type_of
+from tidemark.typed.json_types import UNKNOWN
+from tidemark.typed.profile import Profile
 
 MAX_FIELDS = 200
 """Most fields of a nested object. A larger object is treated as a map, and becomes JSON text."""
@@ -49,50 +49,26 @@ class DecodeDraft:
         return {"key": {"format": str(self.key)}, "value": value}
 
 
-def draft(records: Iterable[LogRecord]) -> DecodeDraft:
-    """Return a draft for a sample of records, read once.
+def draft(profile: Profile) -> DecodeDraft:
+    """Return a draft for sampled records.
 
     The value format is JSON if nearly all values are JSON objects, string if all are text, and
     binary otherwise.
     """
-    count, objects, values, texts, framed = 0, 0, 0, 0, 0
-    key_is_text = True
-    sampled: FieldType = UNKNOWN
-    for record in records:
-        count += 1
-        key_is_text = key_is_text and _is_text(record.key)
-        if record.value is None:
-            continue
-        values += 1
-        texts += _is_text(record.value)
-        framed += record.value.startswith(FRAME_MAGIC) and len(record.value) >= FRAME_BYTES
-        content = json_object(record.value)
-        if content is not None:
-            objects += 1
-            sampled = common_type(sampled, type_of(content))
     left_out: list[tuple[str, str]] = []
-    schema = _without_unknown(sampled, "", left_out) if objects >= _NEARLY_ALL * values else None
-    if isinstance(schema, Struct):
-        kind = Format.JSON
-    else:
-        schema = None
-        kind = Format.STRING if values and texts == values else Format.BINARY
+    fields = Struct(tuple((each.name, each.type) for each in profile.fields.values()))
+    is_json = profile.objects >= _NEARLY_ALL * profile.values
+    schema = _struct_without_unknown(fields, "", left_out) if is_json else None
+    is_text = 0 < profile.values == profile.text_values
+    kind = Format.JSON if schema else Format.STRING if is_text else Format.BINARY
     return DecodeDraft(
-        records=count,
-        key=Format.STRING if key_is_text else Format.BINARY,
+        records=profile.records,
+        key=Format.BINARY if profile.binary_keys else Format.STRING,
         value=kind,
-        schema=schema,
+        schema=schema if isinstance(schema, Struct) else None,
         left_out=left_out,
-        is_framed=0 < _NEARLY_ALL * values <= framed,
+        is_framed=0 < _NEARLY_ALL * profile.values <= profile.framed_values,
     )
-
-
-def _is_text(data: bytes | None) -> bool:
-    try:
-        # A text does not begin with a zero byte; a payload with a schema id does.
-        return data is None or "\0" not in data.decode("utf-8")[:1]
-    except UnicodeDecodeError:
-        return False
 
 
 def _without_unknown(

@@ -1,6 +1,6 @@
 """A profile of sampled records: counts of keys, tombstones and JSON values, and their fields.
 
-A person uses it to write the rules that all records must follow.
+Drafts of `decode` sections and of quality suites are made of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tidemark.core.record import LogRecord
+from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC
 from tidemark.spec.fields import FieldType, ListOf, Struct
 from tidemark.typed.json_types import UNKNOWN, common_type, json_object, type_of
 
@@ -76,7 +77,7 @@ class FieldProfile:
             return
         self.present += 1
         self.with_key += has_key
-        self.type = common_type(self.type, type_of(value))
+        self.type = common_type(self.type, type_of(value, depth=1))
         self.texts += isinstance(value, str)
         if isinstance(value, dict | list):
             return
@@ -99,6 +100,9 @@ class Profile:
         with_key: Number of records with a key.
         tombstones: Number of records without a value.
         objects: Number of records whose value is a JSON object.
+        text_values: Number of records whose value is text.
+        framed_values: Number of records whose value begins like a payload with a schema id.
+        binary_keys: Number of records whose key is not text.
         fields: Profiles of the objects' fields by name, in the order of their first occurrence.
     """
 
@@ -107,6 +111,9 @@ class Profile:
     with_key: int = 0
     tombstones: int = 0
     objects: int = 0
+    text_values: int = 0
+    framed_values: int = 0
+    binary_keys: int = 0
     fields: dict[str, FieldProfile] = field(default_factory=dict)
 
     @classmethod
@@ -128,10 +135,14 @@ class Profile:
         key = _decoded(record.key)
         if record.key is not None:
             self.with_key += 1
+            self.binary_keys += not _is_text(record.key)
             self.keys.add(key)
         if record.value is None:
             self.tombstones += 1
             return
+        self.text_values += _is_text(record.value)
+        is_long_enough = len(record.value) >= FRAME_BYTES
+        self.framed_values += is_long_enough and record.value.startswith(FRAME_MAGIC)
         content = json_object(record.value)
         if content is None:
             return
@@ -160,6 +171,11 @@ def _decoded(data: bytes | None) -> str | None:
         return None if data is None else data.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def _is_text(data: bytes) -> bool:
+    """Return whether bytes are text, which does not begin with a zero byte."""
+    return not data.startswith(b"\0") and _decoded(data) is not None
 
 
 def _text_of(value: _Scalar) -> str:

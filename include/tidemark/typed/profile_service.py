@@ -11,8 +11,7 @@ from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.ingest.recorder import checked_ledger
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed import draft as decode_draft
-from tidemark.typed.draft import DecodeDraft
+from tidemark.typed.draft import DecodeDraft, draft
 from tidemark.typed.profile import Profile
 
 DEFAULT_SAMPLE = 20_000
@@ -48,10 +47,7 @@ class Profiler:
 
         Args and errors are those of `profile`.
         """
-        found = decode_draft.draft(self._newest(records))
-        if not found.records:
-            raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
-        return found
+        return draft(self.profile(records))
 
     def _newest(self, records: int) -> Iterator[LogRecord]:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
