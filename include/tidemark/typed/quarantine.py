@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
@@ -27,7 +27,6 @@ from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.replacement import (
-    Store,
     replace_rows,
     spans_in_files,
     spooled_reader,
@@ -132,15 +131,11 @@ class DeltaQuarantine:
         Raises:
             EngineFailed: Some content may be erased. Repeating the call is safe.
         """
-        table = open_if_exists(self._uri)
-        if table is None:
-            return
         # A separate query: delta-rs accepts no lists, such as headers, in the updated condition.
-        kept = query_rows(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
+        kept = self._query(f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
         named = {row["closed_by"] for row in kept} - {None}
-        closers = sorted(named.intersection(self._held_plans())) if named else []
-        if closers:
-            _update(table, closers, dict.fromkeys(_PAYLOAD, "NULL"))
+        if closers := named and named.intersection(self._held_plans()):
+            self._update(closers, dict.fromkeys(_PAYLOAD, "NULL"))
 
     def check_not_restored(self, pipeline: str) -> None:
         """Check that no RESTORE removed the changes of landed plans.
@@ -181,31 +176,32 @@ class DeltaQuarantine:
         Raises:
             EngineFailed: Some records may be removed. Repeating the call is safe.
         """
+        kept = {row["plan"] for row in self._query("SELECT DISTINCT plan_sequence AS plan FROM t")}
+        gone = kept.intersection(self._ever_landed()).difference(self._held_plans())
+        if gone:
+            DeltaTable(self._uri).delete(f"plan_sequence IN ({_listed(gone)})")
+
+    def _query(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of an SQL query; none if the table is missing."""
         table = open_if_exists(self._uri)
-        if table is None:
-            return
-        kept = {
-            row["plan"] for row in query_rows(table, "SELECT DISTINCT plan_sequence AS plan FROM t")
-        }
-        gone = sorted(kept.intersection(self._ever_landed()).difference(self._held_plans()))
-        if not gone:
-            return
-        table.delete(f"plan_sequence IN ({', '.join(map(str, gone))})")
+        return [] if table is None or not table.file_uris() else query_rows(table, sql)
+
+    def _update(self, closed_by: Collection[int], updates: Mapping[str, str]) -> None:
+        """Update the records that some plans closed."""
+        if (table := open_if_exists(self._uri)) is not None:
+            table.update(predicate=f"closed_by IN ({_listed(closed_by)})", updates=dict(updates))
 
     def _held_plans(self) -> list[int]:
         """Return the plans in this table whose rows the typed table has."""
-        table = open_if_exists(self._uri)
-        if table is None or not table.file_uris():
-            return []
-        named = query_rows(
-            table, "SELECT plan_sequence AS plan FROM t UNION SELECT closed_by AS plan FROM t"
+        named = self._query(
+            "SELECT plan_sequence AS plan FROM t UNION SELECT closed_by AS plan FROM t"
         )
-        plans = {row["plan"] for row in named if row["plan"] is not None}
+        plans = {row["plan"] for row in named} - {None}
         return sorted(self._typed.still_landed_plans(plans, self._ever_landed))
 
     def _open_condition(self) -> str:
         """Return the SQL condition of records of landed plans that no landed plan closed."""
-        held = ", ".join(map(str, self._held_plans())) or "-1"
+        held = _listed(self._held_plans())
         closed_for_now = [
             f"closed_by NOT IN ({held})",
             f"NOT ({_ERASED})",  # fence: erased-records-are-decoded-again
@@ -218,10 +214,21 @@ class DeltaQuarantine:
         )
         return f"plan_sequence IN ({held}) AND ({is_open})"
 
-    def committed_spans(self, sequence: int) -> Mapping[int, SpanSet]:
-        """Return the offsets of a plan's records by partition, also if the plan has not landed."""
-        table = open_if_exists(self._uri)
-        return {} if table is None else row_queries.plan_spans(table, sequence)
+    def check_same(self, plan: Plan, files: Sequence[DataFile]) -> None:
+        """Check that this driver's files have the records that were committed for a plan.
+
+        Raises:
+            DecodedDifferently: Another driver has quarantined other records of the plan.
+        """
+        there = self.table.plan_spans(plan.sequence)
+        ours = spans_in_files(folder_of(self._uri), files)
+        if there != ours:
+            raise DecodedDifferently(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                quarantined=size_of(there),
+                now=size_of(ours),
+            )
 
     def spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Return the offsets of a plan's open records by partition."""
@@ -244,16 +251,12 @@ class DeltaQuarantine:
             unlanded: Plans of the typed table that have not landed. Records that they added are
                 not counted; records that they closed count as open.
         """
-        table = open_if_exists(self._uri)
-        if table is None or not table.file_uris():
-            return 0
-        plans = ", ".join(map(str, unlanded)) or "-1"
-        (found,) = query_rows(
-            table,
+        plans = _listed(unlanded)
+        found = self._query(
             f"SELECT count(*) AS records FROM t WHERE plan_sequence NOT IN ({plans}) "
-            f"AND (closed_by IS NULL OR closed_by IN ({plans}))",
+            f"AND (closed_by IS NULL OR closed_by IN ({plans}))"
         )
-        return int(found["records"])
+        return sum(row["records"] for row in found)
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Return the open records of a partition at these offsets, with their plan numbers."""
@@ -264,21 +267,15 @@ class DeltaQuarantine:
             table, topic_id, partition, span, condition=self._open_condition()
         )
 
-    def store(self) -> Store:
-        """Return the folder of the table's files."""
-        return folder_of(self._uri)
-
     def withdraw(self, plan: Plan) -> None:
         """Remove the records of a plan that can no longer land, and reopen the ones that it closed.
 
         Raises:
             EngineFailed: Some changes may be committed. Repeating the call is safe.
         """
-        table = open_if_exists(self._uri)
-        if table is None:
-            return
-        _update(table, [plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
-        self.table.remove_rows(plan)
+        if open_if_exists(self._uri) is not None:
+            self._update([plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
+            self.table.remove_rows(plan)
 
     def records(self, *, closed: bool = False) -> list[QuarantinedRecord]:
         """Return the records in quarantine by partition and offset, without their content.
@@ -286,22 +283,18 @@ class DeltaQuarantine:
         Args:
             closed: Whether to include closed records.
         """
-        table = open_if_exists(self._uri)
-        if table is None:
-            return []
         # DataFusion has no length function for bytes, but one for hexadecimal digits.
         # An older table gets the column `schema_id` with its next plan.
         is_there = "schema_id" in self.table.columns()
         schema_id = "schema_id" if is_there else "CAST(NULL AS BIGINT) AS schema_id"
-        found = query_rows(
-            table,
+        found = self._query(
             f"""
             SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail,
                    {schema_id}, length(encode(value, 'hex')) / 2 AS value_bytes, closed_by,
                    closed_at
             FROM t WHERE {"true" if closed else self._open_condition()}
             ORDER BY topic_id, partition, "offset", plan_sequence
-            """,
+            """
         )
         return [
             QuarantinedRecord(
@@ -315,10 +308,9 @@ class DeltaQuarantine:
         ]
 
 
-def _update(table: DeltaTable, closed_by: Sequence[int], updates: Mapping[str, str]) -> None:
-    """Update the records that some plans closed."""
-    closed = f"closed_by IN ({', '.join(map(str, closed_by))})"
-    table.update(predicate=closed, updates=dict(updates))
+def _listed(plans: Collection[int]) -> str:
+    """Return plan numbers as a list in SQL, which must not be empty."""
+    return ", ".join(map(str, sorted(plans))) or "-1"
 
 
 class TypedTablePair:
@@ -451,24 +443,13 @@ class TypedTablePair:
             return False
         kept = [file for file in files if file.quarantined]
         self._quarantine.append(plan, kept)
-        self._check_same_quarantine(plan, kept)  # fence: drivers-agree-on-quarantine
+        self._quarantine.check_same(plan, kept)  # fence: drivers-agree-on-quarantine
         decoded = [file for file in files if not file.quarantined]
         wrote = self._typed.land(plan, decoded, replace_rows)
         if plan.replaces:
             # If this fails, the next plan erases them in `prepare`.
             self._quarantine.erase_closed()
         return wrote
-
-    def _check_same_quarantine(self, plan: Plan, kept: Sequence[DataFile]) -> None:
-        there = self._quarantine.committed_spans(plan.sequence)
-        ours = spans_in_files(self._quarantine.store(), kept)
-        if there != ours:
-            raise DecodedDifferently(
-                pipeline=plan.pipeline,
-                sequence=plan.sequence,
-                quarantined=size_of(there),
-                now=size_of(ours),
-            )
 
     def fence(self, plan: Plan) -> None:
         """As `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
