@@ -10,6 +10,7 @@ is lost if a driver stops between the two commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -313,71 +314,66 @@ def _listed(plans: Collection[int]) -> str:
     return ", ".join(map(str, sorted(plans))) or "-1"
 
 
+@dataclass(frozen=True, slots=True)
 class TypedTablePair:
     """A typed table and its quarantine as one data table. Each record is in one of them.
 
-    Args:
+    Attributes:
         typed: The typed table. Its commits decide which plans have landed.
         quarantine: The quarantine table.
         with_columns: Returns the typed table for given types of keys and values.
     """
 
-    def __init__(
-        self,
-        typed: DeltaDataTable,
-        quarantine: DeltaQuarantine,
-        with_columns: Callable[[Mapping[Part, FieldType]], DeltaDataTable],
-    ) -> None:
-        self._typed = typed
-        self._quarantine = quarantine
-        self._with_columns = with_columns
+    typed: DeltaDataTable
+    quarantine: DeltaQuarantine
+    with_columns: Callable[[Mapping[Part, FieldType]], DeltaDataTable]
 
     def columns(self) -> Mapping[Part, FieldType]:
         """As `TypedTable.columns`."""
-        present = self._typed.columns()
+        present = self.typed.columns()
         return {part: present[part] for part in Part if part in present}
 
     def version_and_id(self) -> tuple[int, str]:
         """As `TypedLog.version_and_id`, of the typed table."""
-        return self._typed.version_and_id()
+        return self.typed.version_and_id()
 
     def changes_since(self, version: int) -> TableChanges | None:
         """As `TypedLog.changes_since`, of the typed table."""
-        return self._typed.changes_since(version)
+        return self.typed.changes_since(version)
 
     def add_columns(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
         """As `TypedTable.add_columns`."""
-        self._with_columns(columns).prepare(pipeline)
+        self.with_columns(columns).prepare(pipeline)
 
     def check_not_restored(self, pipeline: str) -> None:
         """As `TypedTable.check_not_restored`."""
-        self._quarantine.check_not_restored(pipeline)
+        self.quarantine.check_not_restored(pipeline)
 
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
         """As `DataLog.state`; a transaction has the lower of its versions in both tables."""
-        typed = self._typed.state(pipeline, app_ids, restores_since=restores_since)
-        kept = self._quarantine.table.state(pipeline, app_ids).transactions
+        typed = self.typed.state(pipeline, app_ids, restores_since=restores_since)
+        kept = self.quarantine.table.state(pipeline, app_ids).transactions
         both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
         # fence: lost-quarantine-is-missed
         return TableState(transactions=both, restores=typed.restores)
 
     def find_landing(self, plan: Plan) -> Landing | None:
         """As `DataLog.find_landing`; records are in either table."""
-        landing = self._typed.find_landing(plan)
+        landing = self.typed.find_landing(plan)
         return landing and self._with_quarantined(plan, landing)
 
     def current_landing(self, plan: Plan) -> Landing:
         """As `DataLog.current_landing`; records are in either table."""
-        return self._with_quarantined(plan, self._typed.current_landing(plan))
+        return self._with_quarantined(plan, self.typed.current_landing(plan))
 
     def _with_quarantined(self, plan: Plan, landing: Landing) -> Landing:
-        quarantined = self._quarantine.spans(plan.sequence)
+        quarantined = self.quarantine.spans(plan.sequence)
         if not quarantined:
             return landing
         # A union and no sum: after an interrupted driver, an offset may be in both tables.
-        either = union_by_partition([quarantined, self._typed.plan_spans(plan.sequence)])
+        either = union_by_partition([quarantined, self.typed.plan_spans(plan.sequence)])
         records = {
             index: either.get(planned.partition, SpanSet()).overlap_size(planned.span)
             for index, planned in enumerate(plan.ranges)
@@ -388,36 +384,36 @@ class TypedTablePair:
         """As `DataLog.gaps`: offsets without a row in either table."""
         sequence = plan.sequence
         return plan.offsets_outside(
-            union_by_partition([self._quarantine.spans(sequence), self._typed.plan_spans(sequence)])
+            union_by_partition([self.quarantine.spans(sequence), self.typed.plan_spans(sequence)])
         )
 
     def row_count(self) -> int | None:
         """As `DataLog.row_count`, of the typed table: the quarantine has the other records."""
-        return self._typed.row_count()
+        return self.typed.row_count()
 
     def size(self) -> TableSize:
         """As `DataLog.size`, of the typed table."""
-        return self._typed.size()
+        return self.typed.size()
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
         """As `DataLog.files_with`, of the typed table."""
-        return self._typed.files_with(topic_id, spans)
+        return self.typed.files_with(topic_id, spans)
 
     def row_ranges(self) -> tuple[RowRange, ...]:
         """As `DataLog.row_ranges`, of both tables."""
-        return (*self._typed.row_ranges(), *self._quarantine.row_ranges())
+        return (*self.typed.row_ranges(), *self.quarantine.row_ranges())
 
     def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """As `DataLog.plan_commits`, of the typed table."""
-        return self._typed.plan_commits(origin)
+        return self.typed.plan_commits(origin)
 
     def removal_versions(self) -> Mapping[int, int]:
         """As `DataLog.removal_versions`, of the typed table."""
-        return self._typed.removal_versions()
+        return self.typed.removal_versions()
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """As `DataLog.rows_of`, of both tables, without keys and values."""
-        for table in (self._typed, self._quarantine):
+        for table in (self.typed, self.quarantine):
             for sequence, record in table.rows_of(topic_id, partition, span):
                 yield sequence, record.without_payload()
 
@@ -426,9 +422,9 @@ class TypedTablePair:
 
         Also erases the closed records that an interrupted driver left.
         """
-        self._quarantine.table.prepare(pipeline)
-        self._quarantine.erase_closed()
-        return self._typed.prepare(pipeline)
+        self.quarantine.table.prepare(pipeline)
+        self.quarantine.erase_closed()
+        return self.typed.prepare(pipeline)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """As `DataTable.append`: to the quarantine, then to the typed table.
@@ -438,41 +434,41 @@ class TypedTablePair:
         Raises:
             DecodedDifferently: Another driver has quarantined other records of the plan.
         """
-        if self._typed.has_transaction(plan):
+        if self.typed.has_transaction(plan):
             # Another driver has landed the plan, or it was abandoned.
             return False
         kept = [file for file in files if file.quarantined]
-        self._quarantine.append(plan, kept)
-        self._quarantine.check_same(plan, kept)  # fence: drivers-agree-on-quarantine
+        self.quarantine.append(plan, kept)
+        self.quarantine.check_same(plan, kept)  # fence: drivers-agree-on-quarantine
         decoded = [file for file in files if not file.quarantined]
-        wrote = self._typed.land(plan, decoded, replace_rows)
+        wrote = self.typed.land(plan, decoded, replace_rows)
         if plan.replaces:
             # If this fails, the next plan erases them in `prepare`.
-            self._quarantine.erase_closed()
+            self.quarantine.erase_closed()
         return wrote
 
     def fence(self, plan: Plan) -> None:
         """As `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
-        self._typed.fence(plan)
-        self._quarantine.table.fence(plan)
-        if self._typed.find_landing(plan) is None:
-            self._quarantine.withdraw(plan)
+        self.typed.fence(plan)
+        self.quarantine.table.fence(plan)
+        if self.typed.find_landing(plan) is None:
+            self.quarantine.withdraw(plan)
 
     def check_removable(self, plan: Plan) -> None:
         """As `DataTable.check_removable`, of both tables."""
-        self._quarantine.table.check_removable(plan)
-        self._typed.check_removable(plan)
+        self.quarantine.table.check_removable(plan)
+        self.typed.check_removable(plan)
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
         """As `DataTable.remove_rows`, of both tables."""
-        quarantined, _ = self._quarantine.table.remove_rows(plan)
-        rows, version = self._typed.remove_rows(plan)
+        quarantined, _ = self.quarantine.table.remove_rows(plan)
+        rows, version = self.typed.remove_rows(plan)
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """As `DataTable.fence_chains`, of both tables; removes restored plans from quarantine."""
-        self._quarantine.table.fence_chains(pipeline, app_ids)
-        version = self._typed.fence_chains(pipeline, app_ids)
+        self.quarantine.table.fence_chains(pipeline, app_ids)
+        version = self.typed.fence_chains(pipeline, app_ids)
         # After the fence, no further plan can land in the typed table.
-        self._quarantine.remove_restored_plans()  # fence: restore-reaches-quarantine
+        self.quarantine.remove_restored_plans()  # fence: restore-reaches-quarantine
         return version

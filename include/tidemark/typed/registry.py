@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.spec.decode import RegisteredSchema
-from tidemark.typed.errors import RegistryRefused, RegistryUnavailable
+from tidemark.typed.errors import RegistryFailure, RegistryRefused, RegistryUnavailable
 from tidemark.typed.formats.avro import with_references
 from tidemark.typed.registry_protobuf import compiled
 
@@ -68,6 +68,7 @@ class ConfluentRegistry:
         """As `SchemaRegistry.schema`."""
         if schema_id >= _ID_END:
             return None
+        error: type[RegistryFailure]
         try:
             found = self._client.get_schema(schema_id)
             kind = found.schema_type or _AVRO
@@ -82,18 +83,14 @@ class ConfluentRegistry:
         except SchemaRegistryError as answer:
             if answer.error_code == _NO_SUCH_SCHEMA:
                 return None
-            self._fail(schema_id, answer)
+            error, reason = _failure(answer.http_status_code)
         except (httpx2.HTTPError, httpx2.InvalidURL, OAuthTokenError, OSError) as failure:
-            raise RegistryUnavailable(
-                connection=self._connection, schema_id=schema_id, reason=type(failure).__name__
-            ) from None
+            error, reason = RegistryUnavailable, type(failure).__name__
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise RegistryRefused(
-                connection=self._connection,
-                schema_id=schema_id,
-                reason="its answer is not a schema registry's",
-            ) from None
-        return RegisteredSchema(id=schema_id, kind=kind, text=text)
+            error, reason = RegistryRefused, "its answer is not a schema registry's"
+        else:
+            return RegisteredSchema(id=schema_id, kind=kind, text=text)
+        raise error(connection=self._connection, schema_id=schema_id, reason=reason)
 
     def _references(self, schema: Schema, seen: set[str]) -> Iterator[tuple[str, str]]:
         """Yield the names and texts of all schemas that a schema refers to, direct ones first.
@@ -113,18 +110,14 @@ class ConfluentRegistry:
         for other in found:
             yield from self._references(other, seen)
 
-    def _fail(self, schema_id: int, answer: SchemaRegistryError) -> None:
-        status = answer.http_status_code
-        reason = f"HTTP {status}"
-        if status == HTTPStatus.NOT_FOUND:
-            reason += ": the url may lack a path, such as /apis/ccompat/v7 of Apicurio"
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _BUSY:
-            raise RegistryUnavailable(
-                connection=self._connection, schema_id=schema_id, reason=reason
-            ) from None
-        raise RegistryRefused(
-            connection=self._connection, schema_id=schema_id, reason=reason
-        ) from None
+
+def _failure(status: int) -> tuple[type[RegistryFailure], str]:
+    """Return the error and the reason for a status of HTTP."""
+    reason = f"HTTP {status}"
+    if status == HTTPStatus.NOT_FOUND:
+        reason += ": the url may lack a path, such as /apis/ccompat/v7 of Apicurio"
+    is_passing = status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _BUSY
+    return RegistryUnavailable if is_passing else RegistryRefused, reason
 
 
 def _check_numbers(extra: Mapping[str, Any]) -> None:

@@ -1,14 +1,14 @@
 """The registry's schemas of records, and the columns of the typed table for them.
 
-A schema never changes under its id, so the answers of a registry are stored. The resolver asks the
-registry nevertheless: a rebuilt registry assigns old ids to other schemas, and records would decode
-to wrong values.
+A schema never changes under its id, so the resolver stores the schemas of a registry. Each run
+requests them nevertheless: a rebuilt registry assigns old ids to other schemas, and records would
+decode to wrong values.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -161,12 +161,15 @@ class SchemaResolver:
         fitting_ids, columns = {}, {}
         present = self.table.columns()
         for part in self.decode.framed_parts:
-            seen = self.bronze.schema_ids(topic_id, spans, part)
-            ids = {schema_id for _, schema_id in seen} - set(self.decode.refused_schemas)
-            known = self._known(ids)
+            first: dict[int, dict[int, int]] = {}
+            for (partition, schema_id), offset in self.bronze.schema_ids(
+                topic_id, spans, part
+            ).items():
+                first.setdefault(schema_id, {})[partition] = offset
+            known = self._known(first.keys() - set(self.decode.refused_schemas))
             fitting, column = [], present.get(part)
             # In the order of the log: of two incompatible schemas, the earlier one wins.
-            for schema_id in sorted(known, key=lambda each: (_first_offset(seen, each), each)):
+            for schema_id in sorted(known, key=lambda each: (min(first[each].values()), each)):
                 made, differences = self._widened_column(part, column, known[schema_id])
                 if made is None:
                     # The plan may end before later schemas, so they do not change the columns.
@@ -176,10 +179,10 @@ class SchemaResolver:
                             part=str(part),
                             schema_id=schema_id,
                             partition=partition,
-                            offset=first,
+                            offset=offset,
                             differences=differences,
                         )
-                        for partition, first in _first_offsets(seen, schema_id)
+                        for partition, offset in first[schema_id].items()
                     }
                     return ResolvedSchemas(ids={}, columns={}, conflicts=stops)
                 fitting.append(schema_id)
@@ -271,14 +274,3 @@ class SchemaResolver:
         self.unknown_ids.update(answers.keys() - answered.keys())
         if failures:
             raise failures[min(failures)]
-
-
-def _first_offsets(
-    seen: Mapping[tuple[int, int], int], schema_id: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the partitions with records of a schema, each with the offset of the first record."""
-    return ((partition, first) for (partition, each), first in seen.items() if each == schema_id)
-
-
-def _first_offset(seen: Mapping[tuple[int, int], int], schema_id: int) -> int:
-    return min(first for _, first in _first_offsets(seen, schema_id))
