@@ -70,8 +70,8 @@ def _compiled(source: str, imports: tuple[tuple[str, str], ...]) -> FileDescript
             (Path(folder) / name).write_text(text)
         result = Path(folder) / "result"
         places = [f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}"]
-        told = ["--include_imports", f"-o{result}"]
+        options = ["--include_imports", f"-o{result}"]
         subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", *places, *told, _MAIN], check=True
+            [sys.executable, "-m", "grpc_tools.protoc", *places, *options, _MAIN], check=True
         )
         return FileDescriptorSet.FromString(result.read_bytes())

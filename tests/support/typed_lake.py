@@ -210,9 +210,15 @@ class TypedLake(Services):
             done.append(plan.sequence)
         return done
 
+    def land_and_run(self, count: int, *broken: int) -> list[int]:
+        """Land records in partition 0, and decode them; the ones at these offsets fail."""
+        self.bronze.run(count)
+        self.broken = set(broken)
+        return self.run()
+
     def replay(self, *spans: Span) -> Plan:
         """Decode quarantined offsets of partition 0 again."""
-        plan = self.decoding.replay("id-1", {0: SpanSet(spans)}).plan
+        plan = self.decoding.replay("id-1", {0: SpanSet.of(spans)}).plan
         assert plan is not None
         self.ingest.execute(plan.sequence)
         return plan

@@ -1,4 +1,4 @@
-"""A typed table follows its bronze table, whatever happens to either; on real tables."""
+"""A typed table follows its bronze table through undos, RESTOREs and crashes; on real tables."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def test_landed_records_are_decoded_once(lake: TypedLake) -> None:
 
 def test_undecodable_records_go_to_the_quarantine_with_their_bytes(lake: TypedLake) -> None:
     """With the reason and the plan; the other records are decoded."""
-    lake.bronze.run(4)
-    lake.broken = {2}
-    lake.run()
+    lake.land_and_run(4, 2)
     lake.check()
     assert lake.quarantined() == [(0, 2)]
     (row,) = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
@@ -71,9 +69,7 @@ def test_undecodable_records_go_to_the_quarantine_with_their_bytes(lake: TypedLa
 
 def test_a_replay_decodes_only_quarantined_records_again(lake: TypedLake) -> None:
     """The plan closes its records, and adds those that fail again."""
-    lake.bronze.run(4)
-    lake.broken = {1, 3}
-    lake.run()
+    lake.land_and_run(4, 1, 3)
     lake.broken = {3}
     spans = {0: SpanSet((Span(1, 2), Span(3, 4)))}
     plan = lake.decoding.replay("id-1", spans).plan
@@ -82,9 +78,9 @@ def test_a_replay_decodes_only_quarantined_records_again(lake: TypedLake) -> Non
     lake.ingest.execute(plan.sequence)
     lake.check()
     assert lake.quarantined() == [(0, 3)]
-    told = [(each.offset, each.plan, each.closed_by) for each in
-            lake.quarantine.records(closed=True)]  # fmt: skip
-    assert told == [(1, 1, 2), (3, 1, 2), (3, 2, None)]
+    records = lake.quarantine.records(closed=True)
+    closed_by = [(each.offset, each.plan, each.closed_by) for each in records]
+    assert closed_by == [(1, 1, 2), (3, 1, 2), (3, 2, None)]
     assert lake.run() == []
 
 
@@ -93,9 +89,7 @@ def test_a_large_replay_is_split_into_plans(
 ) -> None:
     """Each offset is in one plan, also if it fails again."""
     monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
-    lake.bronze.run(5)
-    lake.broken = {0, 2, 4}
-    lake.run()
+    lake.land_and_run(5, 0, 2, 4)
     lake.broken = {2}
     left: Mapping[int, SpanSet] = {0: SpanSet(tuple(Span(n, n + 1) for n in (0, 2, 4)))}
     parts = []
@@ -125,8 +119,7 @@ def test_undoing_a_bronze_plan_removes_its_typed_rows(lake: TypedLake) -> None:
 
 def test_replaced_bronze_rows_are_decoded_again(lake: TypedLake) -> None:
     """Although their offsets are decoded already."""
-    lake.bronze.run(4)
-    lake.run()
+    lake.land_and_run(4)
     again = replace(wanted((0, 1, 3)), replaces=True)
     plan = lake.bronze.planner.backfill(again, RunOrigin("test")).plan
     assert plan is not None
@@ -146,8 +139,7 @@ def test_offsets_undone_and_landed_again_between_two_runs_are_decoded_again(
     lake: TypedLake,
 ) -> None:
     """The offsets are the same, but the rows may differ."""
-    lake.bronze.run(3)
-    lake.run()
+    lake.land_and_run(3)
     lake.bronze.undo.undo(1, "test", "a mistake")
     lake.bronze.ingest.execute(lake.bronze.planner.plan("again").plan.sequence)  # type: ignore[union-attr]
     assert lake.decoding.backlog().stale == 3
@@ -272,9 +264,7 @@ def test_a_driver_of_an_abandoned_plan_adds_nothing_half_way(half_done: TypedLak
 
 def test_a_replay_abandoned_half_way_leaves_its_records_open(lake: TypedLake) -> None:
     """The records that it closed are open again."""
-    lake.bronze.run(4)
-    lake.broken = {1, 3}
-    lake.run()
+    lake.land_and_run(4, 1, 3)
     before = content(lake)
     spans = {0: SpanSet((Span(1, 2), Span(3, 4)))}
     plan = lake.decoding.replay("id-1", spans).plan
@@ -304,9 +294,7 @@ def content(lake: TypedLake) -> list[tuple[Any, ...]]:
 
 def test_a_closed_record_has_no_content(lake: TypedLake) -> None:
     """Only its position and reason stay, because replaced content may have to be deleted by law."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    lake.run()
+    lake.land_and_run(4, 1)
     lake.broken = ()
     plan = lake.replay(Span(1, 2))
     (row,) = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
@@ -318,9 +306,7 @@ def test_a_failed_erasure_is_repeated_before_the_next_plan_lands(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A concurrent writer prevented the erasure, and the plan landed."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    lake.run()
+    lake.land_and_run(4, 1)
     lake.broken = ()
     with monkeypatch.context() as hindered:
         failed = EngineFailed(operation="erasing", reason="a conflict")
@@ -334,17 +320,14 @@ def test_a_failed_erasure_is_repeated_before_the_next_plan_lands(
         return [(row["closed_by"], row["value"]) for row in rows]
 
     assert kept() == [(plan.sequence, b"1")]
-    lake.bronze.run(1)
-    lake.run()
+    lake.land_and_run(1)
     lake.check()
     assert kept() == [(plan.sequence, None)]
 
 
 def test_a_quarantine_table_that_was_lost_raises_an_error(lake: TypedLake) -> None:
     """Before another plan lands: the typed table alone does not have every record."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    lake.run()
+    lake.land_and_run(4, 1)
     shutil.rmtree(lake.root / DECODE.quarantine_target)
     with pytest.raises(TableBehindLedger):
         lake.decoding.plan()
@@ -353,18 +336,14 @@ def test_a_quarantine_table_that_was_lost_raises_an_error(lake: TypedLake) -> No
 @pytest.mark.parametrize("replayed", [False, True])
 def test_a_restore_of_the_quarantine_is_detected(lake: TypedLake, replayed: bool) -> None:
     """A record would be in neither table, or in both. The error contains the fix."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    lake.run()
+    lake.land_and_run(4, 1)
     table = DeltaTable(lake.root / DECODE.quarantine_target)
     before = table.version()
     lake.broken = ()
     if replayed:
         lake.replay(Span(1, 2))
     else:
-        lake.bronze.run(4)
-        lake.broken = {1, 6}
-        lake.run()
+        lake.land_and_run(4, 1, 6)
     lake.check()
     table.update_incremental()
     table.restore(before)
@@ -380,13 +359,10 @@ def test_a_restore_of_the_quarantine_is_detected(lake: TypedLake, replayed: bool
 
 def test_an_undo_repairs_a_restore_of_the_quarantine(lake: TypedLake) -> None:
     """The bronze table still has the records."""
-    lake.bronze.run(4)
-    lake.run()
+    lake.land_and_run(4)
     table = DeltaTable(lake.root / DECODE.quarantine_target)
     before = table.version()
-    lake.bronze.run(4)
-    lake.broken = {6}
-    lake.run()
+    lake.land_and_run(4, 6)
     table.update_incremental()
     table.restore(before)
     lake.undo.undo(2, "test", "its quarantine was restored")
@@ -407,14 +383,10 @@ def forget(lake: TypedLake) -> None:
 
 def test_a_log_that_forgets_a_plan_without_typed_rows_loses_no_record(lake: TypedLake) -> None:
     """All records of the plan are quarantined, so only the ledger shows that it landed."""
-    lake.bronze.run(2)
-    lake.broken = {0, 1}
-    lake.run()
-    lake.bronze.run(3)
-    lake.run()
+    lake.land_and_run(2, 0, 1)
+    lake.land_and_run(3)
     forget(lake)
-    lake.bronze.run(1)
-    lake.run()
+    lake.land_and_run(1)
     lake.check()
     assert lake.quarantined() == [(0, 0), (0, 1)]
     lake.bronze.land_again((0, 0, 1))
@@ -428,9 +400,7 @@ def test_a_log_that_forgets_a_replay_with_replaced_rows_duplicates_no_record(
     lake: TypedLake,
 ) -> None:
     """The records that it closed stay closed."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    lake.run()
+    lake.land_and_run(4, 1)
     lake.broken = ()
     lake.replay(Span(1, 2))
     lake.bronze.land_again((0, 1, 2))
@@ -443,8 +413,7 @@ def test_a_log_that_forgets_a_replay_with_replaced_rows_duplicates_no_record(
 
 def test_the_fix_of_the_error_restores_a_deleted_typed_row(lake: TypedLake) -> None:
     """If a part of a plan is replaced, its remaining rows are unknown."""
-    lake.bronze.run(4)
-    lake.run()
+    lake.land_and_run(4)
     DeltaTable(lake.typed_uri).delete('"offset" = 1')
     lake.bronze.land_again((0, 0, 1))
     with pytest.raises(RowsChanged) as refused:
@@ -458,17 +427,13 @@ def test_the_fix_of_the_error_restores_a_deleted_typed_row(lake: TypedLake) -> N
 
 def test_offsets_lost_by_a_restore_of_the_typed_table_are_decoded_again(lake: TypedLake) -> None:
     """After a rewind, whether quarantined or not."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    lake.run()
-    lake.bronze.run(4)
-    lake.broken = {1, 6}
-    lake.run()
+    lake.land_and_run(4, 1)
+    lake.land_and_run(4, 1, 6)
     DeltaTable(lake.typed_uri).restore(1)
     with pytest.raises(TableRestored):
         lake.decoding.plan()
     lake.repair.rewind("test", "a mistake")
-    # Nobody would take it away later: what is decoded anew may be undone as a whole.
+    # Otherwise no later undo would remove the record of the restored plan.
     assert lake.in_quarantine_table() == [(0, 1)]
     assert lake.run() == [3]
     lake.check()
@@ -479,9 +444,7 @@ def test_records_erased_by_a_replay_are_decoded_again_after_a_restore_to_before_
     lake: TypedLake,
 ) -> None:
     """The replay had closed and erased them."""
-    lake.bronze.run(4)
-    lake.broken = {1, 3}
-    lake.run()
+    lake.land_and_run(4, 1, 3)
     before = DeltaTable(lake.typed_uri).version()
     lake.broken = ()
     lake.replay(Span(1, 2), Span(3, 4))
@@ -499,8 +462,7 @@ def test_records_erased_by_a_replay_are_decoded_again_after_a_restore_to_before_
 @pytest.mark.e2e
 def test_a_new_target_is_filled_anew_after_a_rewind(lake: TypedLake) -> None:
     """Another schema needs another table."""
-    lake.bronze.run(4)
-    lake.run()
+    lake.land_and_run(4)
     lake.decode = replace(DECODE, target="silver/other")
     with pytest.raises(TableBehindLedger):
         lake.decoding.plan()
@@ -525,8 +487,7 @@ def test_bronze_rows_that_a_restore_removed_for_now_do_not_count_as_gaps(lake: T
 
 def test_typed_rows_without_bronze_rows_are_removed(lake: TypedLake) -> None:
     """The plan was undone and landed again without a record that Kafka had compacted."""
-    lake.bronze.run(3)
-    lake.run()
+    lake.land_and_run(3)
     lake.bronze.undo.undo(1, "test", "a mistake")
     del lake.bronze.kafka.topics["events"][0].records[1]
     lake.bronze.ingest.execute(lake.bronze.planner.plan("again").plan.sequence)  # type: ignore[union-attr]
@@ -538,8 +499,7 @@ def test_typed_rows_without_bronze_rows_are_removed(lake: TypedLake) -> None:
 @pytest.mark.e2e
 def test_bronze_rows_landed_before_two_rewinds_are_decoded_anew(lake: TypedLake) -> None:
     """Their plan is older than the decoded version, and its landing is recorded again."""
-    lake.bronze.run(3)
-    lake.run()
+    lake.land_and_run(3)
     lake.bronze.run(2)
     DeltaTable(lake.bronze.uri).restore(1)
     lake.bronze.repair.rewind("test", "a mistake")
@@ -556,17 +516,15 @@ def test_bronze_rows_landed_before_two_rewinds_are_decoded_anew(lake: TypedLake)
 
 def test_undoing_a_typed_plan_removes_its_quarantined_records(lake: TypedLake) -> None:
     """The next run decodes all its records again."""
-    lake.bronze.run(4)
-    lake.broken = {1}
-    lake.run()
+    lake.land_and_run(4, 1)
     assert lake.undo.undo(1, "test", "a mistake").rows == 4
     assert (lake.quarantined(), lake.decoded()) == ([], [])
     assert lake.run() == [2]
     lake.check()
 
 
-def make_again(lake: TypedLake, topic_id: str) -> None:
-    """The topic is deleted and made again, and somebody has accepted that."""
+def recreate(lake: TypedLake, topic_id: str) -> None:
+    """Recreate the topic, and accept the new incarnation."""
     lake.bronze.kafka.create("events", 2, topic_id)
     lake.bronze.decisions.new_incarnation("test", "on purpose")
 
@@ -575,9 +533,9 @@ def make_again(lake: TypedLake, topic_id: str) -> None:
 def test_records_of_all_incarnations_of_a_recreated_topic_are_decoded(lake: TypedLake) -> None:
     """Typed plans exist for each incarnation."""
     lake.bronze.run(3)
-    make_again(lake, "id-2")
+    recreate(lake, "id-2")
     lake.bronze.run(2)
-    make_again(lake, "id-3")
+    recreate(lake, "id-3")
     lake.bronze.run(1, partition=1)
     assert lake.run() == [1, 2, 3]
     assert len(lake.decoded()) == 6
@@ -591,11 +549,9 @@ def test_records_of_all_incarnations_of_a_recreated_topic_are_decoded(lake: Type
 def test_an_undo_in_an_older_incarnation_removes_its_typed_rows(lake: TypedLake) -> None:
     """Other records of the undone typed plan are decoded again."""
     lake.bronze.run(3)
-    lake.bronze.run(2)
-    lake.run()
-    make_again(lake, "id-2")
-    lake.bronze.run(1)
-    lake.run()
+    lake.land_and_run(2)
+    recreate(lake, "id-2")
+    lake.land_and_run(1)
     lake.bronze.undo.undo(2, "test", "a mistake")
     assert lake.run() == [3]
     assert len(lake.decoded()) == 4
@@ -607,10 +563,9 @@ def test_a_partition_only_of_the_old_incarnation_is_decoded_after_the_topic_is_r
     lake: TypedLake,
 ) -> None:
     """The typed pipeline has no record of the partition."""
-    lake.bronze.run(3)
-    lake.run()
+    lake.land_and_run(3)
     lake.bronze.run(2, partition=1)
-    make_again(lake, "id-2")
+    recreate(lake, "id-2")
     lake.bronze.run(1)
     assert lake.run() == [2, 3]
     assert len(lake.decoded()) == 6
@@ -618,8 +573,7 @@ def test_a_partition_only_of_the_old_incarnation_is_decoded_after_the_topic_is_r
 
 def test_a_changed_schema_raises_an_error(lake: TypedLake) -> None:
     """The table has the columns of the old schema."""
-    lake.bronze.run(3)
-    lake.run()
+    lake.land_and_run(3)
     lake.bronze.run(1)
     lake.decode = replace(DECODE, value=PayloadSpec(format=Format.BINARY))
     with pytest.raises(ColumnsDiffer, match="value is string in the table, not binary"):

@@ -45,7 +45,7 @@ class Death:
     left: int
 
     def on(self, port: _Port) -> _Port:
-        """The port, whose changes are counted."""
+        """The port with counted changes."""
         return cast(_Port, _Mortal(port, self))
 
     def call(self, change: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -82,16 +82,16 @@ class MortalLake(TypedLake):
 
     @property
     def table(self) -> TypedTablePair:
-        """Both tables, each of which may be the last thing that is changed."""
+        """Both tables; a change of either may be the last one."""
         return TypedTablePair(self.death.on(self.typed), self.death.on(self.quarantine), self.grown)
 
     def grown(self, columns: Mapping[Part, FieldType]) -> Any:
-        """The typed table with some columns more, which it gets when it is prepared."""
+        """The typed table with more columns, which `prepare` adds."""
         return self.death.on(super().grown(columns))
 
     @property
     def schemas(self) -> SchemaResolver:
-        """What records are written with; what the registry has said is kept."""
+        """Resolves schemas; storing them may be the last change."""
         schemas = super().schemas
         return replace(schemas, store=self.death.on(schemas.store))
 
@@ -124,13 +124,13 @@ def killed_everywhere(
     """Act on copies of a lake and die, once after each change; check the remaining state.
 
     Args:
-        first: What is copied.
-        broken: What cannot be decoded then.
-        act: What dies; it comes to its end once there is no such change any more.
-        recover: What somebody does before the next run.
+        first: The lake to copy.
+        broken: Offsets of the records that fail to decode in the copies.
+        act: The action that dies. It survives once it makes fewer changes than the count.
+        recover: An operator's action before the next run.
 
     Returns:
-        How often it died.
+        The number of deaths.
     """
     for number in range(1, 1_000):
         root = first.root.parent / str(number)
@@ -167,7 +167,7 @@ def replay(lake: TypedLake) -> None:
 
 
 def abandon(lake: TypedLake) -> None:
-    """Give the replay up, if it has not landed."""
+    """Abandon the replay, unless it has landed."""
     if lake.control.summary("events@typed").open_plans():
         with suppress(PlanLanded):
             lake.abandon.abandon(2, "test", "a mistake")
@@ -177,7 +177,7 @@ def abandon(lake: TypedLake) -> None:
     "recover",
     [
         pytest.param(lambda _: None, id="run again"),
-        pytest.param(abandon, id="given up", marks=pytest.mark.faults),
+        pytest.param(abandon, id="abandoned", marks=pytest.mark.faults),
     ],
 )
 def test_a_replay_killed_at_any_step_loses_and_duplicates_no_record(

@@ -67,7 +67,7 @@ def test_landed_records_wait_for_their_check(lake: TypedLake) -> None:
 
 
 def test_a_blocked_plan_is_decoded_after_its_release(lake: TypedLake) -> None:
-    """Not before, whatever else is decoded."""
+    """Not before the release; other plans are decoded."""
     for plan, passed in ((1, True), (2, False), (3, True)):
         check(lake.bronze, plan, passed=passed)
     lake.run()

@@ -84,7 +84,7 @@ def test_options_that_affect_reading_are_kept() -> None:
       option features.field_presence = IMPLICIT;
       message M {
         int32 plain = 1;
-        int32 told = 2 [features.field_presence = EXPLICIT];
+        int32 present = 2 [features.field_presence = EXPLICIT];
         repeated int32 packed = 3 [features.repeated_field_encoding = EXPANDED];
       }
     """
@@ -93,7 +93,7 @@ def test_options_that_affect_reading_are_kept() -> None:
     (expected,) = json.loads(descriptors(source))["file"]
     assert made == {**expected, "name": made["name"]}
     (row,) = read(pa.array([b"\x00\x18\x05"]), text).to_pylist()
-    assert row["value"] == {"plain": 0, "told": None, "packed": [5]}
+    assert row["value"] == {"plain": 0, "present": None, "packed": [5]}
 
 
 def test_google_and_confluent_files_need_no_reference() -> None:
@@ -121,7 +121,7 @@ def test_google_and_confluent_files_need_no_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "imports", "told"),
+    ("text", "imports", "reason"),
     [
         ("message A {", {}, "schema.proto"),
         (TRADE, {}, "desk/side.proto"),
@@ -143,15 +143,14 @@ def test_google_and_confluent_files_need_no_reference() -> None:
     ],
 )
 def test_an_invalid_schema_has_no_column_and_is_not_final(
-    text: str, imports: Any, told: str, caplog: pytest.LogCaptureFixture
+    text: str, imports: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has the reason; a later compiler may accept the schema."""
     made = compiled(text, imports)
-    assert told in caplog.text
+    assert reason in caplog.text
     assert not RegisteredSchema(id=1, kind="PROTOBUF", text=made).is_final
-    text = made
     with pytest.raises(ValueError, match="Protobuf schema does not compile"):
-        column_of(text)
+        column_of(made)
 
 
 def test_a_compiler_failure_is_not_stored_as_an_invalid_schema(

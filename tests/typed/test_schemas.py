@@ -1,4 +1,4 @@
-"""What records may be written with: a schema that does not fit, and one that is not what it was."""
+"""Schemas of records: conflicts with columns, replaced schemas, and failures of the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro schemas to columns, and what they refer to put into them."""
+"""Avro schemas: their columns and their references."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
         ({"type": "int", "logicalType": "date"}, "date"),
         ({"type": "long", "logicalType": "timestamp-millis"}, "timestamp"),
         ({"type": "long", "logicalType": "timestamp-micros"}, "timestamp"),
-        # What Delta has no type for, or what would be a guess, is what it is written as.
+        # Other logical types keep their physical type.
         ({"type": "long", "logicalType": "local-timestamp-millis"}, "long"),
         ({"type": "int", "logicalType": "time-millis"}, "integer"),
         ({"type": "string", "logicalType": "uuid"}, "string"),
@@ -76,7 +76,7 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
                 )
             ),
         ),
-        # Of three there is a field for each.
+        # A union of three types has a field for each.
         (
             [_DATE, {"type": "long", "logicalType": "timestamp-millis"}, "string"],
             Struct(
@@ -318,8 +318,8 @@ def test_columns_of_two_schemas_are_merged(other: FieldType, added: list[str]) -
 )
 def test_conflicts_have_the_path_and_both_types(other: FieldType, difference: str) -> None:
     """A conflict is between a column and a schema."""
-    (told,) = type_conflicts(_ROW, other, "value", has_unions=True)
-    assert told.startswith(difference)
+    (found,) = type_conflicts(_ROW, other, "value", has_unions=True)
+    assert found.startswith(difference)
 
 
 def test_numbers_of_four_bytes_are_widened_at_any_depth() -> None:

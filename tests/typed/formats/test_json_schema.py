@@ -33,7 +33,7 @@ def schema(properties: Any, **more: Any) -> str:
         ({"type": "array"}, ["string"]),
         ({"properties": {"a": {"type": "integer"}}}, {"a": "long"}),
         ({"$ref": "#/definitions/leg~1s"}, {"qty": "long"}),
-        # What has no type here is its JSON.
+        # Values without a type in Delta become their JSON.
         ({"type": ["integer", "string"]}, "string"),
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, "string"),

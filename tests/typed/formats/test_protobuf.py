@@ -103,7 +103,7 @@ _KINDS: list[tuple[str, Any]] = [
     ("google.protobuf.BoolValue", "boolean"),
     ("google.protobuf.StringValue", "string"),
     ("google.protobuf.BytesValue", "binary"),
-    # What has no type here is its JSON.
+    # Messages without a type in Delta become their JSON.
     ("google.protobuf.Any", "string"),
     ("google.protobuf.Duration", "string"),
     ("google.protobuf.Empty", "string"),
@@ -147,7 +147,7 @@ def test_the_first_message_is_of_the_schemas_own_file() -> None:
 
 
 def _chain(length: int) -> str:
-    """A schema of messages in messages, as nobody has written it."""
+    """A schema of messages in messages, deeper than any real schema."""
     fields = [
         {"name": "f", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_MESSAGE"}
         | {"typeName": f".M{n + 1}"}
