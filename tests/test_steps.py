@@ -83,8 +83,10 @@ def performed(
 def test_a_landed_plan_is_checked_and_decoded(
     app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = steps.left(app, "events")
-    assert (before.newest, before.unchecked, before.to_decode, before.merge) == (1, (1,), 1, None)
+    """The remaining work before and after; each step is one readable line."""
+    before = steps.remaining_work(app.pipeline("events"))
+    assert (before.newest, before.to_check, before.to_decode) == (1, (1,), 1)
+    assert before.to_merge is None
     assert steps.offsets_of_run(app, [PlanRef(pipeline="events", sequence=1)]) == 2
     done, results, code = performed(app, lake, monkeypatch)
     assert (done, code) == (["check 1", "decode 1"], ExitCode.OK)
@@ -94,8 +96,8 @@ def test_a_landed_plan_is_checked_and_decoded(
         ("publish", 1),
     ]
     assert all(steps.describe(step) for step in results)
-    after = steps.left(app, "events")
-    assert (after.unchecked, after.to_decode, after.is_any) == ((1,), 0, True)
+    after = steps.remaining_work(app.pipeline("events"))
+    assert (after.to_check, after.to_decode, after.is_any) == ((1,), 0, True)
 
 
 def test_a_complete_pipeline_performs_no_step(
@@ -103,7 +105,7 @@ def test_a_complete_pipeline_performs_no_step(
 ) -> None:
     app.pipeline("events").publication.release(1, "test", "as it is")
     lake.run()
-    assert not steps.left(app, "events").is_any
+    assert not steps.remaining_work(app.pipeline("events")).is_any
     done, results, code = performed(app, lake, monkeypatch)
     assert (done, code) == ([], ExitCode.OK)
     assert [(step["step"], step["published"]) for step in results] == [("publish", True)]
@@ -129,12 +131,12 @@ def test_rows_of_an_undone_plan_leave_the_typed_table_if_no_plan_has_landed(
     """There may be nothing to land again: Kafka may have deleted the offsets."""
     lake.run()
     lake.bronze.undo.undo(1, "test", "wrong records")
-    before = steps.left(app, "events")
+    before = steps.remaining_work(app.pipeline("events"))
     assert (before.newest, before.to_decode, before.is_any) == (1, 1, True)
     done, results, code = performed(app, lake, monkeypatch)
     assert (done, results, code) == ([], [], ExitCode.OK)
     assert lake.decoded() == []
-    assert not steps.left(app, "events").is_any
+    assert not steps.remaining_work(app.pipeline("events")).is_any
 
 
 @pytest.mark.parametrize(

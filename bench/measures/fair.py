@@ -131,7 +131,7 @@ def _land(environ: Mapping[str, str], server: Server, pipeline: str) -> None:
     plan = app.pipeline(pipeline).planner.plan(f"bench:{uuid4()}").plan
     if plan is None:
         raise RuntimeError(f"there is nothing to land for {pipeline}")
-    done = run(app, server, "ingest", [plan.ref], say=lambda _: None)
+    done = run(app, server, "ingest", [plan.ref], print_line=lambda _: None)
     if done.exit_code != ExitCode.OK:
         raise RuntimeError(f"landing {plan.ref} ended with {done.exit_code}: {done.results}")
 

@@ -31,11 +31,7 @@ class Connections:
     local_bootstrap: Callable[[], str | None]
 
     def definition(self, connection: str) -> str:
-        """Return the definition of a connection.
-
-        Raises:
-            UnknownConnection: The environment does not define the connection.
-        """
+        """Return the definition of a connection; raises UnknownConnection without one."""
         text = self.environ.get(connection_variable(connection))
         if text is not None:
             return text
@@ -44,20 +40,17 @@ class Connections:
         raise UnknownConnection(connection=connection)
 
     def kafka_config(self, connection: str) -> dict[str, Any]:
-        """Return a Kafka connection as librdkafka configuration.
-
-        Raises:
-            UnknownConnection, InvalidConnection
-        """
+        """Return a Kafka connection as librdkafka configuration; raises the errors of `extra`."""
         from tidemark.kafka.options import client_config
 
         return client_config(connection, self.extra(connection, "bootstrap.servers"))
 
     def extra(self, connection: str, key: str) -> Mapping[str, Any]:
-        """Return the field `extra` of a connection; `key` is one that it should have.
+        """Return the field `extra` of a connection.
 
-        Raises:
-            UnknownConnection, InvalidConnection
+        Args:
+            connection: Connection id.
+            key: A key that the field should have, for the message of InvalidConnection.
         """
         text = self.definition(connection)
         try:

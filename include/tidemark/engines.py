@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server, Submit, engine_of
 from tidemark.spec.decode import Format
-from tidemark.spec.layout import LOG_FOLDER, Layout
+from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
-    from tidemark.spark.connect import ConnectSessions
     from tidemark.spark.server import SparkServer
 
 
@@ -34,10 +32,8 @@ class Engines:
 
         Args:
             master: A Spark master, or the address of a Spark Connect server; None for the server of
-                this home while it runs, else spark-submit on this machine.
-
-        Raises:
-            SetupError: The master begins with `sc:` and is not a valid address.
+                this home while it runs, else spark-submit on this machine. An invalid address
+                raises SetupError.
         """
         if master is None:
             return self.server().running() or Submit("local[*]")
@@ -47,8 +43,7 @@ class Engines:
     def with_own_token(self, server: Server) -> Server:
         """Return the server of this home with the token of its file, or another server unchanged.
 
-        Raises:
-            EngineUnsuitable: Another version of this package started the server of this home.
+        Raises EngineUnsuitable if another version of this package started the server of this home.
         """
         if server.token or not self._is_own(server):
             return server
@@ -64,13 +59,10 @@ class Engines:
         return SparkServer(self.layout.spark, self.environ, settings, port=port)
 
     def check(self, server: Server, specs: Sequence[PipelineSpec]) -> None:
-        """Refuse a Spark Connect server that some pipelines cannot use.
+        """Raise an error if some pipelines cannot use a Spark Connect server.
 
-        `tidemark spark start` has already checked the server of this home.
-
-        Raises:
-            EngineUnavailable: The server does not answer.
-            EngineUnsuitable, SetupError: The server cannot be used.
+        The error is EngineUnavailable if the server does not answer, else EngineUnsuitable or
+        SetupError. `tidemark spark start` has already checked the server of this home.
         """
         from tidemark.spark.connect import connect_sessions
 
@@ -88,7 +80,8 @@ class Engines:
         from tidemark.spark.server_requirements import check_requirements
         from tidemark.spark.settings import AVRO_LIMITS
 
-        tables = [self.layout.data_table(each) for spec in specs for each in _targets(spec)]
+        targets = [each for spec in specs for each in spec.targets.values()]
+        tables = [self.layout.data_table(each) for each in targets]
         elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
         with connect_sessions(server, {}) as sessions:
             check_requirements(
@@ -99,29 +92,13 @@ class Engines:
                 runs_python=any(_runs_python(spec) for spec in specs),
             )
 
-    def connected(
-        self, server: Server, settings: Mapping[str, str]
-    ) -> AbstractContextManager[ConnectSessions]:
-        """Open sessions on a Spark Connect server, and close them after the block.
-
-        Raises:
-            EngineUnsuitable: A setting is not a session setting.
-        """
-        from tidemark.spark.connect import connect_sessions
-        from tidemark.spark.settings import WRITE_OPTIONS
-
-        own_settings = {LOG_FOLDER: str(self.layout.logs)}
-        return connect_sessions(
-            server, settings, write_options=WRITE_OPTIONS, own_settings=own_settings
-        )
-
     def submit_settings(self, spec: PipelineSpec, offsets: int | None = None) -> dict[str, str]:
         """Return the `--conf` settings of a job by spark-submit.
 
         Args:
             spec: The pipeline of the job, or one of several with the same Spark settings.
-            offsets: Number of offsets that the job reads at most, which decides how the JVM is set;
-                None if it is unknown.
+            offsets: Maximum number of offsets that the job reads, which selects the settings of the
+                JVM; None if it is unknown.
         """
         from tidemark.spark.settings import submit_settings
 
@@ -129,14 +106,6 @@ class Engines:
 
     def _is_own(self, server: Server) -> bool:
         return self.server().status().address == f"sc://{server.host}:{server.port}"
-
-
-def _targets(spec: PipelineSpec) -> list[str]:
-    """Return the targets of all tables of a pipeline."""
-    decode = spec.decode
-    typed = [decode.target, decode.quarantine_target] if decode else []
-    upserted = [decode.upsert.target] if decode and decode.upsert else []
-    return [spec.target, *typed, *upserted]
 
 
 def _runs_python(spec: PipelineSpec) -> bool:

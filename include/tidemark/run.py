@@ -27,6 +27,7 @@ from tidemark.ingest.parallel import map_in_threads
 from tidemark.spark.engine import Engine, JobRun, Server, Stop, without_secrets
 from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
+from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef, PipelineKind, PipelineRef
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ def run(
     engine: Engine,
     job: str,
     plans: Sequence[Ref],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     stop: Stop | None = None,
 ) -> JobRun:
     """Run a job on an engine and wait for it.
@@ -125,12 +126,9 @@ def run(
         engine: Where the job runs.
         job: One of `JOBS`.
         plans: At least one plan, of pipelines with the same Spark settings.
-        say: Called with each line that a job by spark-submit prints.
+        print_line: Called with each line that a job by spark-submit prints.
         stop: Ends the job when it is called: Spark executes no statement of the job after that.
-
-    Raises:
-        SetupError: There is no spark-submit.
-        EngineStopped: The job was stopped before it began.
+            Before the start of the job, `run` raises EngineStopped.
     """
     stop = stop or Stop()
     stop.check()
@@ -148,16 +146,24 @@ def run(
             **without_secrets(app.environ),
             **_connection_variables(app, JOBS[job], plans),
         },
-        print_line=say,
+        print_line=print_line,
         stop=stop,
     )
 
 
 def _on_server(app: App, server: Server, job: Job[Ref], plans: Sequence[Ref], stop: Stop) -> JobRun:
+    from tidemark.spark.connect import connect_sessions
+    from tidemark.spark.settings import WRITE_OPTIONS
+
     try:
         with (
             _job_log(job),
-            app.engines.connected(server, app.spec(plans[0].pipeline).spark) as sessions,
+            connect_sessions(
+                server,
+                app.spec(plans[0].pipeline).spark,
+                write_options=WRITE_OPTIONS,
+                own_settings={LOG_FOLDER: str(app.layout.logs)},
+            ) as sessions,
             stop.ends(sessions.close),
         ):
             results, code = execute(replace(app, sessions=sessions), job, plans)

@@ -10,17 +10,19 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.parallel import map_in_threads, result_or_error
 from tidemark.ingest.recorder import recorded_plan
+from tidemark.pipeline import Pipeline
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef
 from tidemark.spec.upsert import MergePlan
@@ -33,38 +35,33 @@ log = logging.getLogger(__name__)
 Result: TypeAlias = Mapping[str, Any]
 """The result of one step, as plain values for `--json`."""
 
-
 Outcome: TypeAlias = tuple[Result, int]
 """The result of a plan or a step, or its named error, and the exit code."""
 
 
-def outcome(came: Result | TidemarkError) -> Outcome:
+def outcome(result: Result | TidemarkError) -> Outcome:
     """Return a result with exit code 0, or a named error as plain values with its exit code."""
-    if isinstance(came, TidemarkError):
-        return came.as_record(), came.exit_code
-    return came, ExitCode.OK
+    if isinstance(result, TidemarkError):
+        return result.as_record(), result.exit_code
+    return result, ExitCode.OK
 
 
 def ingest(app: App, plan: PlanRef) -> Result:
     """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
     pipeline = app.pipeline(plan.pipeline)
-    done = pipeline.ingest(plan.sequence)
+    execution = pipeline.ingest(plan.sequence)
     quarantined = pipeline.quarantined(plan.sequence)
     return {
-        "wrote": done.wrote,
-        "records": done.landing.records,
+        "wrote": execution.wrote,
+        "records": execution.landing.records,
         **({} if quarantined is None else {"quarantined": quarantined}),
-        "table_version": done.landing.table_version,
-        "partitions": done.landing.by_partition(),
+        "table_version": execution.landing.table_version,
+        "partitions": execution.landing.by_partition(),
     }
 
 
 def check(app: App, plan: PlanRef) -> Result:
-    """Check a landed plan, and publish or block it.
-
-    Raises:
-        QualityFailed: A critical check failed, and the plan is blocked.
-    """
+    """Check a landed plan, and publish it, or block it and raise QualityFailed."""
     # A DAG file imports this module, and loads no library of tables.
     from tidemark.quality.service import raise_if_failed
 
@@ -79,69 +76,73 @@ def check(app: App, plan: PlanRef) -> Result:
 
 def upsert(app: App, merge: MergeRef) -> Result:
     """Merge missing records into an upsert table."""
-    return _merged(app, merge.pipeline) or {"outcome": "nothing to do"}
+    return _merged(app.pipeline(merge.pipeline)) or {"outcome": "nothing to do"}
+
+
+def _merged(pipeline: Pipeline) -> Result | None:
+    merge = pipeline.merge()
+    return None if merge is None else merge.as_record()
 
 
 # -- all steps -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class RemainingWork:
     """The work that is left of a pipeline after its last ingest.
 
     Attributes:
         newest: The newest landed plan, or the newest plan that is not open if none has landed; None
             without one.
-        unchecked: Landed plans without a check result or a decision.
+        to_check: Landed plans without a check result or a decision.
         to_decode: Number of offsets to decode, to decode again, or to take out of the typed table.
-        unchecked_offsets: Number of landed offsets that are decoded after a check or an operator
-            publishes them.
-        merge: The next merge into the upsert table; None if that table is up to date.
+        unchecked: Number of landed offsets that are decoded after a check or an operator publishes
+            them.
+        to_merge: The next merge into the upsert table; None if that table is up to date.
     """
 
     newest: int | None
-    unchecked: tuple[int, ...] = ()
+    to_check: tuple[int, ...] = ()
     to_decode: int = 0
-    unchecked_offsets: int = 0
-    merge: MergePlan | None = None
+    unchecked: int = 0
+    to_merge: MergePlan | None = None
 
     @property
     def is_any(self) -> bool:
         """Whether a step has work to do."""
-        return bool(self.unchecked or self.to_decode or self.merge)
+        return bool(self.to_check or self.to_decode or self.to_merge)
 
     def as_record(self) -> Result:
         """The work as plain values, for `--json`."""
-        return {
-            "to_check": list(self.unchecked),
-            "to_decode": self.to_decode,
-            "unchecked": self.unchecked_offsets,
-            "to_merge": self.merge.as_record() if self.merge else None,
-        }
+        return record_of(self, without={"newest"})
 
 
-def left(app: App, pipeline: str) -> Left:
+def remaining_work(pipeline: Pipeline) -> RemainingWork:
     """Return the work that is left of a pipeline. Writes nothing and starts no Spark."""
-    newest = _newest_settled(app, pipeline)
+    newest = _newest_settled(pipeline)
     if newest is None:
-        return Left(newest=None)
-    backlog = _backlog(app, pipeline)
-    return Left(
+        return RemainingWork(newest=None)
+    backlog = _backlog(pipeline)
+    return RemainingWork(
         newest=newest,
-        unchecked=tuple(app.pipeline(pipeline).publication.unchecked()),
+        to_check=tuple(pipeline.publication.unchecked()),
         to_decode=backlog.offsets if backlog else 0,
-        unchecked_offsets=backlog.unchecked if backlog else 0,
-        merge=app.pipeline(pipeline).upserts.next() if _has_upsert(app, pipeline) else None,
+        unchecked=backlog.unchecked if backlog else 0,
+        to_merge=pipeline.upserts.next() if pipeline.spec.has_upsert else None,
     )
 
 
-def _newest_settled(app: App, pipeline: str) -> int | None:
-    newest = app.control.summary(pipeline).last_landed_sequence
+def _newest_settled(pipeline: Pipeline) -> int | None:
+    newest = pipeline.control.summary(pipeline.name).last_landed_sequence
     if newest is not None:
         return newest
     # All plans may be undone, and their rows still be in the typed table.
-    plans = app.control.ledger(pipeline).plans
+    plans = pipeline.control.ledger(pipeline.name).plans
     return max((number for number, each in plans.items() if not each.is_open), default=None)
+
+
+def _backlog(pipeline: Pipeline) -> DecodeBacklog | None:
+    return pipeline.decoder.backlog() if pipeline.spec.decode else None
 
 
 def offsets_of(app: App, plans: Sequence[PlanRef]) -> int | None:
@@ -156,7 +157,7 @@ def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
     planned = offsets_of(app, plans)
     if planned is None:
         return None
-    backlogs = [_backlog(app, plan.pipeline) for plan in plans]
+    backlogs = [_backlog(app.pipeline(plan.pipeline)) for plan in plans]
     return planned + sum(each.offsets + each.unchecked for each in backlogs if each)
 
 
@@ -171,7 +172,7 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
         plans: A plan of each pipeline. `complete` executes it if it is open.
 
     Returns:
-        For each plan its results of steps and its worst exit code, in the order of `plans`.
+        The results of all steps of each plan, and its worst exit code, in the order of `plans`.
     """
     _import_great_expectations(app, plans)
     with named_failures(app, "starting Spark"):
@@ -211,9 +212,9 @@ def _take_all(runs: Sequence[_PipelineRun], at_once: int) -> None:
         ("upsert", _PipelineRun.upsert, 1),
         ("publish", _PipelineRun.publish, at_once),
     ):
-        for run, came in zip(runs, map_in_threads(runs, method, threads), strict=True):
-            if isinstance(came, TidemarkError):
-                run.add(step, came, 0.0)
+        for run, error in zip(runs, map_in_threads(runs, method, threads), strict=True):
+            if isinstance(error, TidemarkError):
+                run.add(step, error, 0.0)
 
 
 class _PipelineRun:
@@ -226,10 +227,10 @@ class _PipelineRun:
 
     def __init__(self, app: App, plan: PlanRef, stopped: Event) -> None:
         self._app = app
+        self._pipeline = app.pipeline(plan.pipeline)
+        self._plan = plan
         self._stopped = stopped
         self._decoded: set[int] = set()
-        self._plan = plan
-        self._pipeline = plan.pipeline
         self.steps: list[Result] = []
         self.codes: list[int] = []
 
@@ -238,28 +239,24 @@ class _PipelineRun:
         self._take("ingest", self._ingested, self._plan.sequence)
 
     def _ingested(self) -> Result | None:
-        record = recorded_plan(self._app.control, self._pipeline, self._plan.sequence)
-        if not record.is_open:
-            return None
-        return ingest(self._app, self._plan)
+        record = recorded_plan(self._app.control, self._plan.pipeline, self._plan.sequence)
+        return ingest(self._app, self._plan) if record.is_open else None
 
     def check(self) -> None:
         """Check every landed plan that has no check result."""
-        for sequence in self._app.pipeline(self._pipeline).publication.unchecked():
-            self._take("check", partial(self._checked, sequence), sequence)
-
-    def _checked(self, sequence: int) -> Result:
-        return check(self._app, PlanRef(pipeline=self._pipeline, sequence=sequence))
+        for sequence in self._pipeline.publication.unchecked():
+            plan = replace(self._plan, sequence=sequence)
+            self._take("check", partial(check, self._app, plan), sequence)
 
     def decode(self) -> None:
         """Decode until no landed record is left to decode."""
-        if not _has_typed(self._app, self._pipeline):
+        if self._pipeline.spec.decode is None:
             return
         while self._take("decode", self._decode_next):
             pass
 
     def _decode_next(self) -> Result | None:
-        plan = self._app.pipeline(self._pipeline).decoder.plan().plan
+        plan = self._pipeline.decoder.plan().plan
         if plan is None:
             return None
         if plan.sequence in self._decoded:
@@ -271,19 +268,18 @@ class _PipelineRun:
 
     def upsert(self) -> None:
         """Merge the decoded records into the upsert table."""
-        if not _has_upsert(self._app, self._pipeline):
-            return
-        self._take("upsert", lambda: _merged(self._app, self._pipeline))
+        if self._pipeline.spec.has_upsert:
+            self._take("upsert", lambda: _merged(self._pipeline))
 
     def publish(self) -> None:
         """Report whether the published view contains the plan, unless the plan has no rows."""
         self._take("publish", self._published, self._plan.sequence)
 
     def _published(self) -> Result | None:
-        record = recorded_plan(self._app.control, self._pipeline, self._plan.sequence)
+        record = recorded_plan(self._app.control, self._plan.pipeline, self._plan.sequence)
         if record.held_now is None or not record.held_now.counts:
             return None
-        publication = self._app.pipeline(self._pipeline).publication.of(self._plan.sequence)
+        publication = self._pipeline.publication.of(self._plan.sequence)
         status = publication.decision.status.value if publication.decision else "not checked"
         has_landed = any(step["step"] == "ingest" for step in self.steps)
         left_behind = publication.plan.left if has_landed else 0
@@ -294,32 +290,32 @@ class _PipelineRun:
 
         Args:
             step: Name of the step.
-            body: Does it, and returns None if there is no work.
-            plan: The plan of the step, if it is known before.
+            body: Takes the step, and returns None if there is no work.
+            plan: The plan of the step; None if the step itself selects it.
         """
         if self._stopped.is_set():
             return False
         begun = time.monotonic()
 
         def named(_: str) -> Result | None:
-            with named_failures(self._app, f"{step} of {self._pipeline}"):
+            with named_failures(self._app, f"{step} of {self._plan.pipeline}"):
                 return body()
 
-        came = result_or_error(self._pipeline, named)
-        if came is None:
+        result = result_or_error(self._plan.pipeline, named)
+        if result is None:
             return False
-        self.add(step, came, time.monotonic() - begun, plan)
-        return not isinstance(came, TidemarkError)
+        self.add(step, result, time.monotonic() - begun, plan)
+        return not isinstance(result, TidemarkError)
 
     def add(
-        self, step: str, came: Result | TidemarkError, seconds: float, plan: int | None = None
+        self, step: str, result: Result | TidemarkError, seconds: float, plan: int | None = None
     ) -> None:
         """Store the result or the error of a step, and log one line."""
-        result, code = outcome(came)
-        self.steps.append({"step": step, "plan": plan, **result, "seconds": round(seconds, 2)})
+        values, code = outcome(result)
+        self.steps.append({"step": step, "plan": plan, **values, "seconds": round(seconds, 2)})
         self.codes.append(code)
-        level = logging.WARNING if isinstance(came, TidemarkError) else logging.INFO
-        log.log(level, "%s: %s in %.1f s", self._pipeline, describe(self.steps[-1]), seconds)
+        level = logging.WARNING if isinstance(result, TidemarkError) else logging.INFO
+        log.log(level, "%s: %s in %.1f s", self._plan.pipeline, describe(self.steps[-1]), seconds)
 
 
 def describe(step: Result) -> str:
@@ -338,23 +334,6 @@ def describe(step: Result) -> str:
     if name == "upsert":
         return f"upsert: merged {step['scope']}"
     return f"publish: plan {step['plan']} is {step['status']}"
-
-
-def _backlog(app: App, pipeline: str) -> DecodeBacklog | None:
-    return app.pipeline(pipeline).decoder.backlog() if _has_typed(app, pipeline) else None
-
-
-def _has_typed(app: App, pipeline: str) -> bool:
-    return app.spec(pipeline).decode is not None
-
-
-def _has_upsert(app: App, pipeline: str) -> bool:
-    return app.spec(pipeline).has_upsert
-
-
-def _merged(app: App, pipeline: str) -> Result | None:
-    merge = app.pipeline(pipeline).merge()
-    return None if merge is None else merge.as_record()
 
 
 # -- failures of Spark ---------------------------------------------------------------------------

@@ -20,9 +20,10 @@ OF_TASKS = (
     *(f"tidemark.airflow.{name}" for name in ("chunks", "maintenance", "operators", "tasks")),
     *("deltalake", "tidemark.kafka.watermarks", "tidemark.spark.settings"),
 )
-"""What a task loads before it does anything."""
+"""Modules that every task loads."""
 
-# Prints TOLD, or a result of each plan if it ends with exit code 0 and TOLD is empty.
+# Records its arguments and environment. Prints TOLD, or a result of each plan if it ends with exit
+# code 0 and TOLD is empty.
 SPARK_SUBMIT = """\
 #!/bin/sh
 printf '%s\\n' "$@" > "$SEEN/argv"
@@ -43,7 +44,7 @@ exit "$CODE"
 
 
 class Answer(NamedTuple):
-    """What a question to the probe came to."""
+    """The result of a question, and its output."""
 
     value: Any
     printed: str
@@ -56,7 +57,7 @@ class Probe:
         self._process = process
 
     def ask(self, name: str, **arguments: Any) -> Answer:
-        """Answer one question, in a fork that nothing else has touched."""
+        """Answer one question, in a new fork."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{json.dumps({'name': name, 'arguments': arguments})}\n")
@@ -86,14 +87,14 @@ def airflow_environment(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
-    """One process with what parses DAG files loaded, for all tests of the run."""
+    """A process with the modules of the DAG processor, for all tests of the run."""
     with _probe(tmp_path_factory.mktemp("airflow")) as answering:
         yield answering
 
 
 @pytest.fixture(scope="session")
 def task_probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
-    """One process with what runs tasks loaded, for all tests of the run."""
+    """A process with the modules of tasks, for all tests of the run."""
     with _probe(tmp_path_factory.mktemp("airflow-tasks"), *OF_TASKS) as answering:
         yield answering
 

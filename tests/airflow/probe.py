@@ -21,13 +21,13 @@ from typing import Any
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 TASK_INSTANCE = {"dag_id": "d", "task_id": "t", "run_id": "r"}
-"""Whose failure is told."""
+"""The task of an alarm."""
 
 # -- the questions -------------------------------------------------------------------------------
 
 
 def parse(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What Airflow's DAG processor gets out of one DAG file, and what that costs."""
+    """Return the DAGs of one file, its import errors, and the cost of parsing."""
     from airflow.dag_processing.dagbag import BundleDagBag
 
     os.environ.update(environ)
@@ -44,14 +44,14 @@ def parse(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def importing(module: str) -> float:
-    """Processor seconds that it takes to import a module."""
+    """Return the processor seconds of importing a module."""
     cpu_s = time.process_time()
     importlib.import_module(module)
     return time.process_time() - cpu_s
 
 
 def listed() -> list[str]:
-    """The files that Airflow takes for DAG files."""
+    """Return the files that Airflow recognises as DAG files."""
     from airflow.dag_processing.importers.python_importer import PythonDagImporter
 
     found = PythonDagImporter().list_dag_files(DAGS)
@@ -59,7 +59,7 @@ def listed() -> list[str]:
 
 
 def serialized(file: str, environ: Mapping[str, str] | None = None) -> str:
-    """What Airflow's database keeps of a file's DAGs."""
+    """Return the serialised DAGs of a file, as stored in Airflow's database."""
     from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.serialization.serialized_objects import DagSerialization
 
@@ -69,7 +69,7 @@ def serialized(file: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
-    """How the operator ends that calls a function with jobs, and what it leaves behind."""
+    """Run the operator that calls a function with jobs; return its error and side effects."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from tidemark.airflow import chunks, tasks
@@ -95,7 +95,7 @@ def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str
 
 
 def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
-    """How a task callable ends."""
+    """Call a task callable, and return its result or error."""
     from airflow.sdk.exceptions import AirflowFailException
 
     os.environ.update(environ)
@@ -107,31 +107,31 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
 
 
 def published(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
-    """How a task callable ends, and what it reports on assets that it names as it runs."""
+    """Call a task callable, and return its result or error and its asset events."""
     from airflow.sdk.execution_time.context import OutletEventAccessors
 
-    told = OutletEventAccessors()
-    ended = call_task(task, environ, outlet_events=told, **arguments)
-    events = [event for alias in told.values() for event in alias.asset_alias_events]
+    accessors = OutletEventAccessors()
+    ended = call_task(task, environ, outlet_events=accessors, **arguments)
+    events = [event for alias in accessors.values() for event in alias.asset_alias_events]
     keys = [{"asset": each.dest_asset_key.name, "uri": each.dest_asset_key.uri} for each in events]
     return {**ended, "events": [{**key, **e.extra} for key, e in zip(keys, events, strict=True)]}
 
 
 def asset(table: str) -> list[str]:
-    """Name and URI of the asset of a table."""
+    """Return name and URI of the asset of a table."""
     from tidemark.airflow.tasks import table_asset
 
     found = table_asset(table)
     return [found.name, found.uri]
 
 
-def tell_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
-    """Call a task callable, which must fail, and tell of it."""
+def alarm_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
+    """Call a task callable, which must fail, and send the alarm about it."""
     os.environ.update(environ)
     _, error = _called(task, arguments)
     if error is None:
         raise AssertionError(f"{task} has not failed")
-    tell(environ, {"task_instance": TASK_INSTANCE, "exception": error})
+    alarm(environ, {"task_instance": TASK_INSTANCE, "exception": error})
 
 
 def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
@@ -175,7 +175,7 @@ class TaskInstance:
 
 
 def _dag_run(run_type: str, start: str | None = None, end: str | None = None) -> SimpleNamespace:
-    """A run as its tasks see it: what made it, and the time that it is for."""
+    """Return a run with its type and data interval."""
     return SimpleNamespace(
         run_type=run_type,
         data_interval_start=datetime.fromisoformat(start) if start else None,
@@ -184,7 +184,7 @@ def _dag_run(run_type: str, start: str | None = None, end: str | None = None) ->
 
 
 def requester(dag_id: str, run_id: str, run_type: str) -> str:
-    """Whom the tasks of a run name as who asked for its plan."""
+    """Return the requester of the plans of a run."""
     from airflow.sdk import DAG
 
     from tidemark.airflow.chain import REQUESTED_BY
@@ -194,8 +194,8 @@ def requester(dag_id: str, run_id: str, run_type: str) -> str:
     return str(dag.get_template_env().from_string(REQUESTED_BY).render(context))
 
 
-def tell(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
-    """Tell of a failed task."""
+def alarm(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
+    """Send the alarm about a failed task."""
     from tidemark.airflow.alarms import alarm_on_failure
 
     os.environ.update(environ)
@@ -203,7 +203,7 @@ def tell(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
 
 
 def defines(module: Any, name: str) -> bool:
-    """Whether a callable is the module's own, not one that it imports."""
+    """Return whether a module defines a callable itself."""
     return getattr(getattr(module, name, None), "__module__", None) == module.__name__
 
 
@@ -243,9 +243,9 @@ def _described(dag: Any) -> dict[str, Any]:
 
 
 def _mapped_over(task: Any) -> Any:
-    """What a mapped operator gets, one value for each of its tasks; None for all others.
+    """Return the values of a mapped operator, one for each task; None for other operators.
 
-    Where that is known only when the DAG runs: whose result it is.
+    For values that are known only when the DAG runs, return the id of the task that returns them.
     """
     if not task.is_mapped:
         return None
@@ -259,7 +259,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
         *(parse, importing, listed, serialized),
-        *(run_job, call_task, published, asset, requester, tell, tell_of),
+        *(run_job, call_task, published, asset, requester, alarm, alarm_of),
     )
 }
 

@@ -1,4 +1,4 @@
-"""What the DAGs tell: looks, alarms, and the webhook that hears of failures."""
+"""Alarms of the DAGs: the status, failed tasks, and the webhook."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ FAILED = {
 LAG = LagTooLarge(pipeline="prices", lag=9, limit=5)
 
 
-def test_a_failure_is_told_to_the_webhook(task_probe: Probe) -> None:
-    """Which task, and the error's own words."""
+def test_a_failed_task_sends_an_alarm_to_the_webhook(task_probe: Probe) -> None:
+    """The text contains the task and the error."""
     with listening() as webhook:
-        answer = task_probe.ask("tell", environ=webhook.environ(), context=FAILED)
+        answer = task_probe.ask("alarm", environ=webhook.environ(), context=FAILED)
     assert webhook.heard == [("/secret-token", {"text": "d.t of r failed: LostRange: x"})]
     assert answer.value is None
 
 
 def test_a_webhook_that_fails_changes_nothing(task_probe: Probe) -> None:
-    """A run is not to fail because nobody listens; what is logged of it has no URL."""
+    """The run continues, and its log does not contain the URL."""
     with listening(status=500) as webhook:
-        answer = task_probe.ask("tell", environ=webhook.environ(), context=FAILED)
+        answer = task_probe.ask("alarm", environ=webhook.environ(), context=FAILED)
     assert answer.value is None
     assert len(webhook.heard) == 1
     assert "alarm not sent" in answer.printed
     assert "secret-token" not in answer.printed
 
 
-def test_without_a_webhook_the_log_has_it(task_probe: Probe) -> None:
-    """No connection is no error; nor is one without a URL."""
+def test_without_a_webhook_the_alarm_is_in_the_log(task_probe: Probe) -> None:
+    """The connection may be missing, or may have no URL."""
     nowhere = {"AIRFLOW_CONN_TIDEMARK_ALARM": json.dumps({"conn_type": "http"})}
     for environ in ({}, nowhere):
-        answer = task_probe.ask("tell", environ=environ, context=FAILED)
+        answer = task_probe.ask("alarm", environ=environ, context=FAILED)
         assert answer.value is None
         assert "d.t of r failed: LostRange: x" in answer.printed
 
 
-def test_a_look_keeps_what_it_sees_and_returns_the_alarms(
+def test_the_status_of_all_pipelines_is_recorded_and_the_alarms_are_returned(
     task_probe: Probe, tmp_path: Path
 ) -> None:
-    """One pipeline that nobody can look at stops no other, and the table has them all."""
+    """A pipeline whose status cannot be read does not stop the others."""
     specs = tmp_path / "pipelines"
     specs.mkdir()
     for name, connection in (("a", "kafka_default"), ("b", "kafka_none")):
@@ -74,17 +74,9 @@ def test_a_look_keeps_what_it_sees_and_returns_the_alarms(
         assert [each["pipeline"] for each in answer.value["result"]] == ["a", "b"]
     rows = query_rows(DeltaTable(str(tmp_path / "lakehouse/control/status")), "SELECT * FROM t")
     assert sorted(row["pipeline"] for row in rows) == ["a", "b"]
-    told = {each["pipeline"]: each["alarms"][0]["error"] for each in answer.value["result"]}
-    assert {row["pipeline"]: row["problem"] for row in rows} == told
-    assert told["b"] == "UnknownConnection"
-
-
-def test_an_alarm_fails_with_what_to_do(task_probe: Probe) -> None:
-    """No retry helps; the message is the error's."""
-    answer = task_probe.ask("call_task", task="raise_alarms", environ={}, pipeline="prices",
-                            alarms=[LAG.as_record()])  # fmt: skip
-    assert answer.value["fails_now"] is True
-    assert f"prices: LagTooLarge: {LAG}" in answer.value["error"]
+    errors = {each["pipeline"]: each["alarms"][0]["error"] for each in answer.value["result"]}
+    assert {row["pipeline"]: row["problem"] for row in rows} == errors
+    assert errors["b"] == "UnknownConnection"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +91,7 @@ def test_an_alarm_fails_with_what_to_do(task_probe: Probe) -> None:
         ("raise_alarms", {"alarms": [LAG.as_record()]}, LAG, "`tidemark ingest prices`"),
     ],
 )
-def test_what_is_told_has_the_command_that_helps(
+def test_an_alarm_contains_the_fix_of_its_error(
     task_probe: Probe,
     tmp_path: Path,
     task: str,
@@ -107,11 +99,11 @@ def test_what_is_told_has_the_command_that_helps(
     error: TidemarkError,
     command: str,
 ) -> None:
-    """Of a task that failed with a named error, and of an alarm: the error's own next step."""
+    """For a failed task, and for an alarm of a pipeline, which no retry helps."""
     with listening() as webhook:
         kafka = {"AIRFLOW_CONN_KAFKA_DEFAULT": kafka_connection("127.0.0.1:1")}
         environ = {"TIDEMARK_HOME": str(tmp_path), **webhook.environ(), **kafka}
-        task_probe.ask("tell_of", task=task, environ=environ, pipeline="prices", **arguments)
+        task_probe.ask("alarm_of", task=task, environ=environ, pipeline="prices", **arguments)
     ((_, body),) = webhook.heard
     assert body["text"].startswith("d.t of r failed: ")
     assert f"{type(error).__name__}: {error}" in body["text"]

@@ -1,4 +1,4 @@
-"""Whose plan the plan of a run is, when Airflow's backfill takes runs over."""
+"""Plans of a run that Airflow's backfill takes over."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tidemark.ingest.executor import PlanExecutor
 
 DAG, RUN = "tidemark_tides", "scheduled__2025-07-01T00:00:00+00:00"
 JUNE = {"start": "2025-06-01T00:00:00+00:00", "end": "2025-07-01T00:00:00+00:00"}
-"""What the run is for, if it goes by dates."""
+"""The data interval of the run."""
 
 
 class Tides:
-    """A pipeline over a real topic, which began with July; it lands without Spark."""
+    """A pipeline over a real topic, which starts in July; it lands without Spark."""
 
     def __init__(self, probe: Probe, home: Path, bootstrap: str, topic: str) -> None:
         self._probe = probe
@@ -47,7 +47,7 @@ class Tides:
         self._uri = self._app.layout.data_table("bronze/tides")
 
     def plan(self, run_type: str) -> int | None:
-        """Call the task `plan` of the one run, made by this; return the number of its plan."""
+        """Call the task `plan` of the run, as a run of this type; return the number of its plan."""
         asked_by = self._probe.ask("requester", dag_id=DAG, run_id=RUN, run_type=run_type).value
         answer = self._probe.ask(
             "call_task",
@@ -61,7 +61,7 @@ class Tides:
         return self._app.control.summary("tides").plan_requested_by(RunOrigin(asked_by))
 
     def land(self, plan: int) -> bool:
-        """Execute a plan; whether anything was written."""
+        """Execute a plan, and return whether it wrote rows."""
         spec = self._app.spec("tides")
         ingest = PlanExecutor(
             spec=spec,
@@ -75,7 +75,7 @@ class Tides:
         return ingest.execute(plan).wrote
 
     def planned(self) -> dict[int, list[tuple[int, int, int]]]:
-        """The ranges of every plan."""
+        """Return the ranges of every plan."""
         plans = self._app.control.ledger("tides").plans
         return {
             number: [(each.partition, each.start, each.end) for each in record.plan.ranges]
@@ -83,19 +83,18 @@ class Tides:
         }
 
     def rows(self) -> Sequence[tuple[int, int]]:
-        """Partition and offset of every row, doubles included."""
+        """Return partition and offset of every row, with duplicates."""
         found = pa.table(DeltaTable(self._uri).scan()).to_pylist()
         return sorted((row["partition"], row["offset"]) for row in found)
 
 
 @pytest.mark.broker
-def test_an_interval_that_is_made_again_lands_once(
+def test_a_reprocessed_interval_lands_once(
     task_probe: Probe, tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """`--reprocess-behavior completed` takes a run over, with its id, as often as it is asked to.
+    """`--reprocess-behavior completed` reuses the id of a run.
 
-    What the run had planned by then is not what it plans for its interval, and that is planned
-    once.
+    The run then has a second plan, for its interval, which is made once.
     """
     name = topic(partitions=2, config={"retention.ms": "-1"})
     produce_months(broker.bootstrap, name, {5: 4, 6: 6, 7: 3})

@@ -36,7 +36,7 @@ class Chunks:
         }
 
     def requested(self) -> None:
-        """Record that the offsets of two chunks were asked for."""
+        """Record a request of two chunks."""
         control = App(environ=self._environ).control
         request = BackfillRequested(
             cluster_id="memory",
@@ -75,7 +75,7 @@ class Chunks:
         )
 
     def submitted(self) -> list[str]:
-        """Plans that a job was submitted for."""
+        """Return the plans of the submitted jobs."""
         file = self._program.parent / "argv"
         words = file.read_text().splitlines() if file.exists() else []
         return [word for word in words if word.startswith("prices=")]
@@ -87,8 +87,8 @@ def chunks(task_probe: Probe, spark_submit: Path) -> Chunks:
     return Chunks(task_probe, spark_submit)
 
 
-def test_a_check_is_of_what_its_chunk_has_landed_and_plans_nothing(chunks: Chunks) -> None:
-    """Cleared after the plan was given up, it would otherwise leave a new one open."""
+def test_a_check_uses_the_landed_plan_of_its_chunk_and_plans_nothing(chunks: Chunks) -> None:
+    """A task that is cleared after its plan was abandoned must leave no open plan."""
     chunks.planned(1, ChunkOrigin(RUN, 1), landed=True)
     chunks.planned(2, ChunkOrigin(RUN, 2), landed=True)
     chunks.run("check", 2)
@@ -96,16 +96,16 @@ def test_a_check_is_of_what_its_chunk_has_landed_and_plans_nothing(chunks: Chunk
     assert chunks.run("check", 3).value["kind"] == "AirflowSkipException"
 
 
-def test_a_chunk_that_was_left_half_way_lands_before_the_next(chunks: Chunks) -> None:
-    """Whichever task comes first: a chunk that waits for its retry keeps no other one waiting."""
+def test_an_open_chunk_lands_before_the_next_chunk(chunks: Chunks) -> None:
+    """A chunk that waits for its retry does not block the others."""
     chunks.planned(1, ChunkOrigin(RUN, 1))
     answer = chunks.run("ingest", 2)
     assert chunks.submitted() == ["prices=1"]
     assert answer.value["fails_now"] is True
 
 
-def test_after_a_chunk_that_was_left_its_own_is_landed(chunks: Chunks) -> None:
-    """Airflow's operator keeps what it has submitted once, unless it is told to begin anew."""
+def test_after_another_open_chunk_the_task_lands_its_own(chunks: Chunks) -> None:
+    """One task runs two jobs."""
     chunks.requested()
     chunks.planned(1, ChunkOrigin(RUN, 1))
     chunks.planned(2, ChunkOrigin(RUN, 2))
@@ -113,8 +113,8 @@ def test_after_a_chunk_that_was_left_its_own_is_landed(chunks: Chunks) -> None:
     assert (answer.value["error"], chunks.submitted()) == (None, ["prices=2"])
 
 
-def test_another_backfills_plan_is_waited_for(chunks: Chunks) -> None:
-    """It is somebody else's: nothing is submitted for it."""
+def test_the_open_plan_of_another_backfill_is_not_submitted(chunks: Chunks) -> None:
+    """The task waits for it."""
     chunks.planned(1, ChunkOrigin("cli:ann:1", 1))
     chunks.run("ingest", 2)
     assert chunks.submitted() == []

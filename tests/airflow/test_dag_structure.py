@@ -1,4 +1,4 @@
-"""DAG files: what Airflow makes of them, and what parsing them costs."""
+"""DAG files: the DAGs that Airflow reads from them, and the cost of parsing."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ def dags(parsed: dict[str, Any]) -> dict[str, Any]:
     return {dag_id: dag for answer in parsed.values() for dag_id, dag in answer["dags"].items()}
 
 
-def test_airflow_takes_these_files_and_no_other_for_dag_files(probe: Probe) -> None:
-    """What the DAG files share is not parsed by itself."""
+def test_airflow_loads_these_dag_files_without_heavy_modules(
+    probe: Probe, parsed: dict[str, Any]
+) -> None:
+    """No file has an import error; the DAG processor loads only Airflow's own modules."""
     assert probe.ask("listed").value == sorted(FILES)
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_files_have_no_import_error(parsed: dict[str, Any], file: str) -> None:
-    """Airflow can load every file."""
-    assert parsed[file]["import_errors"] == {}
+    assert {file: answer["import_errors"] for file, answer in parsed.items()} == {
+        file: {} for file in FILES
+    }
+    heavy = {file: HEAVY & set(answer["modules"]) for file, answer in parsed.items()}
+    assert heavy == {file: set() for file in FILES}
 
 
 def test_every_spec_has_a_dag_and_backfills_and_maintenance_have_one(dags: dict[str, Any]) -> None:
-    """The factory makes one DAG for each spec."""
+    """Each spec has one DAG."""
     others = {"tidemark_backfill", "tidemark_maintenance", "tidemark_status"}
     assert set(dags) == {f"tidemark_{name}" for name in SPECS} | others
 
@@ -91,7 +92,7 @@ def test_a_backfill_is_a_request_and_its_chunks_one_at_a_time(dags: dict[str, An
 def test_maintenance_is_a_task_for_each_table_and_none_waits_for_another(
     dags: dict[str, Any],
 ) -> None:
-    """One that fails stops no other, and fails the run: it is behind nothing and before nothing."""
+    """A failed task fails the run and stops no other task."""
     dag = dags["tidemark_maintenance"]
     assert {name: task["downstream"] for name, task in dag["tasks"].items()} == {
         "tables": [],
@@ -113,8 +114,8 @@ def test_maintenance_is_a_task_for_each_table_and_none_waits_for_another(
     }
 
 
-def test_alarms_are_raised_of_what_the_look_has_returned(dags: dict[str, Any]) -> None:
-    """One task for each pipeline, and no second try: the next look comes soon."""
+def test_alarms_are_raised_from_the_recorded_status(dags: dict[str, Any]) -> None:
+    """One task for each pipeline, without a retry: the next run is soon."""
     tasks = dags["tidemark_status"]["tasks"]
     assert {name: task["downstream"] for name, task in tasks.items()} == {
         "look": ["alarm"],
@@ -124,7 +125,7 @@ def test_alarms_are_raised_of_what_the_look_has_returned(dags: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_a_dag_says_what_its_spec_says(dags: dict[str, Any], name: str) -> None:
+def test_a_dag_has_the_settings_of_its_spec(dags: dict[str, Any], name: str) -> None:
     """Schedule, tags, retries and the asset come from the spec."""
     spec, dag = SPECS[name], dags[f"tidemark_{name}"]
     assert dag["schedule"] == spec.schedule
@@ -133,8 +134,8 @@ def test_a_dag_says_what_its_spec_says(dags: dict[str, Any], name: str) -> None:
     assert dag["tasks"]["publish"]["outlets"] == [f"tidemark_{name}_tables"]
 
 
-def test_no_run_is_made_for_the_past_and_one_runs_at_a_time(dags: dict[str, Any]) -> None:
-    """A fixed start, no catch-up, one run; waiting grows from retry to retry."""
+def test_all_dags_have_the_common_settings(dags: dict[str, Any]) -> None:
+    """No run for the past, one run at a time, growing retry delays, an alarm after a failure."""
     for dag in dags.values():
         assert dag["start_date"] == "2025-01-01T00:00:00+00:00"
         assert dag["catchup"] is False
@@ -143,15 +144,16 @@ def test_no_run_is_made_for_the_past_and_one_runs_at_a_time(dags: dict[str, Any]
             assert task["owner"] == "tidemark"
             assert task["backoff"] == 2
             assert 0 < task["timeout_s"] <= 6 * 3600
+            assert task["on_failure"] == "alarm_on_failure"
     assert dags["tidemark_backfill"]["schedule"] == "None"
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_a_dags_page_says_where_and_how(dags: dict[str, Any], name: str) -> None:
-    """Topic, tables, and how to repair and to backfill are on the DAG's page."""
+def test_the_page_of_a_dag_names_topic_and_tables(dags: dict[str, Any], name: str) -> None:
+    """It also describes repairs and backfills."""
     page = dags[f"tidemark_{name}"]["doc_md"]
     layout = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).layout
-    told = (
+    expected = (
         SPECS[name].description,
         f"`{SPECS[name].topic}`",
         layout.data_table(SPECS[name].target),
@@ -159,11 +161,11 @@ def test_a_dags_page_says_where_and_how(dags: dict[str, Any], name: str) -> None
         "`tidemark_backfill`",
         "Clearing a task is safe",
     )
-    assert [text for text in told if text not in page] == []
+    assert [text for text in expected if text not in page] == []
 
 
-def test_the_backfill_form_teaches_and_bounds_its_fields(dags: dict[str, Any]) -> None:
-    """Every field has a title, a description and bounds; left alone it says nothing."""
+def test_the_fields_of_the_backfill_form_have_descriptions_and_limits(dags: dict[str, Any]) -> None:
+    """The default of each field selects nothing."""
     params = dags["tidemark_backfill"]["params"]
     assert params["pipeline"]["schema"]["enum"] == list(SPECS)
     minima = {name: params[name]["schema"].get("minimum") for name in params}
@@ -174,15 +176,9 @@ def test_the_backfill_form_teaches_and_bounds_its_fields(dags: dict[str, Any]) -
         assert len(param["description"]) > 20
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_parsing_loads_nothing_heavy(parsed: dict[str, Any], file: str) -> None:
-    """The DAG processor pays for Airflow's own modules alone."""
-    assert HEAVY & set(parsed[file]["modules"]) == set()
-
-
 @pytest.mark.e2e
 def test_parsing_is_fast(probe: Probe) -> None:
-    """At most three times what importing Airflow's own Spark operator takes of the processor."""
+    """At most three times the processor time of importing Airflow's own Spark operator."""
     parsing: dict[str, list[float]] = {file: [] for file in FILES}
     importing: list[float] = []
     for _ in range(2):
@@ -194,11 +190,11 @@ def test_parsing_is_fast(probe: Probe) -> None:
     assert slow == {}
 
 
-def test_a_broken_spec_is_an_import_error_and_takes_no_other_dag_down(
+def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
     probe: Probe, tmp_path: Path
 ) -> None:
-    """The error is that of a file of its own, and names every problem."""
-    (tmp_path / "mended.yaml").write_text("name: mended\ntopic: t\nschedule: '@daily'\n")
+    """The error belongs to a separate file, and contains every problem."""
+    (tmp_path / "good.yaml").write_text("name: good\ntopic: t\nschedule: '@daily'\n")
     (tmp_path / "broken.yaml").write_text("name: broken\ntopic: t\nschedule: often\nstrat: x\n")
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
     dags: set[str] = set()
@@ -206,7 +202,7 @@ def test_a_broken_spec_is_an_import_error_and_takes_no_other_dag_down(
         answer: Answer = probe.ask("parse", file=file, environ=environ)
         assert answer.value["import_errors"] == {}
         dags |= set(answer.value["dags"])
-    assert dags == {"tidemark_mended", "tidemark_backfill", "tidemark_maintenance"}
+    assert dags == {"tidemark_good", "tidemark_backfill", "tidemark_maintenance"}
     shown = probe.ask("parse", file="spec_errors.py", environ=environ).value
     (text,) = shown["import_errors"].values()
     assert "SpecError" in text
@@ -215,7 +211,7 @@ def test_a_broken_spec_is_an_import_error_and_takes_no_other_dag_down(
 
 
 def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
-    """Behind the usual chain; a group does if one of its pipelines does."""
+    """After the usual chain. One such pipeline in a group is enough."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
     (tmp_path / "eager.yaml").write_text(spec.format("eager"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
@@ -233,7 +229,7 @@ def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: 
 def test_a_typed_table_and_an_upsert_table_follow_the_check(
     probe: Probe, tmp_path: Path, group: str
 ) -> None:
-    """`publish` is the last task that does something. Maintenance knows all tables."""
+    """`publish` is the last task before `complete`. Maintenance includes all tables."""
     decode = "{value: {format: string}, upsert: {}}"
     spec = f"name: typed\ntopic: t\nschedule: '@daily'\ndecode: {decode}\n{group}"
     (tmp_path / "typed.yaml").write_text(spec)
@@ -254,8 +250,8 @@ def test_a_typed_table_and_an_upsert_table_follow_the_check(
     )
 
 
-def test_a_run_that_is_late_is_told(probe: Probe, tmp_path: Path) -> None:
-    """Where the spec says how long a run may take; Airflow's database has what it calls then."""
+def test_a_deadline_in_the_spec_becomes_a_deadline_alert(probe: Probe, tmp_path: Path) -> None:
+    """Airflow's database contains the callback and the interval."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\n"
     (tmp_path / "slow.yaml").write_text(spec.format("slow"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
@@ -266,12 +262,6 @@ def test_a_run_that_is_late_is_told(probe: Probe, tmp_path: Path) -> None:
     stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
     assert "tidemark.airflow.alarms.alarm_on_deadline" in stored
     assert "5400" in stored
-
-
-def test_every_task_that_fails_for_good_is_told(dags: dict[str, Any]) -> None:
-    """In every DAG."""
-    tasks = [task for dag in dags.values() for task in dag["tasks"].values()]
-    assert {task["on_failure"] for task in tasks} == {"alarm_on_failure"}
 
 
 def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_path: Path) -> None:
@@ -286,8 +276,8 @@ def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_pat
 
 
 @pytest.mark.parametrize("file", OF_SPECS)
-def test_what_airflow_stores_has_no_settings_and_no_credentials(probe: Probe, file: str) -> None:
-    """Spark settings and the environment of a job are put together when it runs."""
+def test_a_serialised_dag_has_no_settings_and_no_credentials(probe: Probe, file: str) -> None:
+    """Tasks read Spark settings and connections when they run."""
     stored = json.loads(probe.ask("serialized", file=file).value)
     text = json.dumps(stored)
     assert "PythonOperator" in text

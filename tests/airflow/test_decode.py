@@ -19,7 +19,7 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.origins import DecodeOrigin
 from tidemark.spec.decode import Part
 
-# Says what it was given each time, and does what Spark would.
+# Records each call, and decodes like Spark.
 DECODING = f"""\
 #!/bin/sh
 printf '%s\\n' "$@" >> "$SEEN/argv"
@@ -73,7 +73,7 @@ def submitted(spark_submit: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "fails_now"),
+    ("code", "expected", "fails_now"),
     [
         (
             ExitCode.OK,
@@ -85,29 +85,20 @@ def submitted(spark_submit: Path) -> list[str]:
     ],
 )
 @pytest.mark.usefixtures("lake")
-def test_what_has_landed_is_decoded_by_a_plan_of_its_own(
-    task_probe: Probe, spark_submit: Path, code: int, told: str, fails_now: bool
+def test_a_plan_of_the_typed_table_is_submitted_once(
+    task_probe: Probe, spark_submit: Path, code: int, expected: str, fails_now: bool
 ) -> None:
-    """Without Kafka; a job that does not do it is not submitted for ever."""
+    """The task needs no Kafka. A job that lands nothing is not submitted again."""
     answer = run(task_probe, spark_submit, code)
     assert submitted(spark_submit) == ["events@typed=1"]
-    assert told in answer.value["error"]
+    assert expected in answer.value["error"]
     assert answer.value["fails_now"] is fails_now
-
-
-@pytest.mark.usefixtures("lake")
-def test_a_missing_spark_submit_is_not_tried_again(task_probe: Probe, spark_submit: Path) -> None:
-    """No retry brings it."""
-    spark_submit.unlink()
-    answer = run(task_probe, spark_submit)
-    assert answer.value["error"].startswith("SetupError: ")
-    assert answer.value["fails_now"] is True
 
 
 def test_plans_are_submitted_until_all_is_decoded(
     task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
-    """One after the other, and then no more; a run with nothing left starts no Spark."""
+    """One after the other; a run without records to decode starts no Spark."""
     spark_submit.write_text(DECODING)
     spec = spark_submit.parent / "pipelines" / "events.yaml"
     spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 1}}\n")
@@ -164,16 +155,14 @@ def test_an_undefined_connection_to_the_registry_is_named(
     assert not (spark_submit.parent / "argv").exists()
 
 
-def test_the_registrys_password_is_for_planning_alone(
-    task_probe: Probe, spark_submit: Path
-) -> None:
-    """The registry is asked with it; the job gets it neither in its environment nor as a word."""
+def test_only_planning_gets_the_registrys_password(task_probe: Probe, spark_submit: Path) -> None:
+    """The job gets it neither in its environment nor on its command line."""
     home = spark_submit.parent
     lake = home_typed_lake(home, "registry: trades, value: {format: avro}")
     lake.land_values([framed(7, b"\x02")])
     with guarded(known({7: _SCHEMA}), f"reader:{SECRET}") as door:
         extra = {"url": f"http://{door.place}", "basic.auth.user.info": f"reader:{SECRET}"}
-        # A backend of Airflow's: in the worker's own environment every process would have it.
+        # A secrets backend: every process inherits the worker's environment.
         (defined,) = connection_environ(extra).values()
         (home / "connections.json").write_text(f'{{"trades": {defined}}}')
         backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
@@ -189,8 +178,8 @@ def test_the_registrys_password_is_for_planning_alone(
     assert record.plan.origin.schemas == {Part.VALUE: (7,)}
     assert submitted(spark_submit) == ["events@typed=1"]
     assert answer.value["environment_restored"] is True
-    for told in ("argv", "environ"):
-        assert SECRET not in (home / told).read_text()
+    for file in ("argv", "environ"):
+        assert SECRET not in (home / file).read_text()
     assert "plans=events@typed=1" in answer.printed
     assert "plan" not in answer.printed.partition("engine=")[0], "the engine comes first"
     assert SECRET not in answer.printed

@@ -1,4 +1,4 @@
-"""What the tasks of the maintenance DAG do, on tables without Spark."""
+"""The tasks of the maintenance DAG, on tables without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lake(tmp_path: Path) -> FileLake:
 
 
 def ask(task_probe: Probe, lake: FileLake, task: str, **arguments: Any) -> Answer:
-    """What a task comes to, as the DAG's form is filled."""
+    """Call a task with the default params of the DAG, and with other ones."""
     home = lake.root.parent
     environ = {"TIDEMARK_HOME": str(home), "TIDEMARK_PIPELINES": str(home / "pipelines")}
     params = {**PARAMS, **arguments.pop("params", {})}
@@ -36,9 +36,9 @@ def ask(task_probe: Probe, lake: FileLake, task: str, **arguments: Any) -> Answe
 
 
 def test_a_task_maintains_one_table(task_probe: Probe, lake: FileLake) -> None:
-    """A dry run first; one without a table has nothing to do."""
-    told = ask(task_probe, lake, "maintain_table", pipeline="events", params={"dry_run": True})
-    assert told.value["result"]["outcome"] == "draft"
+    """Also a dry run, and a pipeline without a table."""
+    draft = ask(task_probe, lake, "maintain_table", pipeline="events", params={"dry_run": True})
+    assert draft.value["result"]["outcome"] == "draft"
     assert len(DeltaTable(lake.uri).file_uris()) == 3
     done = ask(task_probe, lake, "maintain_table", pipeline="events").value["result"]
     assert (done["outcome"], done["files_after"]) == ("maintained", 1)
@@ -48,7 +48,7 @@ def test_a_task_maintains_one_table(task_probe: Probe, lake: FileLake) -> None:
 
 
 def test_a_refusal_fails_now(task_probe: Probe, lake: FileLake) -> None:
-    """No retry makes the retention longer."""
+    """A retry does not help."""
     for task, arguments in (("maintain_table", {"pipeline": "events"}), ("maintain_shared", {})):
         answer = ask(task_probe, lake, task, params={"keep_hours": 1}, **arguments).value
         assert "RetentionTooShort" in answer["error"]
@@ -56,7 +56,7 @@ def test_a_refusal_fails_now(task_probe: Probe, lake: FileLake) -> None:
 
 
 def test_a_task_maintains_what_pipelines_share(task_probe: Probe, lake: FileLake) -> None:
-    """The control table, and the quality results, which are not there yet; then the pages."""
+    """The control table changes; missing tables and pages are no failure."""
     ledger = lake.ledger
     control, results, _, status, _ = ask(task_probe, lake, "maintain_shared").value["result"]
     assert (control["table"], control["files_after"]) == ("control table", 1)
@@ -68,7 +68,7 @@ def test_a_task_maintains_what_pipelines_share(task_probe: Probe, lake: FileLake
 
 @pytest.mark.airflow
 def test_a_table_that_fails_stops_no_other_and_fails_the_run(lake: FileLake) -> None:
-    """One run by Airflow itself, mapped tasks and the form's defaults included."""
+    """One run by Airflow itself, with mapped tasks and default params."""
     home = lake.root.parent
     other = FileLake(
         lake.root, spec=make_spec(ref=PipelineRef("idle"), topic="events", target="bronze/idle")

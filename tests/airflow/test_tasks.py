@@ -1,4 +1,4 @@
-"""What the Python tasks refuse, and whether Airflow tries again."""
+"""Errors of the Python tasks, and whether Airflow retries them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = "airflow:tidemark_backfill:manual__1"
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A Kafka connection that leads to nobody, and a home without tables."""
+    """A Kafka connection to a closed port, and a home without tables."""
     kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}
     return {
         "TIDEMARK_HOME": str(tmp_path),
@@ -46,10 +46,10 @@ def environ(tmp_path: Path) -> dict[str, str]:
         ({"offsets": "0:0-3", "partitions": "1, 2"}, "partitions with offset ranges"),
     ],
 )
-def test_a_backfill_that_cannot_be_meant_is_refused_before_kafka_is_asked(
+def test_an_invalid_selection_is_refused_before_a_request_to_kafka(
     task_probe: Probe, environ: dict[str, str], filled: dict[str, Any], seen: str
 ) -> None:
-    """The fields of the form contradict each other, or do not say enough."""
+    """Fields of the form are missing or contradict each other."""
     names = ("offsets", "from", "until", "plan", "partitions", "chunk", "into")
     params = {"pipeline": "prices", "retained": False, **dict.fromkeys(names), **filled}
     answer = task_probe.ask("call_task", task="request_backfill", environ=environ, params=params,
@@ -60,7 +60,7 @@ def test_a_backfill_that_cannot_be_meant_is_refused_before_kafka_is_asked(
 
 
 def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str]) -> None:
-    """No retry makes a spec."""
+    """A retry does not help."""
     answer = task_probe.ask("call_task", task="plan_run", environ=environ, pipelines=["nope"],
                        requested_by="test")  # fmt: skip
     assert "UnknownPipeline" in answer.value["error"]
@@ -68,10 +68,10 @@ def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str
 
 
 @pytest.mark.parametrize(("log_end_offset", "left"), [(9, False), (12, True)])
-def test_a_run_that_left_something_is_followed_by_another(
+def test_a_run_that_left_offsets_is_followed_by_another(
     task_probe: Probe, environ: dict[str, str], log_end_offset: int, left: bool
 ) -> None:
-    """What it could have read when it was planned, and did not."""
+    """The offsets were in the log when the run was planned."""
     plan = make_plan((0, 0, 9), pipeline="prices", origin=RunOrigin(RUN))
     plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
     control = App(environ=environ).control
@@ -85,7 +85,7 @@ def test_a_run_that_left_something_is_followed_by_another(
 def test_a_chunk_that_an_operator_rejected_is_not_published(
     task_probe: Probe, environ: dict[str, str]
 ) -> None:
-    """A chunk that an operator released is."""
+    """A released chunk is published."""
     app = App(environ=environ)
     control, uri = app.control, app.layout.data_table(app.spec("prices").target)
     DeltaDataTable(uri).prepare("prices")
@@ -121,8 +121,10 @@ def test_a_chunk_that_an_operator_rejected_is_not_published(
     assert [each["plan"] for each in chunk(1)["events"]] == [1]
 
 
-def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str, str]) -> None:
-    """It names the chunks that the table does not have, and how to go on; no retry helps."""
+def test_complete_fails_unless_all_chunks_have_landed(
+    task_probe: Probe, environ: dict[str, str]
+) -> None:
+    """The error names the missing chunks and the command that continues; a retry does not help."""
     control = App(environ=environ).control
     chunks = ({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])})
     watermarks = make_watermarks({0: (0, 9)})
@@ -167,11 +169,11 @@ def test_complete_refuses_what_is_not_whole(task_probe: Probe, environ: dict[str
     assert "chunk(s) 2 have not landed" in refused["error"]
     assert f"`tidemark backfill prices --resume {RUN}`" in refused["error"]
     assert refused["fails_now"] is True
-    # `request` has failed, so that nobody knows what was meant.
+    # `request` has failed.
     undecided = complete(None)
     assert "the task `request`" in undecided["error"]
     assert undecided["fails_now"] is True
     land(second)
     assert complete([1, 2]) == {"error": None, "result": None}
-    # A dry run, or nothing was missing.
+    # A dry run, or no offset was missing.
     assert complete([]) == {"error": None, "result": None}

@@ -199,37 +199,20 @@ def group(task_probe: Probe, spark_submit: Path) -> Group:
     return Group(task_probe, spark_submit)
 
 
-def test_ingest_takes_the_plans_of_the_run_that_have_not_landed(group: Group) -> None:
-    """In one application; a plan of another run is none of its business."""
+def test_ingest_submits_the_open_plans_of_its_run_in_one_application(group: Group) -> None:
+    """Not landed plans, and not plans of another run."""
     group.planned("a")
     group.planned("b", run=BEFORE)
-    group.planned("c")
+    group.planned("c", landed=True)
     assert group.run_job("ingest").value["error"] is None
-    assert group.submitted() == ["a=4", "c=4"]
+    assert group.submitted() == ["a=4"]
 
 
-def test_a_retry_of_ingest_leaves_out_what_has_landed(group: Group) -> None:
-    """And with nothing left it ends well, without Spark."""
-    group.planned("a", landed=True)
-    group.planned("b")
-    assert group.run_job("ingest").value["error"] is None
-    assert group.submitted() == ["b=4"]
-
-
-def test_ingest_after_everything_has_landed_starts_nothing(group: Group) -> None:
+def test_ingest_after_all_plans_have_landed_starts_nothing(group: Group) -> None:
     """A cleared task succeeds."""
     group.planned("a", landed=True)
     assert group.run_job("ingest").value["kind"] == "NoneType"
     assert group.submitted() is None
-
-
-def test_check_takes_the_plans_that_have_landed(group: Group) -> None:
-    """Whatever became of the others."""
-    group.planned("a", landed=True)
-    group.planned("b")
-    group.planned("c", landed=True)
-    assert group.run_job("check").value["error"] is None
-    assert group.submitted() == ["a=4", "c=4"]
 
 
 def test_check_takes_its_own_plans_first_then_selected_plans_without_a_result(
@@ -279,7 +262,7 @@ def test_an_unreadable_pipeline_does_not_stop_the_job_of_the_others(group: Group
 
 @pytest.mark.parametrize("job", ["ingest", "check"])
 def test_a_task_without_a_plan_is_skipped(group: Group, job: str) -> None:
-    """After a planning that was refused for all pipelines."""
+    """Planning was refused for all pipelines."""
     assert group.run_job(job).value["kind"] == "AirflowSkipException"
     assert group.submitted() is None
 
@@ -318,8 +301,8 @@ def test_a_job_gets_no_other_secret_of_its_environment(group: Group, tmp_path: P
         assert f"TIDEMARK_HOME={tmp_path}" in lines
 
 
-def test_planning_tells_every_pipeline_that_was_refused(group: Group) -> None:
-    """Each by its name; Airflow retries, because a retry may help one of them."""
+def test_the_error_of_planning_names_every_refused_pipeline(group: Group) -> None:
+    """Airflow retries, because a retry may help one of them."""
     group.damage_table("a")
     group.connect("kafka_third", '{"conn_type": "postgres", "host": "h"}')
     group.connect("kafka_other", None)
@@ -330,8 +313,10 @@ def test_planning_tells_every_pipeline_that_was_refused(group: Group) -> None:
     assert "c: InvalidConnection: " in answer.value["error"]
 
 
-def test_a_missing_connection_of_one_stops_no_other(group: Group, tmp_path: Path) -> None:
-    """The job is told of the others' connections, and refuses that one itself."""
+def test_a_missing_connection_does_not_stop_the_other_pipelines(
+    group: Group, tmp_path: Path
+) -> None:
+    """The job gets the other connections, and refuses that pipeline itself."""
     group.planned("a")
     group.planned("b")
     group.connect("kafka_other", None)
@@ -341,7 +326,7 @@ def test_a_missing_connection_of_one_stops_no_other(group: Group, tmp_path: Path
 
 
 def test_no_connection_at_all_is_refused_before_spark(group: Group) -> None:
-    """There is nothing that the job could do."""
+    """The job could land no plan."""
     group.planned("b")
     group.connect("kafka_other", None)
     answer = group.run_job("ingest")
@@ -350,7 +335,7 @@ def test_no_connection_at_all_is_refused_before_spark(group: Group) -> None:
 
 
 def test_a_plan_that_was_not_checked_is_not_published(group: Group) -> None:
-    """Landed and never checked, or not landed: the task is skipped, and says which."""
+    """Not checked, or not landed: the task is skipped, and its log names the plan."""
     group.planned("a", landed=True)
     group.planned("b")
     events, answer = group.published()
@@ -359,49 +344,28 @@ def test_a_plan_that_was_not_checked_is_not_published(group: Group) -> None:
     assert "pipeline=a plan=4 status=not checked" in answer.printed
 
 
-def test_a_check_that_failed_keeps_its_own_table_from_being_published(group: Group) -> None:
-    """And no other; once a newer check passes, it is published as well."""
+def test_a_failed_check_blocks_only_its_own_pipeline(group: Group) -> None:
+    """A newer check that passes publishes the plan."""
     for pipeline, passed in (("a", False), ("b", True)):
         group.planned(pipeline, landed=True)
         group.checked(pipeline, passed=passed, minutes=1)
     events, answer = group.published()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
     assert "pipeline=a plan=4 status=blocked" in answer.printed
-    # One that passed before is older, whenever it was written down.
+    # The time of the check decides, not the time of its recording.
     group.checked("a", passed=True)
     assert group.published()[0] == [("b", 4)]
     group.checked("a", passed=True, minutes=2)
     assert group.published()[0] == [("a", 4), ("b", 4)]
 
 
-def test_a_blocked_plan_that_was_released_is_published(group: Group) -> None:
-    """The decision of an operator counts, as in the published view."""
+def test_a_released_plan_is_published(group: Group) -> None:
+    """An operator's decision overrides the check, as in the published view."""
     for pipeline in ("a", "b"):
         group.planned(pipeline, landed=True)
         group.checked(pipeline, passed=False)
     group.publication("a").release(4, "ada", "known outage")
     assert group.published()[0] == [("a", 4)]
-
-
-def test_a_plan_that_was_rejected_after_a_good_check_is_not_published(group: Group) -> None:
-    """Also if a later check passes."""
-    for pipeline in ("a", "b"):
-        group.planned(pipeline, landed=True)
-        group.checked(pipeline, passed=True)
-    group.publication("a").reject(4, "ada", "wrong prices")
-    group.checked("a", passed=True, minutes=5)
-    events, answer = group.published()
-    assert (events, answer.value["error"]) == ([("b", 4)], None)
-    assert "pipeline=a plan=4 status=rejected" in answer.printed
-
-
-def test_a_run_of_which_nothing_has_passed_publishes_nothing(group: Group) -> None:
-    """It was checked, and failed: the task is skipped, so that nobody waits for it."""
-    group.planned("a", landed=True)
-    group.checked("a", passed=False)
-    events, answer = group.published()
-    assert events == []
-    assert "AirflowSkipException" in answer.value["error"]
 
 
 def test_an_earlier_plan_that_the_run_checked_is_published(group: Group) -> None:

@@ -47,10 +47,10 @@ def run(
     return answer, [plan for word, plan in pairwise(words) if word == "--plan"]
 
 
-def test_what_is_behind_is_merged_and_what_is_not_starts_no_spark(
+def test_missing_records_are_merged_and_an_up_to_date_table_starts_no_spark(
     task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
-    """By the job for it, up to the typed table's version."""
+    """The job `upsert` merges up to the typed table's version."""
     spark_submit.write_text(DECODING)
     for values in ((), (b"a",), (b"b", b"c")):
         expected = [decoded(lake, *values)] if values else []
@@ -63,25 +63,14 @@ def test_what_is_behind_is_merged_and_what_is_not_starts_no_spark(
                 assert words[-3].endswith("/jobs/upsert.py")
 
 
-def test_a_missing_spark_submit_is_not_tried_again(
-    task_probe: Probe, spark_submit: Path, lake: TypedLake
-) -> None:
-    """No retry brings it."""
-    decoded(lake, b"a")
-    spark_submit.unlink()
-    answer, _ = run(task_probe, spark_submit, "events")
-    assert answer.value["error"].startswith("SetupError: ")
-    assert answer.value["fails_now"] is True
-
-
 @pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.REFUSED, ExitCode.TRANSIENT])
-def test_one_that_is_refused_does_not_stop_the_others(
+def test_a_refused_pipeline_does_not_stop_the_others(
     task_probe: Probe, spark_submit: Path, lake: TypedLake, code: ExitCode
 ) -> None:
-    """It is told after them, unless their job has failed: that decides whether a retry helps."""
+    """The task fails with its error, unless the job of the others failed."""
     behind = decoded(lake, b"a")
     answer, plans = run(task_probe, spark_submit, "plain", "events", code=code)
     assert plans == [behind]
-    told = "plain: NotUpserted: " if code == ExitCode.OK else str(int(code))
-    assert told in answer.value["error"]
+    expected = "plain: NotUpserted: " if code == ExitCode.OK else str(int(code))
+    assert expected in answer.value["error"]
     assert answer.value["fails_now"] is not code.retryable

@@ -1,4 +1,4 @@
-"""`tidemark backfill` on a real broker: each way to say which offsets, approval, a copy."""
+"""`tidemark backfill` on a real broker: selections of offsets, approval, a copy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.broker
 
 
 KEPT: Mapping[str, str] = {"retention.ms": "-1"}
-"""Of a topic whose records may be of any time."""
+"""Settings of a topic with records of any time."""
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR_MS = 3_600_000
 
 
 def define(home: Path, topic: str, *lines: str) -> None:
-    """Pipeline `events`, which begins at the end of its topic."""
+    """Define pipeline `events`, which starts at the end of its topic."""
     (home / "pipelines").mkdir()
     (home / "pipelines" / "events.yaml").write_text(
         "\n".join(
@@ -49,7 +49,7 @@ def define(home: Path, topic: str, *lines: str) -> None:
 
 
 def produce_at(bootstrap: str, topic: str, partition: int, *hours: int) -> None:
-    """Append a record of each of these hours after midnight."""
+    """Append a record for each of these hours after midnight."""
     first = int(MIDNIGHT.timestamp() * 1000)
     stamps = [first + hour * HOUR_MS for hour in hours]
     records = [Record(timestamp_ms=stamp, partition=partition) for stamp in stamps]
@@ -57,59 +57,19 @@ def produce_at(bootstrap: str, topic: str, partition: int, *hours: int) -> None:
 
 
 def refused(ran: CommandResult) -> str:
-    """The error of a command that a retry will not cure."""
+    """Return the error of a refused command."""
     assert ran.code == ExitCode.REFUSED
     return str(ran.json["error"])
 
 
-def test_a_time_window_is_looked_up_in_kafka(
-    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, tidemark: Command
-) -> None:
-    """First moment in, last moment out; partitions that are idle, or were then, give nothing."""
-    name = topic(partitions=4, config=KEPT)
-    produce_at(broker.bootstrap, name, 0, 0, 1, 1, 2, 3, 4)
-    produce_at(broker.bootstrap, name, 1, 2, 5)
-    produce_at(broker.bootstrap, name, 2, 0, 0)
-    define(tmp_path, name)
-
-    def window(start: str, end: str, *options: str) -> Any:
-        asked = ("backfill", "events", "--from", start, "--until", end, *options)
-        ran = tidemark(*asked, "--dry-run", "--json")
-        assert ran.code == ExitCode.OK, ran.out
-        return ran.json
-
-    def at(hour: int, millisecond: int = 0) -> str:
-        return f"2026-03-01T{hour:02}:00:00.{millisecond:03}Z"
-
-    answer = window(at(1), at(3))
-    assert (answer["ranges"], answer["offsets"], answer["notes"]) == ([[0, 1, 4], [1, 0, 1]], 4, [])
-    # The same moments, said elsewhere in the world.
-    answer = window("2026-03-01T00:00:00-01:00", "2026-03-01T08:30:00+05:30")
-    assert answer["ranges"] == [[0, 1, 4], [1, 0, 1]]
-    assert window(at(1, 1), at(3, 1))["ranges"] == [[0, 3, 5], [1, 0, 1]]
-    assert window(at(4), "2200-01-01T00:00:00Z")["ranges"] == [[0, 5, 6], [1, 1, 2]]
-    assert window("2000-01-01T00:00:00Z", at(1))["ranges"] == [[0, 0, 1], [2, 0, 2]]
-    assert (window(at(6), at(7))["ranges"], window(at(6), at(7))["chunks"]) == ([], 0)
-    some = window(at(0), at(5), "--partition", "1", "--partition", "2", "--partition", "3")
-    assert some["ranges"] == [[1, 0, 1], [2, 0, 2]]
-    for wrong, error in (
-        (("--from", at(0), "--until", at(1), "--partition", "4"), "UnknownPartition"),
-        (("--from", at(1), "--until", at(1)), "InvalidSelection"),
-        (("--from", at(1)), "InvalidSelection"),
-        (("--from", "2026-03-01T00:00:00", "--until", at(1)), "InvalidSelection"),
-    ):
-        assert refused(tidemark("backfill", "events", *wrong, "--dry-run", "--json")) == error
-    assert not (tmp_path / "lakehouse").exists()
-
-
-def test_offsets_that_kafka_has_deleted_are_refused_or_left_out(
+def test_each_kind_of_selection_is_shown_by_a_dry_run(
     broker: BrokerStatus,
     topic: TopicFactory,
     admin: AdminClient,
     tmp_path: Path,
     tidemark: Command,
 ) -> None:
-    """Of offsets, of a window, of all there is; nothing is written by asking."""
+    """Offsets, a time window, the retained log, and the ranges of a plan; also into a copy."""
     name = topic(partitions=2, config=KEPT)
     produce_at(broker.bootstrap, name, 0, *range(8))
     produce_at(broker.bootstrap, name, 1, *range(4))
@@ -119,59 +79,39 @@ def test_offsets_that_kafka_has_deleted_are_refused_or_left_out(
     def ask(*options: str) -> CommandResult:
         return tidemark("backfill", "events", *options, "--dry-run", "--json")
 
-    offsets = ("--offsets", "0:1-5", "--offsets", "1:2-4")
-    gone = ask(*offsets)
+    gone = ask("--offsets", "0:1-5", "--offsets", "1:2-4")
     assert refused(gone) == "InvalidRange"
     assert "low watermark is 3" in gone.json["problem"]
-    answer = ask(*offsets, "--readable-only").json
+    answer = ask("--offsets", "0:1-5", "--offsets", "1:2-4", "--readable-only").json
     assert (answer["ranges"], answer["deleted"]) == ([[0, 3, 5], [1, 2, 4]], [[0, 1, 3]])
-    assert ask("--offsets", "0:3-5").json["ranges"] == [[0, 3, 5]]
-    assert refused(ask("--offsets", "0:5-9", "--readable-only")) == "InvalidRange"
-    assert ask("--retained").json["ranges"] == [[0, 3, 8], [1, 0, 4]]
     assert ask("--retained", "--partition", "0").json["ranges"] == [[0, 3, 8]]
-    answer = ask("--from", "2026-03-01T01:00:00Z", "--until", "2026-03-01T05:00:00Z").json
+    window = ("--from", "2026-03-01T01:00:00Z", "--until", "2026-03-01T10:30:00+05:30")
+    answer = ask(*window).json
     assert (answer["ranges"], answer["deleted"]) == ([[0, 3, 5], [1, 1, 4]], [])
     (note,) = answer["notes"]
     assert note.endswith("in partition(s) 0")
+    assert refused(ask(*window, "--partition", "4")) == "UnknownPartition"
+    assert refused(ask("--from", "2026-03-01T01:00:00Z")) == "InvalidSelection"
     assert not (tmp_path / "lakehouse").exists()
 
-
-def test_what_a_plan_was_about_is_asked_for_by_its_number(
-    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, tidemark: Command
-) -> None:
-    """Shown as planned while it is open, to be landed when it was given up; also into a copy."""
-    name = topic(partitions=2)
-    define(tmp_path, name)
-    assert tidemark("plan", "events", "--json").json["plan"] is None
-    for partition, count in ((0, 4), (1, 2)):
-        produce_values(broker.bootstrap, name, count, partition=partition)
     assert tidemark("plan", "events").code == ExitCode.OK
-    produce_values(broker.bootstrap, name, 3)
-    ranges = [[0, 0, 4], [1, 0, 2]]
-
-    def ask(*options: str) -> CommandResult:
-        return tidemark("backfill", "events", *options, "--dry-run", "--json")
-
+    produce_values(broker.bootstrap, name, 2)
+    assert tidemark("plan", "events").code == ExitCode.OK
     answer = ask("--plan", "1").json
-    assert (answer["ranges"], answer["planned"]) == ([], ranges)
-    answer = ask("--plan", "1", "--into", "checked").json
-    assert (answer["pipeline"], answer["ranges"]) == ("events@checked", ranges)
-    assert tidemark("abandon", "events", "--plan", "1", "--reason", "x").code == ExitCode.OK
-    answer = ask("--plan", "1").json
-    assert (answer["ranges"], answer["planned"], answer["chunks"]) == (ranges, [], 1)
-    assert ask("--plan", "1", "--chunk", "4").json["chunks"] == 2
+    assert (answer["ranges"], answer["planned"]) == ([], [[0, 8, 10]])
+    answer = ask("--plan", "1", "--into", "checked", "--chunk", "1").json
+    assert (answer["pipeline"], answer["chunks"]) == ("events@checked", 2)
     assert refused(ask("--plan", "2")) == "UnknownPlan"
-    assert refused(ask("--plan", "1", "--partition", "0")) == "InvalidSelection"
 
 
-def test_a_large_backfill_is_refused_until_somebody_approves_it(
+def test_a_large_backfill_needs_approval(
     broker: BrokerStatus,
     topic: TopicFactory,
     tmp_path: Path,
     tidemark: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Exit code 65 and no trace; with --yes it is recorded, and planned as far as it can land."""
+    """Without --yes, exit code 65 and no event; with --yes, the request and a plan are recorded."""
     name = topic()
     produce_values(broker.bootstrap, name, 10)
     define(tmp_path, name, "limits:", "  records_per_backfill: 9")
@@ -184,7 +124,7 @@ def test_a_large_backfill_is_refused_until_somebody_approves_it(
     assert "--yes" in large.err
     assert not (tmp_path / "lakehouse").exists()
 
-    # Without a shell there is no spark-submit: it ends where its first chunk would land.
+    # Without a shell, spark-submit cannot start: the command ends at its first chunk.
     monkeypatch.setenv("PATH", str(tmp_path))
     approved = tidemark(*ask, "--yes", "--json")
     answer = approved.json
@@ -212,7 +152,7 @@ def test_into_lands_a_copy_and_leaves_the_table(
     tmp_path: Path,
     tidemark: Command,
 ) -> None:
-    """I1: the copy has what landed and what has not; no byte of the first table changes."""
+    """I1: the copy contains all records; the first table does not change."""
     name = topic(partitions=2)
     lake = lake_over(name, spark, broker, tmp_path)
     produce_values(broker.bootstrap, name, 5)
@@ -249,10 +189,10 @@ def test_into_lands_a_copy_and_leaves_the_table(
     assert (again.code, again.json["offsets"]) == (ExitCode.OK, 0)
 
 
-def test_a_backfill_that_others_hold_up_is_one_document(
+def test_an_unfinished_backfill_prints_one_document(
     broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, tidemark: Command
 ) -> None:
-    """A run has planned its offsets meanwhile, and has not landed them."""
+    """An open plan of a run contains its offsets."""
     name = topic(partitions=1)
     produce_values(broker.bootstrap, name, 10)
     define(tmp_path, name)

@@ -1,4 +1,4 @@
-"""The demo, whole: what a newcomer runs first is a test of everything together."""
+"""The demo, which runs all parts together."""
 
 from __future__ import annotations
 

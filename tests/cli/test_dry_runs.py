@@ -1,4 +1,4 @@
-"""`--dry-run` is refused for what the command would be refused for; neither Spark nor Kafka."""
+"""Refusals that need neither Spark nor Kafka: dry runs of plans, and tables of another kind."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 
 from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.typed_lake import home_typed_lake
 from tidemark.core.errors import ExitCode
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """Plans 1 to 3 have landed, 4 was given up, 5 is open."""
+    """Plans 1 to 3 have landed, 4 is abandoned, 5 is open."""
     lake = home_lake(tmp_path)
     lake.plan(1)
     lake.abandon.abandon(4, "ops", "a test")
@@ -31,12 +32,42 @@ def lake(tmp_path: Path) -> FileLake:
     ],
 )
 @pytest.mark.usefixtures("lake")
-def test_a_named_plan_is_looked_at(offline: Command, plan: int, quality: str, ingest: str) -> None:
-    """Its state decides, and not that somebody named it."""
+def test_a_dry_run_raises_the_error_of_the_command(
+    offline: Command, plan: int, quality: str, ingest: str
+) -> None:
+    """The state of the plan decides."""
     checked = offline("quality", "events", "--plan", str(plan), "--dry-run", "--json")
     assert checked.json.get("error", checked.json.get("outcome")) == quality
     assert checked.code == (ExitCode.OK if quality == "draft" else ExitCode.REFUSED)
     landed = offline("ingest", "events", "--plan", str(plan), "--dry-run", "--json")
-    (told,) = landed.json
-    assert told.get("error", told.get("outcome")) == ingest
-    assert landed.code == (ExitCode.REFUSED if told.get("error") else ExitCode.OK)
+    (record,) = landed.json
+    assert record.get("error", record.get("outcome")) == ingest
+    assert landed.code == (ExitCode.REFUSED if record.get("error") else ExitCode.OK)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("plan events@typed", "IsTyped"),
+        ("plan events@upsert", "NotUpserted"),
+        ("backfill events@typed --retained --dry-run", "IsTyped"),
+        ("backfill events --into typed --retained", "IsTyped"),
+        ("backfill events --into quarantine --retained", "InvalidSelection"),
+        ("quality events@typed", "IsTyped"),
+        ("accept-loss events@typed --reason x", "IsTyped"),
+        ("upsert events", "NotUpserted"),
+        ("decode plain", "NotDecoded"),
+        ("quarantine list plain", "NotDecoded"),
+    ],
+)
+def test_a_command_for_another_kind_of_table_is_refused(
+    tmp_path: Path, offline: Command, command: str, error: str
+) -> None:
+    """By name, before anything is recorded."""
+    home_typed_lake(tmp_path)
+    (tmp_path / "pipelines" / "plain.yaml").write_text(
+        "name: plain\ntopic: t\nschedule: '@daily'\n"
+    )
+    refused = offline(*command.split(), "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, error)
+    assert not (tmp_path / "lakehouse").exists()

@@ -1,4 +1,4 @@
-"""`tidemark ingest` when Spark fails: the cause in plain words, and a documented exit code."""
+"""Failures of Spark in `tidemark ingest`: the cause and the exit code."""
 
 from __future__ import annotations
 
@@ -23,13 +23,23 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
 
 def jvm(running: Running) -> psutil.Process | None:
-    """The JVM of spark-submit, which the script becomes; the launcher is a child of the script."""
+    """Return the JVM of spark-submit, which replaces the script; None before that."""
     children = psutil.Process(running.process.pid).children()
     return next((child for child in children if child.name() == "java"), None)
 
 
-def ingest(site: Site) -> tuple[dict[str, Any], list[str]]:
-    """The record of the one pipeline with a failed landing, and the other output."""
+@pytest.fixture
+def site(broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession) -> Site:
+    """A home with pipeline `events` and three records."""
+    site = Site(home=tmp_path, bootstrap=broker.bootstrap, topic=topic(), session=spark)
+    produce_values(broker.bootstrap, site.topic, 3)
+    return site
+
+
+def ingest(site: Site, settings: str) -> tuple[dict[str, Any], list[str]]:
+    """Run the command with further Spark settings; return its record and the other output."""
+    with (site.specs / "events.yaml").open("a") as spec:
+        spec.write(settings)
     with site.started(site.tidemark("ingest", "events", "--json")) as running:
         ended = running.wait()
     before, _, document = ended.printed.partition("\n[")
@@ -39,41 +49,20 @@ def ingest(site: Site) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.faults
-def test_a_missing_kafka_source_is_a_setup_error_and_is_not_retried(
-    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_missing_kafka_source_is_a_setup_error_and_is_not_retried(site: Site) -> None:
     """The jars are not on the class path."""
-    without_jars = "  spark.driver.extraClassPath: /nowhere\n"
-    site = Site(
-        home=tmp_path,
-        bootstrap=broker.bootstrap,
-        topic=topic(),
-        session=spark,
-        more=without_jars,
-    )
-    produce_values(broker.bootstrap, site.topic, 3)
-    record, _ = ingest(site)
+    record, _ = ingest(site, "  spark.driver.extraClassPath: /nowhere\n")
     assert (record["error"], record["retryable"]) == ("SetupError", False)
     assert "Failed to find data source: kafka" in str(record)
 
 
-def test_a_failure_is_printed_without_a_stack_which_is_in_the_file_that_the_error_names(
-    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
-) -> None:
-    """Every task fails at a setting, and so does the message that has a secret."""
+def test_the_error_of_a_failure_names_the_file_with_the_stack(site: Site) -> None:
+    """Every task fails at an invalid setting. No output contains the secret of another setting."""
     canary = "correct-horse"
     settings = (
         f"  spark.hadoop.parquet.block.size: {canary}\n  spark.hadoop.fs.s3a.secret.key: {canary}\n"
     )
-    site = Site(
-        home=tmp_path,
-        bootstrap=broker.bootstrap,
-        topic=topic(),
-        session=spark,
-        more=settings,
-    )
-    produce_values(broker.bootstrap, site.topic, 3)
-    record, printed = ingest(site)
+    record, printed = ingest(site, settings)
     assert (record["error"], record["retryable"]) == ("EngineFailed", True)
     assert "while landing plan 1 of pipeline 'events': " in record["problem"]
     assert 'NumberFormatException: For input string: "***"' in record["problem"]
@@ -84,12 +73,8 @@ def test_a_failure_is_printed_without_a_stack_which_is_in_the_file_that_the_erro
     assert canary not in f"{record} {printed} {stack.read_text()}"
 
 
-def test_a_killed_jvm_is_named_and_ends_in_a_documented_exit_code(
-    broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
-) -> None:
-    """As the out-of-memory killer does it."""
-    site = Site(home=tmp_path, bootstrap=broker.bootstrap, topic=topic(), session=spark)
-    produce_values(broker.bootstrap, site.topic, 3)
+def test_a_killed_jvm_is_a_transient_error(site: Site) -> None:
+    """The out-of-memory killer sends the same signal."""
     with site.started(site.tidemark("ingest", "events", "--json")) as running:
         wait_until(lambda: jvm(running))
         killed = jvm(running)

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and where, and how it exits."""
+"""The command line: output, exit codes and options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROUP: Any = typer.main.get_group(app)
 def tidemark(
     *arguments: str, home: Path, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in an environment that has no connection but those given."""
+    """Run the command in an environment without other connections."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW_CONN", "TIDEMARK"))}
     return subprocess.run(
         [str(TIDEMARK), *arguments],
@@ -59,13 +59,13 @@ def command(
 
 @pytest.fixture
 def away(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The same with a connection to a Kafka that does not answer."""
+    """Run a command with a connection to a Kafka that does not answer."""
     monkeypatch.setenv(connection_variable("kafka_default"), kafka_connection("127.0.0.1:1"))
     return command
 
 
 def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
-    """Every command and every group, by its words."""
+    """Yield the words of every command and every group."""
     yield above
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
@@ -75,22 +75,22 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
 
 
 REPORTS_NOTHING = {("demo",), ("spark", "serve")}
-"""Print what they do as they go."""
+"""Commands that print only their progress."""
 WRITES_NOTHING = {
     *{("status",), ("verify",), ("sample", "list"), ("broker", "status"), ("spark", "status")},
     *{("publication", "list"), ("publication", "view"), ("quarantine", "list"), ("report",)},
     ("schema", "init"),
 }
-"""Status keeps what it sees only if `--record` is said, and shows the same without. A report writes
-its page and no table."""
+"""Commands that write no table. `status` writes one only with `--record`, and prints the same
+without it."""
 STARTS_AND_STOPS = {
     *{("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")},
     *{("spark", "start"), ("spark", "serve"), ("spark", "stop")},
 }
 
 
-def test_what_reports_has_json_and_what_writes_has_a_dry_run() -> None:
-    """Every command; one that is new and an exception has to say so here."""
+def test_commands_have_json_and_a_dry_run() -> None:
+    """The sets above list the exceptions."""
     missing = []
     for words in commands(GROUP):
         command = GROUP
@@ -108,10 +108,10 @@ def test_what_reports_has_json_and_what_writes_has_a_dry_run() -> None:
 
 
 @pytest.mark.parametrize("words", list(commands(GROUP)), ids=" ".join)
-def test_every_command_explains_itself(
+def test_every_command_and_option_has_help(
     command: Command, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--help` describes a command and each of its options, on a narrow terminal."""
+    """Also on a narrow terminal."""
     monkeypatch.setenv("COLUMNS", "80")
     ran = command(*words, "--help")
     assert ran.code == ExitCode.OK
@@ -126,14 +126,14 @@ def test_every_command_explains_itself(
 
 
 def test_wrong_usage_exits_with_2(command: Command) -> None:
-    """An unknown command, a missing argument, and half a backfill."""
+    """An unknown command, a missing argument, and an unknown option."""
     for arguments in (("nosuch",), ("plan",), ("plan", "prices", "--start", "3")):
         ran = command(*arguments)
         assert (ran.code, ran.out) == (ExitCode.USAGE, "")
 
 
-def test_a_backfill_is_shown_before_it_is_gone_on_with(away: Command, tmp_path: Path) -> None:
-    """What was asked for is recorded: beside --resume nothing else can be said."""
+def test_resume_shows_the_chunks_and_accepts_no_selection(away: Command, tmp_path: Path) -> None:
+    """The requested offsets are recorded."""
     asked = BackfillRequested(
         cluster_id="c",
         topic="prices",
@@ -173,10 +173,10 @@ def test_a_backfill_is_shown_before_it_is_gone_on_with(away: Command, tmp_path: 
         (("--offsets", "0:5,0:6"), "each partition once"),
     ],
 )
-def test_a_beginning_is_said_in_one_way(
+def test_start_needs_exactly_one_source(
     away: Command, tmp_path: Path, options: tuple[str, ...], expected: str
 ) -> None:
-    """Refused by name before anybody is asked, and nothing is written."""
+    """Other options are refused before any request, and nothing is written."""
     ran = away("start", "prices", *options, "--json")
     assert ran.code == ExitCode.REFUSED
     record = ran.json
@@ -185,7 +185,7 @@ def test_a_beginning_is_said_in_one_way(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_named_error_exits_with_its_code_and_prints_the_fix(tmp_path: Path) -> None:
     """The process prints the problem and the fix on standard error."""
     ran = tidemark("plan", "nosuch", home=tmp_path)
     assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
@@ -194,16 +194,16 @@ def test_a_named_error_exits_with_its_code_and_says_what_to_do(tmp_path: Path) -
 
 
 def test_errors_are_json_with_the_option_json(command: Command) -> None:
-    """A script reads one document, whatever happened."""
+    """A script reads one document."""
     ran = command("plan", "prices", "--json")
     assert ran.code == ExitCode.REFUSED
     assert ran.json["error"] == "UnknownConnection"
 
 
-def test_status_shows_what_each_pipeline_would_be_refused_for(
+def test_status_shows_the_error_that_refuses_each_pipeline(
     command: Command, tmp_path: Path
 ) -> None:
-    """One pipeline's missing connection is its own problem, and no reason to show nothing."""
+    """An undefined connection does not end the command."""
     ran = command("status", "--json")
     assert ran.code == ExitCode.OK
     shown = ran.json
@@ -211,18 +211,16 @@ def test_status_shows_what_each_pipeline_would_be_refused_for(
     assert len(shown) == len(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).specs)
 
 
-def test_a_probe_asks_for_alarms_and_a_table_keeps_what_was_seen(
-    command: Command, tmp_path: Path
-) -> None:
-    """Exit code 65 on request only; what is recorded replaces what was seen before."""
+def test_status_can_fail_on_alarms_and_record_the_status(command: Command, tmp_path: Path) -> None:
+    """Exit code 65 with --check; a later status replaces the recorded one."""
     for _ in range(2):
         ran = command("status", "prices", "orders", "--check", "--record")
         assert ran.code == ExitCode.REFUSED
         assert "prices: UnknownConnection: Connection 'kafka_default' is not defined" in ran.err
     table = DeltaTable(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout.status_table)
-    told = query_rows(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
+    rows = query_rows(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
     unknown = {"problem": "UnknownConnection", "alarms": "UnknownConnection", "forecast": "unknown"}
-    assert told == [{"pipeline": name, **unknown} for name in ("orders", "prices")]
+    assert rows == [{"pipeline": name, **unknown} for name in ("orders", "prices")]
     assert command("status", "nosuch", "--record").code == ExitCode.REFUSED
 
 
@@ -230,7 +228,7 @@ def test_a_probe_asks_for_alarms_and_a_table_keeps_what_was_seen(
 def test_plan_and_status_without_a_jvm(
     broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """A dry run records nothing, a plan is kept by its requester alone, status shows the lag."""
+    """A dry run records nothing, a second plan adopts the open one, status shows the lag."""
     name = topic(partitions=6)
     produce({"bootstrap.servers": broker.bootstrap}, "prices", records=200, topic=name)
     specs = tmp_path / "pipelines"
@@ -251,7 +249,7 @@ def test_plan_and_status_without_a_jvm(
 
     preview = answer("plan", "tides", "--dry-run")
     assert preview["outcome"] == "draft"
-    # A file for each partition with records; of bytes an empty table says nothing.
+    # A file for each partition with records; the size is unknown for an empty table.
     partitions = {partition for partition, _, _ in preview["plan"]["ranges"]}
     assert (preview["files"], preview["bytes"]) == (len(partitions), None)
     (draft,) = answer("ingest", "tides", "--dry-run")

@@ -64,7 +64,7 @@ def test_a_missing_java_is_a_set_up_error(
 
 @pytest.mark.faults
 def test_a_master_that_does_not_answer_is_retried(ingest: Command) -> None:
-    """Spark gives up after three attempts of 20 seconds; a master may come back."""
+    """Spark tries three times for 20 seconds; a master may come back."""
     (port,) = free_ports(HOST, 1)
     ran = ingest("--master", f"spark://{HOST}:{port}")
     (error,) = ran.json

@@ -1,4 +1,4 @@
-"""Beginnings and exports through the command line, on a real broker; Spark where rows count."""
+"""`tidemark start` and `export-offsets` on a real broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.broker
 
 @dataclass(frozen=True)
 class Home:
-    """A home with pipeline `events`, which does not begin by itself, over a topic of its own."""
+    """A home with pipeline `events`, which has no start policy, over a topic of its own."""
 
     path: Path
     topic: str
@@ -51,7 +51,7 @@ class Home:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Where the command finds all that."""
+        """The variables of the command."""
         return {
             "TIDEMARK_HOME": str(self.path),
             "TIDEMARK_PIPELINES": str(self.path / "pipelines"),
@@ -70,7 +70,7 @@ class Home:
         return ran.returncode, json.loads(ran.stdout)
 
     def starts(self) -> Mapping[int, int]:
-        """Where the pipeline began."""
+        """Return the start offsets of the pipeline."""
         return App(environ=self.environ).control.ledger("events").starts
 
 
@@ -88,50 +88,58 @@ def home(topic: TopicFactory, broker: BrokerStatus, tmp_path: Path) -> Home:
 
 
 def offsets(document: Mapping[str, Any]) -> dict[int, int]:
-    """Where each partition begins, of a command's document."""
+    """Return the start offset of each partition."""
     return {each["partition"]: each["offset"] for each in document["partitions"]}
 
 
 def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminClient) -> None:
-    """The whole way: look, begin, ask again, plan, export."""
+    """Dry run, start, repetition, plan, export."""
     old, lag = f"{home.topic}-old", f"{home.topic}-lag"
     assert home.run("plan", "events")[1]["error"] == "NoStartOffset"
     assert home.run("start", "events", "--from-group", old)[1]["error"] == "InvalidStart"
     home.groups.commit(old, home.topic, {0: 2})
     delete_records(admin, home.topic, 3)
-    code, told = home.run("start", "events", "--from-group", old)
-    assert (code, told["error"]) == (ExitCode.REFUSED, "InvalidStart")
+    code, document = home.run("start", "events", "--from-group", old)
+    assert (code, document["error"]) == (ExitCode.REFUSED, "InvalidStart")
 
     ask = ("start", "events", "--from-group", old, "--others", "latest", "--reason", "moved")
-    code, told = home.run(*ask, "--dry-run")
-    assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "draft", {0: 2, 1: 5})
-    assert [each["deleted_unread"] for each in told["partitions"]] == [1, 0]
+    code, document = home.run(*ask, "--dry-run")
+    assert (code, document["outcome"], offsets(document)) == (ExitCode.OK, "draft", {0: 2, 1: 5})
+    assert [each["deleted_unread"] for each in document["partitions"]] == [1, 0]
     assert home.starts() == {}
     assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NothingLanded"
     for outcome in ("recorded", "nothing to do"):
-        code, told = home.run(*ask)
-        assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, outcome, {0: 2, 1: 5})
+        code, document = home.run(*ask)
+        assert (code, document["outcome"], offsets(document)) == (
+            ExitCode.OK,
+            outcome,
+            {0: 2, 1: 5},
+        )
     assert home.starts() == {0: 2, 1: 5}
-    code, told = home.run("start", "events", "--offsets", "0:4,1:4")
-    assert (code, told["error"]) == (ExitCode.REFUSED, "AlreadyStarted")
-    assert f"consumer group '{old}'; other partitions at latest; moved" in str(told)
+    code, document = home.run("start", "events", "--offsets", "0:4,1:4")
+    assert (code, document["error"]) == (ExitCode.REFUSED, "AlreadyStarted")
+    assert f"consumer group '{old}'; other partitions at latest; moved" in str(document)
 
     assert home.run("plan", "events")[1]["error"] == "LostRange"
     assert home.run("accept-loss", "events", "--reason", "known")[0] == ExitCode.OK
-    code, told = home.run("plan", "events")
-    assert (code, told["plan"]["ranges"]) == (ExitCode.OK, [[0, 3, 5]])
+    code, document = home.run("plan", "events")
+    assert (code, document["plan"]["ranges"]) == (ExitCode.OK, [[0, 3, 5]])
 
     exported = {"partition": 0, "before": None, "committed_offset": 3, "end": 5}
-    code, told = home.run("export-offsets", "events", "--group", lag, "--dry-run")
-    assert (code, told["outcome"], told["partitions"][0]) == (ExitCode.OK, "draft", exported)
+    code, document = home.run("export-offsets", "events", "--group", lag, "--dry-run")
+    assert (code, document["outcome"], document["partitions"][0]) == (
+        ExitCode.OK,
+        "draft",
+        exported,
+    )
     assert lag not in group_names(home.bootstrap)
     assert home.run("export-offsets", "events", "--group", lag)[1]["outcome"] == "exported"
     assert home.groups.committed(lag, home.topic, [0, 1]) == {0: 3, 1: 5}
     assert home.groups.committed(old, home.topic, [0, 1]) == {0: 2}
 
 
-def test_from_given_offsets_in_words(home: Home) -> None:
-    """A table for people; what the first plan will meet is on standard error."""
+def test_from_given_offsets_as_text(home: Home) -> None:
+    """A dry run records nothing; the last line is the outcome."""
     ask = ("start", "events", "--offsets", "0:4,1:5")
     ran = tidemark(*ask, "--dry-run", home=home.path, environ=home.environ)
     assert ran.returncode == ExitCode.OK, ran.stderr
@@ -153,7 +161,7 @@ def test_from_given_offsets_in_words(home: Home) -> None:
 
 
 def test_from_a_checkpoint(home: Home) -> None:
-    """With the batch that was not committed told beside it."""
+    """A note names the batch without a commit."""
     folder = home.path / "checkpoint"
     for batch, end in enumerate((1, 3)):
         for name in ("offsets", "commits")[: 2 - batch]:
@@ -161,16 +169,16 @@ def test_from_a_checkpoint(home: Home) -> None:
             places = json.dumps({home.topic: {"0": end, "1": end}})
             text = f"v1\n{{}}\n{places}" if name == "offsets" else "v1\n{}"
             (folder / name / str(batch)).write_text(text, encoding="utf-8")
-    code, told = home.run("start", "events", "--from-checkpoint", str(folder))
-    assert (code, told["outcome"], offsets(told)) == (ExitCode.OK, "recorded", {0: 1, 1: 1})
-    assert told["reason"] == f"started at the Structured Streaming checkpoint {folder}, batch 0"
-    (note,) = told["notes"]
+    code, document = home.run("start", "events", "--from-checkpoint", str(folder))
+    assert (code, document["outcome"], offsets(document)) == (ExitCode.OK, "recorded", {0: 1, 1: 1})
+    assert document["reason"] == f"started at the Structured Streaming checkpoint {folder}, batch 0"
+    (note,) = document["notes"]
     assert note.startswith("batch 1 was started")
     assert home.starts() == {0: 1, 1: 1}
 
 
 def test_from_a_table_of_kafka_delta_ingest(home: Home) -> None:
-    """Its last written offsets, each plus one; a partition too many is another topic's."""
+    """Each start offset is the last written one plus one; an unknown partition is refused."""
     table = home.path / "ingested"
 
     def commit(**last: int) -> None:
@@ -182,18 +190,18 @@ def test_from_a_table_of_kafka_delta_ingest(home: Home) -> None:
     commit(p0=4, p1=0)
     ask = ("start", "events", "--from-table", str(table), "--app-id")
     assert home.run(*ask, "another")[1]["error"] == "InvalidStart"
-    code, told = home.run(*ask, "job", "--dry-run")
-    assert (code, offsets(told)) == (ExitCode.OK, {0: 5, 1: 1})
+    code, document = home.run(*ask, "job", "--dry-run")
+    assert (code, offsets(document)) == (ExitCode.OK, {0: 5, 1: 1})
     commit(p2=0)
     assert home.run(*ask, "job")[1]["error"] == "UnknownPartition"
     assert home.starts() == {}
 
 
-# -- where the other reader has ended, Tidemark begins ---------------------------------------------
+# -- the other reader and Tidemark together ------------------------------------------------------
 
 
 def streamed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
-    """A Structured Streaming query lands what there is, in a table of its own."""
+    """Let a Structured Streaming query land all records in a table of its own."""
     checkpoint, table = str(home / "checkpoint"), str(home / "streamed")
     query = (
         lake.session.readStream.format("kafka")
@@ -215,7 +223,7 @@ def streamed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
 
 
 def consumed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
-    """A member of a consumer group takes some records, commits and leaves."""
+    """Let a member of a consumer group read some records, commit and leave."""
     group = f"{lake.spec.topic}-old"
     consumer = Consumer(
         {
@@ -236,13 +244,13 @@ def consumed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
-    # Where nothing was taken yet nothing is committed.
+    # A partition without a read record has no committed offset.
     return taken, ("--from-group", group, "--others", "earliest")
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("read", [streamed, consumed])
-def test_another_readers_records_and_those_that_land_are_all_there_are(
+def test_another_reader_and_tidemark_together_read_each_record_once(
     read: Callable[[Lake, Path], tuple[list[Judged], tuple[str, ...]]],
     spark: SparkSession,
     broker: BrokerStatus,
@@ -251,7 +259,7 @@ def test_another_readers_records_and_those_that_land_are_all_there_are(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """I1 across both: none twice, none missing, whatever arrives around the beginning."""
+    """I1: also records that are produced shortly before and after the start."""
     name, bootstrap = topic(partitions=3), broker.bootstrap
     lake = lake_over(name, spark, broker, tmp_path, start=StartPolicy.NONE)
     command = command_in(tmp_path, bootstrap, monkeypatch, capsys)

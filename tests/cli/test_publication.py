@@ -1,4 +1,4 @@
-"""`tidemark publication` over real tables; neither Spark nor Kafka is there."""
+"""`tidemark publication` over real tables, without Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.quality.publication_table import DeltaPublicationTable
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """Three plans of three records; 1 was published, 2 blocked, and nobody has checked 3."""
+    """Three plans of three records: 1 is published, 2 blocked, 3 not checked."""
     lake = home_lake(tmp_path)
     table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
     for sequence, status in ((1, PublicationStatus.PUBLISHED), (2, PublicationStatus.BLOCKED)):
@@ -30,8 +30,8 @@ def lake(tmp_path: Path) -> FileLake:
 
 
 @pytest.mark.usefixtures("lake")
-def test_what_is_kept_back_is_listed_and_decided(offline: Command) -> None:
-    """Who said so, and why, is in the answer and in the table."""
+def test_unpublished_plans_are_listed_released_and_rejected(offline: Command) -> None:
+    """The result contains the operator and the reason."""
     shown = offline("publication", "list", "events", "--json")
     assert [(each["plan"], each["status"]) for each in shown.json] == [(2, "blocked"), (3, None)]
     assert (
@@ -61,7 +61,7 @@ def test_what_is_kept_back_is_listed_and_decided(offline: Command) -> None:
 
 
 def test_the_view_is_printed_for_an_engine(lake: FileLake, offline: Command) -> None:
-    """With the places of the tables, and of this table alone."""
+    """The query contains the locations of the tables."""
     spark = offline("publication", "view", "events").out
     assert f"FROM delta.`{lake.uri}`" in spark
     duck = offline("publication", "view", "events", "--engine", "duckdb", "--json").json

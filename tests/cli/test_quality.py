@@ -66,13 +66,13 @@ class Desk:
         return records
 
     def places(self) -> set[Place]:
-        """Where a committed reader of Kafka sees a record."""
+        """Return partition and offset of each committed record in Kafka."""
         ranges = {partition: (0, 10**9) for partition in (0, 1)}
         judged = read_ranges(self.bootstrap, self.topic, ranges)
         return {(record.partition, record.offset) for record in judged}
 
     def land(self, records: Sequence[Record]) -> set[Place]:
-        """Produce records and land them as one plan, in this process; where they are."""
+        """Produce records and land them as one plan, in this process; return their offsets."""
         before = self.places()
         produce_records(self.bootstrap, self.topic, records)
         app = App.from_environment()
@@ -93,14 +93,14 @@ def desk(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, spark: Spark
 
 
 def check(*plans: int) -> int:
-    """What `tidemark quality` starts, in this process; its exit code."""
+    """Run the job of `tidemark quality` in this process, and return its exit code."""
     return main(JOBS["quality"], "", [f"--plan=events={plan}" for plan in plans])
 
 
-def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
+def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
     desk: Desk, tidemark: Command, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The ranges before and after it are published; the report for the data's owner tells both."""
+    """The plans before and after it are published; the owner's report contains all."""
 
     def published() -> list[Place]:
         rows = spark.sql(tidemark("publication", "view", "events").out).collect()
@@ -120,15 +120,15 @@ def test_what_breaks_a_critical_rule_is_kept_back_until_somebody_releases_it(
     assert (kept["plan"], kept["status"], kept["reason"]) == (2, "blocked", _PRICE_RULE)
 
     # Three aborted records, and a marker in each partition.
-    told = tidemark("report", "events", "--json").json
-    assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2]}
-    certificate = told["certificate"]
+    report = tidemark("report", "events", "--json").json
+    assert report["plans_by_status"] == {"published": [1, 3], "blocked": [2]}
+    certificate = report["certificate"]
     assert (certificate["complete"], certificate["unproven_gaps"]) == (True, 0)
     assert (certificate["records"], certificate["gaps"]) == (36, 5)
     assert [(each["records"], each["gaps"]) for each in certificate["partitions"]] == [
         (18, 3), (18, 2),
     ]  # fmt: skip
-    (broken,) = [each for each in told["rules"] if each["failed_plans"]]
+    (broken,) = [each for each in report["rules"] if each["failed_plans"]]
     assert (broken["rule"], broken["failed_plans"], broken["plans"]) == (_PRICE_RULE, [2], 3)
     (example,) = broken["examples"]
     assert (example["partition"], example["offset"]) in bad

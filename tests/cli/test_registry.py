@@ -1,4 +1,4 @@
-"""`tidemark decode` where the registry is away, hangs or refuses: all of it before any Spark."""
+"""`tidemark decode` with a registry that is away, hangs or refuses; no Spark starts."""
 
 from __future__ import annotations
 
@@ -46,60 +46,64 @@ def connect(monkeypatch: pytest.MonkeyPatch, place: str, **extra: Any) -> None:
 
 
 def refused(lake: TypedLake, ran: CommandResult) -> dict[str, Any]:
-    """The error of a command that has planned nothing and made no table."""
+    """Return the error of a command; check that it recorded no plan and created no table."""
     assert lake.control.ledger("events@typed").plans == {}
     assert not lake.typed_uri.exists()
-    (told,) = ran.json
-    assert "'trades'" in told["problem"]
-    assert "Nothing was planned" in told["fix"]
-    return dict(told)
+    (error,) = ran.json
+    assert "'trades'" in error["problem"]
+    assert "Nothing was planned" in error["fix"]
+    return dict(error)
 
 
-def test_a_wrong_password_is_refused_and_told_by_the_connections_name(
+def test_the_error_of_a_wrong_password_names_the_connection(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the right one nor the wrong one is in any output."""
+    """No output contains the right or the wrong password."""
     with guarded(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as door:
         connect(monkeypatch, door.place, **{"basic.auth.user.info": f"reader:not-{_SECRET}"})
         as_json, plain = offline("decode", "events", "--json"), offline("decode", "events")
     assert as_json.code == plain.code == ExitCode.REFUSED
-    told = refused(lake, as_json)
-    assert told["error"] == "RegistryRefused"
-    assert "HTTP 401" in told["problem"]
-    assert "credentials of the connection" in told["fix"]
+    error = refused(lake, as_json)
+    assert error["error"] == "RegistryRefused"
+    assert "HTTP 401" in error["problem"]
+    assert "credentials of the connection" in error["fix"]
     assert "connection 'trades'" in plain.out + plain.err
     for ran in (as_json, plain):
         assert _SECRET not in ran.out + ran.err
     assert door.asked == []
 
 
-def test_a_registry_that_never_answers_is_not_waited_for_for_ever(
+def test_a_registry_that_never_answers_is_a_transient_error(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the connection and says nothing: a retry may find it well."""
+    """It accepts the connection and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connect(monkeypatch, f"127.0.0.1:{silent.getsockname()[1]}", timeout=1)
         ran = offline("decode", "events", "--json")
-        # As often as the connection says, and no further.
+        # The setting max.retries of the connection is 0.
         silent.setblocking(False)
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
             silent.accept()
     assert ran.code == ExitCode.TRANSIENT
-    told = refused(lake, ran)
-    assert told["error"] == "RegistryUnavailable"
-    assert "ReadTimeout" in told["problem"]
-    assert "run the command again" in told["fix"]
+    error = refused(lake, ran)
+    assert error["error"] == "RegistryUnavailable"
+    assert "ReadTimeout" in error["problem"]
+    assert "run the command again" in error["fix"]
 
 
-def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
+def test_plans_with_stored_schemas_need_no_registry(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An open plan goes on, and a new one is made; one that needs another schema is not."""
+    """An open plan continues, and a new plan is made; a plan with another schema is not."""
     submitted: list[str] = []
 
     def run(
-        _: App, engine: Engine, job: str, plans: Sequence[PlanRef], say: Callable[[str], None]
+        _: App,
+        engine: Engine,
+        job: str,
+        plans: Sequence[PlanRef],
+        print_line: Callable[[str], None],
     ) -> JobRun:
         submitted.extend(map(str, plans))
         return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
@@ -119,8 +123,8 @@ def test_schemas_that_are_kept_are_planned_with_while_the_registry_is_away(
     assert len(submitted) == 3
 
 
-def test_a_run_asks_for_each_schema_once(tmp_path: Path, lake: TypedLake) -> None:
-    """Also for one of keys and values, and where a plan is cut off or looked at again."""
+def test_a_run_requests_each_schema_once(tmp_path: Path, lake: TypedLake) -> None:
+    """Also a schema of keys and values, and after a plan that was shortened or read again."""
     lake.bronze.land_payloads([(traded(3), framed(4, b"")), (traded(3), traded(5))])
     with guarded(known({3: _TRADE, 4: _OTHER, 5: _TRADE})) as door:
         environ = {

@@ -1,4 +1,4 @@
-"""What a person decides, and verification, through the command line on real parts."""
+"""Decisions of operators, repairs and verification by the command line, on real parts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ from tests.support.commands import Command
 from tests.support.kafka_judge import group_names, read_all, read_ranges
 from tests.support.lake import Lake
 from tests.support.topics import (
-    COMPACTED,
     delete_records,
     make_again,
-    produce_rolled,
-    wait_for_compaction,
 )
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tidemark.core.errors import ExitCode, LostRange, TopicRecreated
@@ -60,7 +57,7 @@ def lake_over(
 
 
 def events(lake: Lake, where: str) -> list[Mapping[str, Any]]:
-    """Rows of the control table, as anybody reads them with SQL."""
+    """Return rows of the control table."""
     query = f"SELECT * FROM control WHERE {where} ORDER BY event_number, partition"
     found = QueryBuilder().register("control", DeltaTable(lake.control_uri)).execute(query)
     rows: list[Mapping[str, Any]] = found.read_all().to_struct_array().to_pylist()
@@ -73,13 +70,11 @@ def events(lake: Lake, where: str) -> list[Mapping[str, Any]]:
 def test_a_loss_is_accepted_with_who_when_and_why(
     lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
-    """LostRange names the command; a dry run writes nothing; the other partition is not touched."""
+    """LostRange names the command; a dry run writes nothing; the next run continues."""
     name = lake.spec.topic
-    for partition in (0, 1):
-        produce_values(broker.bootstrap, name, 4, partition=partition)
+    produce_values(broker.bootstrap, name, 4)
     lake.run("first")
     produce_values(broker.bootstrap, name, 6)
-    produce_values(broker.bootstrap, name, 2, partition=1)
     delete_records(admin, name, 7)
     with pytest.raises(LostRange) as caught:
         lake.planner.plan("second")
@@ -89,30 +84,18 @@ def test_a_loss_is_accepted_with_who_when_and_why(
     shown = tidemark("accept-loss", "events", "--reason", "known", "--dry-run", "--json")
     lost = {"partition": 0, "start": 4, "end": 7, "offsets": 3, "committed_offset": 7}
     assert (shown.code, shown.json) == (ExitCode.OK, {"outcome": "draft", "rows": [lost]})
-    assert lake.ledger == before
     wrong = tidemark("accept-loss", "events", "--partition", "1", "--reason", "x", "--json")
     assert (wrong.code, wrong.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
+    assert tidemark("accept-loss", "events").code == ExitCode.USAGE
     assert lake.ledger == before
-    unexplained = tidemark("accept-loss", "events")
-    assert unexplained.code == ExitCode.USAGE
 
     done = tidemark("accept-loss", "events", "--partition", "0", "--reason", "known", "--json")
     assert (done.code, done.json) == (ExitCode.OK, {"outcome": "accepted", "rows": [lost]})
-    (told,) = events(lake, "event = 'loss_accepted'")
-    assert (told["partition"], told["start_offset"], told["end_offset"]) == (0, 4, 7)
-    assert told["committed_offset"] == 7
-    assert told["requested_by"].startswith("cli:")
-    assert told["reason"] == "known"
-    assert told["recorded_at"] is not None
-    assert lake.committed() == {0: 7, 1: 4}
-
-    assert lake.run("second").landing.records == 5
-    kept = read_ranges(broker.bootstrap, name, {0: (7, 10), 1: (0, 6)})
-    assert [row for row in lake.judged() if row.partition or row.offset >= 7] == kept
-    assert lake.committed() == {0: 10, 1: 6}
-    again = tidemark("accept-loss", "events", "--reason", "known")
-    assert (again.code, again.out) == (ExitCode.REFUSED, "")
-    assert again.err.startswith("NothingToDo")
+    (event,) = events(lake, "event = 'loss_accepted'")
+    assert event["requested_by"].startswith("cli:")
+    assert event["reason"] == "known"
+    assert event["recorded_at"] is not None
+    assert lake.run("second").landing.records == 3
     assert tidemark("verify", "events").code == ExitCode.OK
 
 
@@ -131,23 +114,21 @@ def test_a_plan_is_undone_with_who_when_and_why(
     assert (done.code, done.out) == (ExitCode.OK, "plan 2 of events is undone: 3 row(s)\n")
     kept = ({0: (0, 4)}, {0: (7, 9)})
     assert lake.judged() == [r for each in kept for r in read_ranges(broker.bootstrap, name, each)]
-    told = [(row["event"], row["reason"]) for row in events(lake, "event_number > 6")]
-    assert told == [("undo_started", "wrong"), ("undone", "wrong")]
-    assert lake.committed() == {0: 4, 1: 0}
+    recorded = [(row["event"], row["reason"]) for row in events(lake, "event_number > 6")]
+    assert recorded == [("undo_started", "wrong"), ("undone", "wrong")]
     lake.run("next")
     assert lake.judged() == read_all(broker.bootstrap, name)
-    assert tidemark("verify", "events").code == ExitCode.OK
 
 
 def test_a_new_incarnation_is_accepted_with_who_when_and_why(
     lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
-    """TopicRecreated names the command; the old rows stay under their topic id."""
+    """TopicRecreated names the command; a dry run writes nothing."""
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 4)
     same = tidemark("new-incarnation", "events", "--reason", "x", "--json")
     assert (same.code, same.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
-    old = lake.run("first").plan.topic_id
+    lake.run("first")
     make_again(admin, broker.bootstrap, name)
     produce_values(broker.bootstrap, name, 6)
     with pytest.raises(TopicRecreated) as caught:
@@ -160,24 +141,13 @@ def test_a_new_incarnation_is_accepted_with_who_when_and_why(
     assert (shown.code, shown.json) == (ExitCode.OK, {"outcome": "draft", "rows": rows})
     assert lake.ledger == before
     done = tidemark("new-incarnation", "events", "--reason", "moved")
-    assert done.code == ExitCode.OK, done.err
-    assert "accepted" in done.out
-    (told,) = events(lake, "event = 'new_incarnation'")
+    assert (done.code, "accepted" in done.out) == (ExitCode.OK, True), done.err
+    (event,) = events(lake, "event = 'new_incarnation'")
     new = caught.value.current_topic_id
-    assert (told["topic_id"], told["committed_offset"]) == (new, 0)
-    assert told["requested_by"].startswith("cli:")
-    assert told["reason"] == "moved"
-    assert told["recorded_at"] is not None
-
+    assert (event["topic_id"], event["committed_offset"]) == (new, 0)
+    assert event["requested_by"].startswith("cli:")
+    assert event["reason"] == "moved"
     assert lake.run("second").landing.records == 6
-    by_incarnation = {
-        topic_id: [row["offset"] for row in lake.rows() if row["topic_id"] == topic_id]
-        for topic_id in (old, new)
-    }
-    assert {i: sorted(found) for i, found in by_incarnation.items()} == {
-        old: [0, 1, 2, 3],
-        new: [0, 1, 2, 3, 4, 5],
-    }
     verified = tidemark("verify", "events", "--json")
     assert (verified.code, verified.json["topic_id"]) == (ExitCode.OK, new)
 
@@ -188,7 +158,7 @@ def test_a_new_incarnation_is_accepted_with_who_when_and_why(
 def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
     lake: Lake, broker: BrokerStatus, tidemark: Command
 ) -> None:
-    """A RESTORE, then the loss of the control table; each refused until its command has run."""
+    """A RESTORE, then a lost control table; each refuses runs until its command has run."""
     name = lake.spec.topic
     for run in ("first", "second"):
         produce_values(broker.bootstrap, name, 3)
@@ -231,31 +201,10 @@ def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
 
 
 def double(lake: Lake) -> None:
-    """Append a row that is there already."""
-    table = DeltaTable(lake.uri)
-    row = (
-        QueryBuilder()
-        .register("t", table)
-        .execute('SELECT * FROM t WHERE partition = 1 AND "offset" = 3')
-    )
+    """Append a copy of a row."""
+    table = QueryBuilder().register("t", DeltaTable(lake.uri))
+    row = table.execute('SELECT * FROM t WHERE partition = 1 AND "offset" = 3')
     write_deltalake(lake.uri, row.read_all(), mode="append")
-
-
-def add_foreign(offset: int) -> Callable[[Lake], None]:
-    """Append a row at an offset that no record has."""
-
-    def add(lake: Lake) -> None:
-        found = (
-            QueryBuilder()
-            .register("t", DeltaTable(lake.uri))
-            .execute(
-                f'SELECT * REPLACE (CAST({offset} AS BIGINT) AS "offset") FROM t '
-                'WHERE partition = 0 AND "offset" = 0'
-            )
-        )
-        write_deltalake(lake.uri, found.read_all(), mode="append")
-
-    return add
 
 
 def by_sql(statement: str) -> Callable[[Lake], None]:
@@ -267,40 +216,13 @@ def by_sql(statement: str) -> Callable[[Lake], None]:
     return change
 
 
-def by_delta_rs(predicate: str, **updates: str) -> Callable[[Lake], None]:
-    """Change rows with delta-rs, or delete them."""
-
-    def change(lake: Lake) -> None:
-        table = DeltaTable(lake.uri)
-        table.update(predicate=predicate, updates=updates) if updates else table.delete(predicate)
-
-    return change
-
-
 TAMPERING: Mapping[str, tuple[Callable[[Lake], None], str, int, int]] = {
-    "delete_by_delta_rs": (by_delta_rs('partition = 0 AND "offset" = 2'), "missing", 0, 2),
-    "delete_by_spark": (
-        by_sql("DELETE FROM {table} WHERE partition = 1 AND offset = 5"),
-        "missing",
-        1,
-        5,
-    ),
     "double": (double, "duplicate", 1, 3),
-    "value": (by_delta_rs('partition = 0 AND "offset" = 1', value="X'00'"), "altered", 0, 1),
     "null_is_not_empty": (
         by_sql("UPDATE {table} SET key = X'' WHERE partition = 1 AND offset = 0"),
         "altered",
         1,
         0,
-    ),
-    "time": (
-        by_sql(
-            "UPDATE {table} SET timestamp = timestamp + INTERVAL 1 MILLISECOND "
-            "WHERE partition = 1 AND offset = 4"
-        ),
-        "altered",
-        1,
-        4,
     ),
     "header": (
         by_sql(
@@ -311,30 +233,21 @@ TAMPERING: Mapping[str, tuple[Callable[[Lake], None], str, int, int]] = {
         1,
         4,
     ),
-    "topic": (by_delta_rs('partition = 0 AND "offset" = 1', topic="'x'"), "mislabelled", 0, 1),
-    "plan": (
-        by_sql("UPDATE {table} SET plan_sequence = 9 WHERE partition = 1 AND offset = 4"),
-        "mislabelled",
-        1,
-        4,
-    ),
-    "foreign_in_a_hole": (add_foreign(6), "unexpected", 0, 6),
-    "foreign_beyond_what_landed": (add_foreign(10**6), "unexpected", 0, 10**6),
 }
-"""What is done to the table, what kind of difference it is, and where."""
+"""A change of the table, the kind of the difference, its partition and its offset."""
 
 
 @pytest.mark.parametrize(
     "tampering",
     [
-        name if name in ("double", "value") else pytest.param(name, marks=pytest.mark.faults)
+        pytest.param(name, marks=pytest.mark.faults) if name == "header" else name
         for name in TAMPERING
     ],
 )
 def test_verify_names_the_first_difference(
     lake: Lake, broker: BrokerStatus, tidemark: Command, tampering: str
 ) -> None:
-    """Exit code 65, what and where, on both outputs; ranges beside it are equal."""
+    """Exit code 65, the kind and the place, as text and as JSON; other ranges are equal."""
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 5)
     produce_aborted(broker.bootstrap, name, [Record()] * 2)
@@ -366,10 +279,10 @@ def test_verify_names_the_first_difference(
         assert tidemark("verify", "events", *before).code == ExitCode.OK
 
 
-def test_verify_tells_what_it_looked_at(
+def test_verify_reports_compared_and_deleted_offsets(
     lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
-    """S1: no group; what was deleted since is told; what did not land is nothing to verify."""
+    """S1: no group; offsets that Kafka has deleted are counted; other ranges are refused."""
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 5)
     before = tidemark("verify", "events", "--json")
@@ -396,43 +309,3 @@ def test_verify_tells_what_it_looked_at(
         refused = tidemark("verify", "events", *wrong, "--json")
         assert refused.code == ExitCode.REFUSED
         assert refused.json["error"] in ("NothingLanded", "InvalidRange")
-
-
-def test_verify_raises_no_alarm_over_compaction(
-    spark: SparkSession,
-    broker: BrokerStatus,
-    topic: TopicFactory,
-    tmp_path: Path,
-    tidemark: Command,
-) -> None:
-    """Rows whose records Kafka has compacted since are told as such; a lost one still is lost.
-
-    What is still to be landed lies in the active segment, which the cleaner never touches.
-    """
-    lake = lake_over(topic(config=COMPACTED), spark, broker, tmp_path)
-    name = lake.spec.topic
-    versions = [Record(key=b"a", value=b"%d" % number) for number in range(5)]
-    for run in ("first", "second"):
-        produce_rolled(broker.bootstrap, name, versions, [])
-        lake.run(run)
-    produce_rolled(broker.bootstrap, name, [Record(key=b"b")])
-    lake.run("third")
-    left = wait_for_compaction(broker.bootstrap, name, {9, 10})
-    assert [record.offset for record in left] == [9, 10]
-    ran = tidemark("verify", "events", "--json")
-    assert ran.code == ExitCode.OK, ran.out
-    assert ran.json["partitions"] == [
-        {
-            "partition": 0,
-            "offsets": 11,
-            "records": 2,
-            "rows": 11,
-            "compacted": 9,
-            "deleted": 0,
-            "headers_unread": 0,
-        }
-    ]
-    DeltaTable(lake.uri).delete('"offset" = 9')
-    ran = tidemark("verify", "events", "--json")
-    assert ran.code == ExitCode.REFUSED
-    assert {"difference": "missing", "partition": 0, "offset": 9, "rows": 1} in ran.json["first"]

@@ -18,21 +18,26 @@ from tidemark.spark.engine import Engine, JobRun
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
-    """Every job executes its plans in this process."""
+    """A lake whose jobs run in this process."""
     lake = home_typed_lake(tmp_path)
 
     def run(
-        app: App, engine: Engine, job: str, plans: Sequence[PlanRef], say: Callable[[str], None]
+        app: App,
+        engine: Engine,
+        job: str,
+        plans: Sequence[PlanRef],
+        print_line: Callable[[str], None],
     ) -> JobRun:
         (plan,) = plans
-        assert plan.sequence < 10, "there is no end to it"
+        assert plan.sequence < 10, "endless replay"
         landing = lake.ingest.execute(plan.sequence).landing
-        told = {
+        result = {
+            "pipeline": plan.pipeline,
+            "plan": plan.sequence,
             "wrote": True,
             "records": landing.records,
             "quarantined": app.pipeline(plan.pipeline).quarantined(plan.sequence),
         }
-        result = {"pipeline": plan.pipeline, "plan": plan.sequence, **told}
         return JobRun(exit_code=ExitCode.OK, results=[result])
 
     monkeypatch.setattr(cli_spark, "run", run)
@@ -42,7 +47,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
 def test_one_partition_is_replayed_and_the_others_stay_open(
     lake: TypedLake, offline: Command
 ) -> None:
-    """What is shown before is what is done."""
+    """The dry run shows the same number of records."""
     for partition in (0, 1):
         lake.land_values([b"a", b"b", b"c"], partition)
     lake.broken, lake.broken_in = {1}, (0, 1)
@@ -61,7 +66,7 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
 def test_more_records_than_one_plan_takes_are_replayed_by_several(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each record once, also those that fail again; then it ends."""
+    """Each record once, also those that fail again."""
     monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
     lake.land_values([b"%d" % n for n in range(8)])
     lake.broken = {0, 2, 4, 6, 7}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.support.browser import seen
 from tests.support.commands import Command
@@ -23,7 +21,7 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanKind
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication import PublicationDecision
 from tidemark.quality.publication_table import DeltaPublicationTable
 
 _SINCE, _UNTIL = (f"{NOW + timedelta(days=days):%Y-%m-%d}" for days in (-1, 1))
@@ -69,15 +67,9 @@ def lake(tmp_path: Path) -> FileLake:
         record = lake.control.plan_record("events", sequence)
         assert record is not None
         assert record.held_now is not None
-        publication_table(lake).append(
-            record.plan, record.held_now, PublicationDecision.from_report(report)
-        )
+        table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
+        table.append(record.plan, record.held_now, PublicationDecision.from_report(report))
     return lake
-
-
-def publication_table(lake: FileLake) -> DeltaPublicationTable:
-    """What was said of the lake's plans."""
-    return DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
 
 
 def decoded(lake: FileLake, home: Path) -> TypedLake:
@@ -92,7 +84,7 @@ def decoded(lake: FileLake, home: Path) -> TypedLake:
 
 
 class Page(HTMLParser):
-    """What a page shows, and what it would fetch."""
+    """The text of a page, and the resources that it loads."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -102,7 +94,7 @@ class Page(HTMLParser):
         self.feed(file.read_text())
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        """Keep elements that have an end, and whatever names another place."""
+        """Store elements with an end tag, and links to resources."""
         if tag not in ("meta", "br", "link", "polyline", "circle"):
             self.open.append(tag)
         self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
@@ -112,24 +104,24 @@ class Page(HTMLParser):
         self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
 
     def handle_endtag(self, tag: str) -> None:
-        """Elements end in the order in which they began."""
+        """Check that elements are nested."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Text, as a reader sees it."""
+        """Store visible text."""
         if self.open and self.open[-1] != "style":
             self.texts.append(data)
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The visible text."""
         return " ".join(" ".join(self.texts).split())
 
 
-def test_the_page_says_what_landed_and_that_it_is_complete(
+def test_the_page_and_the_json_account_for_a_complete_period(
     lake: FileLake, offline: Command
 ) -> None:
-    """With what is published, what rules found, and how figures went; one file, all escaped."""
+    """With publication status, rules and trends; the page is one file, with all text escaped."""
     done = offline("report", "events", *PERIOD)
     assert (done.code, "3 plan(s), 9 record(s): complete" in done.out) == (ExitCode.OK, True)
     page = Page(Path(done.out.splitlines()[-1]))
@@ -138,21 +130,21 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
     assert "blocked 1 2" in page.text
     assert "at most 15 null_key_percent critical" in page.text
     assert "1 of 3" in page.text
-    # Nothing is fetched, and what a table says is text.
+    # The page loads nothing, and all values are text.
     assert (page.fetched, page.open) == ([], [])
     assert _SCRIPT in page.text
     assert not re.search(r"url\(|@import|https?:", Path(done.out.splitlines()[-1]).read_text())
 
-    told = offline("report", "events", *PERIOD, "--json").json
-    assert told["certificate"]["complete"] is True
-    (account,) = told["certificate"]["partitions"]
+    record = offline("report", "events", *PERIOD, "--json").json
+    assert record["certificate"]["complete"] is True
+    (account,) = record["certificate"]["partitions"]
     rows = [offset for _, offset in lake.rows()]
     assert (account["start"], account["end"]) == (min(rows), max(rows) + 1)
     assert (account["records"], account["missing"]) == (len(rows), [])
-    assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2]}
-    rule, low = told["rules"]
+    assert record["plans_by_status"] == {"published": [1, 3], "blocked": [2]}
+    rule, low = record["rules"]
     assert (rule["failed_plans"], rule["values"]) == ([2], [[1, 10.0], [2, 20.0], [3, 30.0]])
-    assert told["quarantine"] is None
+    assert record["quarantine"] is None
     assert low["examples"] == [
         {"partition": 0, "offset": 4, "value": f"-1 {_SCRIPT}"},
         {"partition": 0, "offset": 5, "value": None},
@@ -162,10 +154,10 @@ def test_the_page_says_what_landed_and_that_it_is_complete(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("width", [1000, 500])
-def test_a_browser_shows_it_whole(
+def test_a_browser_shows_the_whole_page(
     lake: FileLake, offline: Command, tmp_path: Path, width: int
 ) -> None:
-    """Nothing is fetched, nothing complained about, nothing hidden or cut, on a phone as well."""
+    """It loads nothing, reports no error, and hides or cuts nothing, also on a phone."""
     decoded(lake, tmp_path).run()
     lake.undo.undo(3, "test", "not meant")
     done = offline("report", "events", *PERIOD)
@@ -182,10 +174,10 @@ def test_a_browser_shows_it_whole(
     assert (tmp_path / "page.png").stat().st_size > 0
 
 
-def test_what_is_in_quarantine_is_counted_and_shown_without_content(
+def test_quarantined_records_are_counted_and_shown_without_content(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
-    """By reason, the most first; of all places the first twenty, and of no record what it is."""
+    """Counts by reason, the most frequent first; the first twenty offsets; no value."""
     typed = decoded(lake, tmp_path)
     done = offline("report", "events", *PERIOD)
     assert "In quarantine No records." in Page(Path(done.out.splitlines()[-1])).text
@@ -201,33 +193,18 @@ def test_what_is_in_quarantine_is_counted_and_shown_without_content(
     assert page.text.count(rule) == 1 + 19
     assert (_SCRIPT in page.text, _SCRIPT in file.read_text()) == (True, False)
 
-    record = offline("report", "events", *PERIOD, "--json").json
-    assert record["plans_by_status"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
-    told = record["quarantine"]
-    assert (told["open"], told["reasons"]) == (
+    quarantine = offline("report", "events", *PERIOD, "--json").json["quarantine"]
+    assert (quarantine["open"], quarantine["reasons"]) == (
         25,
         [["rule_broken", "", rule, 23], ["malformed", "value", "", 2]],
     )
-    assert [each["offset"] for each in told["examples"]] == [4, *range(10, 29)]
-    assert told["examples"][0] == {
-        "topic_id": "id-1",
-        "partition": 0,
-        "offset": 4,
-        "plan": 1,
-        "reason": "malformed",
-        "part": "value",
-        "detail": None,
-        "schema_id": None,
-        "value_bytes": 1,
-        "closed_by": None,
-        "closed_at": None,
-    }
+    assert [each["offset"] for each in quarantine["examples"]] == [4, *range(10, 29)]
 
 
-def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
+def test_columns_that_a_suite_masks_now_are_masked_in_earlier_checks(
     lake: FileLake, offline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their values are in the results table; the report has where they are, and no value."""
+    """The report contains partition and offset, and no value of the results table."""
     monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
     suites = tmp_path / "include" / "expectations"
     suites.mkdir(parents=True)
@@ -244,92 +221,39 @@ def test_what_a_suite_masks_now_is_not_shown_of_earlier_checks(
     assert "0 4 (masked) 0 5 (masked) Records of plan 2" in text
     assert f"-1 {_SCRIPT}" not in text
 
-    told = offline("report", "events", *PERIOD, "--json")
-    low = told.json["rules"][1]
+    printed = offline("report", "events", *PERIOD, "--json")
+    low = printed.json["rules"][1]
     assert low["examples"] == [
         {"partition": 0, "offset": offset, "value": "(masked)"} for offset in (4, 5)
     ]
-    assert f"-1 {_SCRIPT}" not in told.out
+    assert f"-1 {_SCRIPT}" not in printed.out
 
 
-def test_a_plan_is_not_checked_while_a_part_of_it_is_not(lake: FileLake, offline: Command) -> None:
-    """What was said of its other offsets says nothing of these."""
-    lake.run(3)
-    record = lake.control.plan_record("events", 4)
-    assert record is not None
-    assert record.held_now is not None
-    (count,) = record.held_now.counts
-    part = replace(record.held_now, counts=(replace(count, end=count.end - 1, records=2),))
-    decision = PublicationDecision(plan=4, status=PublicationStatus.PUBLISHED, decided_at=NOW)
-    publication_table(lake).append(record.plan, part, decision)
-    told = offline("report", "events", *PERIOD, "--json").json
-    assert told["plans_by_status"] == {"published": [1, 3], "blocked": [2], "not checked": [4]}
-    publication_table(lake).append(record.plan, record.held_now, decision)
-    told = offline("report", "events", *PERIOD, "--json").json
-    assert told["plans_by_status"] == {"published": [1, 3, 4], "blocked": [2]}
-
-
-def test_what_is_missing_in_between_is_told(lake: FileLake, offline: Command) -> None:
-    """It was undone, so the period is not complete any more; a script can ask for that."""
+def test_an_incomplete_period_ends_with_exit_code_65_on_request(
+    lake: FileLake, offline: Command
+) -> None:
+    """The plan was undone; the page and the JSON count its offsets."""
     lake.undo.undo(2, "test", "not meant")
     done = offline("report", "events", *PERIOD, "--check")
     assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
     page = Page(Path(done.out.splitlines()[-1]))
     assert "Not complete: 3 offset(s) between the first and the last" in page.text
-    assert "3 of them landed and were removed by an undo or a RESTORE" in page.text
-    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
-    assert (told["missing"], told["partitions"][0]["missing"]) == (3, [[3, 6]])
-    assert told["undone"] == 3
-    # The newest as well: what is left would be complete by itself.
-    lake.undo.undo(3, "test", "not meant")
-    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
-    assert (told["complete"], told["partitions"][0]["end"]) == (False, 9)
-
-
-def test_what_a_restore_took_out_is_missing_until_it_lands_again(
-    lake: FileLake, offline: Command
-) -> None:
-    """A rewind has the ledger follow the table; the owner is told that something is not there."""
-    version = DeltaTable(lake.uri).version()
-    replacing = lake.land_again((0, 2, 4))
-    newest = lake.run(3)
-    assert newest.sequence == replacing.sequence + 1
-    DeltaTable(lake.uri).restore(version - 1)
-    lake.repair.rewind("test", "restored")
-    assert [offset for _, offset in lake.rows()] == list(range(6))
-    checked = offline("report", "events", *PERIOD, "--check")
-    assert checked.code == ExitCode.REFUSED
-    assert "2 plan(s), 6 record(s): NOT complete" in checked.out
-    page = Page(Path(checked.out.splitlines()[-1]))
-    assert "Not complete: 6 offset(s) between the first and the last" in page.text
-    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
-    assert (told["missing"], told["undone"]) == (6, 6)
-    assert [each["plan"] for each in told["plans"]] == [1, 2]
-
-    lake.run(3)
-    done = offline("report", "events", *PERIOD, "--check")
-    assert (done.code, "3 plan(s), 15 record(s): complete" in done.out) == (ExitCode.OK, True)
-    told = offline("report", "events", *PERIOD, "--json").json["certificate"]
-    assert (told["complete"], told["records"], told["undone"]) == (True, 15, 0)
+    certificate = offline("report", "events", *PERIOD, "--json").json["certificate"]
+    assert (certificate["missing"], certificate["partitions"][0]["missing"]) == (3, [[3, 6]])
 
 
 def test_a_period_of_a_recreated_topic_is_not_certified(lake: FileLake, offline: Command) -> None:
-    """Its plans landed, so the report must not claim that nothing landed."""
+    """Its plans landed, so the command must not print that nothing landed."""
     lake.kafka.create("events", 2, "id-2")
-    lake.decisions.new_incarnation("test", "made again")
+    lake.decisions.new_incarnation("test", "recreated")
     done = offline("report", "events", *PERIOD, "--check")
     assert done.code == ExitCode.REFUSED
     assert "0 plan(s), 0 record(s): NOT complete" in done.out
-    assert "3 plan(s) of the period are of a topic that was made again since" in done.out
-    assert "nothing landed" not in done.out
-    page = Page(Path(done.out.splitlines()[-1]))
-    assert "Not complete: the topic was recreated after this period" in page.text
-    assert "3 plan(s) of the period read an earlier topic" in page.text
-    assert "Nothing landed" not in page.text
+    assert "3 plan(s) of the period read a topic that was recreated later" in done.out
 
 
 def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Command) -> None:
-    """It is told as such; a period that ends before it begins is wrong usage."""
+    """A period that ends before its start is wrong usage."""
     done = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")
     assert "Nothing landed in this period" in Page(Path(done.out.splitlines()[-1])).text
     assert "0 plan(s), 0 record(s): nothing landed" in done.out
@@ -342,8 +266,8 @@ def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Co
     assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
 
 
-def test_old_pages_go_with_the_others(lake: FileLake, offline: Command, tmp_path: Path) -> None:
-    """`maintain` removes them."""
+def test_maintenance_removes_old_pages(lake: FileLake, offline: Command, tmp_path: Path) -> None:
+    """The page is among the Data Docs of its pipeline."""
     done = offline("report", "events", *PERIOD)
     page = Path(done.out.splitlines()[-1])
     assert page.parent == tmp_path / "quality" / "data_docs" / "events" / "reports"

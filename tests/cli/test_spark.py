@@ -113,16 +113,6 @@ def test_a_setting_of_a_whole_application_is_refused_on_a_server(
     assert plans() == 0
 
 
-@pytest.mark.usefixtures("spec")
-def test_an_unknown_pipeline_does_not_stop_the_others_on_a_server(tidemark: Command) -> None:
-    """The command behaves as with spark-submit."""
-    ran = tidemark("ingest", "events", "nowhere", "--json")
-    assert ran.code == ExitCode.REFUSED
-    landed, refused = ran.json
-    assert (landed["pipeline"], landed["records"]) == ("events", 10)
-    assert (refused["pipeline"], refused["error"]) == ("nowhere", "UnknownPipeline")
-
-
 def test_down_also_stops_a_server_that_the_user_started(
     by_submit: Command,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`tidemark status` over a real topic: the document, the table for people, the table for SQL."""
+"""`tidemark status` over a real topic: JSON, text, and the status table."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ pytestmark = pytest.mark.broker
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RETENTION = timedelta(days=7)
 OLDEST = timedelta(days=3, hours=5, minutes=30)
-"""How long the oldest record has waited: half an hour from what its words would be next."""
+"""Age of the oldest record: half an hour from the next text of a duration."""
 SPECS = {
     "calm": ("stalled_minutes: 10000, runway_minutes: 5000", ""),
     "slow": ("stalled_minutes: 0, runway_minutes: 5430, lag_records: 3", "records_per_run: 2"),
     "tides": ("stalled_minutes: 4600, runway_minutes: 0", ""),
 }
-"""Alarms and limits. The oldest record has waited for 4650 minutes and has 5430 left."""
+"""Alarms and limits. The oldest record is 4650 minutes old, and Kafka keeps it for 5430 more."""
 
 
 def begin(tidemark: Command, home: Path, topic: str) -> None:
-    """All pipelines begin on the topic before anything is there."""
+    """Plan all pipelines while the topic is empty."""
     (home / "pipelines").mkdir()
     for name, (alarms, limits) in SPECS.items():
         (home / "pipelines" / f"{name}.yaml").write_text(
@@ -50,7 +50,7 @@ def begin(tidemark: Command, home: Path, topic: str) -> None:
 
 
 def by_duckdb() -> list[dict[str, Any]]:
-    """The status table, as DuckDB reads it."""
+    """Return the rows of the status table, read by DuckDB."""
     status = pa.table(DeltaTable(App.from_environment().layout.status_table).scan())
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -61,15 +61,15 @@ def by_duckdb() -> list[dict[str, Any]]:
 
 
 def names(errors: list[dict[str, Any]]) -> str | None:
-    """Named errors of a document, as the table has them."""
+    """Return the names of errors in the form of the status table."""
     return ", ".join(each["error"] for each in errors) or None
 
 
-def test_a_look_is_the_same_in_json_in_words_and_in_sql(
+def test_json_text_and_status_table_have_the_same_values(
     broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
 ) -> None:
-    """Age and runway go by the records' own stamps; each pipeline has alarms by its own rules."""
-    # Short, so that the table for people has it in one line.
+    """Age and runway follow the timestamps of records; each pipeline has its own alarm rules."""
+    # A short name fits into one line of the printed table.
     topic = f"tide-{uuid.uuid4().hex[:6]}"
     kept_ms = str(RETENTION // timedelta(milliseconds=1))
     make_topic(admin, broker.bootstrap, topic, partitions=3, config={"retention.ms": kept_ms})
@@ -87,10 +87,10 @@ def test_a_look_is_the_same_in_json_in_words_and_in_sql(
     produce_records(broker.bootstrap, topic, records)
     assert tidemark("plan", "calm").code == ExitCode.OK
 
-    looked = tidemark("status", "--record", "--check", "--json")
-    assert looked.code == ExitCode.REFUSED
-    told = {each["pipeline"]: each for each in looked.json}
-    for each in told.values():
+    printed = tidemark("status", "--record", "--check", "--json")
+    assert printed.code == ExitCode.REFUSED
+    statuses = {each["pipeline"]: each for each in printed.json}
+    for each in statuses.values():
         checked_at = datetime.fromisoformat(each["checked_at"])
         old, new = (checked_at - EPOCH - timedelta(milliseconds=ms) for ms in (old_ms, new_ms))
         left = [(RETENTION - age).total_seconds() for age in (old, new)]
@@ -105,12 +105,12 @@ def test_a_look_is_the_same_in_json_in_words_and_in_sql(
         arriving = 3 / old.total_seconds() + 1 / new.total_seconds()
         assert each["new_offsets_per_second"] == pytest.approx(arriving)
         assert (each["topic"], each["records"], each["problem"]) == (topic, 0, None)
-    assert {name: each["forecast"] for name, each in told.items()} == {
+    assert {name: each["forecast"] for name, each in statuses.items()} == {
         "calm": "with the next run",
         "slow": "unknown",
         "tides": "with the next run",
     }
-    assert {name: names(each["alarms"]) for name, each in told.items()} == {
+    assert {name: names(each["alarms"]) for name, each in statuses.items()} == {
         "calm": None,
         "slow": "RunwayTooShort, LagTooLarge",
         "tides": "PipelineStalled",
@@ -125,7 +125,7 @@ def test_a_look_is_the_same_in_json_in_words_and_in_sql(
             "blocked_plans": len(each["blocked_plans"]),
             "alarms": names(each["alarms"]),
         }
-        for _, each in sorted(told.items())
+        for _, each in sorted(statuses.items())
     ]
 
     shown = tidemark("status", "calm", "tides", "--check")

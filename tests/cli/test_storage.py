@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _without_room() -> Iterator[None]:
-    """Let this process write no byte to a file, whatever its user and the file system."""
+    """Let this process write no byte to a file, also as root and on any file system."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -67,7 +67,7 @@ def _first_line(shown: CommandResult) -> str:
 def test_a_command_that_cannot_write_names_the_cause_in_its_first_line(
     lake: FileLake, offline: Command, command: tuple[str, ...]
 ) -> None:
-    """The same as text and as JSON, with an exit code that docs/cli.md has; nothing is recorded."""
+    """As text and as JSON, with a documented exit code; nothing is recorded."""
     before = lake.ledger
     with _without_room():
         shown, record = offline(*command), offline(*command, "--json")
@@ -84,10 +84,10 @@ def test_a_command_that_cannot_write_names_the_cause_in_its_first_line(
 
 
 @pytest.mark.parametrize("place", ["control", "control/offset_ranges"])
-def test_a_file_in_the_place_of_the_control_table_is_no_empty_ledger(
+def test_a_file_in_the_place_of_the_control_table_is_not_an_empty_ledger(
     lake: FileLake, offline: Command, place: str
 ) -> None:
-    """A pipeline that took it for one would begin again and land every record twice."""
+    """With an empty ledger, the pipeline would start again and land every record twice."""
     (lake.root / place).rename(lake.root / "aside")
     (lake.root / place).touch()
     for command in (
@@ -109,7 +109,7 @@ def test_a_file_in_the_place_of_the_control_table_is_no_empty_ledger(
 def test_a_decision_that_cannot_be_recorded_names_the_cause(
     lake: FileLake, offline: Command
 ) -> None:
-    """The publication table is another table than those of records and plans."""
+    """The publication table is in another folder than the other tables."""
     with _without_room():
         release = ("publication", "release", "events", "--plan", "1", "--reason", "test")
         shown, record = offline(*release), offline(*release, "--json")
@@ -165,7 +165,7 @@ def test_a_report_page_that_cannot_be_written_names_the_cause(
     assert lake.rows()
 
 
-def test_a_newer_spec_with_the_target_of_another_pipeline_plans_nothing(
+def test_a_newer_spec_with_the_target_of_another_pipeline_is_refused(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
     """Its file sorts first, so the owner's spec is refused; the table refuses the new pipeline."""
@@ -199,7 +199,7 @@ def test_a_quality_job_that_cannot_keep_its_results_names_the_cause(
 
 @pytest.mark.usefixtures("lake")
 def test_maintenance_that_cannot_write_names_the_cause_for_each_table(offline: Command) -> None:
-    """Tables that are not there yet are no failures."""
+    """A missing table is no failure."""
     with _without_room():
         maintained = offline("maintain", "events", "--json")
     failed = {each["table"]: each for each in maintained.json["tables"] if "error" in each}
@@ -219,7 +219,7 @@ def test_a_backfill_that_cannot_be_recorded_names_the_cause(
     (tmp_path / "pipelines").mkdir()
     spec = f"name: events\ntopic: {name}\nschedule: '@daily'\nstart: latest\n"
     (tmp_path / "pipelines" / "events.yaml").write_text(spec)
-    asked = ("backfill", "events", "--offsets", "0:0-3")
+    request = ("backfill", "events", "--offsets", "0:0-3")
     resumed = ("backfill", "events", "--resume", "test")
 
     def refused(*command: str) -> Any:
@@ -231,10 +231,10 @@ def test_a_backfill_that_cannot_be_recorded_names_the_cause(
         assert shown.code == record.code == ExitCode.REFUSED
         return record.json
 
-    error = refused(*asked)
+    error = refused(*request)
     assert error["error"] == "StorageRefused"
     with _without_room():
-        draft = tidemark(*asked, "--dry-run", "--json")
+        draft = tidemark(*request, "--dry-run", "--json")
     assert (draft.code, draft.json["offsets"]) == (ExitCode.OK, 3)
 
     backfills = App.from_environment().pipeline("events").backfills
@@ -251,12 +251,12 @@ def test_a_backfill_that_cannot_be_recorded_names_the_cause(
 def test_status_shows_what_it_read_where_it_cannot_record_it(
     lake: FileLake, tidemark: Command
 ) -> None:
-    """The error comes after the pipelines; without --record nothing is written at all."""
+    """The error follows the pipelines; without --record nothing is written."""
     with _without_room():
-        looked = tidemark("status", "events", "--json")
+        printed = tidemark("status", "events", "--json")
         shown = tidemark("status", "events", "--record")
         record = tidemark("status", "events", "--record", "--json")
-    (seen,) = looked.json
+    (seen,) = printed.json
     assert (seen["pipeline"], seen["records"], seen["open_plans"]) == ("events", 9, [4])
     assert "events" in shown.out
     assert "StorageRefused: The storage refused writing the status table at " in shown.err

@@ -1,4 +1,4 @@
-"""`tidemark suite init` and `schema init` over real tables; neither Spark nor Kafka is there."""
+"""`tidemark suite init` and `schema init` over real tables, without Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.quality.gx.suite import load_suite
 
 @dataclass
 class JsonLog(MemoryKafka):
-    """Its values are JSON."""
+    """A log with values in JSON."""
 
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
@@ -34,7 +34,7 @@ class JsonLog(MemoryKafka):
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
-    """Pipeline `events`, defined for the command line as well."""
+    """Pipeline `events`, with its spec."""
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "events.yaml").write_text(
         'name: events\ntopic: events\ntarget: bronze/events\nschedule: "@daily"\nstart: earliest\n',
@@ -45,14 +45,14 @@ def lake(tmp_path: Path) -> FileLake:
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project in a folder of its own."""
+    """Use a project folder of this test."""
     monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
 
 
-def test_a_draft_is_written_and_never_written_over(
+def test_a_draft_is_written_and_never_overwritten(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
-    """What somebody has edited stays; the newest records are looked at."""
+    """An edited file stays; the draft uses the newest records."""
     lake.run(300)
     file = tmp_path / "include" / "expectations" / "events.json"
     shown = offline("suite", "init", "events", "--dry-run")
@@ -78,20 +78,20 @@ def test_a_draft_is_written_and_never_written_over(
 
 
 @pytest.mark.parametrize("name", ["../evil", "Strict", "built_in", "ü", "", "a" * 300])
-def test_a_name_that_no_spec_could_say_is_refused(
+def test_an_invalid_name_is_refused(
     lake: FileLake, offline: Command, tmp_path: Path, name: str
 ) -> None:
-    """Before anything is read."""
+    """Nothing is written."""
     lake.run(3)
     ran = offline("suite", "init", "events", "--name", name)
-    assert (ran.code, "a suite is called like" in ran.err.replace("\n", " ")) == (
+    assert (ran.code, "the name of a suite matches" in ran.err.replace("\n", " ")) == (
         ExitCode.USAGE,
         True,
     )
     assert not (tmp_path / "include").exists()
 
 
-def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
+def test_a_draft_uses_the_newest_records_and_not_the_newest_offsets(
     lake: FileLake, offline: Command
 ) -> None:
     """A transaction's marker is the last offset of every commit."""
@@ -102,10 +102,10 @@ def test_the_newest_records_are_looked_at_and_not_the_newest_offsets(
     assert ran.json["profile"]["records"] == 10 + 1
 
 
-def test_without_records_there_is_nothing_to_draft_from(
+def test_a_draft_without_landed_records_is_refused(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
-    """Before anything is written."""
+    """Nothing is written."""
     assert not lake.uri.exists()
     refused = offline("suite", "init", "events", "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
@@ -115,7 +115,7 @@ def test_without_records_there_is_nothing_to_draft_from(
 
 
 def test_a_section_of_the_spec_is_drafted(lake: FileLake, offline: Command, tmp_path: Path) -> None:
-    """What is printed can be put behind the spec as it is; nothing is written."""
+    """The output can be appended to the spec; nothing is written."""
     refused = offline("schema", "init", "events", "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
     lake.run(300)

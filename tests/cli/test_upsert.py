@@ -34,9 +34,9 @@ decode:
 def test_upsert_table_has_the_last_record_of_each_key_in_kafka(
     tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, tidemark: Command
 ) -> None:
-    """Judged by librdkafka: the last record of each key in its partition, tombstones left out.
+    """Compared with librdkafka: the last record of each key in its partition, without tombstones.
 
-    In the order of offsets, though what came first lands last: as a backfill.
+    Offsets decide the order, although a backfill lands the first records last.
     """
     name = topic(partitions=2)
     (tmp_path / "pipelines").mkdir()
@@ -95,23 +95,7 @@ def test_upsert_table_has_the_last_record_of_each_key_in_kafka(
         assert draft["typed_version"] == done["typed_version"] == silver.version()
         assert latest() == judged(start)
         assert "nothing to do" in tidemark("upsert", "events").out
-    # A key that was deleted after all that the backfill has of it.
+    # A key whose tombstone is newer than its records in the backfill.
     assert (0, "k7") not in latest()
     first = read_ranges(broker.bootstrap, name, {0: (0, begun)})
     assert any(record.key == b"k7" and record.value for record in first)
-
-
-def test_a_pipeline_without_the_section_says_so(
-    tmp_path: Path, topic: TopicFactory, tidemark: Command
-) -> None:
-    """And its table is no pipeline that reads Kafka."""
-    (tmp_path / "pipelines").mkdir()
-    spec = tmp_path / "pipelines" / "events.yaml"
-    spec.write_text(_SPEC.format(topic=topic(), start="earliest"))
-    refused = tidemark("plan", "events@upsert", "--json")
-    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "IsTyped")
-    spec.write_text(spec.read_text().partition("  upsert:")[0])
-    for words in (("upsert", "events"), ("plan", "events@upsert")):
-        refused = tidemark(*words, "--json")
-        told = refused.json[0] if isinstance(refused.json, list) else refused.json
-        assert (refused.code, told["error"]) == (ExitCode.REFUSED, "NotUpserted")

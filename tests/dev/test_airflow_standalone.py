@@ -44,19 +44,19 @@ def fake_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_environment_keeps_connections_and_adds_a_local_spark(layout: Layout) -> None:
     """A connection of the caller takes precedence."""
-    made = environment(layout, {"AIRFLOW_CONN_KAFKA_DEFAULT": "k", "PATH": "/bin"}, PORTS, 2)
+    made = environment(layout, {"AIRFLOW_CONN_KAFKA_DEFAULT": "k", "PATH": "/bin"}, PORTS)
     assert made["AIRFLOW_CONN_KAFKA_DEFAULT"] == "k"
     assert json.loads(made["AIRFLOW_CONN_SPARK_DEFAULT"])["host"] == "local[2]"
     assert made["PATH"] == f"{Path(sys.executable).parent}:/bin"
     assert made["TIDEMARK_HOME"] == str(layout.home)
-    kept = environment(layout, {"AIRFLOW_CONN_SPARK_DEFAULT": "s"}, PORTS, 2)
+    kept = environment(layout, {"AIRFLOW_CONN_SPARK_DEFAULT": "s"}, PORTS)
     assert kept["AIRFLOW_CONN_SPARK_DEFAULT"] == "s"
 
 
 def test_a_remote_lakehouse_is_passed_to_the_dags(tmp_path: Path) -> None:
     """The environment contains its root."""
     layout = Layout(project=PROJECT, home=tmp_path, lakehouse_root="s3://lake")
-    assert environment(layout, {}, PORTS, 2)["TIDEMARK_LAKEHOUSE"] == "s3://lake"
+    assert environment(layout, {}, PORTS)["TIDEMARK_LAKEHOUSE"] == "s3://lake"
 
 
 def test_a_port_in_use_is_refused_before_airflow_starts(
@@ -133,7 +133,7 @@ def test_the_password_is_private_and_survives_restarts(layout: Layout, fake_airf
     with pytest.raises(SetupError):
         airflow.start()
     assert airflow.status().password == first
-    assert first not in json.dumps(airflow.status().as_record())
+    assert first not in str(airflow.status().as_record())
 
 
 def test_an_api_that_does_not_answer_is_a_transient_error(

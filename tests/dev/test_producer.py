@@ -161,16 +161,16 @@ def test_the_default_timestamps_end_now(broker: BrokerStatus, topic: TopicFactor
 
 @pytest.mark.broker
 def test_progress_ends_with_the_total(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """Whoever watches is told every thousand records, and the total last."""
-    told: list[tuple[int, int]] = []
+    """Whoever watches is calls every thousand records, and the total last."""
+    calls: list[tuple[int, int]] = []
     produce(
         _client(broker),
         "prices",
         records=2_500,
         topic=topic(),
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: calls.append((done, total)),
     )
-    assert told == [(1_000, 2_500), (2_000, 2_500), (2_500, 2_500)]
+    assert calls == [(1_000, 2_500), (2_000, 2_500), (2_500, 2_500)]
 
 
 def test_an_unreachable_broker_raises_kafka_unavailable() -> None:

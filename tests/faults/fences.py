@@ -674,7 +674,7 @@ FENCES = (
         marker="certificate-has-restored-plans",
         keeps="I5",
         operation=Replace("record.has_landed"),
-        noticed_by=("tests/cli/test_report.py",),
+        noticed_by=("tests/report/test_certificate.py",),
     ),
     Fence(
         marker="unfit-schema-stops-partition",

@@ -143,7 +143,7 @@ def ingest(environ: dict[str, str], server: Server, requested_by: str) -> None:
     app = App(environ=environ)
     plan = app.pipeline("events").planner.plan(requested_by).plan
     assert plan is not None
-    done = run(app, server, "ingest", [plan.ref], say=print)
+    done = run(app, server, "ingest", [plan.ref], print_line=print)
     assert done.exit_code == ExitCode.OK
     assert done.results is not None
     assert (done.results[0]["wrote"], done.results[0]["records"]) == (True, 10)

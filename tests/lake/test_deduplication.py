@@ -279,9 +279,9 @@ def test_deduplicating_the_table_of_another_pipeline_is_refused(lake: FileLake) 
 def test_the_deduplicate_command_counts_and_removes(lake: FileLake, offline: Command) -> None:
     double(lake.uri)
     assert offline("deduplicate", "events").code == 2
-    draft = offline("deduplicate", "events", "--dry-run", "--json")
-    assert draft.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
-    assert "9 doubled row(s) removed" in offline("deduplicate", "events", "--apply").out
+    shown = offline("deduplicate", "events", "--dry-run", "--json")
+    assert shown.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
+    assert "9 duplicate row(s) removed" in offline("deduplicate", "events", "--apply").out
     assert lake.verified() == [(9, 9)]
 
 

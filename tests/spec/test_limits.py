@@ -1,4 +1,4 @@
-"""A spec file costs little time and memory to refuse, and its error is short."""
+"""Oversized spec files are refused with little time and memory, and a short error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bomb(levels: int = 9) -> str:
 
 
 def refusal(folders: Folders, text: str) -> SpecError:
-    """The refusal of a file that begins well and goes on with this text."""
+    """Return the error of a file with a valid beginning and this text."""
     folders.write(HEAD + text)
     with pytest.raises(SpecError) as caught:
         folders.load()
@@ -36,7 +36,7 @@ def refusal(folders: Folders, text: str) -> SpecError:
 
 @pytest.mark.parametrize("key", ["tags:", "spark:", "limits:", "decode:", "no_key:"])
 def test_an_alias_bomb_is_refused_at_its_first_alias(folders: Folders, key: str) -> None:
-    """Under a known key it took minutes, or printed megabytes."""
+    """Without the limit, it takes minutes or prints megabytes."""
     (problem,) = refusal(folders, key + bomb()).problems
     assert problem.expected == "YAML without aliases"
     assert problem.found == f"*a0 in line {LINES + 3}"
@@ -63,7 +63,7 @@ def test_a_merge_key_is_an_alias(folders: Folders) -> None:
     ],
 )
 def test_a_file_beyond_a_limit_is_refused(folders: Folders, text: str, expected: str) -> None:
-    """Size, depth, and numbers that take quadratic time to read or to print."""
+    """Size, depth, and numbers whose parsing or printing takes quadratic time."""
     (problem,) = refusal(folders, text).problems
     assert (problem.key, problem.expected) == ("(file)", expected)
 
@@ -77,10 +77,10 @@ def test_a_file_beyond_a_limit_is_refused(folders: Folders, text: str, expected:
         ("? [a]\n: b", "YAML"),
     ],
 )
-def test_a_value_that_is_none_of_its_type_is_a_problem_of_its_file(
+def test_an_invalid_value_of_a_yaml_type_is_a_problem_of_its_file(
     folders: Folders, text: str, expected: str
 ) -> None:
-    """Not a crash of every command."""
+    """No command crashes."""
     (problem,) = refusal(folders, text).problems
     assert (problem.key, problem.expected) == ("(file)", expected)
 
@@ -96,24 +96,22 @@ def test_a_value_that_is_none_of_its_type_is_a_problem_of_its_file(
         ("alarms: {lag_records: 0x" + "f" * 90 + "}", "alarms.lag_records"),
     ],
 )
-def test_a_number_that_no_run_can_count_to_is_refused(
-    folders: Folders, text: str, key: str
-) -> None:
+def test_a_number_above_the_limit_is_refused(folders: Folders, text: str, key: str) -> None:
     """It would overflow in a later calculation."""
     assert [problem.key for problem in refusal(folders, text).problems] == [key]
 
 
 @pytest.mark.parametrize("schedule", ["0 0 31 2 *", "0 0 30 2 *", "1," * 50_000 + "1 * * * *"])
-def test_a_schedule_without_a_moment_is_refused(folders: Folders, schedule: str) -> None:
-    """Croniter takes it for valid, and fails to find the next run."""
+def test_a_schedule_without_runs_is_refused(folders: Folders, schedule: str) -> None:
+    """Croniter accepts it, and finds no next run."""
     folders.spec(schedule=repr(schedule))
     key, expected, found = folders.problem()
     assert (key, expected.partition(" or ")[0]) == ("schedule", "a cron expression of five fields")
     assert len(found) < 310
 
 
-def test_many_and_long_mistakes_make_a_short_error(folders: Folders) -> None:
-    """Twenty of a kind are shown, cut to a length."""
+def test_many_and_long_problems_make_a_short_error(folders: Folders) -> None:
+    """Twenty problems of a kind are listed, with shortened values."""
     unknown = "".join(f"key_{number}_{'x' * 500}: 1\n" for number in range(200))
     error = refusal(folders, unknown)
     assert len(error.problems) == 21
@@ -125,8 +123,8 @@ def test_many_and_long_mistakes_make_a_short_error(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "dangling link"])
-def test_what_is_no_regular_file_is_refused(folders: Folders, kind: str) -> None:
-    """A named pipe would block every command for good."""
+def test_a_spec_must_be_a_regular_file(folders: Folders, kind: str) -> None:
+    """A named pipe would block every command."""
     path: Path = folders.specs / "events.yaml"
     match kind:
         case "folder":
@@ -139,7 +137,7 @@ def test_what_is_no_regular_file_is_refused(folders: Folders, kind: str) -> None
 
 
 def test_a_large_spec_within_the_limits_is_read(folders: Folders) -> None:
-    """A schema of thousands of fields, on lines of their own."""
+    """A schema with thousands of fields."""
     fields = "".join(f"        field_{number}: long\n" for number in range(4_000))
     folders.write(f"{HEAD}decode:\n  value:\n    format: json\n    schema:\n{fields}")
     spec = folders.load()["events"]

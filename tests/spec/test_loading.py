@@ -1,4 +1,4 @@
-"""Specs: what a file may say, and how everything wrong with it is told at once."""
+"""Valid and invalid spec files; all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ MINIMAL = {"name": "events", "topic": "events", "schedule": "'@hourly'"}
 
 
 class Folders(NamedTuple):
-    """Where specs and suites of a test are."""
+    """Folders with the specs and suites of a test."""
 
     specs: Path
     layout: Layout
 
     def write(self, text: str, file: str = "events.yaml") -> None:
-        """Write one spec file as it is."""
+        """Write one spec file."""
         (self.specs / file).write_text(text, encoding="utf-8")
 
     def spec(self, file: str = "events.yaml", **keys: str) -> None:
-        """Write one spec: the least there must be, with other values for `keys`."""
+        """Write a minimal spec, with these keys."""
         merged = {**MINIMAL, **keys}
         self.write("".join(f"{key}: {value}\n" for key, value in merged.items()), file)
 
     def load(self) -> dict[str, PipelineSpec]:
-        """What the folder holds."""
+        """Return the specs of the folder, all valid."""
         found = load_specs(self.specs, self.layout)
         found.check()
         return dict(found.specs)
 
     def problems(self) -> list[tuple[str, str, str, str]]:
-        """Every problem of the folder: file, key, expected, found."""
+        """Return every problem of the folder: file, key, expected, found."""
         with pytest.raises(SpecError) as caught:
             self.load()
         return [(p.file, p.key, p.expected, p.found) for p in caught.value.problems]
 
     def problem(self) -> tuple[str, str, str]:
-        """The only problem of the only file: key, expected, found."""
+        """Return the only problem of the only file: key, expected, found."""
         ((file, *rest),) = self.problems()
         assert file == "events.yaml"
         key, expected, found = rest
@@ -73,7 +73,7 @@ def folders(tmp_path: Path) -> Folders:
     return made
 
 
-# -- what is taken -------------------------------------------------------------------------------
+# -- valid specs ---------------------------------------------------------------------------------
 
 
 def test_the_shipped_specs_load() -> None:
@@ -92,7 +92,7 @@ def test_the_shipped_specs_load() -> None:
 
 
 def test_a_minimal_spec_has_safe_defaults(folders: Folders) -> None:
-    """S8, S9: nothing is guessed about the start, and nobody reads what may still be aborted."""
+    """S8, S9: no default start offset, and no record of an open transaction is read."""
     folders.spec()
     spec = folders.load()["events"]
     assert spec.start is StartPolicy.NONE
@@ -103,13 +103,13 @@ def test_a_minimal_spec_has_safe_defaults(folders: Folders) -> None:
     assert spec.suite is None
 
 
-def untested(section: type[BaseModel], used: Iterable[str]) -> set[str]:
-    """Keys that a section of a file may have, and a test's file does not use."""
+def missing_keys(section: type[BaseModel], used: Iterable[str]) -> set[str]:
+    """Return the keys of a section that a file does not have."""
     return {field.alias or name for name, field in section.model_fields.items()} - set(used)
 
 
 def test_every_key_reaches_the_spec(folders: Folders) -> None:
-    """What the file says is what the pipeline gets; a key that is new has to be here."""
+    """The file of this test has all keys."""
     text = """
 name: events
 description: |
@@ -125,6 +125,7 @@ limits:
   records_per_run: 5000
   bytes_per_run: 3000000
   minutes_per_run: 20
+  catch_up: true
   records_per_task: 1000
   bytes_per_task: 2000000
   records_per_chunk: 2000
@@ -142,11 +143,11 @@ tags: [one, two]
 spark: {spark.executor.memory: 2g}
 """
     used = yaml.safe_load(text)
-    # A decoder has a test of its own, and so has what a group may not say.
-    assert untested(specs._Spec, used) == {"decode"}
-    assert untested(specs._Limits, used["limits"]) == {"catch_up"}
-    assert untested(specs._Quality, used["quality"]) == set()
-    assert untested(specs._Alarms, used["alarms"]) == set()
+    # The section `decode` has a test of its own.
+    assert missing_keys(specs._Spec, used) == {"decode"}
+    assert missing_keys(specs._Limits, used["limits"]) == set()
+    assert missing_keys(specs._Quality, used["quality"]) == set()
+    assert missing_keys(specs._Alarms, used["alarms"]) == set()
     folders.write(text)
     spec = folders.load()["events"]
     assert spec == PipelineSpec(
@@ -162,6 +163,7 @@ spark: {spark.executor.memory: 2g}
         records_per_run=5000,
         bytes_per_run=3_000_000,
         time_per_run=timedelta(minutes=20),
+        catch_up=True,
         records_per_task=1000,
         bytes_per_task=2_000_000,
         records_per_chunk=2000,
@@ -181,12 +183,6 @@ spark: {spark.executor.memory: 2g}
     )
 
 
-def test_a_pipeline_without_a_group_may_catch_up(folders: Folders) -> None:
-    """If its file says so."""
-    folders.spec(limits="{catch_up: true}")
-    assert folders.load()["events"].catch_up
-
-
 @pytest.mark.parametrize(
     ("schedule", "hours"),
     [
@@ -198,16 +194,16 @@ def test_a_pipeline_without_a_group_may_catch_up(folders: Folders) -> None:
         ("'@continuous'", 1),
     ],
 )
-def test_two_runs_that_do_not_come_are_an_alarm(
+def test_two_missed_runs_are_an_alarm_by_default(
     folders: Folders, schedule: str, hours: float
 ) -> None:
-    """Unless the file says otherwise: by the longest time between two runs, and an hour more."""
+    """The limit is twice the longest time between two runs, and one hour."""
     folders.spec(schedule=schedule)
-    told = folders.load()["events"].alarms
-    assert told.stalled == told.runway
-    assert told.stalled is not None
-    assert abs(told.stalled - timedelta(hours=hours)) < timedelta(minutes=1)
-    assert (told.lag_records, told.lag_time, told.deadline) == (None, None, None)
+    alarms = folders.load()["events"].alarms
+    assert alarms.stalled == alarms.runway
+    assert alarms.stalled is not None
+    assert abs(alarms.stalled - timedelta(hours=hours)) < timedelta(minutes=1)
+    assert (alarms.lag_records, alarms.lag_time, alarms.deadline) == (None, None, None)
 
 
 def test_specs_that_share_a_schedule_compute_its_longest_wait_once(
@@ -229,11 +225,11 @@ def test_specs_that_share_a_schedule_compute_its_longest_wait_once(
     assert len(made) == 1
 
 
-def test_what_runs_once_has_no_default_alarm(folders: Folders) -> None:
-    """Nobody waits for its next run."""
+def test_a_pipeline_that_runs_once_has_no_default_alarm(folders: Folders) -> None:
+    """There is no next run."""
     folders.spec(schedule="'@once'")
-    told = folders.load()["events"].alarms
-    assert (told.stalled, told.runway) == (None, None)
+    alarms = folders.load()["events"].alarms
+    assert (alarms.stalled, alarms.runway) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +242,8 @@ def test_what_runs_once_has_no_default_alarm(folders: Folders) -> None:
         "'2026-03-01T02:00:00.000+02:00'",
     ],
 )
-def test_s9_a_start_moment_is_understood_quoted_or_not(folders: Folders, written: str) -> None:
-    """YAML makes a datetime of an unquoted moment itself; its distance from UTC is kept."""
+def test_s9_a_start_timestamp_may_be_quoted_or_not(folders: Folders, written: str) -> None:
+    """YAML parses an unquoted timestamp itself, with its distance from UTC."""
     folders.spec(start=f"{{timestamp: {written}}}")
     spec = folders.load()["events"]
     assert spec.start is StartPolicy.TIMESTAMP
@@ -255,32 +251,23 @@ def test_s9_a_start_moment_is_understood_quoted_or_not(folders: Folders, written
     assert spec.start_at.utcoffset() in (timedelta(0), timedelta(hours=2))
 
 
-@pytest.mark.parametrize(
-    "schedule", ["'@daily'", "'@continuous'", "'0 4 * * *'", "'*/5 0,12 1-7 jan *'"]
-)
-def test_presets_and_cron_expressions_are_schedules(folders: Folders, schedule: str) -> None:
-    """What Airflow takes is taken."""
-    folders.spec(schedule=schedule)
-    assert folders.load()["events"].schedule == schedule.strip("'")
-
-
 def test_s13_two_pipelines_may_read_one_topic(folders: Folders) -> None:
-    """Consumers are independent; only name and target are a pipeline's own."""
+    """Consumers are independent; only name and target must differ."""
     folders.spec()
     folders.spec("copy.yaml", name="copy")
     assert set(folders.load()) == {"copy", "events"}
 
 
 def test_no_spec_is_no_problem(folders: Folders) -> None:
-    """An empty folder is a project that has just begun."""
+    """An empty folder is valid."""
     assert folders.load() == {}
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- invalid specs -------------------------------------------------------------------------------
 
 
 def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) -> None:
-    """At the top and in every section."""
+    """In the file and in every section."""
     folders.spec(topics="x", limits="{per_run: 5}", quality="{suit: basic}", start="{offset: 5}",
                  alarms="{lag: 5}")  # fmt: skip
     found = {key: expected for _, key, expected, _ in folders.problems()}
@@ -329,23 +316,21 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
         ({"schedule": ""}, "schedule", "string", "None"),
     ],
 )  # fmt: skip
-def test_wrong_values_are_told_with_what_was_expected(
+def test_an_invalid_value_is_reported_with_the_expected_one(
     folders: Folders, keys: dict[str, str], key: str, expected: str, found: str
 ) -> None:
-    """One mistake is one problem: the key, what it may be, what it is."""
+    """One mistake is one problem."""
     folders.spec(**keys)
-    told = [problem for problem in folders.problems() if problem[1] == key]
-    assert told == [("events.yaml", key, expected, found)]
+    problems = [problem for problem in folders.problems() if problem[1] == key]
+    assert problems == [("events.yaml", key, expected, found)]
 
 
 @pytest.mark.parametrize(
     "schedule",
     ["every day", "'* * * *'", "'* * * * x'", "'* * * * * *'", "'61 * * * *'", "'@sometimes'"],
 )
-def test_a_schedule_that_airflow_would_refuse_is_refused_here(
-    folders: Folders, schedule: str
-) -> None:
-    """The message says both forms that are understood."""
+def test_a_schedule_that_airflow_would_refuse_is_refused(folders: Folders, schedule: str) -> None:
+    """The message contains both valid forms."""
     folders.spec(schedule=schedule)
     key, expected, found = folders.problem()
     assert key == "schedule"
@@ -364,10 +349,10 @@ def test_a_schedule_that_airflow_would_refuse_is_refused_here(
         ("", "None"),
     ],
 )
-def test_s9_a_start_moment_without_its_distance_from_utc_is_refused(
+def test_s9_a_start_timestamp_without_a_distance_from_utc_is_refused(
     folders: Folders, written: str, found: str
 ) -> None:
-    """Nobody knows which moment it names: local times differ, and a date is a whole day."""
+    """Local times are ambiguous, and a date is a whole day."""
     folders.spec(start=f"{{timestamp: {written}}}")
     assert folders.problem() == (
         "start.timestamp",
@@ -378,7 +363,7 @@ def test_s9_a_start_moment_without_its_distance_from_utc_is_refused(
 
 @pytest.mark.parametrize("written", ["sometimes", "5", "", "[earliest]"])
 def test_s9_an_unknown_start_policy_is_one_problem(folders: Folders, written: str) -> None:
-    """All that `start` may be is listed."""
+    """The message lists all valid values."""
     folders.spec(start=written)
     key, expected, _ = folders.problem()
     assert key == "start"
@@ -386,7 +371,7 @@ def test_s9_an_unknown_start_policy_is_one_problem(folders: Folders, written: st
 
 
 def test_missing_keys_are_all_named(folders: Folders) -> None:
-    """An empty mapping lacks everything that has no default."""
+    """An empty mapping lacks all keys without a default."""
     folders.write("{}")
     assert [problem[1:] for problem in folders.problems()] == [
         (key, "a value", "nothing") for key in ("name", "topic", "schedule")
@@ -400,13 +385,13 @@ def test_a_suite_must_exist(folders: Folders) -> None:
 
 
 def test_a_spec_is_named_as_its_file(folders: Folders) -> None:
-    """So a name leads to its file."""
+    """A name leads to its file."""
     folders.spec(name="other")
     assert folders.problem() == ("name", "'events', the file's name", "'other'")
 
 
-def test_a_key_that_stands_twice_is_refused(folders: Folders) -> None:
-    """YAML silently takes the last one, at the top and in sections."""
+def test_a_repeated_key_is_refused(folders: Folders) -> None:
+    """YAML would use the last one, in the file and in sections."""
     folders.write(
         "name: events\ntopic: events\nschedule: '@daily'\ntopic: others\n"
         "limits:\n  records_per_run: 100\n  records_per_run: 200\n"
@@ -418,8 +403,8 @@ def test_a_key_that_stands_twice_is_refused(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("text", ["topic: [", "schedule: @daily", "a: b: c", "\tname: x"])
-def test_broken_yaml_is_told_with_its_place(folders: Folders, text: str) -> None:
-    """An unquoted @daily is the mistake that everybody makes once."""
+def test_invalid_yaml_is_reported_with_its_line(folders: Folders, text: str) -> None:
+    """An unquoted @daily is a common mistake."""
     folders.write(text)
     key, expected, found = folders.problem()
     assert (key, expected) == ("(file)", "YAML")
@@ -428,25 +413,25 @@ def test_broken_yaml_is_told_with_its_place(folders: Folders, text: str) -> None
 
 @pytest.mark.parametrize(("text", "found"), [("", "NoneType"), ("- a", "list"), ("text", "str")])
 def test_a_file_that_is_no_mapping_is_refused(folders: Folders, text: str, found: str) -> None:
-    """An empty file, a list, a sentence."""
+    """An empty file, a list, a text."""
     folders.write(text)
     assert folders.problem() == ("(file)", "a mapping of keys", found)
 
 
-def test_a_file_that_is_no_text_is_refused(folders: Folders) -> None:
-    """Bytes that are not UTF-8 are a problem of that file, not a crash."""
+def test_a_file_that_is_not_utf8_is_refused(folders: Folders) -> None:
+    """The error is a problem of the file, not a crash."""
     (folders.specs / "events.yaml").write_bytes(b"name: \xff\xfe")
     assert folders.problem()[:2] == ("(file)", "YAML")
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    """A mistyped folder would otherwise be a project without pipelines."""
+    """Otherwise a mistyped folder would be an empty project."""
     with pytest.raises(SpecError, match="no such folder"):
         load_specs(tmp_path / "none", SHIPPED)
 
 
-def test_a_broken_spec_takes_no_other_one_out(folders: Folders) -> None:
-    """Of two that contradict each other, the later one is broken."""
+def test_an_invalid_spec_does_not_affect_the_others(folders: Folders) -> None:
+    """Of two specs that contradict each other, the later one is invalid."""
     folders.spec()
     folders.spec("a.yaml", name="a", retries="many")
     folders.write("name: [", "b.yaml")
@@ -459,19 +444,12 @@ def test_a_broken_spec_takes_no_other_one_out(folders: Folders) -> None:
     assert sorted(found.broken) == ["a", "b", "inner", "later", "twice"]
     (problem,) = found.broken["later"].problems
     assert (problem.file, problem.key) == ("later.yaml", "target")
+    (problem,) = found.broken["twice"].problems
+    assert (problem.file, problem.found) == ("twice.yml", "'twice', as in twice.yaml")
 
 
-def test_two_specs_may_not_share_a_name(folders: Folders) -> None:
-    """Two endings make it possible for one stem."""
-    folders.spec("events.yaml")
-    folders.spec("events.yml", target="bronze/elsewhere")
-    assert folders.problems() == [
-        ("events.yml", "name", "a name of its own", "'events', as in events.yaml")
-    ]
-
-
-def test_every_problem_of_every_file_is_told_at_once(folders: Folders) -> None:
-    """Nobody mends specs one message at a time."""
+def test_all_problems_of_all_files_are_reported_at_once(folders: Folders) -> None:
+    """One command shows everything to fix."""
     folders.spec("a.yaml", name="a", retries="many", wrong="1", schedule="never")
     folders.write("name: [", "b.yaml")
     folders.spec("c.yaml", name="d", quality="{suite: gone}")
@@ -495,7 +473,7 @@ def test_every_problem_of_every_file_is_told_at_once(folders: Folders) -> None:
 
 
 def test_pipelines_may_share_a_group(folders: Folders) -> None:
-    """One schedule and the same Spark settings; all else is each pipeline's own."""
+    """Schedule and Spark settings are equal; all other keys may differ."""
     for name in ("one", "two"):
         folders.spec(f"{name}.yaml", name=name, group="tides", spark="{spark.x: '1'}", retries="2")
     folders.spec("three.yaml", name="three", schedule="'@daily'")
@@ -507,7 +485,7 @@ def test_pipelines_may_share_a_group(folders: Folders) -> None:
 
 
 def test_a_group_has_one_schedule_and_one_set_of_spark_settings(folders: Folders) -> None:
-    """They belong to the DAG and to the Spark application, of which a group has one."""
+    """A group has one DAG and one Spark application."""
     folders.spec("one.yaml", name="one", group="tides")
     folders.spec("two.yaml", name="two", group="tides", schedule="'@daily'")
     folders.spec("zoo.yaml", name="zoo", group="tides", spark="{spark.x: '1'}")
@@ -518,7 +496,7 @@ def test_a_group_has_one_schedule_and_one_set_of_spark_settings(folders: Folders
 
 
 def test_a_spec_with_a_spark_setting_of_tidemark_is_refused(folders: Folders) -> None:
-    """Spark would take any of them without a word."""
+    """Spark itself accepts any key."""
     folders.spec(spark="{spark.tidemark.logs: /tmp}")
     key, expected, _ = folders.problem()
     assert (key, expected) == ("spark", "keys of Spark, not 'spark.tidemark.logs'")
@@ -535,33 +513,8 @@ def test_a_pipeline_may_not_be_named_as_a_groups_dag(folders: Folders) -> None:
 # -- typed tables --------------------------------------------------------------------------------
 
 
-def test_a_decoder_has_formats_schemas_and_rules(folders: Folders) -> None:
-    """And says where its tables are, and how much may go wrong."""
-    decode = (
-        "{key: {format: string}, value: {format: json, schema: {n: long}}, "
-        "rules: {positive: value.n > 0}, quarantine: {records: 5, percent: 2.5}}"
-    )
-    folders.spec(decode=decode)
-    spec = folders.load()["events"]
-    assert spec.decode is not None
-    assert (spec.decode.key.format, spec.decode.value.format) == (Format.STRING, Format.JSON)
-    assert spec.decode.value.schema == Struct((("n", "long"),))
-    assert (spec.decode.target, spec.decode.quarantine_target) == (
-        "silver/events",
-        "silver/events_quarantine",
-    )
-    assert (spec.decode.max_quarantined, spec.decode.max_quarantined_percent) == (5, 2.5)
-    typed = spec.typed_pipeline()
-    assert (typed.name, typed.target, typed.is_typed, typed.is_live) == (
-        "events@typed",
-        "silver/events",
-        True,
-        False,
-    )
-
-
 def test_every_key_of_a_decoder_reaches_the_spec(folders: Folders) -> None:
-    """With values that none of them has by itself; a key that is new has to be here."""
+    """The file of this test has all keys, each with another value than its default."""
     text = """
 name: events
 topic: events
@@ -578,10 +531,10 @@ decode:
   upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium}
 """
     used = yaml.safe_load(text)["decode"]
-    assert untested(specs._Decode, used) == set()
-    assert untested(specs._Payload, used["key"]) == set()
-    assert untested(specs._Quarantine, used["quarantine"]) == set()
-    assert untested(specs._Upsert, used["upsert"]) == set()
+    assert missing_keys(specs._Decode, used) == set()
+    assert missing_keys(specs._Payload, used["key"]) == set()
+    assert missing_keys(specs._Quarantine, used["quarantine"]) == set()
+    assert missing_keys(specs._Upsert, used["upsert"]) == set()
     folders.write(text)
     assert folders.load()["events"].decode == DecodeSpec(
         key=PayloadSpec(format=Format.JSON, schema=Struct((("id", "long"),))),
@@ -601,7 +554,7 @@ decode:
 
 
 def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
-    """Nothing is taken off a value, and no row goes, unless the spec says so."""
+    """No envelope is removed, and no row is deleted, by default."""
     folders.spec(decode="{value: {format: string}, upsert: {}}")
     decode = folders.load()["events"].decode
     assert decode is not None
@@ -673,16 +626,16 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
         ),
     ],
 )
-def test_a_decoder_that_cannot_be_meant_is_told(
+def test_an_invalid_section_decode_is_reported(
     folders: Folders, decode: str, key: str, expected: str
 ) -> None:
-    """Before anything is planned."""
+    """One mistake is one problem."""
     folders.spec(decode=decode)
     assert folders.problem()[:2] == (key, expected)
 
 
-def test_an_error_names_the_page_that_explains_the_key(folders: Folders) -> None:
-    """Decoders have one of their own."""
+def test_the_fix_names_the_page_of_the_key(folders: Folders) -> None:
+    """Keys of `decode` have a page of their own."""
     folders.spec(decode="{value: {format: xml}}")
     with pytest.raises(SpecError) as refused:
         folders.load()
@@ -691,17 +644,3 @@ def test_an_error_names_the_page_that_explains_the_key(folders: Folders) -> None
     with pytest.raises(SpecError) as refused:
         folders.load()
     assert "docs/pipelines.md and docs/typed.md" in refused.value.rendered("fix")
-
-
-def test_no_two_tables_share_a_target(folders: Folders) -> None:
-    """Nor does one pipeline's bronze table lie where another's quarantine is."""
-    folders.spec(decode="{value: {format: string}}")
-    folders.spec("other.yaml", name="other", target="silver/events_quarantine")
-    assert folders.problems() == [
-        (
-            "other.yaml",
-            "target",
-            "a target that no other table has",
-            "'silver/events_quarantine', as in events.yaml",
-        )
-    ]

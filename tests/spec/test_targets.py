@@ -1,4 +1,4 @@
-"""Targets that get in each other's way are refused by name, whatever their spelling."""
+"""Conflicts between targets are reported, in any spelling of a location."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ __all__ = ["folders"]
 OWN = "a target that no other table has"
 OUTSIDE = "a target outside other tables"
 AROUND = "a target outside the folders control and quality, and not a parent of them"
+BELOW = "a path below the lakehouse, or an absolute one, without . and .."
+EMPTY = "a path without empty folders (//)"
+CHARACTERS = "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"
 DECODED = "{value: {format: string}, upsert: {}}"
 
 
 def refusal(folders: Folders, target: str, **keys: str) -> tuple[str, str, str]:
-    """Add a pipeline `other` with this target; the file, key and expectation of the refusal."""
+    """Add a pipeline `other` with this target; return file, key and expectation of the problem."""
     folders.spec("other.yaml", name="other", target=repr(target), **keys)
     ((file, key, expected, _),) = folders.problems()
     return file, key, expected
@@ -26,13 +29,13 @@ def refusal(folders: Folders, target: str, **keys: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("spelling", ["bronze/shared", "bronze/shared/", "Bronze/SHARED"])
 def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> None:
-    """Case counts for some file systems and not for others."""
+    """Some file systems ignore case."""
     folders.spec(target="bronze/shared")
     assert refusal(folders, spelling) == ("other.yaml", "target", OWN)
 
 
 def test_the_refusal_names_both_files_whichever_is_older(folders: Folders) -> None:
-    """The file that sorts later is refused: the check reads no table, so it knows no owner."""
+    """The later file is refused: the check reads no table, so it cannot find the owner."""
     folders.spec(target="bronze/shared")
     folders.spec("aaa.yaml", name="aaa", target="bronze/shared")
     assert folders.problems() == [("events.yaml", "target", OWN, "'bronze/shared', as in aaa.yaml")]
@@ -50,16 +53,14 @@ def test_the_refusal_names_both_files_whichever_is_older(folders: Folders) -> No
         ("bronze/caf\u00e9", "bronze/cafe\u0301"),
     ],
 )
-def test_schemes_and_forms_of_one_place_are_one_target(
-    folders: Folders, one: str, other: str
-) -> None:
+def test_all_spellings_of_a_location_are_one_target(folders: Folders, one: str, other: str) -> None:
     """Spark and delta-rs name object stores differently."""
     folders.spec(target=repr(one))
-    assert refusal(folders, other)[2] in (OWN, "a path without empty folders (//)")
+    assert refusal(folders, other)[2] in (OWN, EMPTY)
 
 
 def test_the_same_path_in_two_buckets_is_no_conflict(folders: Folders) -> None:
-    """Nor in two stores."""
+    """Two stores are no conflict either."""
     folders.spec(target="s3://lake/x")
     folders.spec("other.yaml", name="other", target="s3://sea/x")
     folders.spec("third.yaml", name="third", target="gs://lake/x")
@@ -67,7 +68,7 @@ def test_the_same_path_in_two_buckets_is_no_conflict(folders: Folders) -> None:
 
 
 def test_an_absolute_path_of_a_relative_target_is_the_same_target(folders: Folders) -> None:
-    """Below the lakehouse, also where that is an object store."""
+    """The lakehouse may be in an object store."""
     folders.spec()
     lakehouse = folders.layout.lakehouse
     assert refusal(folders, f"{lakehouse}/bronze/events") == ("other.yaml", "target", OWN)
@@ -78,7 +79,7 @@ def test_an_absolute_path_of_a_relative_target_is_the_same_target(folders: Folde
 
 
 def test_a_symbolic_link_to_another_target_is_the_same_target(folders: Folders) -> None:
-    """Of the table's folder, or of one above it."""
+    """Of the table's folder, or of a parent."""
     folders.spec()
     lakehouse = Path(folders.layout.lakehouse)
     (lakehouse / "bronze" / "events").mkdir(parents=True)
@@ -100,7 +101,7 @@ def test_a_target_inside_another_table_is_refused(folders: Folders, inside: str)
 
 
 def test_a_target_around_another_table_is_refused(folders: Folders) -> None:
-    """In whatever order the files are read: the inner table's file is named."""
+    """The problem names the file of the inner table, in any order of the files."""
     folders.spec("aaa.yaml", name="aaa", target="bronze")
     folders.spec()
     ((file, key, expected, found),) = folders.problems()
@@ -117,7 +118,7 @@ def test_a_target_around_another_table_is_refused(folders: Folders) -> None:
     ],
 )
 def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: str) -> None:
-    """Typed table, quarantine and upsert table: the same place, inside, and around."""
+    """Typed table, quarantine and upsert table: the same location, inside, and around."""
     folders.spec("zzz.yaml", name="zzz", topic="t", schedule="'@daily'")
     folders.spec(decode=DECODED)
     assert refusal(folders, table) == ("other.yaml", "target", OWN)
@@ -137,8 +138,8 @@ def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: s
      "control", "Control/mine", "control/mine", "quality/results", "quality/publication",
      "quality/x"],
 )  # fmt: skip
-def test_tidemarks_own_tables_are_no_target(folders: Folders, target: str) -> None:
-    """Nor anything beside them in their folders, of a bronze table or of a derived one."""
+def test_the_folders_of_tidemarks_own_tables_are_no_target(folders: Folders, target: str) -> None:
+    """For bronze tables and derived tables."""
     assert refusal(folders, target) == ("other.yaml", "target", AROUND)
     assert refusal(folders, f"{folders.layout.lakehouse}/{target}") == (
         *("other.yaml", "target", AROUND),
@@ -162,36 +163,27 @@ def test_a_target_around_tidemarks_own_tables_is_refused(folders: Folders) -> No
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("../up", "a path below the lakehouse, or an absolute one, without . and .."),
-        ("bronze/../../up", "a path below the lakehouse, or an absolute one, without . and .."),
-        ("./x", "a path below the lakehouse, or an absolute one, without . and .."),
-        ("bronze/x/.", "a path below the lakehouse, or an absolute one, without . and .."),
-        ("/", "a path below the lakehouse, or an absolute one, without . and .."),
-        ("s3://lake/../x", "a path below the lakehouse, or an absolute one, without . and .."),
-        ("x//y", "a path without empty folders (//)"),
-        ("s3://lake//x", "a path without empty folders (//)"),
-        ("bronze/a%20b", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
-        (
-            "file:///data/a%2fb",
-            "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends",
-        ),
-        (
-            "bronze/prices@july",
-            "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends",
-        ),
-        ("file:/data/x", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
-        ("bronze/x ", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
-        ("bronze/x\\y", "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"),
-        (
-            "s3://lake/x?versionId=1",
-            "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends",
-        ),
+        ("../up", BELOW),
+        ("bronze/../../up", BELOW),
+        ("./x", BELOW),
+        ("bronze/x/.", BELOW),
+        ("/", BELOW),
+        ("s3://lake/../x", BELOW),
+        ("x//y", EMPTY),
+        ("s3://lake//x", EMPTY),
+        ("bronze/a%20b", CHARACTERS),
+        ("file:///data/a%2fb", CHARACTERS),
+        ("bronze/prices@july", CHARACTERS),
+        ("file:/data/x", CHARACTERS),
+        ("bronze/x ", CHARACTERS),
+        ("bronze/x\\y", CHARACTERS),
+        ("s3://lake/x?versionId=1", CHARACTERS),
     ],
 )
-def test_a_target_that_readers_spell_differently_is_refused(
+def test_a_target_that_readers_interpret_differently_is_refused(
     folders: Folders, target: str, expected: str
 ) -> None:
-    """One location has one spelling; its quarantine is not reported again."""
+    """The target of the quarantine is not reported again."""
     assert refusal(folders, target) == ("other.yaml", "target", expected)
     folders.spec(
         "other.yaml", name="other", decode=f"{{value: {{format: string}}, target: {target!r}}}"

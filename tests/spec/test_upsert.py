@@ -1,4 +1,4 @@
-"""What a merge has to look at."""
+"""The records that a merge must read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plan(partition: int, start: int, end: int, topic_id: str = "new") -> Plan:
 
 
 def landed(**spans: tuple[int, int]) -> Mapping[str, Mapping[int, SpanSet]]:
-    """What has landed of partition 0, by incarnation."""
+    """Return the landed offsets of partition 0, by incarnation."""
     return {topic: {0: SpanSet.of([Span(*span)])} for topic, span in spans.items()}
 
 
@@ -30,7 +30,7 @@ def landed(**spans: tuple[int, int]) -> Mapping[str, Mapping[int, SpanSet]]:
         # Not recorded yet.
         (TableChanges(appended=[plan(0, 5, 9)]), landed(new=(0, 5)), MergeScope.NEW),
         (TableChanges(appended=[plan(0, 0, 2)]), landed(new=(0, 9)), MergeScope.KEYS),
-        # Before all that is there, with a gap between.
+        # Before all landed offsets, with a gap.
         (TableChanges(appended=[plan(0, 0, 2)]), landed(new=(5, 9)), MergeScope.KEYS),
         (TableChanges(appended=[plan(1, 0, 2)]), landed(new=(5, 9)), MergeScope.NEW),
         (

@@ -281,7 +281,7 @@ def proxied_broker(home: Path, jars: Path) -> Iterator[ProxiedBroker]:
     with Proxy(port) as proxy:
         listeners = (
             Listener(name="DIRECT"),
-            Listener(name="PROXIED", port=port, advertised_port=proxy.port),
+            Listener(name="PROXIED", port=port, advertised_ports={1: proxy.port}),
         )
         embedded = Broker(BrokerConfig(home=home, jars=jars, listeners=listeners, heap_mb=256))
         try:

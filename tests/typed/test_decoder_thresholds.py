@@ -40,16 +40,26 @@ def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
 def test_a_replacement_with_a_bad_rule_cannot_empty_the_typed_table(lake: FramedLake) -> None:
     """The quarantine limit also holds for rows that were decoded before."""
     lake.bronze.land_again((0, 0, 10))
-    before = sorted(lake.rows())
+    before, files = sorted(lake.rows()), set(lake.root.rglob("*.parquet"))
     lake.decode = replace(_DECODE, rules=(("small", "value.n < 3"),))
     with pytest.raises(TooManyQuarantined) as refused:
         lake.run()
     assert (refused.value.quarantined, refused.value.allowed) == (6, 2)
     assert sorted(lake.rows()) == before
+    assert set(lake.root.rglob("*.parquet")) == files
     lake.decode = replace(_DECODE, rules=(("small", "value.n < 7"),))
     lake.run()
     lake.check()
     assert [offset for _, offset in lake.quarantined()] == [7, 8, 9]
+
+
+def test_a_rule_that_is_always_false_quarantines_every_record(lake: FramedLake) -> None:
+    """Spark then removes the query, and the count of its rows."""
+    lake.bronze.land_again((0, 0, 10))
+    lake.decode = replace(_DECODE, rules=(("never", "false"),), max_quarantined=10)
+    lake.run()
+    lake.check()
+    assert lake.rows() == {}
 
 
 @pytest.mark.parametrize(

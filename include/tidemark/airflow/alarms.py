@@ -23,6 +23,7 @@ from tidemark.airflow.failures import airflow_failures
 from tidemark.app import App
 from tidemark.core.errors import TidemarkError, one_line
 from tidemark.kafka.errors import UnknownConnection
+from tidemark.pipelines import for_each
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -37,31 +38,21 @@ def record_status_of_all() -> list[dict[str, Any]]:
     Returns:
         The pipelines with alarms, each with its alarms as `TidemarkError.as_record`.
     """
-    from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
-
     with airflow_failures():
         names = list(App.from_environment().specs)
         app = connected_app(*names)
-        answers = dict(
-            zip(
-                names,
-                map_in_threads(names, lambda name: app.pipeline(name).status(), PLANNING_THREADS),
-                strict=True,
-            )
-        )
-        answers |= app.spec_folder.broken
-        if answers:
-            app.record_status(answers)
-    alarms = {name: _alarms(answer) for name, answer in answers.items()}
-    log.info(
-        "checked %d pipeline(s), %d with alarms", len(answers), sum(map(bool, alarms.values()))
-    )
-    return [{"pipeline": name, "alarms": found} for name, found in alarms.items() if found]
-
-
-def _alarms(answer: Any) -> list[dict[str, Any]]:
-    found = [answer] if isinstance(answer, TidemarkError) else answer.alarms()
-    return [alarm.as_record() for alarm in found]
+        statuses = for_each(app, names, lambda each: each.status())
+        found = {**statuses, **app.spec_folder.broken}
+        if found:
+            app.record_status(found)
+    alarms = []
+    for name, status in found.items():
+        errors = [status] if isinstance(status, TidemarkError) else list(status.alarms())
+        if errors:
+            records = [error.as_record() for error in errors]
+            alarms.append({"pipeline": name, "alarms": records})
+    log.info("checked %d pipeline(s), %d with alarms", len(found), len(alarms))
+    return alarms
 
 
 def raise_alarms(pipeline: str, alarms: Sequence[Mapping[str, Any]]) -> None:

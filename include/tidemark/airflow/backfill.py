@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, task_group
 
-from tidemark.airflow.chain import REQUESTED_BY, START_DATE, default_args
+from tidemark.airflow.chain import REQUESTED_BY, dag_settings
 from tidemark.airflow.chunks import (
     BACKFILLED,
     check_chunk,
@@ -29,22 +29,21 @@ PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
 def _land_chunk(number: Any) -> None:
     """Ingest, check and publish one chunk; chunks run one after the other."""
     chunk = {"pipeline": PIPELINE, "requested_by": REQUESTED_BY, "chunk": number}
+    # The data table takes the plans of a pipeline's backfills in their order.
+    job: dict[str, Any] = {"op_kwargs": chunk, "max_active_tis_per_dagrun": 1}
     ingested = JobOperator(
         task_id="ingest",
         python_callable=ingest_chunk,
-        op_kwargs=chunk,
-        # The data table takes the plans of a pipeline's backfills in their order.
-        max_active_tis_per_dagrun=1,
         execution_timeout=timedelta(hours=6),
         doc_md="Plans the chunk, or finds its plan, and lands it exactly once, in one transaction.",
+        **job,
     )
     checked = JobOperator(
         task_id="check",
         python_callable=check_chunk,
-        op_kwargs=chunk,
-        max_active_tis_per_dagrun=1,
         execution_timeout=timedelta(hours=2),
         doc_md="Checks the rows of the chunk. If a check fails, the rows stay in the table.",
+        **job,
     )
     published = PythonOperator(
         task_id="publish",
@@ -59,6 +58,14 @@ def _land_chunk(number: Any) -> None:
 
 def _form(pipelines: list[str]) -> dict[str, Param]:
     """Return the fields of the form."""
+
+    def optional(kind: str, title: str, description: str, **limits: Any) -> Param:
+        kinds = ["null", kind]
+        return Param(None, type=kinds, title=title, description=description, **limits)
+
+    def flag(title: str, description: str) -> Param:
+        return Param(False, type="boolean", title=title, description=description)
+
     return {
         "pipeline": Param(
             type="string",
@@ -66,101 +73,66 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             title="Pipeline",
             description="The pipeline whose table receives the records.",
         ),
-        "offsets": Param(
-            None,
-            type=["null", "string"],
-            title="Offset ranges",
-            description=(
-                "PARTITION:START-END, separated by commas. END is exclusive: 1:0-100 selects the "
-                "offsets 0 to 99 of partition 1."
-            ),
+        "offsets": optional(
+            "string",
+            "Offset ranges",
+            "PARTITION:START-END, separated by commas. END is exclusive: 1:0-100 selects the "
+            "offsets 0 to 99 of partition 1.",
         ),
-        "from": Param(
-            None,
-            type=["null", "string"],
+        "from": optional(
+            "string",
+            "Time window: from",
+            "Or: from the first record at or after this time, in each partition,",
             format="date-time",
-            title="Time window: from",
-            description="Or: from the first record at or after this time, in each partition,",
         ),
-        "until": Param(
-            None,
-            type=["null", "string"],
+        "until": optional(
+            "string",
+            "Time window: until",
+            "to the first record at or after this time. The end is exclusive.",
             format="date-time",
-            title="Time window: until",
-            description="to the first record at or after this time. The end is exclusive.",
         ),
-        "retained": Param(
-            False,
-            type="boolean",
-            title="The retained log",
-            description="Or: all offsets that Kafka has now.",
-        ),
-        "plan": Param(
-            None,
-            type=["null", "integer"],
+        "retained": flag("The retained log", "Or: all offsets that Kafka has now."),
+        "plan": optional(
+            "integer",
+            "A plan's ranges",
+            "Or: the offset ranges of the plan with this number, as far as they are missing. "
+            "With Replace: all of them, also those that another plan landed.",
             minimum=1,
-            title="A plan's ranges",
-            description=(
-                "Or: the offset ranges of the plan with this number, as far as they are missing. "
-                "With Replace: all of them, also those that another plan landed."
-            ),
         ),
-        "partitions": Param(
-            None,
-            type=["null", "string"],
+        "partitions": optional(
+            "string",
+            "Partitions",
+            "Limits a time window or the retained log to these, such as 0, 3.",
             pattern=r"^\s*\d+(\s*,\s*\d+)*\s*$",
-            title="Partitions",
-            description="Limits a time window or the retained log to these, such as 0, 3.",
         ),
-        "replace": Param(
-            False,
-            type="boolean",
-            title="Replace",
-            description=(
-                "Read landed offsets again. The new rows replace the old ones, each chunk in one "
-                "commit. A chunk is refused if Kafka no longer has a record of an old row."
-            ),
+        "replace": flag(
+            "Replace",
+            "Read landed offsets again. The new rows replace the old ones, each chunk in one "
+            "commit. A chunk is refused if Kafka no longer has a record of an old row.",
         ),
-        "reason": Param(
-            None,
-            type=["null", "string"],
-            title="Reason",
-            description="Required with Replace; stored in the control table.",
+        "reason": optional(
+            "string", "Reason", "Required with Replace; stored in the control table."
         ),
-        "into": Param(
-            None,
-            type=["null", "string"],
+        "into": optional(
+            "string",
+            "Into another table",
+            "Write to the table PIPELINE@NAME, which contains backfills alone.",
             pattern=f"^{COPY_NAME}$",
-            title="Into another table",
-            description="Write to the table PIPELINE@NAME, which contains backfills alone.",
         ),
-        "chunk": Param(
-            None,
-            type=["null", "integer"],
+        "chunk": optional(
+            "integer",
+            "Chunk size",
+            "Maximum offsets of a chunk; by default limits.records_per_chunk.",
             minimum=1,
-            title="Chunk size",
-            description="Maximum offsets of a chunk; by default limits.records_per_chunk.",
         ),
-        "readable_only": Param(
-            False,
-            type="boolean",
-            title="Only readable offsets",
-            description=(
-                "Skip offsets that Kafka has deleted. Otherwise they refuse the backfill. With "
-                "Replace their old rows stay."
-            ),
+        "readable_only": flag(
+            "Only readable offsets",
+            "Skip offsets that Kafka has deleted. Otherwise they refuse the backfill. With Replace "
+            "their old rows stay.",
         ),
-        "dry_run": Param(
-            False,
-            type="boolean",
-            title="Dry run",
-            description="Only show the chunks in the log of `request`.",
-        ),
-        "approved": Param(
-            False,
-            type="boolean",
-            title="Approved",
-            description="Allow more offsets than limits.records_per_backfill of the spec.",
+        "dry_run": flag("Dry run", "Only show the chunks in the log of `request`."),
+        "approved": flag(
+            "Approved", "Allow more offsets than limits.records_per_backfill of the spec."
         ),
     }
 
@@ -173,10 +145,7 @@ def backfill_dag() -> DAG:
         description="Land offsets by range, by time, or all that Kafka has; or replace landed rows",
         doc_md=BACKFILL_PAGE,
         schedule=None,
-        start_date=START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        default_args=default_args(retries=3),
+        **dag_settings(retries=3),
         tags=["tidemark", "backfill"],
         params=_form(list(App.from_environment().specs)),
     ) as dag:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -25,13 +25,11 @@ from tidemark.airflow.tasks import (
     table_alias,
     upsert_run,
 )
+from tidemark.pipelines import Outcomes
 from tidemark.spec.model import PipelineSpec
 
 _GOES_ON = "all_done"
 """Trigger rule of tasks that continue after a task has failed for some pipelines."""
-
-START_DATE = datetime(2025, 1, 1, tzinfo=UTC)
-"""A fixed time in the past. With `catchup` off, a DAG that is switched on runs once."""
 
 REQUESTED_BY = (
     "airflow:{{ dag.dag_id }}:{{ run_id }}"
@@ -48,19 +46,27 @@ def timetable(schedule: str) -> str | CronDataIntervalTimetable:
     return CronDataIntervalTimetable(schedule, timezone="UTC")
 
 
-def default_args(retries: int) -> dict[str, Any]:
-    """Return the settings of all tasks: retries after 30 s, 60 s and so on, then an alarm.
+def dag_settings(retries: int) -> dict[str, Any]:
+    """Return the settings that all DAGs share.
+
+    A DAG runs once when it is switched on, and one run at a time. A failed task is retried after
+    30 s, 60 s and so on, then an alarm is sent.
 
     Args:
         retries: Number of retries of a task.
     """
     return {
-        "owner": "tidemark",
-        "retries": retries,
-        "retry_delay": timedelta(seconds=30),
-        "retry_exponential_backoff": 2,
-        "max_retry_delay": timedelta(minutes=10),
-        "on_failure_callback": alarm_on_failure,
+        "start_date": datetime(2025, 1, 1, tzinfo=UTC),
+        "catchup": False,
+        "max_active_runs": 1,
+        "default_args": {
+            "owner": "tidemark",
+            "retries": retries,
+            "retry_delay": timedelta(seconds=30),
+            "retry_exponential_backoff": 2,
+            "max_retry_delay": timedelta(minutes=10),
+            "on_failure_callback": alarm_on_failure,
+        },
     }
 
 
@@ -85,47 +91,25 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     )
     chain: list[BaseOperator] = [
         planned,
-        JobOperator(
-            task_id="ingest",
-            python_callable=ingest_run,
-            op_kwargs=run,
-            trigger_rule=_GOES_ON,
-            execution_timeout=timedelta(hours=6),
-            doc_md="Lands each plan in its table, in one transaction, exactly once.",
+        _job(
+            ingest_run,
+            run,
+            "Lands each plan in its table, in one transaction, exactly once.",
+            hours=6,
         ),
-        JobOperator(
-            task_id="check",
-            python_callable=check_run,
-            op_kwargs={**run, "earlier": EARLIER_PLANS},
-            trigger_rule=_GOES_ON,
-            execution_timeout=timedelta(hours=2),
-            doc_md="Checks the landed rows. If a check fails, the rows stay in the table, "
-            "unpublished.",
+        _job(
+            check_run,
+            {**run, "earlier": EARLIER_PLANS},
+            "Checks the landed rows. If a check fails, the rows stay in the table, unpublished.",
+            hours=2,
         ),
     ]
     if decoded:
-        chain.append(
-            JobOperator(
-                task_id="decode",
-                python_callable=decode_run,
-                op_kwargs={"pipelines": decoded},
-                trigger_rule=_GOES_ON,
-                execution_timeout=timedelta(hours=6),
-                doc_md="Decodes published records into typed tables. Starts no Spark if none are "
-                "left.",
-            )
-        )
+        page = "Decodes published records into typed tables. Starts no Spark if none are left."
+        chain.append(_job(decode_run, {"pipelines": decoded}, page, hours=6))
     if upserted:
-        chain.append(
-            JobOperator(
-                task_id="upsert",
-                python_callable=upsert_run,
-                op_kwargs={"pipelines": upserted},
-                trigger_rule=_GOES_ON,
-                execution_timeout=timedelta(hours=6),
-                doc_md="Merges typed rows by key. Starts no Spark if nothing has changed.",
-            )
-        )
+        page = "Merges typed rows by key. Starts no Spark if nothing has changed."
+        chain.append(_job(upsert_run, {"pipelines": upserted}, page, hours=6))
     alias = table_alias(dag_id)
     chain.append(
         PythonOperator(
@@ -151,6 +135,20 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     eager = [spec.name for spec in members if spec.catch_up]
     if eager:
         complete >> _next_run({**run, "pipelines": eager})
+
+
+def _job(
+    function: Callable[..., Outcomes], arguments: Mapping[str, Any], page: str, *, hours: int
+) -> JobOperator:
+    """Add a task that continues after a task has failed for some pipelines."""
+    return JobOperator(
+        task_id=function.__name__.removesuffix("_run"),
+        python_callable=function,
+        op_kwargs=arguments,
+        trigger_rule=_GOES_ON,
+        execution_timeout=timedelta(hours=hours),
+        doc_md=page,
+    )
 
 
 def _next_run(run: Mapping[str, Any]) -> BaseOperator:

@@ -51,18 +51,18 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
         if count is not None:
             log.info("this run has recorded its request before")
         else:
-            seen = backfills.preview(
+            preview = backfills.preview(
                 selection,
                 params["chunk"],
                 readable_only=params["readable_only"],
                 replaces=params["replace"],
             )
-            log.info("preview\n%s", seen.explain())
+            log.info("preview\n%s", preview.explain())
             if params["dry_run"]:
                 return []
             checked_engine(pipeline)
             count = backfills.request(
-                seen, requested_by, approved=params["approved"], reason=params["reason"]
+                preview, requested_by, approved=params["approved"], reason=params["reason"]
             )
         return list(range(1, count + 1))
 
@@ -74,13 +74,12 @@ def _split(text: str | None) -> list[str]:
 def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
     """Plan and land one chunk, or find its plan; land an open chunk of the backfill before it.
 
-    Raises:
-        AirflowSkipException: All offsets of the chunk are landed or planned.
+    The task is skipped if all offsets of the chunk are landed or planned.
     """
     outcomes, on_engine = Outcomes(), spark.on(pipeline)
-    if left := _open_chunk(pipeline, requested_by, chunk):
-        log.info("chunk %s is open and lands first", left)
-        outcomes.extend(on_engine.execute("ingest", [left]))
+    if other := _other_open_chunk(pipeline, requested_by, chunk):
+        log.info("chunk %s is open and lands first", other)
+        outcomes.extend(on_engine.execute("ingest", [other]))
         if outcomes.exit_code != ExitCode.OK:
             return outcomes
     backfills = on_engine.app.pipeline(pipeline).backfills
@@ -92,11 +91,7 @@ def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int)
 
 
 def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
-    """Check the newest plan of a chunk. Plans nothing.
-
-    Raises:
-        AirflowSkipException: The chunk has no plan.
-    """
+    """Check the newest plan of a chunk; skips the task without a plan. Plans nothing."""
     on_engine = spark.on(pipeline)
     record = _record_of(pipeline, chunk, newest_plan(pipeline, requested_by, chunk))
     return on_engine.execute("quality", [record.plan.ref])
@@ -112,10 +107,9 @@ def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:
     return record
 
 
-def _open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef | None:
-    """Return the open plan of another chunk of a backfill; None without one."""
-    ledger = App.from_environment().control.summary(pipeline)
-    record = ledger.open_plan(PlanKind.BACKFILL)
+def _other_open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef | None:
+    """Return the open plan of another chunk of the same backfill; None without one."""
+    record = App.from_environment().control.summary(pipeline).open_plan(PlanKind.BACKFILL)
     match record.plan.origin if record else None:
         case ChunkOrigin(requester=requester, chunk=number):
             is_other = requester == requested_by and number != chunk

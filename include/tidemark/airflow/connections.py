@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
@@ -29,11 +29,7 @@ _SETTINGS = {
 
 
 def connection(conn_id: str) -> Connection:
-    """Return a connection from the secrets backends of this Airflow.
-
-    Raises:
-        UnknownConnection: No backend defines it.
-    """
+    """Return a connection from the secrets backends of this Airflow, or raise UnknownConnection."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
@@ -43,59 +39,45 @@ def connection(conn_id: str) -> Connection:
 def kafka_environment(*pipelines: str) -> dict[str, str]:
     """Return the pipelines' Kafka connections as environment variables, with secrets.
 
-    The result omits an undefined connection: only the pipelines that need it are refused.
-
-    Raises:
-        UnknownConnection: No backend defines any of them.
+    The result omits an undefined connection: only the pipelines that need it are refused. If no
+    connection is defined, the function raises UnknownConnection.
     """
-    variables = {}
-    missing: UnknownConnection | None = None
     specs = App.from_environment().valid_specs(pipelines)
     # Landed records are decoded without Kafka.
-    for conn_id in sorted({spec.connection for spec in specs if spec.reads_kafka}):
-        try:
-            variables[connection_variable(conn_id)] = connection(conn_id).as_json()
-        except UnknownConnection as unknown:
-            missing = unknown
+    variables, missing = _variables({spec.connection for spec in specs if spec.reads_kafka})
     if missing and not variables:
-        raise missing
-    return variables
-
-
-def registry_environment(*pipelines: str) -> dict[str, str]:
-    """Return the registries' connections of typed tables as environment variables, with secrets.
-
-    The result omits an undefined connection: only the pipelines that need it are refused.
-    """
-    variables = {}
-    for spec in App.from_environment().valid_specs(pipelines):
-        if spec.is_typed and spec.decode and spec.decode.framed_parts:
-            with suppress(UnknownConnection):
-                registry = spec.decode.registry
-                variables[connection_variable(registry)] = connection(registry).as_json()
+        raise missing[-1]
     return variables
 
 
 def connected_app(*pipelines: str) -> App:
     """Return the app with the connections of some tables: to Kafka, or to a schema registry.
 
-    Raises:
-        UnknownConnection: No backend defines any of the Kafka connections.
+    Raises UnknownConnection if none of the Kafka connections is defined.
     """
-    extra = kafka_environment(*pipelines) | registry_environment(*pipelines)
-    return App.from_environment(extra=extra)
+    typed = [spec for spec in App.from_environment().valid_specs(pipelines) if spec.is_typed]
+    registries = {
+        each.decode.registry for each in typed if each.decode and each.decode.framed_parts
+    }
+    return App.from_environment(kafka_environment(*pipelines) | _variables(registries)[0])
+
+
+def _variables(conn_ids: Iterable[str]) -> tuple[dict[str, str], list[UnknownConnection]]:
+    """Return the defined connections as environment variables, and errors of the others."""
+    variables, missing = {}, []
+    for conn_id in sorted(conn_ids):
+        try:
+            variables[connection_variable(conn_id)] = connection(conn_id).as_json()
+        except UnknownConnection as unknown:
+            missing.append(unknown)
+    return variables, missing
 
 
 def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) -> Engine:
     """Return the engine of a Spark connection; check a server for the pipelines.
 
     Tasks call this function before they record a plan. A plan for an unusable server would stay
-    open.
-
-    Raises:
-        UnknownConnection, SetupError
-        EngineUnavailable: The server does not answer.
-        EngineUnsuitable: The server cannot be used.
+    open. Raises the errors of `spark_engine` and `App.check_server`.
     """
     engine = spark_engine(spark_connection)
     if isinstance(engine, Server):

@@ -19,7 +19,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param
 
 from tidemark.airflow.alarms import deadline, raise_alarms, record_status_of_all
-from tidemark.airflow.chain import START_DATE, add_chain, default_args, timetable
+from tidemark.airflow.chain import add_chain, dag_settings, timetable
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
 from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
 from tidemark.app import App
@@ -55,10 +55,7 @@ def _pipeline_dag(app: App, dag_id: str, members: Sequence[PipelineSpec]) -> DAG
         description=f"Kafka to Delta Lake: {', '.join(spec.name for spec in members)}",
         doc_md=pipelines_page(members, app.layout),
         schedule=timetable(members[0].schedule),
-        start_date=START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        default_args=default_args(max(spec.retries for spec in members)),
+        **dag_settings(max(spec.retries for spec in members)),
         deadline=[each for spec in members if (each := deadline(spec))],
         tags=["tidemark", *sorted({tag for spec in members for tag in spec.tags})],
     ) as dag:
@@ -73,10 +70,7 @@ def maintenance_dag() -> DAG:
         description="Compact tables, and remove unreferenced files and old pages",
         doc_md=MAINTENANCE_PAGE,
         schedule=timetable("@daily"),
-        start_date=START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        default_args=default_args(retries=3),
+        **dag_settings(retries=3),
         tags=["tidemark", "maintenance"],
         params={
             "keep_hours": Param(
@@ -136,13 +130,10 @@ def status_dag() -> DAG:
         description="Lag, retention runway and alarms of every pipeline",
         doc_md=STATUS_PAGE,
         schedule="*/15 * * * *",
-        start_date=START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        default_args=default_args(retries=1),
+        **dag_settings(retries=1),
         tags=["tidemark", "status"],
     ) as dag:
-        looked = PythonOperator(
+        recorded = PythonOperator(
             task_id="look",
             python_callable=record_status_of_all,
             execution_timeout=timedelta(minutes=15),
@@ -156,5 +147,5 @@ def status_dag() -> DAG:
             map_index_template="{{ task.op_kwargs['pipeline'] }}",
             execution_timeout=timedelta(minutes=1),
             doc_md="Fails for each pipeline with an alarm. The message contains the fix.",
-        ).expand(op_kwargs=looked.output)
+        ).expand(op_kwargs=recorded.output)
     return dag

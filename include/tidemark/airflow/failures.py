@@ -26,12 +26,9 @@ def raise_failed(outcomes: Outcomes, output: str = "") -> None:
     """Fail the task if a pipeline has failed. Airflow retries it if a retry can end differently.
 
     Args:
-        outcomes: What became of the pipelines.
+        outcomes: Results and errors of the pipelines.
         output: The last lines of the jobs' output, shown if a job ended abnormally or if no error
             is named.
-
-    Raises:
-        AirflowFailException, AirflowException
     """
     code = outcomes.exit_code
     if code == ExitCode.OK:

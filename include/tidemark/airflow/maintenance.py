@@ -29,12 +29,12 @@ def maintain_table(pipeline: str, params: Mapping[str, Any]) -> dict[str, Any]:
 def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Maintain the tables that pipelines share. A failed table does not stop the others."""
     tables = {each.name: each for each in App.from_environment().shared_maintenance()}
-    came = map_in_threads(list(tables), lambda name: _maintained(tables[name], params), 1)
+    results = map_in_threads(list(tables), lambda name: _maintained(tables[name], params), 1)
     outcomes = Outcomes()
-    for name, each in zip(tables, came, strict=True):
+    for name, each in zip(tables, results, strict=True):
         outcomes.add(name, each)
     raise_failed(outcomes)
-    return [each for each in came if not isinstance(each, TidemarkError)]
+    return [each for each in results if not isinstance(each, TidemarkError)]
 
 
 def prune_pages(params: Mapping[str, Any]) -> int:
@@ -47,5 +47,5 @@ def prune_pages(params: Mapping[str, Any]) -> int:
 
 
 def _maintained(each: Maintenance, params: Mapping[str, Any]) -> dict[str, Any]:
-    done = each.maintain(timedelta(hours=params["keep_hours"]), dry_run=params["dry_run"])
-    return done.as_record()
+    keep = timedelta(hours=params["keep_hours"])
+    return each.maintain(keep, dry_run=params["dry_run"]).as_record()

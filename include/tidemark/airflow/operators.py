@@ -50,9 +50,6 @@ class SparkTask:
 
         Args:
             names: Texts of `PipelineRef`. The jobs and plans of a table get its connections alone.
-
-        Raises:
-            UnknownConnection, EngineUnavailable, EngineUnsuitable, SetupError
         """
         self.stop.check()
         engine = checked_engine(*names, spark_connection=self._spark_connection)
@@ -101,12 +98,7 @@ class JobOperator(BaseOperator):
         self._spark = SparkTask(spark_connection)
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
-        """Call the function.
-
-        Raises:
-            AirflowFailException: A retry would fail again, or the quality suite failed.
-            AirflowException: A retry can end differently.
-        """
+        """Call the function, and raise AirflowFailException unless a retry can end differently."""
         with airflow_failures():
             outcomes = self.python_callable(self._spark, **self.op_kwargs)
         raise_failed(outcomes, "\n".join(self._spark.last_lines))

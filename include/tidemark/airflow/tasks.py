@@ -26,7 +26,7 @@ from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.steps import left
+from tidemark.steps import remaining_work
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
@@ -135,7 +135,7 @@ def _has_backlog(app: App, pipelines: Sequence[str]) -> bool:
 
     An error counts as work: the task that does the work raises it again.
     """
-    found = for_each(app, pipelines, lambda each: left(app, each.name)).values()
+    found = for_each(app, pipelines, remaining_work).values()
     return any(isinstance(each, TidemarkError) or each.is_any for each in found)
 
 

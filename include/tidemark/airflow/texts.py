@@ -1,4 +1,4 @@
-"""The pages that Airflow shows for a DAG, written from its spec."""
+"""The pages of DAGs in Airflow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from tidemark.spec.model import PipelineSpec
 def pipelines_page(members: Sequence[PipelineSpec], layout: Layout) -> str:
     """Return the page of a DAG: the tables of its pipelines, its tasks, and how to repair."""
     tables = "\n".join(_pipeline_section(spec, layout) for spec in members)
-    typed = any(spec.decode for spec in members)
-    or_decode = ", and no record is left to decode" if typed else ""
-    typed_tasks = (
-        " **decode** and **upsert** bring the typed tables and upsert tables up to date with all\n"
-        "published records, also if there was nothing to read."
-        if typed
-        else ""
-    )
+    or_decode = typed_tasks = ""
+    if any(spec.decode for spec in members):
+        or_decode = ", and no record is left to decode"
+        typed_tasks = (
+            " **decode** and **upsert** bring the typed tables and upsert tables up to date with "
+            "all\npublished records, also if there was nothing to read."
+        )
     return f"""\
 {tables}
 The control table is `{layout.control_table}`.
@@ -51,16 +50,9 @@ def _pipeline_section(spec: PipelineSpec, layout: Layout) -> str:
         if spec.time_per_run
         else "",
     )
-    limit = ", ".join(filter(None, limits)) or "no limit"
     start = spec.start_at.isoformat() if spec.start_at else spec.start.value
-    decode = spec.decode
-    typed = (
-        f"`{layout.data_table(decode.target)}`, with its quarantine "
-        f"`{layout.data_table(decode.quarantine_target)}`"
-        if decode
-        else "none"
-    )
-    upsert = f"`{layout.data_table(decode.upsert.target)}`" if decode and decode.upsert else "none"
+    tables = [f"`{layout.data_table(target)}`" for target in spec.targets.values()]
+    data, typed, quarantine, upsert = tables + ["none"] * (4 - len(tables))
     return f"""\
 ### {spec.name}
 
@@ -69,65 +61,66 @@ def _pipeline_section(spec: PipelineSpec, layout: Layout) -> str:
 | | |
 |---|---|
 | Kafka topic | `{spec.topic}`, connection `{spec.connection}`, {spec.isolation_level.value} |
-| Data table | `{layout.data_table(spec.target)}` |
+| Data table | {data} |
 | Typed table | {typed} |
+| Quarantine | {quarantine} |
 | Upsert table | {upsert} |
 | Quality suite | {f"`{spec.suite}`" if spec.suite else "built-in checks only"} |
 | First run starts at | {start} |
-| Limit of one run | {limit} |
+| Limit of one run | {", ".join(filter(None, limits)) or "no limit"} |
 """
 
 
 BACKFILL_PAGE = """\
-### Land offsets that you name
+### Land offsets of your choice
 
-Choose a pipeline and say which offsets, in *one* of four ways: ranges of offsets, a time window,
-all that Kafka has, or what an earlier plan was about. Only what is neither landed nor planned is
-read, so asking twice doubles nothing; if nothing is missing, the run ends and no Spark starts. Tick
-*Replace* to read what has landed as well.
+Choose a pipeline, and select offsets in *one* of four ways: ranges of offsets, a time window, all
+offsets that Kafka has, or the offset ranges of an earlier plan. Offsets that are landed or planned
+are skipped, so a repeated request duplicates no record. If no offset is missing, the run ends and
+no Spark starts. Tick *Replace* to read landed offsets again.
 
-**request** shows in its log what would be landed and what is left out and why, and records it once:
-a cleared or retried task goes on with what was decided then. Then each **chunk** is planned, landed
-and checked, one after the other, in a transaction of its own.
+**request** lists in its log which offsets would land, and which are left out and why. It records
+the selection once: a cleared or retried task uses the recorded selection. Then each **chunk** is
+planned, landed and checked, one after the other, in a transaction of its own.
 
-**Replace** lands again what has landed: the new rows take the place of the old ones, each chunk in
-one commit. It needs a reason. **Dry run** shows in the log of `request` what would be done.
+**Replace** lands landed offsets again: the new rows replace the old rows, each chunk in one commit.
+It requires a reason. **Dry run** only shows the selection in the log of `request`.
 
-**To cancel**, mark the run as failed: whole chunks are in the table or not at all. **To go on**,
-clear the whole run: chunks that have landed are found landed. A chunk that failed keeps its plan,
-which lands before any other chunk, or is given up with `tidemark abandon`. **complete** fails
+**To cancel**, mark the run as failed: each chunk is in the table as a whole or not at all. **To
+continue**, clear the whole run: landed chunks are not landed again. A chunk that failed keeps its
+plan. That plan lands before any other chunk; `tidemark abandon` abandons it. **complete** fails
 unless every chunk is in the table.
 
-Offsets must be in the log that Kafka has: `tidemark status PIPELINE` shows the watermarks.
+Kafka must still have the offsets: `tidemark status PIPELINE` shows the watermarks.
 """
 
 
 STATUS_PAGE = """\
-### Is everything keeping up?
+### Status and alarms
 
-**look** compares every pipeline with its topic and writes what it sees to the Delta table
-`control/status`, one row for each pipeline: lag in records and in time, retention runway, the last
-landing, open plans, when it will have caught up. **alarm** fails for each pipeline that a run would
-be refused for, or that breaks a rule of the `alarms` section in its spec. The message names the
-error and the command that helps; docs/runbook.md has more.
+**look** compares every pipeline with its topic and writes one row for each pipeline to the Delta
+table `control/status`: lag in records and in time, retention runway, the last landing, open plans,
+and when the pipeline will have caught up. **alarm** fails for each pipeline whose next run would be
+refused, or that breaks a rule of the `alarms` section in its spec. The message contains the error
+and the command that fixes it; docs/runbook.md has more.
 
-A failed task of any Tidemark DAG, this one too, is told to the webhook in the connection
-`tidemark_alarm`, if there is one.
+Each failed task of a Tidemark DAG, also of this one, sends an alarm to the webhook in the
+connection `tidemark_alarm`, if Airflow has this connection.
 """
 
 
 MAINTENANCE_PAGE = """\
 ### Keep tables small
 
-**tables** has one mapped task for each table of each pipeline: its small files become few, and
-files go that no version of the last week refers to. **control** does the same for the tables that
-pipelines share: control table, kept schemas, quality results, publication decisions, status.
+**tables** has one mapped task for each table of each pipeline. It compacts small files, and removes
+files that no version of the last week refers to. **control** does the same for the tables that
+pipelines share: control table, stored schemas, quality results, publication decisions, status.
 **quality_docs** removes old pages of quality checks; their results stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
-have written stay, whatever their age. A table that fails stops no other; the run fails.
+have written stay, whatever their age. A table that fails does not stop the others; the run fails.
 
-**Clearing a task is safe**: it goes on with what is left. Trigger the DAG with *Dry run* to see in
-the logs what would be removed. `tidemark maintain` does the same from the command line, also for
-the copies that backfills have made (`tidemark maintain PIPELINE@COPY`).
+**Clearing a task is safe**: it continues with the remaining work. Trigger the DAG with *Dry run* to
+list in the logs what would be removed. `tidemark maintain` does the same on the command line, also
+for the copies that backfills have made (`tidemark maintain PIPELINE@COPY`).
 """

@@ -29,7 +29,7 @@ from tidemark.cli import (
     spark_server,
     suites,
 )
-from tidemark.cli.console import print_error
+from tidemark.cli.console import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 
 app = typer.Typer(
@@ -40,9 +40,9 @@ app = typer.Typer(
         "offsets to read, `ingest` lands them, `quality` checks them, `decode` and `upsert` make "
         "further tables. `status` shows the lag of each pipeline. Airflow runs the same steps "
         "from dags/.\n\n"
-        "Exit codes: 0 done or nothing to do, 2 wrong usage, 65 refused (a named error that a "
-        "retry will not cure), 66 quality failed (the data stays landed), 75 and 76 try again, "
-        "1 unforeseen."
+        "Exit codes: 0 done or nothing to do, 2 wrong usage, 65 refused (a named error for which "
+        "a retry does not help), 66 quality failed (the data stays landed), 75 and 76 try again, "
+        "1 unexpected error."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -81,13 +81,13 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; the one place where a named error becomes an exit code."""
+    """Run the command line. Only this function converts a named error into an exit code."""
     # The exit on SIGTERM lets a command end its work on a server, or its job.
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         _command()(prog_name="tidemark")
     except TidemarkError as error:
-        print_error(error, as_json="--json" in sys.argv)
+        (print_json if "--json" in sys.argv else print_error_record)(error.as_record())
         sys.exit(error.exit_code)
     finally:
         signal.signal(signal.SIGTERM, before)

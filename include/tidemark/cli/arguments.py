@@ -1,4 +1,4 @@
-"""Arguments that many commands take."""
+"""Arguments that several commands take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import typer
 
 PipelineName = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Reason = Annotated[str, typer.Option(help="Why; kept with your name.")]
+Reason = Annotated[str, typer.Option(help="Reason; stored with your user name.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
+DryRunOrApply = Annotated[
+    bool, typer.Option("--dry-run/--apply", help="Only show the change, or apply it.")
+]
 
 Master = Annotated[
     str | None,
@@ -26,5 +29,5 @@ Master = Annotated[
 
 
 def requester() -> str:
-    """Who asks: the user, and which of their commands."""
+    """Return a new requester: the user name and a random id of the command."""
     return f"cli:{getpass.getuser()}:{uuid.uuid4().hex[:12]}"

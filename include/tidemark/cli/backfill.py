@@ -1,4 +1,4 @@
-"""`tidemark backfill`: land offsets that somebody names, chunk by chunk."""
+"""`tidemark backfill`: land offsets of your choice, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -28,71 +28,70 @@ def backfill(
     pipeline: PipelineName,
     offsets: Annotated[
         list[str] | None,
-        typer.Option(help="PARTITION:START-END, END is not landed; as often as you like."),
+        typer.Option(help="PARTITION:START-END; END is exclusive. May be repeated."),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="Time window: its beginning, with a time zone.")
+        str | None, typer.Option("--from", help="Start of a time window, with a time zone.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--until", help="Time window: the first moment after it.")
+        str | None, typer.Option("--until", help="End of the time window, exclusive.")
     ] = None,
-    retained: Annotated[bool, typer.Option("--retained", help="All that Kafka has now.")] = False,
+    retained: Annotated[
+        bool, typer.Option("--retained", help="All offsets that Kafka has.")
+    ] = False,
     plan_number: Annotated[
         int | None,
-        typer.Option(
-            "--plan", min=1, help="What this earlier plan was about, whoever holds it now."
-        ),
+        typer.Option("--plan", min=1, help="The offset ranges of this plan."),
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="With --from or --retained: only this; as often as you like."),
+        typer.Option(min=0, help="With --from or --retained: only this one. May be repeated."),
     ] = None,
     chunk: Annotated[
         int | None,
-        typer.Option(min=1, help="Most offsets of one plan; limits.records_per_chunk if left out."),
+        typer.Option(
+            min=1, help="Maximum offsets of a chunk; by default limits.records_per_chunk."
+        ),
     ] = None,
     readable_only: Annotated[
         bool,
         typer.Option(
-            "--readable-only", help="Leave out what Kafka has deleted, instead of refusing it."
+            "--readable-only",
+            help="Skip offsets that Kafka has deleted. Otherwise they are refused.",
         ),
     ] = False,
     replaces: Annotated[
         bool,
-        typer.Option(
-            "--replace",
-            help="Land again what has landed, in place of the rows that are there.",
-        ),
+        typer.Option("--replace", help="Read landed offsets again, and replace their rows."),
     ] = False,
     reason: Annotated[
-        str | None, typer.Option(help="With --replace: why, kept in the control table.")
+        str | None, typer.Option(help="Required with --replace; stored in the control table.")
     ] = None,
     into: Annotated[
         str | None,
-        typer.Option(help="Another table: pipeline PIPELINE@INTO, which has backfills alone."),
+        typer.Option(help="Write to the table PIPELINE@INTO, which contains backfills alone."),
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Approve one above the spec's limits.records_per_backfill."),
+        typer.Option("--yes", help="Allow more offsets than limits.records_per_backfill."),
     ] = False,
     resume: Annotated[
         str | None,
-        typer.Option(
-            help="Go on with the backfill of this requester, which it printed when it began."
-        ),
+        typer.Option(help="Continue the backfill of this requester; the command prints it."),
     ] = None,
     master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Land offsets that you name, as far as they have not landed: a fill, never a double.
+    """Ingest the given offsets. Offsets that are already ingested are skipped.
 
-    With --replace what has landed is read again as well, and the new rows take the place of the old
-    ones: each chunk in one commit, which readers see whole or not at all.
+    With --replace, landed offsets are read again too, and the new rows replace the old ones, each
+    chunk in one commit.
 
-    Which offsets a time window or the retained log means is decided once and recorded. They land
-    in chunks, each a plan and a transaction of its own, one after the other. Stop it whenever you
-    like: whole chunks are in the table or not at all, and --resume goes on with the rest.
+    The offsets of a time window or of the retained log are selected once and recorded. They land in
+    chunks, each in a plan and a transaction of its own, one after the other. You can stop the
+    command at any time: each chunk is in the table as a whole or not at all, and --resume continues
+    with the others.
 
     \b
     tidemark backfill prices --offsets 1:0-5000 --offsets 2:100-200
@@ -108,7 +107,7 @@ def backfill(
     if resume is not None:
         if named or readable_only or replaces or reason or yes:
             raise InvalidSelection(
-                rule="--resume without anything about offsets: what was asked for is recorded",
+                rule="--resume without other selections: the requested offsets are recorded",
                 seen="--resume and other options",
             )
         if dry_run:
@@ -125,33 +124,32 @@ def backfill(
         plan_of=origin if into else None,
         partitions=partition or (),
     )
-    seen = backfills.preview(selection, chunk, readable_only=readable_only, replaces=replaces)
-    if dry_run or not seen.offsets:
-        print_json(seen.as_record()) if as_json else out.print(seen.explain(), markup=False)
-        return
+    preview = backfills.preview(selection, chunk, readable_only=readable_only, replaces=replaces)
     if not as_json:
-        out.print(seen.explain(), markup=False)
+        out.print(preview.explain())
+    if dry_run or not preview.offsets:
+        if as_json:
+            print_json(preview.as_record())
+        return
     chosen = on_engine(app, master, [pipeline])
-    asked_by = requester()
-    backfills.request(seen, asked_by, approved=yes, reason=reason)
-    _land(chosen, backfills, pipeline, asked_by, as_json=as_json)
+    requested_by = requester()
+    backfills.request(preview, requested_by, approved=yes, reason=reason)
+    _land(chosen, backfills, pipeline, requested_by, as_json=as_json)
 
 
 def _land(
-    chosen: Pipelines, backfills: Backfills, pipeline: str, asked_by: str, *, as_json: bool
+    chosen: Pipelines, backfills: Backfills, pipeline: str, requested_by: str, *, as_json: bool
 ) -> None:
     """Land the chunks that are not in the table yet, until a job fails."""
-    chunks = backfills.progress(asked_by)
-    note(f"if it stops, go on with: tidemark backfill {pipeline} --resume {asked_by}")
+    chunks = backfills.progress(requested_by)
+    note(f"to continue after a stop: tidemark backfill {pipeline} --resume {requested_by}")
     outcomes = Outcomes()
     refused: TidemarkError | None = None
-    for each in chunks:
-        if each.done:
-            continue
+    for each in (chunk for chunk in chunks if not chunk.done):
         try:
-            plan = backfills.plan_chunk(asked_by, each.number).plan
+            plan = backfills.plan_chunk(requested_by, each.number).plan
         except TerminalError as error:
-            # Nothing is open because of it: the other chunks can land.
+            # The refused chunk leaves no open plan, so the other chunks can land.
             refused = error
             continue
         if plan is None:
@@ -160,15 +158,15 @@ def _land(
         outcomes.extend(chosen.execute("ingest", [plan.ref]))
         if outcomes.exit_code != ExitCode.OK:
             break
-    chunks = backfills.progress(asked_by)
+    chunks = backfills.progress(requested_by)
     failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None
     if failed is None:
         try:
-            check_finished(pipeline, asked_by, chunks)
+            check_finished(pipeline, requested_by, chunks)
         except BackfillUnfinished as unfinished:
             refused = refused or unfinished
         failed = refused.as_record() if refused else None
-    _print_chunks(pipeline, asked_by, chunks, failed, as_json=as_json)
+    _print_chunks(pipeline, requested_by, chunks, failed, as_json=as_json)
     exit_with(outcomes)
     if refused is not None:
         raise typer.Exit(refused.exit_code)
@@ -176,7 +174,7 @@ def _land(
 
 def _print_chunks(
     pipeline: str,
-    asked_by: str,
+    requested_by: str,
     chunks: Sequence[ChunkState],
     failed: Mapping[str, Any] | None,
     *,
@@ -185,14 +183,19 @@ def _print_chunks(
     if as_json:
         records = [asdict(each) for each in chunks]
         print_json(
-            {"pipeline": pipeline, "requested_by": asked_by, "chunks": records, "failed": failed}
+            {
+                "pipeline": pipeline,
+                "requested_by": requested_by,
+                "chunks": records,
+                "failed": failed,
+            }
         )
         return
     print_table(
-        f"{pipeline}: chunks of {asked_by}",
+        f"{pipeline}: chunks of {requested_by}",
         ("chunk", "offsets", "plan", "state"),
         [
-            (each.number, each.offsets, each.plan, "landed" if each.done else "not whole")
+            (each.number, each.offsets, each.plan, "landed" if each.done else "not landed")
             for each in chunks
         ],
     )

@@ -1,4 +1,4 @@
-"""`tidemark broker`: the embedded Kafka, for the demo, for trying things, for tests."""
+"""`tidemark broker`: the embedded Kafka, for the demo, for experiments and for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.console import out, print_json, step
+from tidemark.cli.console import print_status, step
 from tidemark.dev.broker import home_broker
 
 app = typer.Typer(
@@ -21,35 +21,29 @@ app = typer.Typer(
 @app.command()
 def start(
     port: Annotated[
-        int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+        int, typer.Option(help="Port on 127.0.0.1; 0 selects a free port.", min=0, max=65535)
     ] = 9092,
     nodes: Annotated[
         int, typer.Option(help="Nodes, each a broker and a controller.", min=1, max=5)
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Start the broker, or find that it runs; waits until it answers."""
+    """Start the broker unless it runs, and wait until it answers."""
     if not as_json:
         step(f"starting Kafka, {nodes} node(s)")
-    state = home_broker(App.from_environment().layout, port=port, nodes=nodes).start()
-    _show(state.as_record(), as_json)
+    started = home_broker(App.from_environment().layout, port=port, nodes=nodes).start()
+    print_status(started.as_record(), as_json=as_json)
 
 
 @app.command()
 def stop(as_json: AsJson = False) -> None:
     """Stop the broker; its data stays."""
-    _show(home_broker(App.from_environment().layout).stop().as_record(), as_json)
+    stopped = home_broker(App.from_environment().layout).stop()
+    print_status(stopped.as_record(), as_json=as_json)
 
 
-@app.command(short_help="Say whether the broker runs, and where.")
+@app.command(short_help="Show whether the broker runs, and where.")
 def status(as_json: AsJson = False) -> None:
-    """Say whether the broker runs, where it listens, where its data and logs are."""
-    _show(home_broker(App.from_environment().layout).status().as_record(), as_json)
-
-
-def _show(record: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        print_json(record)
-        return
-    for key, value in record.items():
-        out.print(f"{key:<12} {value}", markup=False)
+    """Show whether the broker runs, where it listens, and where its data and logs are."""
+    found = home_broker(App.from_environment().layout).status()
+    print_status(found.as_record(), as_json=as_json)

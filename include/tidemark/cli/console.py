@@ -1,31 +1,33 @@
-"""How the command line talks: results on standard output, progress and errors on standard error."""
+"""Output of commands: results on standard output, progress and errors on standard error."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from tidemark.core.errors import TidemarkError
-
-# A pipe has no width: wide enough that a name is never cut there.
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+_PLAIN: Mapping[str, Any] = {
+    **dict.fromkeys(("highlight", "markup", "emoji"), False),
+    "soft_wrap": True,
+}
+# A pipe has no width; no name is longer than 160 characters.
+out = Console(width=None if sys.stdout.isatty() else 160, **_PLAIN)
+err = Console(stderr=True, **_PLAIN)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, for scripts."""
-    out.print(json.dumps(value, indent=2, default=str), markup=False)
+    """Print one JSON document on standard output."""
+    out.print(json.dumps(value, indent=2, default=str))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table for people; numbers are grouped and aligned right."""
+    """Print a table. Numbers are aligned right, with separators of thousands."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int) for row in rows)
@@ -35,31 +37,55 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     out.print(table)
 
 
+def print_status(record: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the status of a server, as JSON or one line for each value."""
+    if as_json:
+        print_json(record)
+        return
+    for key, value in record.items():
+        out.print(f"{key:<12} {value}")
+
+
+def print_records(
+    records: Sequence[Mapping[str, Any]],
+    line: Callable[[Mapping[str, Any]], str | None],
+    *,
+    as_json: bool,
+) -> None:
+    """Print the records of pipelines, as JSON or one line or error for each.
+
+    Args:
+        records: Results and named errors.
+        line: Returns the text of a result; None to print nothing.
+        as_json: Print one JSON document.
+    """
+    if as_json:
+        print_json(records)
+        return
+    for record in records:
+        if "error" in record:
+            print_error_record(record)
+        elif text := line(record):
+            out.print(text)
+
+
 def step(text: str) -> None:
-    """One line of progress."""
-    err.print(f"[bold]{escape(text)}[/bold]")
+    """Print one line of progress."""
+    err.print(text, style="bold")
 
 
 def note(text: str) -> None:
-    """One line of detail under a step."""
-    err.print(f"[dim]  {escape(text)}[/dim]")
-
-
-def print_error(error: TidemarkError, *, as_json: bool) -> None:
-    """Print an error: the problem, expected and actual values, and the fix."""
-    if as_json:
-        print_json(error.as_record())
-    else:
-        print_error_record(error.as_record())
+    """Print one line of detail under a step."""
+    err.print(f"  {text}", style="dim")
 
 
 def print_error_record(record: Mapping[str, Any]) -> None:
-    """Print an error that is given as plain values, with the name of its pipeline if any."""
-    about = f"{escape(record['pipeline'])}: " if "pipeline" in record else ""
-    err.print(f"{about}[bold red]{record['error']}[/bold red]: {escape(record['problem'])}")
+    """Print an error: its pipeline if any, the problem, expected and actual values, and the fix."""
+    pipeline = f"{record['pipeline']}: " if "pipeline" in record else ""
+    err.print(Text.assemble(pipeline, (record["error"], "bold red"), f": {record['problem']}"))
     for part in ("expected", "actual", "fix"):
         if record[part]:
-            err.print(f"  [bold]{part:<9}[/bold]{escape(record[part])}")
+            err.print(Text.assemble("  ", (f"{part:<9}", "bold"), record[part]))
 
 
 def _cell(value: Any) -> str:
@@ -67,4 +93,4 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M}"
-    return escape(f"{value:,}" if isinstance(value, int) else str(value))
+    return f"{value:,}" if isinstance(value, int) else str(value)

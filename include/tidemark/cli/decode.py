@@ -1,4 +1,4 @@
-"""`tidemark decode | quarantine`: typed tables, and what could not be decoded."""
+"""`tidemark decode | upsert | quarantine`: typed tables and the tables made with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName
-from tidemark.cli.console import out, print_error_record, print_json, print_table
+from tidemark.cli.console import out, print_json, print_records, print_table
 from tidemark.cli.spark import exit_with, on_engine
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.ingest.planner import PlanResult
@@ -24,7 +24,7 @@ from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 app = typer.Typer(
-    help="Records that could not be decoded, or broke a row rule: show them, decode them again.",
+    help="List and replay records that could not be decoded or broke a row rule.",
     short_help="Records that could not be decoded.",
     no_args_is_help=True,
 )
@@ -57,9 +57,9 @@ def decode(
     Records of a landed plan are published by a check (`tidemark quality`), or by an operator. With
     `publish: always` in the spec, all landed records are decoded.
 
-    The typed table follows the bronze table. What was undone there leaves it, what was replaced is
-    decoded again, and what cannot be decoded goes to the quarantine. Plans and commits are as those
-    of a landing: call it again safely. With nothing to decode, no Spark is started.
+    The typed table follows the bronze table: records of an undone plan are removed, replaced
+    records are decoded again, and records that cannot be decoded go to the quarantine. Repeating
+    the command is safe. With nothing to decode, no Spark starts.
     """
     tidemark = App.from_environment()
     names = [tidemark.pipeline(name).typed.spec.name for name in dict.fromkeys(pipelines)]
@@ -86,52 +86,48 @@ def upsert(
     """Bring upsert tables up to date: one row for each key, with its newest record.
 
     A row never goes back to an older record, even if a backfill or a replay decodes records late.
-    Repeating the command is safe. With nothing to merge, no Spark is started.
+    Repeating the command is safe. With nothing to merge, no Spark starts.
     """
     tidemark = App.from_environment()
     names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
     if dry_run:
         outcomes = Outcomes()
-        for name, came in for_each(tidemark, names, lambda each: each.upserts.next()).items():
-            draft = came.as_record() if isinstance(came, MergePlan) else came
+        for name, result in for_each(tidemark, names, lambda each: each.upserts.next()).items():
+            draft = result.as_record() if isinstance(result, MergePlan) else result
             outcomes.add(name, draft or {"outcome": "nothing to do"})
     else:
         outcomes = on_engine(tidemark, master, names).upsert()
-    records = [_without_plan(outcomes.by_pipeline[name]) for name in names]
-    if as_json:
-        print_json(records)
-    for record in () if as_json else records:
-        if "error" in record:
-            print_error_record(record)
-        else:
-            out.print(f"{record['pipeline']}: {record.get('scope', record.get('outcome'))}")
+    # A merge has no plan.
+    records = [
+        {"typed_version": None}
+        | {key: value for key, value in outcomes.by_pipeline[name].items() if key != "plan"}
+        for name in names
+    ]
+    print_records(
+        records,
+        lambda record: f"{record['pipeline']}: {record.get('scope', record.get('outcome'))}",
+        as_json=as_json,
+    )
     exit_with(outcomes)
 
 
-def _without_plan(record: Result) -> Result:
-    """Return the result of a merge, which has no plan."""
-    return {"typed_version": None, **{key: record[key] for key in record if key != "plan"}}
-
-
-@app.command("list", short_help="What is in quarantine, and why.")
+@app.command("list", short_help="List the records in quarantine, with the reasons.")
 def list_records(
     pipeline: PipelineName,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Closed records as well, not only what is open.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List closed records too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the records of a pipeline that could not be decoded, by place and reason.
+    """List the records of a pipeline that could not be decoded, by offset and reason.
 
-    Their bytes are in the quarantine table, and are not shown. One is closed by the plan that
-    decodes it again.
+    The list does not contain their bytes, which are in the quarantine table. A record is closed by
+    the plan that decodes it again.
     """
     tidemark = App.from_environment()
     found = tidemark.pipeline(pipeline).typed.quarantine.records(closed=everything)
     if as_json:
         print_json([each.as_record() for each in found])
         return
-    out.print(f"{len(found):,} record(s) of {pipeline} in quarantine", markup=False)
+    out.print(f"{len(found):,} record(s) of {pipeline} in quarantine")
     if found:
         reasons = Counter((each.reason, each.part, each.detail) for each in found)
         print_table(
@@ -152,28 +148,28 @@ def list_records(
 def replay(
     pipeline: PipelineName,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="Only of this partition; of all if left out.")
+        int | None, typer.Option(min=0, help="Only records of this partition.")
     ] = None,
     reason: Annotated[
-        QuarantineReason | None, typer.Option(help="Only those with this reason; all if left out.")
+        QuarantineReason | None, typer.Option(help="Only records with this reason.")
     ] = None,
     master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decode open records again, and nothing else, after the schema or a rule was mended.
+    """Decode open records again, and no others, after a fix of the schema or of a rule.
 
-    What can be decoded now goes to the typed table; what cannot is quarantined anew. Either way the
-    old rows are closed, by the number of the plan that did it.
+    Decoded records go to the typed table; the others are quarantined again. In both cases the
+    number of the plan closes the old rows.
     """
     tidemark = App.from_environment()
-    spec = tidemark.pipeline(pipeline).typed.spec
+    typed = tidemark.pipeline(pipeline).typed
     wanted = [
         each
-        for each in tidemark.pipeline(pipeline).quarantine.records()
+        for each in typed.quarantine.records()
         if partition in (None, each.partition) and reason in (None, each.reason)
     ]
-    # By incarnation of the topic: a plan is of one.
+    # A plan contains records of one incarnation of the topic.
     left: dict[str, Mapping[int, SpanSet]] = {
         topic_id: spans_by_partition(
             (each.partition, Span(each.offset, each.offset + 1))
@@ -184,54 +180,52 @@ def replay(
     }
     if dry_run:
         outcomes = Outcomes()
-        outcomes.add(spec.name, {"outcome": "draft", "offsets": len(wanted)})
+        outcomes.add(typed.name, {"outcome": "draft", "offsets": len(wanted)})
         _print(outcomes, as_json=as_json)
         return
 
     def next_plan(typed: Pipeline) -> PlanResult:
         for topic_id, spans in left.items():
-            made = typed.decoder.replay(topic_id, spans)
-            if made.plan is None:
+            result = typed.decoder.replay(topic_id, spans)
+            if result.plan is None:
                 continue
-            if made.plan.topic_id == topic_id:
-                left[topic_id] = difference_by_partition(spans, made.plan.spans())
-            return made
+            if result.plan.topic_id == topic_id:
+                left[topic_id] = difference_by_partition(spans, result.plan.spans())
+            return result
         return typed.decoder.plan()
 
-    _print(on_engine(tidemark, master, [spec.name]).decode(next_plan), as_json=as_json)
+    _print(on_engine(tidemark, master, [typed.name]).decode(next_plan), as_json=as_json)
 
 
 def _print(outcomes: Outcomes, *, as_json: bool) -> None:
-    records = outcomes.records
-    if as_json:
-        print_json(records)
-    for record in () if as_json else records:
-        if "error" in record:
-            print_error_record(record)
-        elif "wrote" in record:
-            quarantined = record["quarantined"]
-            out.print(
-                f"{record['pipeline']}: plan {record['plan']}: "
-                f"{record['records'] - quarantined:,} record(s) decoded, "
-                f"{quarantined:,} quarantined",
-                markup=False,
+    """Print the results of plans of typed tables, and end with the worst exit code."""
+
+    def line(record: Result) -> str | None:
+        if "wrote" in record:
+            decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
+            return (
+                f"{record['pipeline']}: plan {record['plan']}: {decoded:,} record(s) decoded, "
+                f"{quarantined:,} quarantined"
             )
-        elif "offsets" in record:
-            out.print(f"{record['offsets']:,} record(s) would be decoded again")
-        elif len(records) == 1 or record["outcome"] != "nothing to do":
-            out.print(f"{record['pipeline']}: {record['outcome']}", markup=False)
+        if "offsets" in record:
+            return f"{record['offsets']:,} record(s) would be decoded again"
+        if len(outcomes.records) == 1 or record["outcome"] != "nothing to do":
+            return f"{record['pipeline']}: {record['outcome']}"
+        return None
+
+    print_records(outcomes.records, line, as_json=as_json)
     exit_with(outcomes)
 
 
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
-    seen = {name: tidemark.pipeline(name).decoder.backlog() for name in names}
+    backlogs = {name: tidemark.pipeline(name).decoder.backlog() for name in names}
     if as_json:
-        print_json([{"pipeline": name, **each.as_record()} for name, each in seen.items()])
+        print_json([{"pipeline": name, **each.as_record()} for name, each in backlogs.items()])
         return
     print_table(
         "Offsets",
         ("pipeline", *_BACKLOG),
-        [(name, *each.as_record().values()) for name, each in seen.items()],
+        [(name, *each.as_record().values()) for name, each in backlogs.items()],
     )
 
 
@@ -255,13 +249,11 @@ def _print_hidden(tidemark: App, backlogs: Mapping[str, DecodeBacklog]) -> None:
             )
             if plans[1:]:
                 command += f", or tidemark run {origin} for all {len(plans):,} plans"
-            text = f"{name}: {backlog.unchecked:,} landed offset(s) are not checked: tidemark "
-            out.print(f"{text}{command}", markup=False)
+            text = f"{name}: {backlog.unchecked:,} landed offset(s) are not checked"
+            out.print(f"{text}: tidemark {command}")
         if backlog.refused:
-            text = (
-                f"{name}: {backlog.refused:,} landed offset(s) are in blocked or rejected plans: "
-            )
-            out.print(f"{text}tidemark publication list {origin}", markup=False)
+            text = f"{name}: {backlog.refused:,} landed offset(s) are in blocked or rejected plans"
+            out.print(f"{text}: tidemark publication list {origin}")
 
 
 def _row(each: QuarantinedRecord) -> tuple[object, ...]:

@@ -1,10 +1,11 @@
-"""`tidemark demo`: the whole of Tidemark once, on real parts, checked at every step."""
+"""`tidemark demo`: all of Tidemark once, on real parts, with a check of every step."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,17 +33,17 @@ _MARKER = "tidemark-demo"
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Show it all, and check it.")(demo)
+    app.command(short_help="Run all parts once, and check the results.")(demo)
 
 
 def demo(
     home: Annotated[
         Path | None,
-        typer.Option(help="Folder of the demo's state, made anew; .tidemark/demo if left out."),
+        typer.Option(help="Folder of the demo's state, emptied first; by default .tidemark/demo."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every sample record.")] = 1,
+    seed: Annotated[int, typer.Option(help="Selects the random values of the records.")] = 1,
 ) -> None:
-    """Show it all, and check it: broker, DAGs, new records only, no Spark for nothing, a backfill.
+    """Run broker, Airflow and Spark; check runs with new records, runs without, and a backfill.
 
     The demo starts its own broker, Spark server and Airflow on free ports, and stops them at the
     end. The tables and the reports stay in the demo's folder. The last line begins with
@@ -50,7 +51,7 @@ def demo(
     """
     here = App.from_environment()
     folder = (home or here.layout.home / "demo").resolve()
-    _make_anew(folder)
+    _empty(folder)
     app = App.from_environment({"TIDEMARK_HOME": str(folder)})
     try:
         _Demo(app=app, seed=seed).run()
@@ -59,19 +60,18 @@ def demo(
         stop_all(app)
 
 
-def _make_anew(folder: Path) -> None:
-    """Empty the demo's folder, and no folder that the demo did not make."""
+def _empty(folder: Path) -> None:
+    """Empty the demo's folder; refuse a folder that the demo did not create."""
     marker = folder / _MARKER
     if folder.exists() and any(folder.iterdir()):
         if not marker.exists():
             raise SetupError(
-                subject=f"the folder {folder} is not the demo's",
-                needed="a folder that does not exist, is empty, or was made by the demo",
-                seen=f"files and no {_MARKER} among them",
-                advice="choose another folder with --home",
+                subject=f"The folder {folder} is not the demo's.",
+                needed="a folder that does not exist, is empty, or was created by the demo",
+                seen=f"files without {_MARKER}",
+                advice="Choose another folder with --home.",
             )
-        left = App.from_environment({"TIDEMARK_HOME": str(folder)})
-        stop_all(left)
+        stop_all(App.from_environment({"TIDEMARK_HOME": str(folder)}))
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     marker.touch()
@@ -83,17 +83,17 @@ class _Demo:
 
     Attributes:
         app: Tidemark in the demo's folder.
-        seed: Of the sample records.
-        produced: Records by topic.
-        failures: Checks that did not hold.
-        counts: What the last line says.
+        seed: Seed of the sample records.
+        produced: Number of produced records, by topic.
+        failures: Failed checks.
+        counts: Counts of the last line.
     """
 
     app: App
     seed: int
-    produced: dict[str, int] = field(default_factory=dict)
+    produced: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> None:
         begun = time.monotonic()
@@ -101,10 +101,10 @@ class _Demo:
         self._produce("1/6 records for the sample topics", _FIRST)
         start_spark(self.app)
         self._start_airflow()
-        self._round("2/6 scheduled runs: everything there is", None, self._check_first)
+        self._round("2/6 scheduled runs: all records", None, self._check_first)
         self._produce("3/6 more records", _SECOND)
-        self._round("4/6 second runs: only what is new", "second", self._check_second)
-        self._round("5/6 third runs: nothing new, no Spark job", "third", self._check_third)
+        self._round("4/6 second runs: new records only", "second", self._check_second)
+        self._round("5/6 third runs: no new records, no Spark job", "third", self._check_third)
         self._backfill()
         self._show()
         self._finish(time.monotonic() - begun)
@@ -124,9 +124,10 @@ class _Demo:
         )
 
     def _daily_specs(self) -> Path:
-        """The shipped specs, once a day and in a DAG each: no tick falls between two steps.
+        """Return a folder with the shipped specs, each with a daily DAG of its own.
 
-        Airflow runs a DAG that is switched on for the interval that is due, at once.
+        When a DAG is switched on, Airflow runs its last interval at once. No further scheduled run
+        starts during the demo.
         """
         folder = self.app.layout.home / "pipelines"
         folder.mkdir()
@@ -146,7 +147,7 @@ class _Demo:
             if name not in topics:
                 continue
             written = sum(produce(config, name, records=records, seed=self.seed).values())
-            self.produced[name] = self.produced.get(name, 0) + written
+            self.produced[name] += written
             note(f"{written:,} record(s) to topic {name}")
 
     def _start_airflow(self) -> None:
@@ -155,7 +156,7 @@ class _Demo:
         running = airflow.start(progress=note)
         note(f"Airflow at {running.url}, login {running.username} / {running.password}")
         self.api: AirflowApi = airflow.api()
-        dag_ids = [*map(_dag_id, self.app.specs), "tidemark_backfill"]
+        dag_ids = [*(spec.dag_id for spec in self.app.specs.values()), "tidemark_backfill"]
         self.api.wait_for_dags(dag_ids)
         for dag_id in dag_ids:
             self.api.set_paused(dag_id, False)
@@ -166,15 +167,15 @@ class _Demo:
     ) -> None:
         """Wait for one run of every pipeline's DAG: triggered as `name`, or the scheduled one."""
         step(title)
-        run_ids = {pipeline: self._run_id(pipeline, name) for pipeline in self.app.specs}
-        for pipeline, run_id in run_ids.items():
-            check(pipeline, self._wait(_dag_id(pipeline), run_id), self._ledger(pipeline))
-
-    def _run_id(self, pipeline: str, name: str | None) -> str:
-        dag_id = _dag_id(pipeline)
-        if name:
-            return self.api.trigger(dag_id, run_id=f"demo_{name}")
-        return self.api.wait_for_run(dag_id)
+        dag_ids = {pipeline: spec.dag_id for pipeline, spec in self.app.specs.items()}
+        run_ids = {
+            dag_id: self.api.trigger(dag_id, run_id=f"demo_{name}")
+            if name
+            else self.api.wait_for_run(dag_id)
+            for dag_id in dag_ids.values()
+        }
+        for pipeline, dag_id in dag_ids.items():
+            check(pipeline, self._wait(dag_id, run_ids[dag_id]), self._ledger(pipeline))
 
     def _wait(self, dag_id: str, run_id: str) -> DagRun:
         run = self.api.wait(dag_id, run_id, timeout_s=1_200)
@@ -188,35 +189,35 @@ class _Demo:
     # -- checks ----------------------------------------------------------------------------------
 
     def _check_first(self, pipeline: str, run: DagRun, ledger: Ledger) -> None:
-        """Pipelines that start at the earliest offset take everything, the others nothing."""
-        begins_late = pipeline == _BACKFILLED
-        expected = 0 if begins_late else self.produced[self._topic(pipeline)]
+        """Check that pipelines that start at the earliest offset land all records, others none."""
+        starts_late = pipeline == _BACKFILLED
+        expected = 0 if starts_late else self.produced[self.app.spec(pipeline).topic]
         self._expect_landed(pipeline, ledger, expected)
-        if begins_late:
+        if starts_late:
             self._expect(_skipped_spark(run), f"{pipeline}: Spark ran with nothing to read")
 
     def _check_second(self, pipeline: str, run: DagRun, ledger: Ledger) -> None:
-        """The second run's plan begins where the first ended and holds the new records only."""
+        """Check that the second run's plan contains exactly the new records."""
         newest = ledger.plans[max(ledger.plans)]
-        new = _SECOND[self._topic(pipeline)]
+        new = _SECOND[self.app.spec(pipeline).topic]
         self._expect(newest.plan.size == new, f"{pipeline}: planned {newest.plan.size}, not {new}")
         self._expect(run.tasks.get("ingest") == "success", f"{pipeline}: nothing was ingested")
 
     def _check_third(self, pipeline: str, run: DagRun, ledger: Ledger) -> None:
-        """Nothing new: no plan, no Spark."""
+        """Check that a run without new records starts no Spark."""
         del ledger
         self._expect(_skipped_spark(run), f"{pipeline}: Spark ran with nothing to read")
-        self.counts["runs_without_spark"] = self.counts.get("runs_without_spark", 0) + 1
+        self.counts["runs_without_spark"] += 1
 
     def _backfill(self) -> None:
-        """Fill the busiest partition of the late pipeline from its beginning, twice."""
+        """Backfill the largest partition of the late pipeline from offset 0, twice."""
         pipeline = _BACKFILLED
         ledger = self._ledger(pipeline)
         start = min(ledger.starts, key=lambda partition: -ledger.starts[partition])
         missing, end = ledger.starts[start], ledger.committed_offset(start)
         step(
             f"6/6 backfill of {pipeline}, partition {start}, offsets [0, {end}): "
-            f"[{missing}, {end}) is landed already"
+            f"[{missing}, {end}) has landed"
         )
         conf = {"pipeline": pipeline, "offsets": f"{start}:0-{end}"}
         for attempt in ("once", "again"):
@@ -237,7 +238,7 @@ class _Demo:
             self.failures.append(otherwise)
             note(f"CHECK FAILED: {otherwise}")
 
-    # -- what is there now -----------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def _show(self) -> None:
         from tidemark.kafka.groups import consumer_group_ids
@@ -247,13 +248,12 @@ class _Demo:
             count, distinct = count_rows(self.app.layout.data_table(spec.target))
             status = self.app.pipeline(pipeline).status()
             rows.append((pipeline, count, distinct, status.last_landed, status.lag))
-            self._add(rows=count, duplicates=count - distinct, lag=status.lag or 0)
+            self.counts.update(rows=count, duplicates=count - distinct, lag=status.lag or 0)
             self._expect(status.records == count, f"{pipeline}: table and control disagree")
             verified = self.app.pipeline(pipeline).verify()
-            self._add(verified=sum(each.records for each in verified.partitions))
+            self.counts.update(verified=sum(each.records for each in verified.partitions))
             self._expect(not verified.differences, f"{pipeline}: the table differs from Kafka")
         print_table("Tables", ("pipeline", "rows", "distinct records", "last plan", "lag"), rows)
-        self._show_offsets()
         checked = [
             (pipeline, each.plan.sequence, each.decision.status)
             for pipeline in self.app.specs
@@ -264,8 +264,10 @@ class _Demo:
         plans = sum(len(self._ledger(pipeline).plans) for pipeline in self.app.specs)
         failed = sum(1 for *_, status in checked if not status.is_visible)
         groups = consumer_group_ids(self.app.connections.kafka_config("kafka_default"))
-        self._add(plans=plans, checked_plans=len(checked), blocked_plans=failed, groups=len(groups))
-        wanted = sum(self.produced.values()) + _SECOND["prices"] + self.counts["backfilled"]
+        self.counts.update(
+            plans=plans, checked_plans=len(checked), blocked_plans=failed, groups=len(groups)
+        )
+        wanted = self.produced.total() + _SECOND["prices"] + self.counts["backfilled"]
         self._expect(self.counts["rows"] == wanted, f"{self.counts['rows']} rows, not {wanted}")
         self._expect(self.counts["verified"] == wanted, "not every record was verified")
         self._expect(self.counts["duplicates"] == 0, "there are duplicates")
@@ -274,40 +276,20 @@ class _Demo:
         self._expect(failed == 0, "a quality suite failed")
         self._expect(not groups, f"consumer groups exist: {', '.join(groups)}")
 
-    def _show_offsets(self) -> None:
-        rows = [
-            (pipeline, p.partition, p.low_watermark, p.committed_offset, p.end, p.lag)
-            for pipeline in self.app.specs
-            for p in self.app.pipeline(pipeline).status().partitions
-        ]
-        columns = ("pipeline", "partition", "low", "committed offset", "end", "lag")
-        print_table("Committed offsets", columns, rows)
-
     def _finish(self, seconds: float) -> None:
         layout = self.app.layout
         out.print(f"tables         {layout.lakehouse}")
         out.print(f"control table  {layout.control_table}")
         out.print(f"Data Docs      {layout.data_docs}")
         result = "failed" if self.failures else "ok"
-        counted = {"produced": sum(self.produced.values()), **self.counts}
-        words = " ".join(f"{key}={value}" for key, value in counted.items())
-        out.print(f"tidemark-demo result={result} {words} seconds={seconds:.0f}", markup=False)
+        counted = {"produced": self.produced.total(), **self.counts}
+        counts = " ".join(f"{key}={value}" for key, value in counted.items())
+        out.print(f"tidemark-demo result={result} {counts} seconds={seconds:.0f}")
         if self.failures:
             raise DemoFailed(failures=tuple(self.failures))
 
-    def _add(self, **numbers: int) -> None:
-        for key, value in numbers.items():
-            self.counts[key] = self.counts.get(key, 0) + value
-
     def _ledger(self, pipeline: str) -> Ledger:
         return self.app.control.ledger(pipeline)
-
-    def _topic(self, pipeline: str) -> str:
-        return self.app.spec(pipeline).topic
-
-
-def _dag_id(pipeline: str) -> str:
-    return f"tidemark_{pipeline}"
 
 
 def _skipped_spark(run: DagRun) -> bool:

@@ -1,4 +1,4 @@
-"""`tidemark maintain`: what keeps tables small and quick to read."""
+"""`tidemark maintain`: compaction of tables, and removal of unreferenced files."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, DryRun
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.ingest.parallel import map_in_threads
+from tidemark.ingest.parallel import map_in_threads, result_or_error
 from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION, MaintenanceResult
 from tidemark.pipeline import utc_now
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Keep tables small; remove what nobody needs.")(maintain)
+    app.command(short_help="Compact tables and delete unreferenced files.")(maintain)
 
 
 def maintain(
@@ -32,17 +32,15 @@ def maintain(
     keep_docs_days: Annotated[
         int, typer.Option(min=1, help="Pages of quality checks younger than this stay.")
     ] = DEFAULT_PAGES_RETENTION.days,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed; write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compact small files, and remove files and pages that nobody needs any more.
+    """Compact small files, and remove unreferenced files and old pages.
 
-    Of each pipeline's tables, then of those that pipelines share (control table, kept schemas,
-    quality results, publication decisions, status), then of the quality pages. Runs and
-    readers need not stop. Files that an open plan may have written, and files of versions younger
-    than the retention, stay. A table that is refused stops no other.
+    The command maintains the tables of each pipeline, then the tables that pipelines share (control
+    table, stored schemas, quality results, publication decisions, status), then the quality pages.
+    Runs and readers need not stop. Files that an open plan may have written, and files of versions
+    younger than the retention, stay. A table that is refused does not stop the others.
     """
     app = App.from_environment()
     keep = timedelta(hours=keep_hours)
@@ -51,64 +49,41 @@ def maintain(
 
     def table(name: str) -> MaintenanceResult:
         maintenance = shared.get(name) or app.maintenance(name)
-        done = maintenance.maintain(keep, dry_run=dry_run)
-        note(f"{name}: {done.outcome.value}")
-        return done
+        result = maintenance.maintain(keep, dry_run=dry_run)
+        note(f"{name}: {result.outcome.value}")
+        return result
 
-    def pages(days: int) -> int:
-        return app.quality_pages().prune(utc_now(), timedelta(days=days), dry_run=dry_run)
+    def prune(_: str) -> int:
+        return app.quality_pages().prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
 
     names += shared
     tables = dict(zip(names, map_in_threads(names, table, 1), strict=True))
-    (pruned,) = map_in_threads([keep_docs_days], pages, 1)
+    records = [{"table": name, **result.as_record()} for name, result in tables.items()]
+    pages = result_or_error("quality pages", prune)
+    errors = {
+        name: result
+        for name, result in (*tables.items(), ("quality pages", pages))
+        if isinstance(result, TidemarkError)
+    }
     if as_json:
-        print_json(_report(tables, pruned))
+        removed = {"pages_removed": pages} if isinstance(pages, int) else pages.as_record()
+        print_json({"tables": records, "quality_pages": removed})
     else:
-        _print(tables, pruned, dry_run=dry_run)
-    came = (*tables.values(), pruned)
-    codes = [each.exit_code for each in came if isinstance(each, TidemarkError)]
-    if codes:
-        raise typer.Exit(ExitCode.worst(codes))
+        columns = ("table", "files", "files after", "files removed", "bytes freed", "outcome")
+        print_table("Tables", columns, [_row(record) for record in records])
+        for name, error in errors.items():
+            print_error_record({"pipeline": name, **error.as_record()})
+        if isinstance(pages, int):
+            out.print(f"{pages:,} quality page(s) {'would be ' if dry_run else ''}removed")
+        if dry_run:
+            out.print("dry run: nothing was written")
+    if errors:
+        raise typer.Exit(ExitCode.worst(error.exit_code for error in errors.values()))
     if not pipelines:
         app.spec_folder.check()
 
 
-def _report(
-    tables: Mapping[str, MaintenanceResult | TidemarkError], pages: int | TidemarkError
-) -> Any:
-    return {
-        "tables": [
-            {"table": name, **came.as_record()}
-            if isinstance(came, TidemarkError)
-            else came.as_record()
-            for name, came in tables.items()
-        ],
-        "quality_pages": (
-            pages.as_record() if isinstance(pages, TidemarkError) else {"pages_removed": pages}
-        ),
-    }
-
-
-def _print(
-    tables: Mapping[str, MaintenanceResult | TidemarkError],
-    pages: int | TidemarkError,
-    *,
-    dry_run: bool,
-) -> None:
-    columns = ("table", "files", "files after", "files removed", "bytes freed", "outcome")
-    print_table("Tables", columns, [_row(name, came) for name, came in tables.items()])
-    for name, came in (*tables.items(), ("quality pages", pages)):
-        if isinstance(came, TidemarkError):
-            print_error_record({"pipeline": name, **came.as_record()})
-    if not isinstance(pages, TidemarkError):
-        out.print(f"{pages:,} quality page(s) {'would be ' if dry_run else ''}removed")
-    if dry_run:
-        out.print("dry run: nothing was written")
-
-
-def _row(name: str, came: MaintenanceResult | TidemarkError) -> tuple[Any, ...]:
-    if isinstance(came, TidemarkError):
-        return (name, None, None, None, None, type(came).__name__)
-    before = came.before.files if came.before else None
-    after = came.after.files if came.after else None
-    return (name, before, after, len(came.removed), came.bytes_freed, came.outcome.value)
+def _row(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    figures = ("files_before", "files_after", "files_removed", "bytes_freed")
+    outcome = record.get("error") or record["outcome"]
+    return (record["table"], *map(record.get, figures), outcome)

@@ -1,4 +1,4 @@
-"""`tidemark status | plan | verify`: the steps of a pipeline that need no Spark."""
+"""`tidemark status | plan | verify`: commands that need no Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError, format_duration
-from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
+from tidemark.ingest.planner import PlanResult
+from tidemark.pipelines import for_each
 from tidemark.report.status import PipelineStatus
 from tidemark.report.verification import NOT_COMPARED
 
@@ -20,8 +21,8 @@ from tidemark.report.verification import NOT_COMPARED
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command(short_help="Lag in records and in time, retention runway, alarms.")(status)
-    app.command(short_help="Decide what to read next, and record it.")(plan)
-    app.command(short_help="Prove a data table against Kafka, record by record.")(verify)
+    app.command(short_help="Select the offsets to read next, and record the plan.")(plan)
+    app.command(short_help="Compare a data table with Kafka, record by record.")(verify)
 
 
 def status(
@@ -29,35 +30,34 @@ def status(
         list[str] | None, typer.Argument(help="Pipelines to show; all if none is named.")
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Keep what is seen in the Delta table control/status.")
+        bool, typer.Option("--record", help="Write the status to the Delta table control/status.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="End with exit code 65 if there is any alarm.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far pipelines have come: lag in records and in time, retention runway, alarms.
+    """Show the lag of pipelines in records and in time, their retention runway, and alarms.
 
     Reads Kafka's watermarks, a record of each partition that lags, and the control table; needs no
     Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
-    it would be refused with. What else is an alarm, the `alarms` section of its spec says.
+    of that run. The `alarms` section of the spec defines further alarms.
     """
     app = App.from_environment()
     names = [app.spec(name).name for name in pipelines or app.specs]
-    answers = map_in_threads(names, lambda name: app.pipeline(name).status(), PLANNING_THREADS)
+    found = for_each(app, names, lambda each: each.status())
     if not pipelines:
-        names += app.spec_folder.broken
-        answers += app.spec_folder.broken.values()
-    shown = [each for each in answers if isinstance(each, PipelineStatus)]
-    failed = [each for each in answers if isinstance(each, TidemarkError)]
-    if record and names:
+        found |= app.spec_folder.broken
+    results = list(found.values())
+    if record and found:
         try:
-            app.record_status(dict(zip(names, answers, strict=True)))
+            app.record_status(found)
         except TidemarkError as unrecorded:
-            answers.append(unrecorded)
-            failed.append(unrecorded)
+            results.append(unrecorded)
+    shown = [each for each in results if isinstance(each, PipelineStatus)]
+    failed = [each for each in results if isinstance(each, TidemarkError)]
     if as_json:
-        print_json([each.as_record() for each in answers])
+        print_json([each.as_record() for each in results])
     else:
         _print_status(shown, in_full=bool(pipelines))
         for error in failed:
@@ -79,7 +79,7 @@ def _print_status(shown: Sequence[PipelineStatus], *, in_full: bool) -> None:
     )
     for each in shown:
         for line in each.unfinished.explain(each.pipeline, each.checked_at):
-            out.print(line, markup=False)
+            out.print(line)
         if in_full:
             _print_partitions(each)
         for alarm in each.alarms():
@@ -110,13 +110,8 @@ def _print_partitions(each: PipelineStatus) -> None:
     print_table(
         f"{each.pipeline}: partitions of {each.topic}",
         (
-            "partition",
-            "low watermark",
-            "committed offset",
-            "end",
-            "lag",
-            "oldest unread",
-            "runway",
+            *("partition", "low watermark", "committed offset", "end", "lag"),
+            *("oldest unread", "runway"),
         ),
         [
             (
@@ -129,23 +124,26 @@ def _print_partitions(each: PipelineStatus) -> None:
 
 
 def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Decide what to read next, the unread part of the log, and record it, without reading it.
+    """Select the unread offsets that the next run reads, and record them as a plan.
 
-    A plan that an earlier run left open is taken over, because it has to land first. Execute the
-    plan with `tidemark ingest PIPELINE --plan N`. For offsets of your choice see `backfill`.
+    An open plan of an earlier run is taken over, because it must land first. Execute the plan with
+    `tidemark ingest PIPELINE --plan N`. For offsets of your choice see `backfill`.
     """
-    app = App.from_environment()
-    planner = app.pipeline(pipeline).planner
-    answer = planner.preview() if dry_run else planner.plan(requester())
-    adds = app.pipeline(answer.plan.pipeline).size_estimate(answer.plan) if answer.plan else None
+    planned = App.from_environment().pipeline(pipeline)
+    result = planned.plan(requester(), dry_run=dry_run)
+    size = planned.size_estimate(result.plan) if result.plan else None
     if as_json:
-        record = answer.plan.as_record() if answer.plan else None
-        told = adds.as_record() if adds else {}
-        print_json({"outcome": answer.outcome.value, "plan": record, **told})
+        print_json({**plan_record(result), **(size.as_record() if size else {})})
         return
-    out.print(answer.outcome.value, markup=False)
-    if answer.plan and adds:
-        out.print(f"{answer.plan.explain()}\n{adds.explain()}", markup=False)
+    out.print(result.outcome.value)
+    if result.plan and size:
+        out.print(f"{result.plan.explain()}\n{size.explain()}")
+
+
+def plan_record(result: PlanResult) -> dict[str, Any]:
+    """Return the outcome of planning, and the plan if any, for `--json`."""
+    plan = result.plan.as_record() if result.plan else None
+    return {"outcome": result.outcome.value, "plan": plan}
 
 
 def verify(
@@ -155,32 +153,34 @@ def verify(
     end: Annotated[int | None, typer.Option(min=1, help="Only offsets before this one.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove the data table: read what landed again from Kafka, and compare every record.
+    """Read the landed offsets from Kafka again, and compare every record with the data table.
 
-    Another reader than the one that landed it (librdkafka, no group, nothing committed) reads each
-    landed offset that Kafka still has, at the isolation level of the plan that landed it. Checksums
-    of key, value, headers and timestamp are compared with the table's rows, to find missing,
-    duplicate, unexpected and altered rows. A row is mislabelled if its topic, topic_id,
-    plan_sequence or ingested_at differs from that of the plan that landed the offset. Ends with
-    exit code 65 and the first differences if there are any. Needs no Spark.
+    librdkafka, without a group, reads each landed offset that Kafka still has, at the isolation
+    level of the plan that landed it. Checksums of key, value, headers and timestamp are compared
+    with the table's rows, to find missing, duplicate, unexpected and altered rows. A row is
+    mislabelled if its topic, topic_id, plan_sequence or ingested_at differs from that of the plan
+    that landed the offset. Ends with exit code 65 and the first differences if there are any. Needs
+    no Spark.
     """
-    done = App.from_environment().pipeline(pipeline).verify(partition, start, end, print_line=note)
+    verification = (
+        App.from_environment().pipeline(pipeline).verify(partition, start, end, print_line=note)
+    )
     if as_json:
-        print_json(done.as_record())
-        if done.differences:
+        print_json(verification.as_record())
+        if verification.differences:
             raise typer.Exit(ExitCode.REFUSED)
         return
     print_table(
-        f"{pipeline}: {done.topic} against the data table",
+        f"{pipeline}: {verification.topic} against the data table",
         ("partition", "offsets", "records", "rows", "compacted since", "deleted since"),
         [
             (v.partition, v.offsets, v.records, v.rows, v.compacted, v.deleted)
-            for v in done.partitions
+            for v in verification.partitions
         ],
     )
-    if unread := sum(each.headers_unread for each in done.partitions):
+    if unread := sum(each.headers_unread for each in verification.partitions):
         out.print(f"headers of {unread} record(s) not compared: a header name is not UTF-8")
-    done.check()
-    levels = ", ".join(done.isolation_levels)
+    verification.check()
+    levels = ", ".join(verification.isolation_levels)
     out.print(f"equal: every visible record ({levels}) is in the table once, as Kafka has it")
     out.print(f"not compared: {'; '.join(NOT_COMPARED)}")

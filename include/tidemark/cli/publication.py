@@ -99,7 +99,7 @@ def view(
     if as_json:
         print_json({"engine": engine.value, "sql": sql})
     else:
-        out.print(sql, markup=False, highlight=False, soft_wrap=True)
+        out.print(sql)
 
 
 def _decide(
@@ -119,8 +119,7 @@ def _decide(
     verb = "would be" if dry_run else "is"
     status = decided.decision.status if decided.decision else ""
     out.print(
-        f"plan {plan_number} of {pipeline} {verb} {status}: {decided.landing.records:,} record(s)",
-        markup=False,
+        f"plan {plan_number} of {pipeline} {verb} {status}: {decided.landing.records:,} record(s)"
     )
 
 

@@ -1,4 +1,4 @@
-"""`tidemark report`: what a data owner wants to know of a pipeline, on one page."""
+"""`tidemark report`: one page for the owner of a pipeline's data."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tidemark.cli.console import out, print_json
 from tidemark.core.errors import ExitCode
 from tidemark.pipeline import utc_now
 
-_USUAL_DAYS = 30
+_DEFAULT_PERIOD = timedelta(days=30)
 
 Moment = Annotated[
     datetime | None,
-    typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"], help="UTC; by when plans landed."),
+    typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"], help="Time of landing, in UTC."),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="A page on what landed, and whether it is complete.")(report)
+    app.command(short_help="Write a page about landed records and their completeness.")(report)
 
 
 def report(
@@ -32,24 +32,24 @@ def report(
     since: Moment = None,
     until: Moment = None,
     output: Annotated[
-        Path | None, typer.Option(help="The page; by default beside the pipeline's Data Docs.")
+        Path | None, typer.Option(help="File of the page; by default beside the Data Docs.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="End with exit code 65 if the period is not complete.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page for the owner of a pipeline's data: what landed, and whether it is complete.
+    """Write a page for the owner of a pipeline's data: landed records and their completeness.
 
-    Of every offset of the period it says what became of it; then what is published, what rules
-    found, what is in quarantine, and how figures went. The period is the last 30 days, unless said
-    otherwise. The page is one file that needs nothing else. With --json, no page: the same as JSON.
+    The page accounts for every offset of the period. It also contains the published plans, the
+    results of rules, the quarantine and trends. The default period is the last 30 days. The page is
+    one file without other resources. With --json, print the same content and write no page.
     """
     app = App.from_environment()
     end = _utc(until) or utc_now()
-    begin = _utc(since) or end - timedelta(days=_USUAL_DAYS)
+    begin = _utc(since) or end - _DEFAULT_PERIOD
     if begin >= end:
-        raise typer.BadParameter("--since has to be before --until")
+        raise typer.BadParameter("--since must be before --until")
     found = app.pipeline(pipeline).report(begin, end)
     if as_json:
         print_json(found.as_record())
@@ -58,18 +58,18 @@ def report(
 
         page = write_page(found, output, app.layout.quality_home)
         certificate = found.certificate
-        word = "complete" if certificate.is_complete else "NOT complete"
+        result = "complete" if certificate.is_complete else "NOT complete"
         others = certificate.plans_of_other_incarnations
         if not certificate.partitions and not others:
-            word = "nothing landed"
+            result = "nothing landed"
         records = certificate.total("records")
-        out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {word}")
+        out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {result}")
         if others:
             out.print(
-                f"{others:,} plan(s) of the period are of a topic that was made again since, "
-                "and are not counted here"
+                f"{others:,} plan(s) of the period read a topic that was recreated later, and are "
+                "not counted here"
             )
-        out.print(str(page), markup=False, soft_wrap=True)
+        out.print(str(page))
     if check and not found.certificate.is_complete:
         raise typer.Exit(ExitCode.REFUSED)
 

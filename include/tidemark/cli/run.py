@@ -1,4 +1,4 @@
-"""`tidemark run`: every step of some pipelines in one command."""
+"""`tidemark run`: all steps of some pipelines in one command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, requester
-from tidemark.cli.console import out, print_error_record, print_json, print_table
+from tidemark.cli.console import out, print_error_record, print_json, print_records, print_table
+from tidemark.cli.pipelines import plan_record
 from tidemark.cli.spark import exit_with, on_engine
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
-from tidemark.steps import left
+from tidemark.steps import remaining_work
 
 
 def register(app: typer.Typer) -> None:
@@ -51,12 +52,12 @@ def run(
     refs = [plan.ref for plan in plans]
     refused = {each["pipeline"]: each for each in outcomes.records if "error" in each}
     others = [record["pipeline"] for record in outcomes.records]
-    for name, came in for_each(app, others, lambda each: left(app, each.name)).items():
-        if isinstance(came, TidemarkError):
+    for name, result in for_each(app, others, remaining_work).items():
+        if isinstance(result, TidemarkError):
             if name not in refused:
-                outcomes.add(name, came)
-        elif came.is_any and came.newest is not None:
-            refs.append(PlanRef(pipeline=name, sequence=came.newest))
+                outcomes.add(name, result)
+        elif result.is_any and result.newest is not None:
+            refs.append(PlanRef(pipeline=name, sequence=result.newest))
     outcomes.extend(chosen.execute("run", refs))
     records = [{**outcomes.by_pipeline[name], **refused.get(name, {})} for name in names]
     if as_json:
@@ -68,23 +69,18 @@ def run(
 
 def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
     columns = (
-        "outcome",
-        "landed",
-        "checked",
-        "decoded",
-        "quarantined",
-        "upsert table",
-        "published",
+        *("pipeline", "plan", "outcome", "landed", "checked", "decoded", "quarantined"),
+        *("upsert table", "published"),
     )
     rows = [(record["pipeline"], record["plan"], *_figures(record)) for record in records]
-    print_table("Run", ("pipeline", "plan", *columns), rows)
+    print_table("Run", columns, rows)
     for record in records:
         steps = record.get("steps", ())
         for failed in (each for each in (record, *steps) if "error" in each):
             print_error_record({**failed, "pipeline": record["pipeline"]})
         if behind := sum(step.get("left", 0) for step in steps):
             text = f"{record['pipeline']}: a limit left {behind:,} offset(s); run the command again"
-            out.print(text, markup=False)
+            out.print(text)
 
 
 def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
@@ -114,29 +110,20 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
     """Print what a run would do; end with the worst exit code if a pipeline fails."""
 
     def draft(each: Pipeline) -> dict[str, Any]:
-        planning = each.planner.preview()
-        return {
-            "outcome": planning.outcome.value,
-            "plan": planning.plan.as_record() if planning.plan else None,
-            "offsets": planning.plan.size if planning.plan else 0,
-            **left(app, each.name).as_record(),
-        }
+        result = each.planner.preview()
+        offsets = result.plan.size if result.plan else 0
+        return {**plan_record(result), "offsets": offsets, **remaining_work(each).as_record()}
 
-    outcomes = Outcomes()
-    for name, came in for_each(app, names, draft).items():
-        outcomes.add(name, came)
-    records = outcomes.records
-    if as_json:
-        print_json(records)
-    for record in () if as_json else records:
-        if "error" in record:
-            print_error_record(record)
-            continue
-        out.print(
+    def line(record: Mapping[str, Any]) -> str:
+        return (
             f"{record['pipeline']}: {record['offsets']:,} offset(s) to land, "
             f"{len(record['to_check']):,} landed plan(s) to check, "
             f"{record['to_decode']:,} offset(s) to decode, {record['unchecked']:,} after a check, "
-            f"{'one merge' if record['to_merge'] else 'nothing'} to upsert",
-            markup=False,
+            f"{'one merge' if record['to_merge'] else 'nothing'} to upsert"
         )
+
+    outcomes = Outcomes()
+    for name, result in for_each(app, names, draft).items():
+        outcomes.add(name, result)
+    print_records(outcomes.records, line, as_json=as_json)
     exit_with(outcomes)

@@ -1,4 +1,4 @@
-"""`tidemark sample`: topics with example records."""
+"""`tidemark sample`: topics with sample records."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import typer
 from rich.progress import Progress
 
 from tidemark.app import App
+from tidemark.cli.arguments import AsJson, DryRun
 from tidemark.cli.console import err, out, print_json, print_table
 from tidemark.dev.samples import SAMPLES
 
 app = typer.Typer(
-    help="Example records, the same for the same seed, written with acks=all and idempotence.",
-    short_help="Example records, the same for the same seed.",
+    help="Sample records, the same for the same seed, written with acks=all and idempotence.",
+    short_help="Sample records, the same for the same seed.",
     no_args_is_help=True,
 )
 
 
 @app.command("list")
-def list_samples(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+def list_samples(as_json: AsJson = False) -> None:
     """List the samples."""
     if as_json:
         print_json(
@@ -33,7 +32,7 @@ def list_samples(
         return
     print_table(
         "Samples",
-        ("name", "partitions", "default records", "what"),
+        ("name", "partitions", "default records", "content"),
         [(s.name, s.partitions, s.default_records, s.summary) for s in SAMPLES.values()],
     )
 
@@ -42,20 +41,18 @@ def list_samples(
 def produce(
     name: Annotated[str, typer.Argument(help="One of `tidemark sample list`.")],
     records: Annotated[
-        int | None, typer.Option(help="How many; the sample's own number if left out.", min=1)
+        int | None, typer.Option(help="Number of records; by default the sample's own.", min=1)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every value.")] = 1,
+    seed: Annotated[int, typer.Option(help="Selects the random values of the records.")] = 1,
     connection: Annotated[
         str, typer.Option(help="Kafka connection id; the embedded broker if it runs.")
     ] = "kafka_default",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be produced; write nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Produce records of one sample; creates its topic if it is not there.
+    """Produce records of one sample; create its topic if it does not exist.
 
-    Producing again goes on where the last call ended: no record comes twice.
+    The next call continues the ids of this one, so no record is repeated.
     """
     if name not in SAMPLES:
         raise typer.BadParameter(f"{name!r} is not a sample; there are {', '.join(SAMPLES)}")

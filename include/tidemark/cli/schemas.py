@@ -17,7 +17,7 @@ from tidemark.typed.profile_service import DEFAULT_SAMPLE
 _BY_ID = ", ".join(each for each in Format if each.has_schema_ids)
 
 app = typer.Typer(
-    help="Schemas of typed tables: what the fields of JSON are.",
+    help="Schemas of typed tables: the types of JSON fields.",
     short_help="Schemas of typed tables.",
     no_args_is_help=True,
 )
@@ -25,34 +25,33 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None:
-    """Or the only command would be the group itself."""
+    """Without a callback, typer makes the only command the group itself."""
 
 
-@app.command(short_help="Draft the section `decode` of a spec from what has landed.")
+@app.command(short_help="Draft the section `decode` of a spec from landed records.")
 def init(
     pipeline: PipelineName,
     records: Annotated[
-        int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
+        int, typer.Option(min=1, help="Number of the newest landed records to read.")
     ] = DEFAULT_SAMPLE,
     as_json: AsJson = False,
 ) -> None:
-    """Print a section `decode` for the spec of a pipeline, as its newest landed records are.
+    """Print a section `decode` for the spec of a pipeline, drafted from its newest landed records.
 
-    No Spark is started, Kafka is not asked, and nothing is written: put what is printed into the
-    spec and edit it. The schema is frozen there, and what does not fit later goes into quarantine.
-    Fields of which nothing is known yet, because they were always null, are named in a comment.
+    The command starts no Spark, does not read Kafka, and writes nothing: add the output to the spec
+    and edit it. Later records that do not fit the schema go into quarantine. A comment lists fields
+    without a type, because they were always null.
     """
     found = App.from_environment().pipeline(pipeline).profiling.decode_draft(records)
     left_out = [{"field": path, "why": why} for path, why in found.left_out]
     if as_json:
-        section = found.as_section()
-        told = {"records": found.records, "decode": section, "left_out": left_out}
-        print_json({**told, "framed": found.is_framed})
+        section = {"records": found.records, "decode": found.as_section()}
+        print_json({**section, "left_out": left_out, "framed": found.is_framed})
         return
-    note(f"looked at {found.records:,} record(s) of {pipeline}")
-    # A name is whatever a producer has made it: it must not be YAML of its own.
+    note(f"read {found.records:,} record(s) of {pipeline}")
+    # A producer chooses the names of fields, so they are quoted.
     lines = [f"# not in it: {json.dumps(each['field'])} ({each['why']!a})" for each in left_out]
     if found.is_framed:
         lines.append(f"# values begin with ids of schemas: is the format one of {_BY_ID}?")
     lines.append(yaml.safe_dump({"decode": found.as_section()}, sort_keys=False).rstrip())
-    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    out.print("\n".join(lines))

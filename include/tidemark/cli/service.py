@@ -1,30 +1,16 @@
-"""`tidemark up | down`: broker, Spark and Airflow on this machine, for trying Tidemark."""
+"""`tidemark up | down`: broker, Spark and Airflow on this machine, to try Tidemark."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
 from tidemark.app import App
+from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import note, out, print_json, step
 from tidemark.connections import SPARK_CONNECTION, connection_variable
 from tidemark.dev.broker import home_broker
-
-DEFAULT_PORT = 8080
-
-_NAMES = {"airflow": "Airflow", "spark": "the Spark server", "kafka": "Kafka"}
-
-
-class _Status(Protocol):
-    @property
-    def running(self) -> bool: ...
-    def as_record(self) -> dict[str, Any]: ...
-
-
-class _Part(Protocol):
-    def status(self) -> _Status: ...
-    def stop(self) -> _Status: ...
 
 
 def register(app: typer.Typer) -> None:
@@ -34,9 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    port: Annotated[int, typer.Option(help="Port of Airflow's pages.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help="Port of Airflow's pages.")] = 8080,
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Start broker, Spark server and Airflow, unpause the pipelines' DAGs, print address and login.
 
@@ -60,26 +46,20 @@ def up(
     api.wait_for_dags(dag_ids)
     for dag_id in dag_ids:
         api.set_paused(dag_id, False)
+    spark = app.engines.server().status()
     if as_json:
-        print_json(
-            {
-                "kafka": kafka.as_record(),
-                "spark": app.engines.server().status().as_record(),
-                "airflow": running.as_record(),
-            }
-        )
+        records = {"kafka": kafka.as_record(), "spark": spark.as_record()}
+        print_json({**records, "airflow": running.as_record()})
         return
     out.print(f"Airflow   {running.url}")
-    out.print(f"login     {running.username}", markup=False)
-    out.print(f"password  {running.password}", markup=False)
+    out.print(f"login     {running.username}")
+    out.print(f"password  {running.password}")
     out.print(f"Kafka     {kafka.bootstrap}")
-    out.print(f"Spark     {app.engines.server().status().address or 'none'}", markup=False)
-    out.print("next      .venv/bin/tidemark sample produce prices --records 1000", markup=False)
+    out.print(f"Spark     {spark.address or 'none'}")
+    out.print("next      .venv/bin/tidemark sample produce prices --records 1000")
 
 
-def down(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+def down(as_json: AsJson = False) -> None:
     """Stop Airflow with its tasks, the Spark server and the embedded broker. Data stays.
 
     The command also stops a server of `tidemark spark start`. If it stops a run halfway, the plan
@@ -91,7 +71,7 @@ def down(
         print_json(stopped)
         return
     out.print(f"stopped   {', '.join(ran) or 'nothing: no part was running'}")
-    out.print(f"data      {app.layout.home}", markup=False)
+    out.print(f"data      {app.layout.home}")
 
 
 def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
@@ -100,13 +80,18 @@ def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
     Returns:
         The names of the parts that ran, and the status of each part.
     """
-    parts: dict[str, _Part] = {
-        "airflow": app.airflow(),
-        "spark": app.engines.server(),
-        "kafka": home_broker(app.layout),
+    airflow, spark, kafka = app.airflow(), app.engines.server(), home_broker(app.layout)
+    before = (
+        ("Airflow", airflow.status().running),
+        ("the Spark server", spark.status().running),
+        ("Kafka", kafka.status().running),
+    )
+    stopped = {
+        "airflow": airflow.stop().as_record(),
+        "spark": spark.stop().as_record(),
+        "kafka": kafka.stop().as_record(),
     }
-    ran = [_NAMES[name] for name, part in parts.items() if part.status().running]
-    return ran, {name: part.stop().as_record() for name, part in parts.items()}
+    return [name for name, running in before if running], stopped
 
 
 def start_spark(app: App) -> None:

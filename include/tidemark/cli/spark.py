@@ -1,4 +1,4 @@
-"""`tidemark ingest | quality`: the steps of a pipeline that Spark does."""
+"""`tidemark ingest | quality`: steps with Spark, and the engine of all such commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from tidemark.cli.console import (
     out,
     print_error_record,
     print_json,
+    print_records,
     print_table,
     step,
 )
+from tidemark.cli.pipelines import plan_record
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.planner import PlanOutcome, PlanResult
@@ -32,7 +34,7 @@ from tidemark.spark.engine import TOKEN_VARIABLE, Server
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command(short_help="Plan and land, in one Spark application.")(ingest)
-    app.command(short_help="Check what a plan landed.")(quality)
+    app.command(short_help="Check the records of a landed plan.")(quality)
 
 
 def ingest(
@@ -40,7 +42,7 @@ def ingest(
     plan_number: Annotated[
         int | None,
         typer.Option(
-            "--plan", min=1, help="A recorded plan of the one pipeline; a new one if left out."
+            "--plan", min=1, help="A recorded plan of the one pipeline; by default a new plan."
         ),
     ] = None,
     master: Master = None,
@@ -49,12 +51,12 @@ def ingest(
 ) -> None:
     """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
 
-    Several pipelines are planned and land side by side in one Spark application. One that is
-    refused or fails does not stop the others: it is told, and the exit code says so. Call it again
-    safely: what has landed is found landed.
+    Several pipelines are planned and land concurrently in one Spark application. A pipeline that is
+    refused or fails does not stop the others; its error sets the exit code. Repeating the command
+    is safe: a landed plan does not land again.
 
-    With --plan, execute that plan; if it has landed already nothing is read. With nothing to do,
-    no Spark is started.
+    With --plan, execute that plan; if it has landed, nothing is read. With nothing to do, no Spark
+    starts.
     """
     names = list(dict.fromkeys(pipelines))
     if plan_number is not None and len(names) > 1:
@@ -85,31 +87,30 @@ def ingest(
 def quality(
     pipeline: PipelineName,
     plan_number: Annotated[
-        int | None, typer.Option("--plan", min=1, help="A landed plan; the newest if left out.")
+        int | None, typer.Option("--plan", min=1, help="A landed plan; by default the newest.")
     ] = None,
     master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a plan landed against the pipeline's quality suite.
+    """Check the records of a landed plan with the pipeline's quality suite.
 
     Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
     with exit code 66; the data stays landed.
     """
     app = App.from_environment()
-    sequence = _newest_landed(app, pipeline) if plan_number is None else plan_number
+    spec = app.pipeline(pipeline).kafka_spec
+    sequence = plan_number or app.control.summary(spec.name).last_landed_sequence
     if sequence is None:
         print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
         return
     if dry_run:
-        spec = app.pipeline(pipeline).kafka_spec
         landing_of(recorded_plan(app.control, spec.name, sequence))
-        suite = spec.suite
         if as_json:
-            print_json({"outcome": "draft", "plan": sequence, "suite": suite})
+            print_json({"outcome": "draft", "plan": sequence, "suite": spec.suite})
         else:
-            checks = f"suite {suite!r}" if suite else "the built-in checks"
-            out.print(f"plan {sequence} of {pipeline} would be checked by {checks}", markup=False)
+            checks = f"suite {spec.suite!r}" if spec.suite else "the built-in checks"
+            out.print(f"plan {sequence} of {pipeline} would be checked by {checks}")
         return
     checked = PlanRef(pipeline=pipeline, sequence=sequence)
     outcomes = on_engine(app, master, [pipeline]).execute("quality", [checked])
@@ -121,11 +122,7 @@ def quality(
 def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     """Return the pipelines of a command on its engine; print the name of the engine.
 
-    A server is checked before its first use.
-
-    Raises:
-        EngineUnavailable: The server does not answer.
-        EngineUnsuitable, SetupError: The server cannot be used.
+    A server is checked first; raises the errors of `App.check_server`.
     """
     if master and "token=" in master:
         raise typer.BadParameter(
@@ -138,13 +135,13 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     return Pipelines(
         app=app,
         names=names,
-        run=lambda job, refs: run(app, engine, job, refs, say=note),
+        run=lambda job, refs: run(app, engine, job, refs, print_line=note),
         progress=step,
     )
 
 
 def exit_with(outcomes: Outcomes) -> None:
-    """End the command with the worst exit code, unless no pipeline has failed."""
+    """End the command with the worst exit code if a pipeline has failed."""
     if outcomes.exit_code != ExitCode.OK:
         raise typer.Exit(outcomes.exit_code)
 
@@ -152,7 +149,7 @@ def exit_with(outcomes: Outcomes) -> None:
 def _print_drafts(
     app: App, names: Sequence[str], plan_number: int | None, *, as_json: bool
 ) -> None:
-    """Print what would be read of each pipeline; end with the worst code, unless all is well."""
+    """Print the offsets that each pipeline would read; end with the worst exit code."""
 
     def draft(each: Pipeline) -> PlanResult:
         if plan_number is None:
@@ -162,32 +159,19 @@ def _print_drafts(
         outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
         return PlanResult(outcome=outcome, plan=record.plan)
 
-    answers = for_each(app, names, draft)
-    if as_json:
-        print_json(
-            [{"pipeline": name, **_draft_record(answer)} for name, answer in answers.items()]
-        )
-    for name, answer in () if as_json else answers.items():
-        if isinstance(answer, TidemarkError):
-            print_error_record({"pipeline": name, **answer.as_record()})
-            continue
-        out.print(f"{name}: {answer.outcome.value}", markup=False)
-        if answer.plan:
-            out.print(answer.plan.explain(), markup=False)
-    codes = [each.exit_code for each in answers.values() if isinstance(each, TidemarkError)]
-    if codes:
-        raise typer.Exit(ExitCode.worst(codes))
+    outcomes, explained = Outcomes(), {}
+    for name, result in for_each(app, names, draft).items():
+        if isinstance(result, TidemarkError):
+            outcomes.add(name, result)
+        else:
+            outcomes.add(name, plan_record(result))
+            explained[name] = f"\n{result.plan.explain()}" if result.plan else ""
 
+    def line(record: Mapping[str, Any]) -> str:
+        return f"{record['pipeline']}: {record['outcome']}{explained[record['pipeline']]}"
 
-def _draft_record(answer: PlanResult | TidemarkError) -> dict[str, Any]:
-    if isinstance(answer, TidemarkError):
-        return answer.as_record()
-    plan = answer.plan.as_record() if answer.plan else None
-    return {"outcome": answer.outcome.value, "plan": plan}
-
-
-def _newest_landed(app: App, pipeline: str) -> int | None:
-    return app.control.summary(app.pipeline(pipeline).kafka_spec.name).last_landed_sequence
+    print_records(outcomes.records, line, as_json=as_json)
+    exit_with(outcomes)
 
 
 def _print_record(record: Mapping[str, Any]) -> None:
@@ -195,14 +179,14 @@ def _print_record(record: Mapping[str, Any]) -> None:
         print_error_record(record)
         return
     if record.get("outcome") == PlanOutcome.NOTHING:
-        out.print(record["outcome"], markup=False)
+        out.print(record["outcome"])
         return
     if "outcome" in record:
-        err.print(f"{record['outcome']}; see above", markup=False)
+        err.print(f"{record['outcome']}; see above")
         return
     for key, value in record.items():
         if key != "partitions":
-            out.print(f"{key:<14} {value}", markup=False)
+            out.print(f"{key:<14} {value}")
     if "partitions" in record:
         print_table(
             "Accounting",

@@ -8,9 +8,8 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.console import out, print_json, step
+from tidemark.cli.console import print_status, step
 from tidemark.spark.engine import DEFAULT_PORT
-from tidemark.spark.server import ServerStatus
 
 app = typer.Typer(
     help=(
@@ -37,8 +36,9 @@ def start(
     """
     if not as_json:
         step("starting Spark (some ten seconds)")
-    tidemark = App.from_environment()
-    _show(tidemark.engines.server(port=port).start(tidemark.engines.check_requirements), as_json)
+    engines = App.from_environment().engines
+    started = engines.server(port=port).start(engines.check_requirements)
+    print_status(started.as_record(), as_json=as_json)
 
 
 @app.command(short_help="Run the server in the foreground.")
@@ -57,18 +57,12 @@ def serve(
 @app.command(short_help="Stop the server.")
 def stop(as_json: AsJson = False) -> None:
     """Stop the server. A run that uses the server fails; running it again is safe."""
-    _show(App.from_environment().engines.server().stop(), as_json)
+    stopped = App.from_environment().engines.server().stop()
+    print_status(stopped.as_record(), as_json=as_json)
 
 
 @app.command(short_help="Show whether the server runs, and where.")
 def status(as_json: AsJson = False) -> None:
     """Show whether the server runs, where it listens, and where its log is."""
-    _show(App.from_environment().engines.server().status(), as_json)
-
-
-def _show(status: ServerStatus, as_json: bool) -> None:
-    if as_json:
-        print_json(status.as_record())
-        return
-    for key, value in status.as_record().items():
-        out.print(f"{key:<12} {value}", markup=False)
+    found = App.from_environment().engines.server().status()
+    print_status(found.as_record(), as_json=as_json)

@@ -19,42 +19,42 @@ from tidemark.spec.model import SUITE_NAME
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
 app = typer.Typer(
-    help="Quality suites: what must hold of the records that a pipeline lands.",
+    help="Quality suites: rules for the records that a pipeline lands.",
     short_help="Quality suites.",
     no_args_is_help=True,
 )
 
 
-@app.command(short_help="Draft a suite from what has landed.")
+@app.command(short_help="Draft a suite from landed records.")
 def init(
     pipeline: PipelineName,
     name: Annotated[
         str | None,
-        typer.Option(help="The suite's name; the pipeline's if left out.", metavar="NAME"),
+        typer.Option(help="Name of the suite; by default the pipeline's.", metavar="NAME"),
     ] = None,
     records: Annotated[
-        int, typer.Option(min=1, help="How many of the newest landed records are looked at.")
+        int, typer.Option(min=1, help="Number of the newest landed records to read.")
     ] = DEFAULT_SAMPLE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draft a suite from a profile of what has landed, for a person to edit.
+    """Draft a suite from a profile of landed records, for you to edit.
 
-    Looks at the newest records of each partition in the data table; no Spark is started, and Kafka
-    is not asked. What held of them becomes rules in include/expectations/NAME.json, each of them a
-    warning: which JSON fields are always there, how large numbers are, which few values a field
-    has, what never comes twice, whether the key is a field of the value. Some of the values are in
-    that file: look at it before you share it.
+    Reads the newest records of each partition in the data table; starts no Spark and does not read
+    Kafka. Properties of these records become rules in include/expectations/NAME.json, each with the
+    severity warning: fields that are always present, limits of numbers, fields with few values,
+    unique fields, a key that is a field of the value. The file contains some of the values: read it
+    before you share it.
 
-    A suite that is there is never written over. Edit the draft, name it in the pipeline's spec
-    (`quality: {suite: NAME}`), and try it: `tidemark quality PIPELINE`.
+    The command never overwrites a suite. Edit the draft, name it in the pipeline's spec (`quality:
+    {suite: NAME}`), and try it: `tidemark quality PIPELINE`.
     """
     tidemark = App.from_environment()
     spec = tidemark.spec(pipeline)
     chosen = spec.origin if name is None else name
     if not re.fullmatch(SUITE_NAME, chosen) or chosen == BUILT_IN_SUITE.name:
         raise typer.BadParameter(
-            f"a suite is called like {SUITE_NAME}, and not {BUILT_IN_SUITE.name}: {chosen!r}"
+            f"the name of a suite matches {SUITE_NAME} and is not {BUILT_IN_SUITE.name}: {chosen!r}"
         )
     file = tidemark.layout.expectations / f"{chosen}.json"
     if file.exists() and not dry_run:
@@ -67,10 +67,10 @@ def init(
     if as_json:
         print_json({"file": str(file), "profile": profile.as_record(), "suite": suite})
         return
-    note(f"looked at {profile.records:,} record(s) of {pipeline}")
+    note(f"read {profile.records:,} record(s) of {pipeline}")
     if dry_run:
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
+        out.print(text)
         return
-    out.print(f"{len(suite['expectations'])} rule(s) drafted in {file}", markup=False)
+    out.print(f"{len(suite['expectations'])} rule(s) drafted in {file}")
     if spec.suite != chosen:
-        out.print(f"to use it, say in the spec of {spec.origin}: quality: {{suite: {chosen}}}")
+        out.print(f"to use it, write in the spec of {spec.origin}: quality: {{suite: {chosen}}}")

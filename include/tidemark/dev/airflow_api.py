@@ -16,13 +16,11 @@ import httpx2
 
 from tidemark.dev.errors import AirflowRefused, AirflowUnavailable
 
-POLL_S = 0.5
-"""Pause between two requests for the state of a run, in seconds."""
+_POLL_S = 0.5
+"""Pause between two requests for a state, in seconds."""
 
 _READ_ATTEMPTS = 3
 """Attempts of a GET that times out. A busy server usually answers the next request."""
-
-_FINISHED = ("success", "failed")
 
 Progress: TypeAlias = Callable[[str], None]
 """Called with a line about each change."""
@@ -49,7 +47,7 @@ class DagRun:
     @property
     def finished(self) -> bool:
         """Whether the run has ended."""
-        return self.state in _FINISHED
+        return self.state in ("success", "failed")
 
     @property
     def failed_tasks(self) -> tuple[str, ...]:
@@ -59,6 +57,9 @@ class DagRun:
 
 class AirflowApi:
     """A client of one Airflow API server.
+
+    Methods raise AirflowUnavailable if the server does not answer or a timeout has passed, and
+    AirflowRefused if it refuses a request.
 
     Args:
         url: Address, without a path.
@@ -86,9 +87,6 @@ class AirflowApi:
         """Return the status of each component: metadatabase, scheduler, triggerer, dag_processor.
 
         The request needs no login.
-
-        Raises:
-            AirflowUnavailable
         """
         answer = self._send("GET", "/api/v2/monitor/health")
         return {name: (info or {}).get("status") for name, info in answer.items()}
@@ -108,9 +106,7 @@ class AirflowApi:
     def wait_for_dags(self, dag_ids: Sequence[str], *, timeout_s: float = 120.0) -> None:
         """Wait until Airflow has parsed all of these DAGs.
 
-        Raises:
-            AirflowRefused: A DAG file has an import error.
-            AirflowUnavailable: The timeout has passed.
+        Raises AirflowRefused if a DAG is missing and a DAG file has an import error.
         """
         deadline = time.monotonic() + timeout_s
         while missing := sorted(set(dag_ids) - set(self.dags())):
@@ -148,11 +144,7 @@ class AirflowApi:
         return [run["dag_run_id"] for run in found["dag_runs"]]
 
     def wait_for_run(self, dag_id: str, *, timeout_s: float = 120.0) -> str:
-        """Wait for the first run of a DAG that Airflow's schedule creates, and return its id.
-
-        Raises:
-            AirflowUnavailable: The timeout has passed.
-        """
+        """Wait for the first run of a DAG that Airflow's schedule creates, and return its id."""
         deadline = time.monotonic() + timeout_s
         while not (runs := self.run_ids(dag_id)):
             _wait(deadline, f"schedule {dag_id}", f"no run after {timeout_s:.0f} s")
@@ -186,9 +178,6 @@ class AirflowApi:
             run_id: Run id.
             timeout_s: Longest wait, in seconds.
             progress: Called with a line for each new state of a task.
-
-        Raises:
-            AirflowUnavailable: The timeout has passed.
         """
         deadline = time.monotonic() + timeout_s
         before: Mapping[str, str | None] = {}
@@ -230,9 +219,6 @@ class AirflowApi:
         """Send a request to Airflow's REST API and return the JSON of the answer.
 
         A GET that times out is repeated, because it changes nothing.
-
-        Raises:
-            AirflowUnavailable, AirflowRefused
         """
         if self._token is None:
             answer = self._send("POST", "/auth/token", body=self._login)
@@ -283,7 +269,7 @@ def _run_path(dag_id: str, run_id: str) -> str:
 def _wait(deadline: float, operation: str, reason: str) -> None:
     if time.monotonic() > deadline:
         raise AirflowUnavailable(operation=operation, reason=reason)
-    time.sleep(POLL_S)
+    time.sleep(_POLL_S)
 
 
 def _log_line(entry: Any) -> str:

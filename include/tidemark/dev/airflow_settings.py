@@ -19,6 +19,8 @@ _LOCAL_SPARK = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode
 _FIXED: Mapping[str, str] = {
     "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    # Each task may run a Spark driver.
+    "AIRFLOW__CORE__PARALLELISM": "2",
     "AIRFLOW__API__HOST": HOST,
     "AIRFLOW__API__WORKERS": "1",
     # Airflow and Great Expectations send no usage data.
@@ -62,16 +64,13 @@ def password_file(home: Path) -> Path:
     return home / "simple_auth_manager_passwords.json.generated"
 
 
-def environment(
-    layout: Layout, environ: Mapping[str, str], ports: AirflowPorts, parallelism: int
-) -> dict[str, str]:
+def environment(layout: Layout, environ: Mapping[str, str], ports: AirflowPorts) -> dict[str, str]:
     """Return the environment of `airflow standalone`.
 
     Args:
         layout: Folders of Airflow, of the DAGs and of Tidemark's state.
         environ: Base environment; its AIRFLOW_CONN_ variables take precedence.
         ports: Ports to listen on.
-        parallelism: Largest number of concurrent tasks; each task may run a Spark driver.
     """
     home = layout.airflow
     programs = str(Path(sys.executable).parent)
@@ -79,7 +78,6 @@ def environment(
         **_FIXED,
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(layout.project / "dags"),
-        "AIRFLOW__CORE__PARALLELISM": str(parallelism),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url(ports.api)}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(home)),
         "AIRFLOW__API__PORT": str(ports.api),

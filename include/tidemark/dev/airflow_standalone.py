@@ -13,11 +13,14 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from tidemark.core.errors import SetupError
+from tidemark.core.plain import record_of
 from tidemark.dev.airflow_api import AirflowApi, Progress
 from tidemark.dev.airflow_settings import HOST, AirflowPorts, environment, password_file, url
 from tidemark.dev.errors import AirflowUnavailable
@@ -57,15 +60,8 @@ class AirflowStatus:
     processes: tuple[int, ...]
 
     def as_record(self) -> dict[str, Any]:
-        """Return the status as plain values for `--json`, without the password."""
-        return {
-            "running": self.running,
-            "url": self.url,
-            "username": self.username,
-            "home": str(self.home),
-            "log": str(self.log),
-            "processes": list(self.processes),
-        }
+        """Return the status for `--json`, without the password."""
+        return record_of(self, without={"password"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +73,9 @@ class _State:
     ports: AirflowPorts
 
 
+_STATE = TypeAdapter(_State)
+
+
 class AirflowStandalone:
     """The Airflow of one home folder.
 
@@ -85,21 +84,12 @@ class AirflowStandalone:
         environ: Base environment, with AIRFLOW_CONN_ variables for Kafka and Spark. Without
             AIRFLOW_CONN_SPARK_DEFAULT, Airflow gets a connection to a local Spark.
         port: Port of web UI and API; 0 selects the last port if it is free, else any free port.
-        parallelism: Largest number of concurrent tasks.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        environ: Mapping[str, str],
-        *,
-        port: int = 0,
-        parallelism: int = 2,
-    ) -> None:
+    def __init__(self, layout: Layout, environ: Mapping[str, str], *, port: int = 0) -> None:
         self._layout = layout
         self.environ = environ
         self._port = port
-        self._parallelism = parallelism
         self._home = layout.airflow
         self._file = layout.airflow / "standalone.json"
         self._log_file = layout.airflow / "standalone.log"
@@ -152,10 +142,8 @@ class AirflowStandalone:
         """End Airflow and all its descendants, and return when all of them have ended.
 
         Args:
-            timeout_s: Seconds from the first signal to SIGKILL.
-
-        Raises:
-            SetupError: A process survives SIGKILL.
+            timeout_s: Seconds from the first signal to SIGKILL. A process that survives SIGKILL
+                raises SetupError.
         """
         state = self._load()
         processes.stop("Airflow", lambda: _members(state), timeout_s=timeout_s)
@@ -175,11 +163,11 @@ class AirflowStandalone:
         process = processes.spawn_detached(
             ["airflow", "standalone"],
             self._log_file,
-            env=environment(self._layout, self.environ, ports, self._parallelism),
+            env=environment(self._layout, self.environ, ports),
             cwd=self._home,
         )
         state = _State(session=process.session, pid=process.pid, ports=ports)
-        local_files.replace_text(self._file, json.dumps(asdict(state), indent=2) + "\n")
+        local_files.replace_text(self._file, _STATE.dump_json(state, indent=2).decode() + "\n")
         _log.info("airflow started pid=%d url=%s home=%s", state.pid, url(ports.api), self._home)
         return state
 
@@ -227,10 +215,7 @@ class AirflowStandalone:
 
     def _load(self) -> _State | None:
         raw = local_files.read_json(self._file)
-        if raw is None:
-            return None
-        ports = AirflowPorts(**raw["ports"])
-        return _State(session=raw["session"], pid=raw["pid"], ports=ports)
+        return None if raw is None else _STATE.validate_python(raw)
 
 
 def _healthy_components(api: AirflowApi) -> set[str]:

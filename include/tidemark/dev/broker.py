@@ -70,15 +70,7 @@ class Broker:
         """Return the status of the recorded processes, without a request to Kafka."""
         state = states.load(self._home)
         if state is None:
-            return BrokerStatus(
-                running=False,
-                pids=(),
-                bootstrap="",
-                listeners={},
-                cluster_id="",
-                home=self._home,
-                logs=(),
-            )
+            return BrokerStatus(running=False, home=self._home)
         pids = self._running_pids(state.nodes)
         return BrokerStatus(
             running=len(pids) == len(state.nodes),
@@ -103,11 +95,7 @@ class Broker:
         return self._start(self._config.node_ids)
 
     def start_node(self, node: int) -> BrokerStatus:
-        """Start one node, and leave the other nodes as they are.
-
-        Raises:
-            SetupError, KafkaUnavailable: As `start` raises them.
-        """
+        """Start one node, and leave the other nodes as they are; raises the errors of `start`."""
         return self._start((node,))
 
     def _start(self, wanted: Collection[int]) -> BrokerStatus:
@@ -145,7 +133,8 @@ class Broker:
             )
         if state is not None and any(self._is_running(node) for node in state.nodes):
             return state
-        ports = self._choose_ports({n: node.ports for n, node in known.items()})
+        spare = _free_stable_ports()
+        ports = {n: self._choose_ports(n, known.get(n), spare) for n in config.node_ids}
         return BrokerState(
             cluster_id=_new_cluster_id() if state is None else state.cluster_id,
             bootstrap={
@@ -158,30 +147,21 @@ class Broker:
             nodes=tuple(NodeState(node=n, ports=ports[n]) for n in config.node_ids),
         )
 
-    def _choose_ports(self, before: Mapping[int, NodePorts]) -> dict[int, NodePorts]:
-        config = self._config
-        spare = _free_stable_ports()
+    def _choose_ports(self, node: int, last: NodeState | None, spare: Iterator[int]) -> NodePorts:
+        def chosen(wanted: int, before: int | None) -> int:
+            return sockets.choose_port(HOST, wanted, before, next(spare))
 
-        def chosen(wanted: int, last: int | None) -> int:
-            return sockets.choose_port(HOST, wanted, last, next(spare))
-
-        def ports(node: int) -> NodePorts:
-            last = before.get(node)
-            return NodePorts(
-                controller=chosen(0, last.controller if last else None),
-                listeners={
-                    listener.name: chosen(
-                        listener.port and listener.port + node - 1,
-                        last.listeners.get(listener.name) if last else None,
-                    )
-                    for listener in config.listeners
-                },
-            )
-
-        return {node: ports(node) for node in config.node_ids}
+        before = last.ports.listeners if last else {}
+        return NodePorts(
+            controller=chosen(0, last.ports.controller if last else None),
+            listeners={
+                each.name: chosen(each.port and each.port + node - 1, before.get(each.name))
+                for each in self._config.listeners
+            },
+        )
 
     def _check_machine(self) -> str:
-        """Check that this machine has what a start needs, and return the java program."""
+        """Check for jars, Java and free space, and return the java program."""
         config = self._config
         if not any(config.jars.glob("kafka_*.jar")):
             raise SetupError(
@@ -275,7 +255,11 @@ class Broker:
         wanted = {node.node for node in nodes}
         seen = 0
         while time.monotonic() < deadline:
-            self._require_running(nodes)
+            for node in nodes:
+                if not self._is_running(node):
+                    log = settings.log_file(self._home, node.node)
+                    lines = _error_lines(processes.read_log(log))
+                    raise self._failure(node.node, f"at its start, see {log}", lines)
             if all(sockets.is_listening(HOST, port) for port in ports):
                 listed = _listed_nodes({"bootstrap.servers": addresses, **self._config.client})
                 seen = len(wanted & listed)
@@ -287,13 +271,6 @@ class Broker:
             reason=f"after {self._config.start_timeout_s:.0f} s {seen} of {len(wanted)} node(s) "
             f"answer; their logs are below {self._home}",
         )
-
-    def _require_running(self, nodes: Collection[NodeState]) -> None:
-        for node in nodes:
-            if not self._is_running(node):
-                log = settings.log_file(self._home, node.node)
-                lines = _error_lines(processes.read_log(log))
-                raise self._failure(node.node, f"at its start, see {log}", lines)
 
     def _failure(self, node: int, moment: str, lines: str) -> SetupError:
         if "No space left on device" in lines:

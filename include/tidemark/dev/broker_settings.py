@@ -22,22 +22,19 @@ class Listener:
         port: Port of the first node; node n has `port + n - 1`. 0 selects a free port for each
             node, which a restart selects again if it is free.
         advertised_host: Host that the nodes advertise to clients.
-        advertised_port: Port that the first node advertises, if a proxy listens there; node n
-            advertises `advertised_port + n - 1`. 0 advertises the port that the node listens on.
-        advertised_ports: Advertised ports of single nodes, by node; override `advertised_port`.
+        advertised_ports: Ports that nodes advertise, by node, if proxies listen there. Other nodes
+            advertise the port that they listen on.
     """
 
     name: str
     protocol: str = "PLAINTEXT"
     port: int = 0
     advertised_host: str = HOST
-    advertised_port: int = 0
     advertised_ports: Mapping[int, int] = field(default_factory=dict)
 
     def advertised(self, node: int, port: int) -> str:
         """Return the address that a node with this port advertises, as `host:port`."""
-        default = self.advertised_port + node - 1 if self.advertised_port else port
-        return f"{self.advertised_host}:{self.advertised_ports.get(node, default)}"
+        return f"{self.advertised_host}:{self.advertised_ports.get(node, port)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +67,6 @@ class BrokerConfig:
     start_timeout_s: float = 90.0
     stop_timeout_s: float = 20.0
 
-    def __post_init__(self) -> None:
-        if self.nodes < 1:
-            raise ValueError(f"nodes must be at least 1, not {self.nodes}")
-        if not self.listeners:
-            raise ValueError("a broker needs at least one listener")
-        if _CONTROLLER in {listener.name for listener in self.listeners}:
-            raise ValueError(f"the listener name {_CONTROLLER} is reserved")
-
     @property
     def node_ids(self) -> range:
         """Kafka's `node.id` of every node: 1, 2, ..."""
@@ -96,24 +85,19 @@ class NodePorts:
         yield from self.listeners.values()
 
 
-def node_folder(home: Path, node: int) -> Path:
-    """Return the folder with the settings, the log file and the data of one node."""
-    return home / f"node-{node}"
-
-
 def properties_file(home: Path, node: int) -> Path:
     """Return the node's settings file; its path also identifies the node's process."""
-    return node_folder(home, node) / "server.properties"
+    return home / f"node-{node}" / "server.properties"
 
 
 def data_folder(home: Path, node: int) -> Path:
     """Return the folder of the node's partition logs."""
-    return node_folder(home, node) / "data"
+    return home / f"node-{node}" / "data"
 
 
 def log_file(home: Path, node: int) -> Path:
     """Return the file with the node's output since its last start; `.1` has the start before."""
-    return node_folder(home, node) / "kafka.log"
+    return home / f"node-{node}" / "kafka.log"
 
 
 def broker_properties(
@@ -175,12 +159,10 @@ def broker_properties(
 
 def render_properties(properties: Mapping[str, str]) -> str:
     """Return the text of a Java properties file."""
-    lines = (f"{name}={_escaped(value)}" for name, value in properties.items())
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+    escaped = {
+        name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in properties.items()
+    }
+    return "".join(f"{name}={value}\n" for name, value in escaped.items())
 
 
 def java_options(config: BrokerConfig) -> tuple[str, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from tidemark.core.plain import record_of
 from tidemark.dev.broker_settings import NodePorts
 from tidemark.lake.local_files import locked, read_json, replace_text
 
@@ -42,34 +44,18 @@ class BrokerState:
         return replace(self, nodes=tuple(nodes))
 
 
+_STATE = TypeAdapter(BrokerState)
+
+
 def load(home: Path) -> BrokerState | None:
     """Return the state of the last start; None before the first."""
     raw = read_json(_file(home))
-    if raw is None:
-        return None
-    return BrokerState(
-        cluster_id=raw["cluster_id"],
-        bootstrap=raw["bootstrap"],
-        nodes=tuple(_node(node) for node in raw["nodes"]),
-    )
+    return None if raw is None else _STATE.validate_python(raw)
 
 
 def save(home: Path, state: BrokerState) -> None:
     """Replace the recorded state atomically."""
-    raw = {
-        "cluster_id": state.cluster_id,
-        "bootstrap": state.bootstrap,
-        "nodes": [
-            {
-                "node": node.node,
-                "pid": node.pid,
-                "controller_port": node.ports.controller,
-                "ports": dict(node.ports.listeners),
-            }
-            for node in state.nodes
-        ],
-    }
-    replace_text(_file(home), json.dumps(raw, indent=2) + "\n")
+    replace_text(_file(home), _STATE.dump_json(state, indent=2).decode() + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,24 +73,16 @@ class BrokerStatus:
     """
 
     running: bool
-    pids: tuple[int, ...]
-    bootstrap: str
-    listeners: Mapping[str, str]
-    cluster_id: str
+    pids: tuple[int, ...] = ()
+    bootstrap: str = ""
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    cluster_id: str = ""
     home: Path
-    logs: tuple[Path, ...]
+    logs: tuple[Path, ...] = ()
 
     def as_record(self) -> dict[str, Any]:
-        """Return the status as plain values for `--json`."""
-        return {
-            "running": self.running,
-            "pids": list(self.pids),
-            "bootstrap": self.bootstrap,
-            "listeners": dict(self.listeners),
-            "cluster_id": self.cluster_id,
-            "home": str(self.home),
-            "logs": [str(log) for log in self.logs],
-        }
+        """Return the status for `--json`."""
+        return record_of(self)
 
 
 def exclusive(home: Path) -> AbstractContextManager[None]:
@@ -114,8 +92,3 @@ def exclusive(home: Path) -> AbstractContextManager[None]:
 
 def _file(home: Path) -> Path:
     return home / "broker.json"
-
-
-def _node(raw: dict[str, Any]) -> NodeState:
-    ports = NodePorts(controller=raw["controller_port"], listeners=raw["ports"])
-    return NodeState(node=raw["node"], ports=ports, pid=raw["pid"])

@@ -112,11 +112,7 @@ def produce(
 
 
 def ensure_sample_topics(client: Mapping[str, str]) -> None:
-    """Create the topics of all samples, so that their pipelines find empty topics.
-
-    Raises:
-        KafkaUnavailable, KafkaRefused
-    """
+    """Create the topics of all samples, so that their pipelines find empty topics."""
     admin = AdminClient({**client, "log_level": "0"})
     for sample in SAMPLES.values():
         ensure_topic(admin, sample.name, sample.partitions)
@@ -147,21 +143,17 @@ def _sum_of_end_offsets(admin: AdminClient, topic: str, timeout_s: float) -> int
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return _read_end_offsets(admin, topic, timeout_s)
+            described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
+            if described.error is not None:
+                raise KafkaException(described.error)
+            wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in described.partitions}
+            answers = admin.list_offsets(wanted, request_timeout=timeout_s).values()
+            return sum(answer.result().offset for answer in answers)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             if reason.code() not in _NO_LEADER_CODES or time.monotonic() > deadline:
                 raise _named_error(reason, f"list_offsets of {topic!r}") from error
         time.sleep(0.05)
-
-
-def _read_end_offsets(admin: AdminClient, topic: str, timeout_s: float) -> int:
-    described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
-    if described.error is not None:
-        raise KafkaException(described.error)
-    wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in described.partitions}
-    answers = admin.list_offsets(wanted, request_timeout=timeout_s).values()
-    return sum(answer.result().offset for answer in answers)
 
 
 class _Delivery:

@@ -95,22 +95,16 @@ def _first_example(_: Random, index: int, timestamp_ms: int) -> Sample:
 # -- the trading platform (S23) ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stock:
-    ticker: str
-    price: float
-    currency: str
-
-
-_FAVOURITE = _Stock(ticker="ACME", price=182.0, currency="USD")
+_FAVOURITE = ("ACME", 182.0, "USD")
+"""Ticker, price and currency of a stock."""
 _OTHERS = (
-    _Stock(ticker="BOLT", price=41.5, currency="USD"),
-    _Stock(ticker="CRUX", price=9.8, currency="USD"),
-    _Stock(ticker="DELTA", price=77.0, currency="EUR"),
-    _Stock(ticker="EMBER", price=310.0, currency="USD"),
-    _Stock(ticker="FJORD", price=124.0, currency="NOK"),
-    _Stock(ticker="GROVE", price=15.2, currency="GBP"),
-    _Stock(ticker="HALYARD", price=58.0, currency="EUR"),
+    ("BOLT", 41.5, "USD"),
+    ("CRUX", 9.8, "USD"),
+    ("DELTA", 77.0, "EUR"),
+    ("EMBER", 310.0, "USD"),
+    ("FJORD", 124.0, "NOK"),
+    ("GROVE", 15.2, "GBP"),
+    ("HALYARD", 58.0, "EUR"),
 )
 FAVOURITE_SHARE = 0.75
 """Share of prices and orders with the same ticker; its prices are in one partition (S16)."""
@@ -126,29 +120,29 @@ _TOMBSTONE_AT = 12
 
 
 def _price(source: Random, index: int, timestamp_ms: int) -> Sample:
-    stock = _stock(source)
+    ticker, price, currency = _stock(source)
     value = {
         "quote_id": f"Q{index:09d}",
-        "ticker": stock.ticker,
-        "price": round(stock.price * source.uniform(0.97, 1.03), 2),
-        "currency": stock.currency,
+        "ticker": ticker,
+        "price": round(price * source.uniform(0.97, 1.03), 2),
+        "currency": currency,
         "event_time": _iso(timestamp_ms),
     }
     headers = (("source", b"exchange-feed"), ("schema", b"price/1"))
-    return _record(index, stock.ticker, value, headers, timestamp_ms)
+    return _record(index, ticker, value, headers, timestamp_ms)
 
 
 def _order(source: Random, index: int, timestamp_ms: int) -> Sample:
-    stock = _stock(source)
+    ticker, price, currency = _stock(source)
     account = f"A{source.randint(1, 250):04d}"
     value = {
         "order_id": f"O{index:09d}",
         "account": account,
-        "ticker": stock.ticker,
+        "ticker": ticker,
         "side": source.choice(("buy", "sell")),
         "quantity": source.randint(1, 50) * 10,
-        "limit_price": round(stock.price * source.uniform(0.95, 1.05), 2),
-        "currency": stock.currency,
+        "limit_price": round(price * source.uniform(0.95, 1.05), 2),
+        "currency": currency,
         "event_time": _iso(timestamp_ms),
     }
     strategy = source.choice((b"momentum", b"pairs", b"", None))
@@ -156,7 +150,7 @@ def _order(source: Random, index: int, timestamp_ms: int) -> Sample:
     return _record(index, account, value, headers, timestamp_ms)
 
 
-def _stock(source: Random) -> _Stock:
+def _stock(source: Random) -> tuple[str, float, str]:
     return _FAVOURITE if source.random() < FAVOURITE_SHARE else source.choice(_OTHERS)
 
 

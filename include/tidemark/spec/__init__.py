@@ -1,1 +1,1 @@
-"""What a pipeline is: its specification and the layout of its tables."""
+"""Specs of pipelines, and the layout of their tables."""

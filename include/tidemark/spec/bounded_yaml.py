@@ -1,7 +1,7 @@
 """Reads YAML files within limits of size, depth and features.
 
-A small file can describe a huge value: aliases nested nine times, ten in each, are a billion nodes.
-This module refuses aliases. The limits keep reading below a second and a few megabytes.
+With aliases a small file can describe a huge value, so this module refuses them. The limits keep
+the time below a second and the memory at a few megabytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def load(path: Path) -> tuple[Any, list[tuple[str, int]]]:
         UnusableYaml: The file is not YAML, not a regular file, or exceeds a limit.
     """
     try:
-        return _parsed(_text(path))
+        loader = _Loader(_text(path))
+        return loader.get_single_data(), loader.repeated
     except UnusableYaml:
         raise
     except (yaml.YAMLError, ValueError, OSError) as error:
@@ -60,16 +61,12 @@ def _text(path: Path) -> str:
     return content.decode()
 
 
-def _parsed(text: str) -> tuple[Any, list[tuple[str, int]]]:
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data(), loader.repeated
-    finally:
-        loader.dispose()
-
-
 class _Loader(yaml.SafeLoader):
-    """Builds plain values, and checks the limits before it builds a value."""
+    """Checks the limits before it builds a value.
+
+    Attributes:
+        repeated: The repeated keys of `load`.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

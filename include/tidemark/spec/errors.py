@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from tidemark.core.errors import TerminalError
 
@@ -16,8 +18,22 @@ class Problem:
     expected: str
     found: str
 
+    @classmethod
+    def of(cls, path: Path, key: str, expected: str, found: str) -> Self:
+        """Return a problem of a file, with texts of limited length."""
+        return cls(
+            file=path.name,
+            key=_shortened(key, 100),
+            expected=_shortened(expected, 1_000),
+            found=_shortened(found, 300),
+        )
+
     def __str__(self) -> str:
         return f"{self.file}: {self.key}: expected {self.expected}, found {self.found}"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 @dataclass(kw_only=True, eq=False)

@@ -111,7 +111,7 @@ class Layout:
 
     @property
     def publication_table(self) -> str:
-        """What was said of landed ranges: published, blocked, released, rejected."""
+        """Delta table of publication decisions."""
         return f"{self.lakehouse}/quality/publication"
 
     @property

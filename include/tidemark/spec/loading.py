@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -32,7 +32,7 @@ from tidemark.spec.fields import Struct, parse_type
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef
-from tidemark.spec.targets import target_conflicts
+from tidemark.spec.targets import target_problems
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
 
 
@@ -47,17 +47,12 @@ class _StartAt(_Section):
     @classmethod
     def _is_moment(cls, value: Any) -> datetime:
         """Parse a timestamp. YAML parses an unquoted value to a datetime or a date itself."""
-        moment = _parsed_moment(value) if isinstance(value, str) else value
-        if not isinstance(moment, datetime) or moment.tzinfo is None:
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if not isinstance(value, datetime) or value.tzinfo is None:
             raise ValueError("a moment with its distance from UTC, such as 2026-03-01T00:00:00Z")
-        return moment
-
-
-def _parsed_moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
+        return value
 
 
 _Start = Annotated[
@@ -67,11 +62,10 @@ _Start = Annotated[
     Discriminator(lambda value: "_moment" if isinstance(value, dict) else "_policy"),
 ]
 
-
-_MOST_MINUTES = 100 * 366 * 24 * 60
 _Number = Annotated[int, Field(le=2**62)]
 """A number that Kafka and Delta can store."""
-_Minutes = Annotated[int, Field(le=_MOST_MINUTES)]
+_Minutes = Annotated[int, Field(le=100 * 366 * 24 * 60)]
+"""At most a century."""
 
 
 class _Limits(_Section):
@@ -120,19 +114,22 @@ def _minutes(number: int | None) -> timedelta | None:
 def _longest_wait(schedule: str) -> timedelta | None:
     """Return the longest time between two runs; None for a schedule that does not repeat.
 
-    It compares the runs around many moments, because nights, weekends and months are long waits
-    among short ones. That takes milliseconds, and every command loads all specs: hence the cache.
+    It compares the runs around moments of five weeks, each at a different minute, because nights,
+    weekends and months are long waits among short ones. That takes milliseconds, and every command
+    loads all specs: hence the cache.
     """
     if schedule == "@once":
         return None
     if schedule == "@continuous":
         return timedelta(0)
-    times = croniter(schedule, _SOME_MONDAY, ret_type=datetime)
-    waits: list[timedelta] = []
-    for number in range(_MOMENTS_LOOKED_AT):
-        later = times.get_next(start_time=_SOME_MONDAY + number * _BETWEEN_MOMENTS)
-        waits.append(later - times.get_prev())
-    return max(waits)
+    monday = datetime(2024, 1, 1, tzinfo=UTC)
+    times = croniter(schedule, monday, ret_type=datetime)
+
+    def wait_around(moment: datetime) -> timedelta:
+        later: datetime = times.get_next(start_time=moment)
+        return later - times.get_prev()  # type: ignore[no-any-return]  # croniter ships no types
+
+    return max(wait_around(monday + n * timedelta(hours=6, minutes=11)) for n in range(140))
 
 
 _CONNECTION = r"^[a-zA-Z0-9_.-]+$"
@@ -169,15 +166,12 @@ class _Quarantine(_Section):
 
 class _Upsert(_Section):
     target: str | None = Field(default=None, min_length=1)
-    deletes: Literal["soft", "hard"] = "soft"
-    envelope: Literal["none", "debezium"] = "none"
+    deletes: Deletes = Field(default=Deletes.SOFT, strict=False)
+    envelope: Envelope = Field(default=Envelope.NONE, strict=False)
 
     def to_spec(self, pipeline: str) -> UpsertSpec:
-        return UpsertSpec(
-            target=self.target or f"silver/{pipeline}_latest",
-            deletes=Deletes(self.deletes),
-            envelope=Envelope(self.envelope),
-        )
+        target = self.target or f"silver/{pipeline}_latest"
+        return UpsertSpec(target=target, deletes=self.deletes, envelope=self.envelope)
 
 
 class _Decode(_Section):
@@ -230,7 +224,7 @@ class _Spec(_Section):
     schedule: str
     group: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]{0,63}$")
     start: _Start = "none"
-    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    isolation_level: IsolationLevel = Field(default=IsolationLevel.READ_COMMITTED, strict=False)
     limits: _Limits = _Limits()
     decode: _Decode | None = None
     quality: _Quality = _Quality()
@@ -257,7 +251,10 @@ class _Spec(_Section):
         return value
 
     def to_spec(self) -> PipelineSpec:
-        timed = isinstance(self.start, _StartAt)
+        if isinstance(self.start, _StartAt):
+            start, start_at = StartPolicy.TIMESTAMP, self.start.timestamp
+        else:
+            start, start_at = StartPolicy(self.start), None
         return PipelineSpec(
             ref=PipelineRef(self.name),
             description=self.description.strip(),
@@ -266,17 +263,11 @@ class _Spec(_Section):
             target=self.target or f"bronze/{self.name}",
             schedule=self.schedule,
             group=self.group,
-            start=StartPolicy.TIMESTAMP if timed else StartPolicy(str(self.start)),
-            start_at=self.start.timestamp if isinstance(self.start, _StartAt) else None,
-            isolation_level=IsolationLevel(self.isolation_level),
-            records_per_run=self.limits.records_per_run,
-            bytes_per_run=self.limits.bytes_per_run,
+            start=start,
+            start_at=start_at,
+            isolation_level=self.isolation_level,
+            **self.limits.model_dump(exclude={"minutes_per_run"}),
             time_per_run=_minutes(self.limits.minutes_per_run),
-            catch_up=self.limits.catch_up,
-            records_per_task=self.limits.records_per_task,
-            bytes_per_task=self.limits.bytes_per_task,
-            records_per_chunk=self.limits.records_per_chunk,
-            records_per_backfill=self.limits.records_per_backfill,
             decode=self.decode.to_spec(self.name) if self.decode else None,
             suite=self.quality.suite,
             alarms=self.alarms.to_rules(self.schedule),
@@ -287,8 +278,8 @@ class _Spec(_Section):
 
 
 def _is_cron(value: str) -> bool:
-    """Whether a text is a cron expression of five fields that matches some moment."""
-    if len(value) > _MOST_CRON or len(value.split()) != _CRON_FIELDS:
+    """Return whether a text is a cron expression of five fields that matches some moment."""
+    if len(value) > _LONGEST_CRON or len(value.split()) != 5:
         return False
     try:
         _longest_wait(value)
@@ -297,15 +288,8 @@ def _is_cron(value: str) -> bool:
     return True
 
 
-_MOST_CRON = 200
+_LONGEST_CRON = 200
 _PRESETS = ("@once", "@continuous", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
-_CRON_FIELDS = 5
-_SOME_MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
-_MOMENTS_LOOKED_AT = 140
-_BETWEEN_MOMENTS = timedelta(hours=6, minutes=11)
-"""Five weeks in total, each time at a different minute."""
-
-
 _MOST_PROBLEMS = 20
 """Maximum number of reported problems of one kind in a file."""
 
@@ -323,11 +307,7 @@ class SpecFolder:
     broken: Mapping[str, SpecError]
 
     def check(self) -> None:
-        """Raise if any spec of the folder is invalid.
-
-        Raises:
-            SpecError: With every problem of every file.
-        """
+        """Raise SpecError with every problem of every file, unless all specs are valid."""
         if self.broken:
             problems = (problem for error in self.broken.values() for problem in error.problems)
             raise SpecError(problems=tuple(problems))
@@ -337,18 +317,15 @@ def load_specs(folder: Path, layout: Layout) -> SpecFolder:
     """Read every spec in a folder. A broken file does not affect the other specs.
 
     If two specs contradict each other, the later one in the folder is broken. If a table is inside
-    another one, the spec of the inner table is broken.
+    another one, the spec of the inner table is broken. A missing folder raises SpecError.
 
     Args:
         folder: Contains one YAML file for each pipeline.
         layout: Has the quality suites that specs name, and the locations of tables.
-
-    Raises:
-        SpecError: There is no such folder.
     """
     if not folder.is_dir():
-        nothing = _problem(folder, "(folder)", "a folder of YAML files", "no such folder")
-        raise SpecError(problems=(nothing,))
+        missing = Problem.of(folder, "(folder)", "a folder of YAML files", "no such folder")
+        raise SpecError(problems=(missing,))
     problems: list[Problem] = []
     found: dict[Path, PipelineSpec] = {}
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
@@ -358,10 +335,7 @@ def load_specs(folder: Path, layout: Layout) -> SpecFolder:
             found[path] = spec
             problems += _file_problems(path, spec, layout.expectations)
     problems += _repeated_names(found)
-    problems += [
-        _problem(target.file, target.key, expected, found_there)
-        for target, expected, found_there in target_conflicts(found, layout, os.path.realpath)
-    ]
+    problems += target_problems(found, layout)
     problems += _group_problems(found)
     by_stem: dict[str, list[Problem]] = {}
     for problem in problems:
@@ -378,13 +352,13 @@ def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
     try:
         raw, repeated = bounded_yaml.load(path)
     except bounded_yaml.UnusableYaml as refused:
-        return None, [_problem(path, "(file)", refused.expected, refused.found)]
+        return None, [Problem.of(path, "(file)", refused.expected, refused.found)]
     problems = [
-        _problem(path, key, "each key once", f"it again in line {line}")
+        Problem.of(path, key, "each key once", f"it again in line {line}")
         for key, line in repeated[:_MOST_PROBLEMS]
     ]
     if not isinstance(raw, dict):
-        return None, [_problem(path, "(file)", "a mapping of keys", type(raw).__name__)]
+        return None, [Problem.of(path, "(file)", "a mapping of keys", type(raw).__name__)]
     spec = None
     try:
         spec = _Spec.model_validate(raw).to_spec()
@@ -393,26 +367,8 @@ def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
         problems += [_from_pydantic(path, error) for error in found[:_MOST_PROBLEMS]]
         more = len(found) - _MOST_PROBLEMS
         if more > 0:
-            problems.append(_problem(path, "(file)", "no further problem", f"{more:,} more"))
+            problems.append(Problem.of(path, "(file)", "no further problem", f"{more:,} more"))
     return spec, problems
-
-
-def _problem(path: Path, key: str, expected: str, found: str) -> Problem:
-    return Problem(
-        file=path.name,
-        key=_cut(key, 100),
-        expected=_cut(expected, 1_000),
-        found=_cut(found, 300),
-    )
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
-
-
-def _shown(value: Any) -> str:
-    """Return a value as in the file: YAML parses some texts to dates and times."""
-    return value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
 
 
 _SHORT = Repr()
@@ -423,27 +379,26 @@ _SHORT.maxstring = _SHORT.maxother = 200
 def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
     location = [str(part) for part in error["loc"] if not str(part).startswith(("literal[", "_"))]
     key = ".".join(location)
+    value = error["input"]
+    # YAML parses some texts to dates and times.
+    found = value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
     match error["type"]:
         case "extra_forbidden":
             section = _SECTIONS.get(".".join(location[:-1]), _Spec)
-            return _problem(path, key, f"one of {_keys(section)}", "unknown key")
+            expected, found = f"one of {_keys(section)}", "unknown key"
         case "missing":
-            return _problem(path, key, "a value", "nothing")
+            expected, found = "a value", "nothing"
         case "model_type":
-            section = _SECTIONS.get(key, _Spec)
-            expected = f"a mapping with keys among {_keys(section)}"
-            return _problem(path, key, expected, _shown(error["input"]))
+            expected = f"a mapping with keys among {_keys(_SECTIONS.get(key, _Spec))}"
         case "value_error":
-            return _problem(path, key, str(error["ctx"]["error"]), _shown(error["input"]))
+            expected = str(error["ctx"]["error"])
         case "string_pattern_mismatch":
             expected = f"text that matches {error['ctx']['pattern']}"
-            return _problem(path, key, expected, _shown(error["input"]))
         case "literal_error" if key == "start":
             expected = f"{error['ctx']['expected']}, or timestamp: and a moment"
-            return _problem(path, key, expected, _shown(error["input"]))
         case _:
             expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-            return _problem(path, key, expected, _shown(error["input"]))
+    return Problem.of(path, key, expected, found)
 
 
 def _keys(section: type[_Section]) -> str:
@@ -463,34 +418,29 @@ _SECTIONS: Mapping[str, type[_Section]] = {
 }
 
 
-def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> list[Problem]:
-    problems = []
+def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> Iterator[Problem]:
     if path.stem != spec.name:
-        problems.append(_problem(path, "name", f"{path.stem!r}, the file's name", repr(spec.name)))
+        yield Problem.of(path, "name", f"{path.stem!r}, the file's name", repr(spec.name))
     if spec.suite and not (suites / f"{spec.suite}.json").is_file():
         available = ", ".join(sorted(file.stem for file in suites.glob("*.json"))) or "none yet"
-        problems.append(
-            _problem(path, "quality.suite", f"a suite that exists ({available})", repr(spec.suite))
-        )
-    return problems
+        expected = f"a suite that exists ({available})"
+        yield Problem.of(path, "quality.suite", expected, repr(spec.suite))
 
 
-def _repeated_names(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
-    """Return a problem for each name that an earlier file has."""
+def _repeated_names(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
+    """Yield a problem for each name that an earlier file has."""
     first: dict[str, Path] = {}
-    problems = []
     for path, spec in found.items():
-        if spec.name in first:
-            as_in = f"{spec.name!r}, as in {first[spec.name].name}"
-            problems.append(_problem(path, "name", "a name of its own", as_in))
-        first.setdefault(spec.name, path)
-    return problems
+        other = first.setdefault(spec.name, path)
+        if other is not path:
+            yield Problem.of(
+                path, "name", "a name of its own", f"{spec.name!r}, as in {other.name}"
+            )
 
 
-def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
-    """Return problems of groups: a group has one DAG and one Spark application."""
+def _group_problems(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
+    """Yield problems of groups: a group has one DAG and one Spark application."""
     first: dict[str, tuple[Path, PipelineSpec]] = {}
-    problems = []
     for path, spec in found.items():
         if spec.group is None:
             continue
@@ -499,11 +449,9 @@ def _group_problems(found: Mapping[Path, PipelineSpec]) -> list[Problem]:
             wanted, value = getattr(other, key), getattr(spec, key)
             if value != wanted:
                 expected = f"{wanted!r}, as in {example.name} of the same group"
-                problems.append(_problem(path, key, expected, repr(value)))
+                yield Problem.of(path, key, expected, repr(value))
     of_groups = {spec.dag_id for _, spec in first.values()}
-    problems += [
-        _problem(path, "name", "a name that is not a group's DAG as well", repr(spec.name))
-        for path, spec in found.items()
-        if spec.group is None and spec.dag_id in of_groups
-    ]
-    return problems
+    for path, spec in found.items():
+        if spec.group is None and spec.dag_id in of_groups:
+            expected = "a name that is not a group's DAG as well"
+            yield Problem.of(path, "name", expected, repr(spec.name))

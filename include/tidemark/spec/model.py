@@ -16,7 +16,7 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import UpsertSpec
 
 SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
-"""What a quality suite, and its file, may be called."""
+"""Pattern for the name of a quality suite, which is the name of its file."""
 
 
 class StartPolicy(StrEnum):
@@ -39,8 +39,8 @@ class AlarmRules:
     Attributes:
         lag_records: Most unread offsets.
         lag_time: Longest time that a record may wait unread.
-        runway: Shortest time until Kafka deletes what is unread.
-        stalled: Longest time without a landing while records wait.
+        runway: Shortest time until Kafka deletes an unread record.
+        stalled: Longest time without a landing while records are unread.
         quarantined_records: Most open records in quarantine.
         deadline: Longest time from a scheduled run's beginning in the queue to its end.
     """
@@ -136,22 +136,25 @@ class PipelineSpec:
         """Whether this is the pipeline of a typed table, which reads the live bronze table."""
         return self.ref.kind is PipelineKind.TYPED
 
-    def decoding(self) -> DecodeSpec:
-        """Return the section `decode`.
+    @property
+    def targets(self) -> Mapping[str, str]:
+        """Targets of all tables except copies, by their keys in the spec."""
+        targets = {"target": self.target}
+        if self.decode:
+            targets["decode.target"] = self.decode.target
+            targets["decode.target, with _quarantine"] = self.decode.quarantine_target
+            if self.decode.upsert:
+                targets["decode.upsert.target"] = self.decode.upsert.target
+        return targets
 
-        Raises:
-            NotDecoded: The spec has no such section.
-        """
+    def decoding(self) -> DecodeSpec:
+        """Return the section `decode`; raises NotDecoded without one."""
         if self.decode is None:
             raise NotDecoded(pipeline=self.origin)
         return self.decode
 
     def upsert(self) -> UpsertSpec:
-        """Return the section `decode.upsert`.
-
-        Raises:
-            NotUpserted: The spec has no such section.
-        """
+        """Return the section `decode.upsert`; raises NotUpserted without one."""
         if self.decode is None or self.decode.upsert is None:
             raise NotUpserted(pipeline=self.origin)
         return self.decode.upsert
@@ -162,19 +165,11 @@ class PipelineSpec:
         return self.decode is not None and self.decode.upsert is not None
 
     def typed_pipeline(self) -> PipelineSpec:
-        """Return the pipeline of the typed table.
-
-        Raises:
-            NotDecoded: The spec defines none.
-        """
+        """Return the pipeline of the typed table; raises NotDecoded without one."""
         return self._of_kind(PipelineKind.TYPED, self.decoding().target)
 
     def upsert_pipeline(self) -> PipelineSpec:
-        """Return the pipeline of the upsert table.
-
-        Raises:
-            NotUpserted: The spec defines none.
-        """
+        """Return the pipeline of the upsert table; raises NotUpserted without one."""
         return self._of_kind(PipelineKind.UPSERT, self.upsert().target)
 
     def copied(self, copy: str) -> PipelineSpec:
@@ -185,7 +180,7 @@ class PipelineSpec:
         """
         if re.fullmatch(r"\w+://[^/]*/*", self.target):
             raise InvalidSelection(
-                rule="a pipeline whose table is in a folder, beside which the copy's can be",
+                rule="a pipeline whose target is a folder; the copy is a folder beside it",
                 seen=f"target {self.target}",
             )
         return replace(

@@ -48,11 +48,7 @@ class PipelineRef:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the reference of a text.
-
-        Raises:
-            InvalidSelection: No copy can have the name after the `@`.
-        """
+        """Return the reference of a text; raises InvalidSelection for an invalid name of a copy."""
         name, at, table = text.partition("@")
         if not at:
             return cls(name)
@@ -97,10 +93,6 @@ class MergeRef:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the merge of a text.
-
-        Raises:
-            ValueError: The text is not PIPELINE=NUMBER.
-        """
+        """Return the merge of a text; raises ValueError unless it is PIPELINE=NUMBER."""
         numbered = PlanRef.parse(text)
         return cls(pipeline=numbered.pipeline, version=numbered.sequence)

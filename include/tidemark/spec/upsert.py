@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.offsets import SpanSet, difference_by_partition, union_by_partition
+from tidemark.core.plain import record_of
 from tidemark.core.plan import Plan
 
 
@@ -141,15 +142,7 @@ class MergePlan:
 
     def commit_metadata(self) -> str:
         """Return the JSON that the commit of the merge stores for the next merge."""
-        merge = {
-            "scope": str(self.scope),
-            "since": self.since,
-            "version": self.version,
-            "typed_table_id": self.typed_table_id,
-            "definition": self.definition,
-            "app_id": self.app_id,
-        }
-        return json.dumps({"merge": merge})
+        return json.dumps({"merge": record_of(self, without={"changes", "incarnations"})})
 
     def as_record(self) -> dict[str, Any]:
         """Return the merge as plain values, for `--json`."""
