@@ -16,7 +16,7 @@ from tests.support.file_lake import WEEK, FileLake, landed_lake
 from tests.support.plans import append_events, make_plan
 from tidemark.core.errors import SetupError, TransientError
 from tidemark.core.events import Planned
-from tidemark.lake import checked_commits
+from tidemark.lake import checked_commits, conflicts
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import CompactionConflict, EngineFailed
@@ -164,6 +164,7 @@ def test_a_compaction_is_deferred_after_repeated_concurrent_commits(
         with pytest.raises(CompactionConflict, match="20 times") as refused:
             Compaction(str(lake.uri)).run()
         assert isinstance(refused.value, TransientError)
+        patched.setattr(conflicts, "_ATTEMPTS", 1)
         assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.COMPACTION_DEFERRED
         assert lake.rows() == ROWS
         assert len(DeltaTable(lake.uri).file_uris()) == 4

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
+from tenacity import before_sleep_log, retry, retry_if_exception_type, stop_after_attempt
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,12 @@ class Change:
     count: int
 
 
+@retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    stop=stop_after_attempt(COMMITS_TRIED),
+    before_sleep=before_sleep_log(log, logging.INFO),
+    reraise=True,
+)
 def commit_checked(uri: str, changes: Callable[[DeltaTable], Change]) -> int:
     """Commit changes as the version right after the version that they were made from.
 
@@ -45,18 +52,10 @@ def commit_checked(uri: str, changes: Callable[[DeltaTable], Change]) -> int:
     Raises:
         CommitFailedError: Another commit came first at every try.
     """
-    for tries_left in range(COMMITS_TRIED - 1, -1, -1):
-        table = DeltaTable(uri)
-        change = changes(table)
-        try:
-            if change.actions:
-                _commit(table, change)
-        except CommitFailedError as refused:
-            log.info("another commit was first uri=%s reason=%s", uri, refused)
-            if not tries_left:
-                raise
-        else:
-            break
+    table = DeltaTable(uri)
+    change = changes(table)
+    if change.actions:
+        _commit(table, change)
     return change.count
 
 

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
-_TRIED = 5
 
-
+@retry(retry=retry_if_exception_type(CommitFailedError), stop=stop_after_attempt(5), reraise=True)
 def append_shared(
     uri: str,
     rows: Any,
@@ -38,18 +38,11 @@ def append_shared(
     Raises:
         UnsafeStorage: The storage can lose concurrent commits; nothing was written.
     """
-    for tries_left in range(_TRIED - 1, -1, -1):
-        try:
-            table = open_if_exists(uri) or _created(uri, schema, partition_by)
-            properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
-            write_deltalake(
-                table, rows, mode="append", schema_mode=schema_mode, commit_properties=properties
-            )
-        except CommitFailedError:
-            if not tries_left:
-                raise
-        else:
-            return
+    table = open_if_exists(uri) or _created(uri, schema, partition_by)
+    properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
+    write_deltalake(
+        table, rows, mode="append", schema_mode=schema_mode, commit_properties=properties
+    )
 
 
 def _created(uri: str, schema: Any, partition_by: Sequence[str]) -> DeltaTable:
