@@ -194,6 +194,16 @@ def requester(dag_id: str, run_id: str, run_type: str) -> str:
     return str(dag.get_template_env().from_string(REQUESTED_BY).render(context))
 
 
+def rendered_earlier_plans(earlier: dict[str, list[int]] | None) -> str:
+    """Return the argument of the task `check` with the earlier plans."""
+    from airflow.sdk import DAG
+
+    from tidemark.airflow.tasks import EARLIER_PLANS
+
+    env = DAG(dag_id="d", schedule=None).get_template_env()
+    return str(env.from_string(EARLIER_PLANS).render({"ti": TaskInstance(earlier=earlier)}))
+
+
 def alarm(environ: Mapping[str, str], context: Mapping[str, Any]) -> None:
     """Send the alarm about a failed task."""
     from tidemark.airflow.alarms import alarm_on_failure
@@ -259,7 +269,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
         *(parse, importing, listed, serialized),
-        *(run_job, call_task, published, asset, requester, alarm, alarm_of),
+        *(run_job, call_task, published, asset, requester, rendered_earlier_plans, alarm, alarm_of),
     )
 }
 

@@ -231,6 +231,14 @@ def test_check_takes_its_own_plans_first_then_selected_plans_without_a_result(
     assert left in answer.printed
 
 
+@pytest.mark.parametrize("earlier", [{"a": [4, 5]}, {}, None])
+def test_check_gets_the_earlier_plans_by_its_template(
+    task_probe: Probe, earlier: Mapping[str, Sequence[int]] | None
+) -> None:
+    rendered = task_probe.ask("rendered_earlier_plans", earlier=earlier).value
+    assert json.loads(rendered) == earlier
+
+
 def test_a_run_selects_a_bounded_number_of_earlier_plans(group: Group) -> None:
     """The oldest plans of each pipeline come first; a refused planning selects them as well."""
     plans = [
