@@ -112,6 +112,12 @@ def test_events_decode_from_their_rows_in_any_order() -> None:
     assert decode("events", rows) == recorded
 
 
+def test_events_are_rows_of_the_pipeline_that_they_are_appended_to() -> None:
+    """Whatever pipeline their plan names: readers of the table find rows by the column."""
+    (row,) = encode("prices", 9, NOW, [Planned(plan=make_plan((0, 0, 5), pipeline="events"))])
+    assert (row["pipeline"], row["event_number"]) == ("prices", 9)
+
+
 def test_equal_events_of_a_commit_are_encoded_once() -> None:
     """Equal rows in the table mean that another program has duplicated them."""
     undone = Undone(sequence=1, requested_by="ops", reason="a test")

@@ -40,13 +40,13 @@ def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
 def test_a_replacement_with_a_bad_rule_cannot_empty_the_typed_table(lake: FramedLake) -> None:
     """The quarantine limit also holds for rows that were decoded before."""
     lake.bronze.land_again((0, 0, 10))
-    before, files = sorted(lake.rows()), set(lake.root.rglob("*.parquet"))
+    before, files = sorted(lake.rows()), set((lake.root / "silver").rglob("*.parquet"))
     lake.decode = replace(_DECODE, rules=(("small", "value.n < 3"),))
     with pytest.raises(TooManyQuarantined) as refused:
         lake.run()
     assert (refused.value.quarantined, refused.value.allowed) == (6, 2)
     assert sorted(lake.rows()) == before
-    assert set(lake.root.rglob("*.parquet")) == files
+    assert set((lake.root / "silver").rglob("*.parquet")) == files
     lake.decode = replace(_DECODE, rules=(("small", "value.n < 7"),))
     lake.run()
     lake.check()

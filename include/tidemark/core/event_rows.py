@@ -79,7 +79,7 @@ def encode(
     """
     common = {"pipeline": pipeline, "event_number": event_number, "recorded_at": recorded_at}
     rows = [
-        {**common, "event": _NAMES[type(event)], **_shared_columns(event), **place}
+        {**_shared_columns(event), **place, "event": _NAMES[type(event)], **common}
         for event in events
         # An event without partitions is one row, also a landing of a plan that missed every offset.
         for place in _places(event) or [{}]
