@@ -105,8 +105,8 @@ def make_certificate() -> Certificate:
 class Secured(NamedTuple):
     """A secured cluster with one topic of ten records.
 
-    Principals: `reader` may Describe and Read the topic, `looker` may Describe it, `nobody` has no
-    rights. All have the same password.
+    Principals: `reader` may Describe and Read the topic, `describer` may Describe it, and
+    `stranger` has no rights. All have the same password.
     """
 
     inside: str
@@ -207,15 +207,15 @@ def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for topic, partitions in ((TOPIC, 2), (TOPIC_WITH_GAPS, 1)):
             new = NewTopic(topic, num_partitions=partitions)
             admin.create_topics([new])[topic].result(timeout=30)
-        add_scram_users(admin, "reader", "looker", "nobody")
+        add_scram_users(admin, "reader", "describer", "stranger")
         allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ)
-        allow(admin, "looker", AclOperation.DESCRIBE)
+        allow(admin, "describer", AclOperation.DESCRIBE)
         allow(admin, "reader", AclOperation.DESCRIBE, AclOperation.READ, topic=TOPIC_WITH_GAPS)
         produce_values(cluster.inside, TOPIC, 10)
         produce_committed(cluster.inside, TOPIC_WITH_GAPS, [Record(key=b"k")] * 2)
         produce_aborted(cluster.inside, TOPIC_WITH_GAPS, [Record(key=b"k")] * 3)
         produce_values(cluster.inside, TOPIC_WITH_GAPS, 2)
-        for extra in (cluster.login("reader"), cluster.login("looker"), cluster.tls_login()):
+        for extra in (cluster.login("reader"), cluster.login("describer"), cluster.tls_login()):
             wait_until_described(extra)
         yield cluster
     finally:
@@ -361,7 +361,7 @@ def test_s25_no_secret_leaves_a_spark_connect_server(
         plan = app("reader").pipeline("events").planner.plan("test").plan
         assert plan is not None
         runs = [
-            run(app(user), server, "ingest", [plan.ref], print) for user in ("looker", "reader")
+            run(app(user), server, "ingest", [plan.ref], print) for user in ("describer", "reader")
         ]
         output = json.dumps([list(each.results or ()) for each in runs])
         assert [each.exit_code for each in runs] == [ExitCode.REFUSED, ExitCode.OK], output
@@ -462,7 +462,7 @@ def refusal(extra: Mapping[str, Any]) -> TidemarkError:
 
 
 def test_s25_the_error_of_a_principal_without_rights_names_describe(secured: Secured) -> None:
-    assert "Describe" in str(refusal(secured.login("nobody")))
+    assert "Describe" in str(refusal(secured.login("stranger")))
 
 
 @pytest.mark.parametrize("user", ["reader", "no-such-user"])
@@ -491,7 +491,7 @@ def test_a_refused_reader_works_after_its_rights_are_granted(secured: Secured) -
     assert len(reader.topic_watermarks(TOPIC, IsolationLevel.READ_COMMITTED).partitions) == 2
 
 
-@pytest.mark.parametrize("refused", ["password", "certificate", "looker"])
+@pytest.mark.parametrize("refused", ["password", "certificate", "describer"])
 def test_s25_a_refused_second_reader_raises_a_final_error_without_password(
     secured: Secured, refused: str
 ) -> None:
@@ -501,7 +501,7 @@ def test_s25_a_refused_second_reader_raises_a_final_error_without_password(
             **secured.tls_login(),
             "ssl.ca.pem": make_certificate().certificate,
         },
-        "looker": lambda: secured.login("looker"),
+        "describer": lambda: secured.login("describer"),
     }[refused]()
     start = time.monotonic()
     with pytest.raises(KafkaRefused) as caught:
@@ -519,7 +519,7 @@ def test_s25_landing_without_the_right_to_read_is_refused(
     lake = Lake(
         session=spark,
         root=tmp_path,
-        connection=secured.login("looker"),
+        connection=secured.login("describer"),
         spec=make_spec(topic=TOPIC),
     )
     with pytest.raises(KafkaRefused) as caught:

@@ -23,6 +23,7 @@ from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.parallel import map_in_threads, result_or_error
 from tidemark.ingest.recorder import recorded_plan
 from tidemark.pipeline import Pipeline
+from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef
 from tidemark.spec.upsert import MergePlan
@@ -62,9 +63,6 @@ def ingest(app: App, plan: PlanRef) -> Result:
 
 def check(app: App, plan: PlanRef) -> Result:
     """Check a landed plan, and publish it, or block it and raise QualityFailed."""
-    # A DAG file imports this module, and loads no library of tables.
-    from tidemark.quality.service import raise_if_failed
-
     report = app.pipeline(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
     return {

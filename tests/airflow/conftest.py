@@ -22,8 +22,8 @@ OF_TASKS = (
 )
 """Modules that every task loads."""
 
-# Records its arguments and environment. Prints TOLD, or a result of each plan if it ends with exit
-# code 0 and TOLD is empty.
+# Records its arguments and environment. Prints OUTPUT, or a result of each plan if OUTPUT is empty
+# and the exit code is 0.
 SPARK_SUBMIT = """\
 #!/bin/sh
 printf '%s\\n' "$@" > "$SEEN/argv"
@@ -36,8 +36,8 @@ while [ $# -gt 0 ]; do
     fi
     shift
 done
-[ "$CODE$TOLD" != 0 ] || TOLD="TIDEMARK_RESULT [$results]"
-echo "$TOLD"
+[ "$CODE$OUTPUT" != 0 ] || OUTPUT="TIDEMARK_RESULT [$results]"
+echo "$OUTPUT"
 [ "$CODE" -ge 0 ] || kill "$CODE" $$
 exit "$CODE"
 """

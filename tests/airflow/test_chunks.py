@@ -32,7 +32,7 @@ class Chunks:
             **calling(program),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
             "SEEN": str(program.parent),
-            "TOLD": "",
+            "OUTPUT": "",
         }
 
     def requested(self) -> None:

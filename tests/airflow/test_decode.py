@@ -62,7 +62,7 @@ def environ_of(spark_submit: Path, code: int) -> dict[str, Any]:
         **calling(spark_submit),
         "SEEN": str(spark_submit.parent),
         "CODE": str(int(code)),
-        "TOLD": "",
+        "OUTPUT": "",
     }
 
 

@@ -39,7 +39,7 @@ def run(
     kafka: dict[str, Any] | None = KAFKA,
 ) -> Answer:
     """Run the ingest task of a run with plan 7 of `prices`."""
-    environ = {"SEEN": str(program.parent), "CODE": str(code), "TOLD": printed}
+    environ = {"SEEN": str(program.parent), "CODE": str(code), "OUTPUT": printed}
     program.parent.mkdir(exist_ok=True)
     lakehouse = program.parent / "lakehouse"
     environ["TIDEMARK_LAKEHOUSE"] = str(lakehouse)

@@ -61,7 +61,7 @@ class Group:
             "AIRFLOW_CONN_KAFKA_THIRD": json.dumps(KAFKA),
             "SEEN": str(home),
             "CODE": "0",
-            "TOLD": "",
+            "OUTPUT": "",
         }
 
     @property

@@ -160,8 +160,9 @@ def test_the_default_timestamps_end_now(broker: BrokerStatus, topic: TopicFactor
 
 
 @pytest.mark.broker
-def test_progress_ends_with_the_total(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """Whoever watches is calls every thousand records, and the total last."""
+def test_progress_is_reported_every_thousand_records_and_at_the_end(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
     calls: list[tuple[int, int]] = []
     produce(
         _client(broker),

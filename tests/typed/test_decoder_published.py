@@ -44,6 +44,12 @@ def offsets(lake: TypedLake) -> list[int]:
     return [offset for _, offset, _ in lake.decoded()]
 
 
+def check_plans(lake: TypedLake, failed: int | None = None) -> None:
+    """Check the plans 1, 2 and 3; block the failed plan and publish the others."""
+    for sequence in (1, 2, 3):
+        check(lake.bronze, sequence, passed=sequence != failed)
+
+
 def replace_rows(lake: TypedLake, start: int, end: int) -> int:
     """Land some offsets of partition 0 again, in place of their rows; the number of the plan."""
     plan = lake.bronze.planner.backfill(
@@ -68,8 +74,7 @@ def test_landed_records_wait_for_their_check(lake: TypedLake) -> None:
 
 def test_a_blocked_plan_is_decoded_after_its_release(lake: TypedLake) -> None:
     """Not before the release; other plans are decoded."""
-    for plan, passed in ((1, True), (2, False), (3, True)):
-        check(lake.bronze, plan, passed=passed)
+    check_plans(lake, failed=2)
     lake.run()
     assert offsets(lake) == [0, 1, 5, 6, 7, 8]
     backlog = lake.decoding.backlog()
@@ -81,8 +86,7 @@ def test_a_blocked_plan_is_decoded_after_its_release(lake: TypedLake) -> None:
 
 def test_the_rows_of_a_rejected_plan_leave_the_typed_table(lake: TypedLake) -> None:
     """Rows of other plans that were decoded together with them are decoded again."""
-    for plan in (1, 2, 3):
-        check(lake.bronze, plan, passed=True)
+    check_plans(lake)
     assert lake.run() == [1]
     publication_of(lake.bronze).reject(2, "test", "wrong unit")
     assert lake.decoding.backlog().surplus == 3
@@ -92,8 +96,7 @@ def test_the_rows_of_a_rejected_plan_leave_the_typed_table(lake: TypedLake) -> N
 
 def test_an_open_typed_plan_of_a_rejected_plan_is_abandoned(lake: TypedLake) -> None:
     """A plan without the refused offsets takes its place."""
-    for plan in (1, 2, 3):
-        check(lake.bronze, plan, passed=True)
+    check_plans(lake)
     assert lake.decoding.plan().plan is not None
     publication_of(lake.bronze).reject(3, "test", "wrong unit")
     second = lake.decoding.plan().plan
@@ -105,8 +108,7 @@ def test_rejecting_a_plan_keeps_the_rows_that_were_decoded_together_with_it(
     lake: TypedLake,
 ) -> None:
     """A plan replaces the rows of the other plans before the rejected rows are removed."""
-    for plan in (1, 2, 3):
-        check(lake.bronze, plan, passed=True)
+    check_plans(lake)
     lake.run()
     publication_of(lake.bronze).reject(2, "test", "wrong unit")
     again = lake.decoding.plan().plan
@@ -120,16 +122,14 @@ def test_rejecting_a_plan_keeps_the_rows_that_were_decoded_together_with_it(
 
 def test_lost_decisions_remove_no_typed_row(lake: TypedLake) -> None:
     """The next checks decide again; a rejection still removes rows."""
-    for plan in (1, 2, 3):
-        check(lake.bronze, plan, passed=True)
+    check_plans(lake)
     lake.run()
     shutil.rmtree(lake.root / "publication")
     backlog = lake.decoding.backlog()
     assert (backlog.unchecked, backlog.surplus) == (9, 0)
     assert lake.run() == []
     assert offsets(lake) == list(range(9))
-    for plan, passed in ((1, True), (2, False), (3, True)):
-        check(lake.bronze, plan, passed=passed)
+    check_plans(lake, failed=2)
     lake.run()
     assert offsets(lake) == [0, 1, 5, 6, 7, 8]
 
@@ -166,8 +166,7 @@ def test_offsets_that_are_refused_during_a_job_are_not_committed(
     lake: TypedLake, refuse: Callable[[TypedLake], None]
 ) -> None:
     """The job has read them before. The next run decodes the others."""
-    for number in (1, 2, 3):
-        check(lake.bronze, number, passed=True)
+    check_plans(lake)
     plan = lake.decoding.plan().plan
     assert plan is not None
 
@@ -209,8 +208,7 @@ def test_offsets_of_a_blocked_plan_that_is_undone_meanwhile_are_not_planned(
 
 def test_offsets_that_a_restore_brought_back_are_unchecked(lake: TypedLake) -> None:
     """The decision about their plan does not cover them, so the next check takes the plan."""
-    for plan in (1, 2, 3):
-        check(lake.bronze, plan, passed=True)
+    check_plans(lake)
     version = lake.bronze.table.version_and_id()[0]
     replace_rows(lake, 2, 4)
     check(lake.bronze, 2, passed=True, minutes=5)
@@ -223,8 +221,7 @@ def test_replaced_rows_leave_the_typed_table_until_the_new_rows_are_checked(
     lake: TypedLake,
 ) -> None:
     """As in the published view: the old rows are gone, and the new rows may be wrong."""
-    for plan in (1, 2, 3):
-        check(lake.bronze, plan, passed=True)
+    check_plans(lake)
     lake.run()
     first, second = replace_rows(lake, 0, 2), replace_rows(lake, 5, 9)
     lake.run()

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures
-from tidemark.airflow.tasks import is_published, landed, table_asset
+from tidemark.airflow.tasks import plan_event, table_asset
 from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import ChunkOrigin
@@ -123,9 +123,11 @@ def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: A
         sequence = newest_plan(pipeline, requested_by, chunk)
         if sequence is None:
             return
-        if not is_published(pipeline, sequence):
+        plan = PlanRef(pipeline=pipeline, sequence=sequence)
+        event = plan_event(App.from_environment(), plan)
+        if event is None:
             raise AirflowSkipException(f"plan {sequence} of {pipeline} is not published")
-        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=landed(pipeline, sequence))
+        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=event)
 
 
 def newest_plan(pipeline: str, requested_by: str, chunk: int) -> int | None:

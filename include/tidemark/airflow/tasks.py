@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowSkipException
@@ -24,7 +25,6 @@ from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.pipelines import Outcomes, for_each, plan_each
-from tidemark.repair.errors import PlanNotLanded
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.steps import remaining_work
 
@@ -35,13 +35,11 @@ if TYPE_CHECKING:
     from tidemark.airflow.operators import SparkTask
     from tidemark.backfill.selection import TimeWindow
     from tidemark.core.ledger import PlanRecord
+    from tidemark.core.plan import Plan
     from tidemark.ingest.planner import PlanResult
     from tidemark.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
-
-_Extra: TypeAlias = dict[str, Any]
-"""The extra data of an asset event."""
 
 _VERSIONS = "versions"
 """XCom key of the versions that typed tables and upsert tables had when the run was planned."""
@@ -95,7 +93,8 @@ def plan_run(
         app = App.from_environment()
         versions = _versions(app, pipelines).items()
         ti.xcom_push(_VERSIONS, {name: each for name, each in versions if isinstance(each, int)})
-        ti.xcom_push(_EARLIER, _earlier_plans(app, pipelines))
+        earlier = _earlier_plans(app, pipelines)
+        ti.xcom_push(_EARLIER, earlier)
         app = connected_app(*pipelines)
         checked_engine(*pipelines)
         window = _window_of(dag_run)
@@ -106,7 +105,7 @@ def plan_run(
             adds = app.pipeline(plan.pipeline).size_estimate(plan)
             log.info("%s\n%s", plan.explain(), adds.explain())
     raise_failed(outcomes)
-    return bool(plans) or _has_backlog(app, pipelines)
+    return bool(plans or earlier) or _has_backlog(app, pipelines)
 
 
 def _earlier_plans(app: App, pipelines: Sequence[str]) -> dict[str, list[int]]:
@@ -166,10 +165,10 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
         AirflowSkipException: The run has no plan.
     """
     unlanded, done, outcomes = _plans_of_run(pipelines, requested_by)
-    log.info("landed_before=%s", ", ".join(map(str, done)) or "none")
+    log.info("landed_before=%s", ", ".join(str(plan.ref) for plan in done) or "none")
     if not unlanded and not done and not outcomes.records:
         raise AirflowSkipException("this run has no plan")
-    outcomes.extend(_executed(spark, "ingest", unlanded))
+    outcomes.extend(_executed(spark, "ingest", [plan.ref for plan in unlanded]))
     return outcomes
 
 
@@ -189,7 +188,8 @@ def check_run(
     Raises:
         AirflowSkipException: No plan has to be checked.
     """
-    _, plans, outcomes = _plans_of_run(pipelines, requested_by)
+    _, done, outcomes = _plans_of_run(pipelines, requested_by)
+    plans = [plan.ref for plan in done]
     selected: Mapping[str, Sequence[int]] = json.loads(earlier) or {}
     for name, came in _unchecked(App.from_environment(), pipelines).items():
         if isinstance(came, TidemarkError):
@@ -233,7 +233,7 @@ def _tables(pipelines: Sequence[str], kind: PipelineKind) -> list[str]:
 
 def _plans_of_run(
     pipelines: Sequence[str], requested_by: str
-) -> tuple[list[PlanRef], list[PlanRef], Outcomes]:
+) -> tuple[list[Plan], list[Plan], Outcomes]:
     """Return the open plans and the landed plans of a run, and errors of pipelines."""
     from tidemark.ingest.recorder import recorded_plan
 
@@ -243,13 +243,13 @@ def _plans_of_run(
         number = control.summary(pipeline).plan_requested_by(run)
         return None if number is None else recorded_plan(control, pipeline, number)
 
-    unlanded, done, outcomes = list[PlanRef](), list[PlanRef](), Outcomes()
+    unlanded, done, outcomes = list[Plan](), list[Plan](), Outcomes()
     found = map_in_threads(pipelines, record_of, PLANNING_THREADS)
     for pipeline, came in zip(pipelines, found, strict=True):
         if isinstance(came, TidemarkError):
             outcomes.add(pipeline, came)
         elif came is not None:
-            (unlanded if came.held_now is None else done).append(came.plan.ref)
+            (unlanded if came.held_now is None else done).append(came.plan)
     return unlanded, done, outcomes
 
 
@@ -276,23 +276,18 @@ def publish_run(
     earlier: Mapping[str, Sequence[int]] = ti.xcom_pull(task_ids="plan", key=_EARLIER) or {}
     with airflow_failures():
         _, done, outcomes = _plans_of_run(pipelines, requested_by)
-        done += [
+        checked = (
             PlanRef(pipeline=name, sequence=sequence)
             for name in pipelines
             for sequence in earlier.get(name, ())
-        ]
-        plans = list(dict.fromkeys(done))
-        app = App.from_environment()
-        found = list(
-            zip(
-                (plan.pipeline for plan in plans),
-                map_in_threads(plans, _plan_event, PLANNING_THREADS),
-                strict=True,
-            )
         )
+        plans = list(dict.fromkeys((*(plan.ref for plan in done), *checked)))
+        app = App.from_environment()
+        plan_events = map_in_threads(plans, partial(plan_event, app), PLANNING_THREADS)
+        found = list(zip((plan.pipeline for plan in plans), plan_events, strict=True))
         for table, version in _versions(app, pipelines).items():
             found.append((table, _table_event(app, table, version, before.get(table))))
-    events: list[tuple[str, _Extra]] = []
+    events: list[tuple[str, dict[str, Any]]] = []
     for name, extra in found:
         if isinstance(extra, TidemarkError):
             outcomes.add(name, extra)
@@ -322,15 +317,46 @@ def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkErr
     return for_each(app, names, lambda each: each.table_version())
 
 
-def _plan_event(plan: PlanRef) -> _Extra | None:
-    """Return the extra data of the asset event of a plan; None if the plan is not published."""
-    is_shown = is_published(plan.pipeline, plan.sequence)
-    return landed(plan.pipeline, plan.sequence) if is_shown else None
+def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
+    """Return the extra data of the asset event of a landed plan.
+
+    Returns:
+        The data; None if the published view does not show all rows of the plan, which is logged. A
+        plan whose rows were undone or replaced has nothing to publish.
+
+    Raises:
+        UnknownPlan, PlanNotLanded
+    """
+    from tidemark.ingest.recorder import recorded_plan
+    from tidemark.quality.publication_service import landing_of
+
+    name, sequence = plan.pipeline, plan.sequence
+    try:
+        publication = app.pipeline(name).publication.of(sequence)
+    except PlanAbandoned as gone:
+        log.warning("not published pipeline=%s plan=%d: %s", name, sequence, gone.reason)
+        return None
+    if not publication.is_published:
+        status = publication.decision.status if publication.decision else "not checked"
+        log.warning("not published pipeline=%s plan=%d status=%s", name, sequence, status)
+        return None
+    record = recorded_plan(app.control, name, sequence)
+    landing = landing_of(record)
+    return {
+        "pipeline": name,
+        "plan": sequence,
+        "kind": record.plan.kind.value,
+        "table": app.layout.data_table(app.spec(name).target),
+        "table_version": landing.table_version,
+        "records": landing.records,
+        "replaces": record.plan.replaces,
+        "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
+    }
 
 
 def _table_event(
     app: App, table: str, version: int | TidemarkError, since: int | None
-) -> _Extra | TidemarkError | None:
+) -> dict[str, Any] | TidemarkError | None:
     """Return the extra data of the asset event of a table; None if the table is unchanged.
 
     Args:
@@ -347,58 +373,15 @@ def _table_event(
     return {"pipeline": table, "table": target, "table_version": version, "since_version": since}
 
 
-def is_published(pipeline: str, sequence: int) -> bool:
-    """Return whether the published view shows all rows of a landed plan, and log it if not.
-
-    A plan whose rows were undone or replaced has nothing to publish.
-    """
-    try:
-        publication = App.from_environment().pipeline(pipeline).publication.of(sequence)
-    except PlanAbandoned as gone:
-        log.warning("not published pipeline=%s plan=%d: %s", pipeline, sequence, gone.reason)
-        return False
-    if not publication.is_published:
-        status = publication.decision.status if publication.decision else "not checked"
-        log.warning("not published pipeline=%s plan=%d status=%s", pipeline, sequence, status)
-    return publication.is_published
-
-
-def landed(pipeline: str, sequence: int) -> _Extra:
-    """Return the extra data of the asset event of a landed plan.
-
-    Raises:
-        UnknownPlan, PlanNotLanded
-    """
-    from tidemark.ingest.recorder import recorded_plan
-
-    app = App.from_environment()
-    record = recorded_plan(app.control, pipeline, sequence)
-    if record.held_now is None or record.landed_originally is None:
-        raise PlanNotLanded(pipeline=pipeline, sequence=sequence)
-    return {
-        "pipeline": pipeline,
-        "plan": sequence,
-        "kind": record.plan.kind.value,
-        "table": app.layout.data_table(app.spec(pipeline).target),
-        "table_version": record.landed_originally.table_version,
-        "records": record.landed_originally.records,
-        "replaces": record.plan.replaces,
-        "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
-    }
-
-
 def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
     """Return whether a limit left offsets out of a plan of a run.
 
     Raises:
         AirflowException, AirflowFailException: A pipeline failed, and no other left offsets.
     """
-    from tidemark.ingest.recorder import recorded_plan
-
     with airflow_failures():
         _, done, outcomes = _plans_of_run(pipelines, requested_by)
-        control = App.from_environment().control
-        left = sum(recorded_plan(control, each.pipeline, each.sequence).plan.left for each in done)
+        left = sum(plan.left for plan in done)
         log.info("left=%d", left)
     if not left:
         raise_failed(outcomes)

@@ -18,6 +18,11 @@ from tidemark.quality.publication import PublicationDecision
 from tidemark.quality.publication_service import landing_of
 from tidemark.spec.model import PipelineSpec
 
+if TYPE_CHECKING:
+    from tidemark.quality.publication_table import DeltaPublicationTable
+
+log = logging.getLogger(__name__)
+
 
 class QualityChecker(Protocol):
     """Runs quality suites on landed batches, and stores the results."""
@@ -37,12 +42,6 @@ class QualityChecker(Protocol):
 
     def record(self, report: QualityReport) -> None:
         """Store a report as a new attempt."""
-
-
-if TYPE_CHECKING:
-    from tidemark.quality.publication_table import DeltaPublicationTable
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

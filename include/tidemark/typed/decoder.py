@@ -116,6 +116,12 @@ class _Bronze(NamedTuple):
         """Return the offsets of an incarnation that belong into the typed table."""
         return self.hidden.published(self.ledger, topic_id)
 
+    def published_of(self, offsets: _ByTopicId) -> _ByTopicId:
+        """Return those of some offsets that belong into the typed table."""
+        return _each(
+            offsets, lambda each: intersection_by_partition(offsets[each], self.published(each))
+        )
+
     def missing_in(self, typed: Ledger) -> _ByTopicId:
         """Return the offsets to decode."""
         return _each(
@@ -138,13 +144,9 @@ class _Bronze(NamedTuple):
             lambda each: difference_by_partition(
                 difference_by_partition(typed.landed_of(each), self.published(each)),
                 # fence: lost-decisions-remove-no-rows
-                difference_by_partition(self._undecided(each), stale.get(each, {})),
+                difference_by_partition(self.hidden.undecided.get(each, {}), stale.get(each, {})),
             ),
         )
-
-    def _undecided(self, topic_id: str) -> Mapping[int, SpanSet]:
-        undecided = self.hidden.undecided.get(topic_id, {})
-        return intersection_by_partition(undecided, self.ledger.landed_of(topic_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +212,7 @@ class DecodePlanner:
         return DecodeBacklog(
             missing=_size(bronze.missing_in(ledger)),
             open=sum(record.plan.size for record in ledger.open_plans()),
-            stale=_size(_published(stale, bronze)),
+            stale=_size(bronze.published_of(stale)),
             surplus=_size(bronze.surplus_in(ledger, stale)),
             unchecked=_size(bronze.hidden.unchecked),
             refused=_size(bronze.hidden.refused),
@@ -262,10 +264,11 @@ class DecodePlanner:
             return self._plan_once()
         stale = self._stale_offsets(bronze.ledger, ledger)
         surplus = bronze.surplus_in(ledger, stale)
-        sharing = self._offsets_beside(surplus, bronze, ledger)
-        if self._undo_surplus(sharing):  # fence: undone-rows-leave-typed-table
+        to_undo, beside = self._removal_of(surplus, bronze, ledger)
+        if to_undo:  # fence: undone-rows-leave-typed-table
+            self._undo(to_undo)
             return self._plan_once()
-        again = _union([_published(stale, bronze), *sharing.values()])
+        again = _union([bronze.published_of(stale), *beside])
         wanted = [_Selection(PlanKind.BACKFILL, *each) for each in again.items()]
         wanted += [_Selection(PlanKind.LIVE, *each) for each in bronze.missing_in(ledger).items()]
         return self._plan_first(bronze.ledger, ledger, wanted, self.spec.records_per_chunk)
@@ -413,40 +416,38 @@ class DecodePlanner:
 
     # -- outdated rows ----------------------------------------------------------------------------
 
-    def _offsets_beside(
+    def _removal_of(
         self, surplus: _ByTopicId, bronze: _Bronze, ledger: Ledger
-    ) -> Mapping[int, _ByTopicId]:
-        """Return the published offsets that share a typed plan with offsets to remove, by plan.
-
-        Contains each plan to undo, also without such offsets.
-        """
-        if not surplus and not any(record.undoing for record in ledger.plans.values()):
-            return {}
-        found: dict[int, _ByTopicId] = {}
-        for sequence, record in self.control.ledger(self.spec.name).plans.items():
-            topic_id = record.plan.topic_id
-            holds = record.held_now.spans() if record.held_now else {}
-            gone = surplus.get(topic_id, {})
-            if record.undoing:
-                found[sequence] = {}
-            elif intersection_by_partition(holds, gone):
-                rest = difference_by_partition(holds, gone)
-                rest = intersection_by_partition(rest, bronze.published(topic_id))
-                found[sequence] = {topic_id: rest} if rest else {}
-        return found
-
-    def _undo_surplus(self, sharing: Mapping[int, _ByTopicId]) -> bool:
-        """Undo plans of which no published offset is left.
+    ) -> tuple[list[int], list[_ByTopicId]]:
+        """Return how the offsets to remove leave the typed table.
 
         Returns:
-            Whether there were any.
+            The plans to undo, which have no published offset left, and the published offsets that
+            share a typed plan with offsets to remove.
         """
+        to_undo: list[int] = []
+        beside: list[_ByTopicId] = []
+        if not surplus and not any(record.undoing for record in ledger.plans.values()):
+            return to_undo, beside
+        for sequence, record in self.control.ledger(self.spec.name).plans.items():
+            topic_id = record.plan.topic_id
+            decoded = record.held_now.spans() if record.held_now else {}
+            gone = surplus.get(topic_id, {})
+            if record.undoing:
+                to_undo.append(sequence)
+            elif intersection_by_partition(decoded, gone):
+                rest = difference_by_partition(decoded, gone)
+                if shared := bronze.published_of({topic_id: rest}):
+                    beside.append(shared)
+                else:
+                    to_undo.append(sequence)
+        return to_undo, beside
+
+    def _undo(self, sequences: Iterable[int]) -> None:
         undo = Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
         reason = f"some of its offsets are no longer published by {self.spec.origin}"
-        to_undo = [sequence for sequence, beside in sharing.items() if not beside]
-        for sequence in to_undo:
+        for sequence in sequences:
             undo.undo(sequence, _REQUESTER, reason)
-        return bool(to_undo)
 
     def _stale_offsets(self, landed: Ledger, ledger: Ledger) -> _ByTopicId:
         """Return the decoded offsets that have landed again in the bronze table since."""
@@ -585,13 +586,6 @@ def topic_ids_of(ledger: Ledger) -> list[str]:
 def _each(topic_ids: Iterable[str], of: Callable[[str], Mapping[int, SpanSet]]) -> _ByTopicId:
     """Return the offsets of each incarnation that has any."""
     return {topic_id: spans for topic_id in topic_ids if (spans := of(topic_id))}
-
-
-def _published(offsets: _ByTopicId, bronze: _Bronze) -> _ByTopicId:
-    """Return those of some offsets that the published view shows."""
-    return _each(
-        offsets, lambda each: intersection_by_partition(offsets[each], bronze.published(each))
-    )
 
 
 def _union(parts: Iterable[_ByTopicId]) -> _ByTopicId:
