@@ -260,13 +260,13 @@ def test_fetching_many_aborted_records_is_not_a_timeout(layout: Layout, tmp_path
     with proxied_broker(tmp_path, layout.kafka_jars) as proxied:
         admin = AdminClient({"bootstrap.servers": proxied.direct})
         name = make_topic(admin, proxied.direct, "aborted")
-        produce_aborted(proxied.direct, name, [Record(value=b"x" * 50_000)] * 300)
+        produce_aborted(proxied.direct, name, [Record(value=b"x" * 50_000)] * 500)
         produce_values(proxied.direct, name, 1)
-        reader = KafkaLogReader({"bootstrap.servers": proxied.bootstrap}, progress_timeout_s=7)
+        reader = KafkaLogReader({"bootstrap.servers": proxied.bootstrap}, progress_timeout_s=15)
         proxied.proxy.throttle(1_000_000)
         start = time.monotonic()
-        assert offsets(reader, name, (0, 302)) == [301]
-        assert time.monotonic() - start > 7
+        assert offsets(reader, name, (0, 502)) == [501]
+        assert time.monotonic() - start > 15
 
 
 # -- refusals ------------------------------------------------------------------------------------
