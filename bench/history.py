@@ -8,7 +8,7 @@ from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tidemark.app import App
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.events import Landed, Planned, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
@@ -105,7 +105,7 @@ def _plan(ledger: Ledger, watermarks: TopicWatermarks) -> Plan:
     )
     requested_by = f"bench:{ledger.next_sequence}"
     topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
-    return planning.build_plan(topic, PlanKind.LIVE, RunOrigin(requested_by), ranges)
+    return plan_rules.build_plan(topic, PlanKind.LIVE, RunOrigin(requested_by), ranges)
 
 
 def _land(table: DeltaTable, plan: Plan) -> None:

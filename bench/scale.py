@@ -31,7 +31,7 @@ from bench.context import HOME
 from bench.frame import Spread
 from bench.history import started
 from bench.machine import machine_record
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, Landed, Planned
 from tidemark.core.ledger import CheckedLedger
@@ -73,8 +73,8 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
             begun: list[ControlEvent] = [] if ledger.starts else [started(watermarks)]
             starts = dict.fromkeys(watermarks.partitions, 0) if begun else {}
             topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
-            ranges = planning.live_ranges(topic, starts, None)
-            plan = planning.build_plan(
+            ranges = plan_rules.live_ranges(topic, starts, None)
+            plan = plan_rules.build_plan(
                 topic, PlanKind.LIVE, RunOrigin(f"scale:{pipeline}:{number}"), ranges
             )
         with clock.timed("append"):

@@ -23,7 +23,7 @@ from tidemark.backfill.selection import (
     TimeWindow,
     chunks,
 )
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import BackfillRequested, Started
 from tidemark.core.ledger import Ledger
@@ -207,7 +207,7 @@ class Backfills:
             refuse_open_backfill(state.open_plan)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         # Before the selection, which would look invalid if the topic was recreated.
-        planning.check_identity(ledger, watermarks)
+        plan_rules.check_identity(ledger, watermarks)
         spans, notes = self._wanted(selection, watermarks)
         wanted = RequestedOffsets(spans=spans, readable_only=readable_only, replaces=replaces)
         topic = planner.comparison.compare(ledger, watermarks, spans)
@@ -411,7 +411,7 @@ class Backfills:
             case PlanRanges():
                 of = selection.pipeline or self.spec.name
                 plan = recorded_plan(self.control, of, selection.sequence).plan
-                planning.check_incarnation(self.spec.name, plan.topic_id, watermarks)
+                plan_rules.check_incarnation(self.spec.name, plan.topic_id, watermarks)
                 return plan.spans(), ()
             case _:
                 assert_never(selection)
@@ -448,7 +448,7 @@ class Backfills:
         if known or not seen.chunks:
             return known
         # The ledger may be newer than the preview; planning a chunk compares its offsets again.
-        planning.check_identity(ledger, seen.watermarks)
+        plan_rules.check_identity(ledger, seen.watermarks)
         request = BackfillRequested(
             cluster_id=seen.watermarks.cluster_id,
             topic=seen.watermarks.topic,
@@ -516,7 +516,7 @@ def check_finished(pipeline: str, requested_by: str, chunks: Sequence[ChunkState
 
 
 def _partitions(selected: Collection[int], watermarks: TopicWatermarks) -> Mapping[int, Watermarks]:
-    planning.check_partitions(watermarks, selected)
+    plan_rules.check_partitions(watermarks, selected)
     return {p: here for p, here in watermarks.partitions.items() if not selected or p in selected}
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
@@ -67,7 +67,7 @@ class Draft:
         """Return the plan of the ranges; None without ranges."""
         if not self.ranges:
             return None
-        return planning.build_plan(self.topic, self.kind, origin, self.ranges)
+        return plan_rules.build_plan(self.topic, self.kind, origin, self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Drafter:
             LogTruncated, TopicRecreated and so on: See `LogComparison.check_leaders`.
         """
         starts = self.starts(topic.ledger, topic.watermarks)
-        ranges = planning.live_ranges(
+        ranges = plan_rules.live_ranges(
             topic, starts, limit, lambda: self._expiring(topic.watermarks)
         )
         return self._checked(Draft(topic=topic, kind=PlanKind.LIVE, starts=starts, ranges=ranges))
@@ -111,9 +111,9 @@ class Drafter:
             LogTruncated, TopicRecreated and so on: See `LogComparison.check_leaders`.
         """
         if wanted.topic_id:
-            planning.check_incarnation(self.spec.name, wanted.topic_id, topic.watermarks)
+            plan_rules.check_incarnation(self.spec.name, wanted.topic_id, topic.watermarks)
         starts = self.starts(topic.ledger, topic.watermarks)
-        found = planning.classify_offsets(
+        found = plan_rules.classify_offsets(
             topic, wanted.spans, readable_only=wanted.readable_only, replaces=wanted.replaces
         )
         return self._checked(
@@ -121,7 +121,7 @@ class Drafter:
                 topic=topic,
                 kind=PlanKind.BACKFILL,
                 starts=starts,
-                ranges=planning.planned_ranges(topic.watermarks, found.missing),
+                ranges=plan_rules.planned_ranges(topic.watermarks, found.missing),
                 requested=found,
             )
         )
@@ -137,7 +137,7 @@ class Drafter:
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
         """
         if ledger.starts:
-            return planning.new_partitions(ledger, watermarks)
+            return plan_rules.new_partitions(ledger, watermarks)
         match self.spec.start:
             case StartPolicy.EARLIEST:
                 return {p: here.low for p, here in watermarks.partitions.items()}

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
@@ -132,7 +132,7 @@ class PlanExecutor:
             files = self.sink.write(plan, records_per_task)
             # If the topic was recreated during the read, the records must not be committed.
             watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-            planning.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
+            plan_rules.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
             if self.check_source:
                 self.check_source(plan)  # fence: published-before-commit
             # An append that loses its answer may have committed.
@@ -161,7 +161,7 @@ class PlanExecutor:
         if self.comparison:
             self.comparison.check_plan(plan, ledger, watermarks)
         else:
-            planning.check_readable(plan, watermarks)
+            plan_rules.check_readable(plan, watermarks)
 
     def _raise_if_unreadable(self, plan: Plan) -> None:
         """Raise the specific error if Kafka no longer has the planned records."""
@@ -169,7 +169,7 @@ class PlanExecutor:
             watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         except TransientError:
             return
-        planning.check_readable(plan, watermarks)
+        plan_rules.check_readable(plan, watermarks)
 
     def _record(self, plan: Plan, landing: Landing) -> Landing:
         recorder = Recorder(

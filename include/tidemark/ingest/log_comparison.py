@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import EndBehindCommitted
 from tidemark.core.ledger import Ledger
@@ -50,7 +50,7 @@ class LogComparison:
                 not belong to this topic.
             EndBehindCommitted: The log ends before the end of a partition's landed offsets.
         """
-        planning.check_identity(ledger, watermarks)
+        plan_rules.check_identity(ledger, watermarks)
         topic = ComparedTopic(ledger=ledger, watermarks=watermarks)
         self._check_ends(topic, partitions)
         return topic
@@ -69,7 +69,7 @@ class LogComparison:
         partitions = plan.spans()
         # Before the plan's ends: this error names the plans to undo.
         self._check_ends(topic, partitions)
-        planning.check_readable(plan, watermarks)
+        plan_rules.check_readable(plan, watermarks)
         # fence: last-landed-record-before-reading
         self.check_records(topic, partitions, plan if plan.replaces else None)
 
@@ -108,7 +108,7 @@ class LogComparison:
         """
         watermarks = topic.watermarks
         for kind in PlanKind:
-            known = planning.positions_under_other_leaders(
+            known = plan_rules.positions_under_other_leaders(
                 topic.ledger.positions(kind), watermarks, ranges
             )
             partition = (
@@ -153,7 +153,7 @@ class LogComparison:
         ledger, watermarks = topic.ledger, topic.watermarks
         # A topic that was recreated since this read of its watermarks looks like a truncated log.
         newest = self.watermarks.topic_watermarks(watermarks.topic, watermarks.isolation_level)
-        planning.check_identity(ledger, newest)
+        plan_rules.check_identity(ledger, newest)
         return LogTruncated(
             pipeline=ledger.pipeline,
             topic=watermarks.topic,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.accounting import GapEvidence, Landing, apply_gap_evidence
 from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TopicDiffers
 from tidemark.core.events import Landed
@@ -133,7 +133,7 @@ class Recorder:
 
     def _same_topic(self, plan: Plan) -> TopicWatermarks:
         watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-        planning.check_same_topic(plan, watermarks)
+        plan_rules.check_same_topic(plan, watermarks)
         return watermarks
 
     def _collect_evidence(self, plan: Plan, watermarks: TopicWatermarks) -> GapEvidence:

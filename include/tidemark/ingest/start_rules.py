@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import InvalidStart
 
@@ -87,7 +87,7 @@ def start_offsets(
         InvalidStart: An offset is negative or beyond the log end, or a partition has no offset
             and `others` is None.
     """
-    planning.check_partitions(watermarks, found.offsets)
+    plan_rules.check_partitions(watermarks, found.offsets)
     for partition, offset in sorted(found.offsets.items()):
         end = watermarks.partitions[partition].end
         if not 0 <= offset <= end:  # fence: start-within-log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Abandoned
@@ -84,7 +84,7 @@ class Abandon:
         if record.is_open and not plan.replaces:
             try:
                 watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-                planning.check_same_topic(plan, watermarks)
+                plan_rules.check_same_topic(plan, watermarks)
             except TopicDiffers as changed:
                 if discard:
                     return

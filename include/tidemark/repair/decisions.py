@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.errors import TopicChanged, comma_list
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
@@ -65,11 +65,11 @@ class Decisions:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         # The end of the log does not matter: the loss is before the low watermark.
-        planning.check_identity(ledger, watermarks)
-        planning.check_partitions(watermarks, partitions)
+        plan_rules.check_identity(ledger, watermarks)
+        plan_rules.check_partitions(watermarks, partitions)
         # Partitions that were added, and lost records before their first plan.
-        added = planning.new_partitions(ledger, watermarks)
-        lost = planning.lost_ranges(ledger, added, watermarks)
+        added = plan_rules.new_partitions(ledger, watermarks)
+        lost = plan_rules.lost_ranges(ledger, added, watermarks)
         chosen = sorted(partitions or lost)
         for partition in partitions or watermarks.partitions:
             _refuse_open(ledger, partition, watermarks.partitions[partition].low)

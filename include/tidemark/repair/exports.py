@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.plain import record_of
 from tidemark.ingest.errors import NothingLanded, NotLive
 from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
@@ -87,11 +87,11 @@ class Exports:
         if not ledger.starts:
             raise NothingLanded(pipeline=ledger.pipeline, topic=self.spec.topic)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, watermarks)  # fence: export-of-same-topic
+        plan_rules.check_identity(ledger, watermarks)  # fence: export-of-same-topic
         # Only the exported offsets have to be inside the log, not the ends of landed backfills.
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}
         for partition, offset in committed.items():
-            planning.check_end(ledger.pipeline, watermarks, partition, offset)
+            plan_rules.check_end(ledger.pipeline, watermarks, partition, offset)
         if self.groups.has_members(group):
             raise GroupActive(group=group, reason="it has members")
         before = self.groups.committed(group, watermarks.topic, committed)

@@ -23,7 +23,7 @@ from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader,
 from tidemark.ingest.recorder import Recorder, checked_ledger
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, TransactionConflict
-from tidemark.repair import rules as repair
+from tidemark.repair import rules
 from tidemark.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.repair.rules import Differences
 from tidemark.spec.model import PipelineSpec
@@ -121,7 +121,7 @@ class Repair:
         # No plan of an older epoch can land any more: read the table again.
         look = self._look(ledger, requested_by)  # fence: look-again-after-fence
         found = look.found
-        start = repair.start_events(
+        start = rules.start_events(
             ledger, found, look.commits, look.watermarks, requested_by, reason
         )
         if start:
@@ -148,7 +148,7 @@ class Repair:
             missing_events=ledger.missing_events,
         )
         landings, covered = self._landings(ledger, look)
-        events = repair.repair_events(ledger, found, landings, covered, epoch)
+        events = rules.repair_events(ledger, found, landings, covered, epoch)
         self.control.append(_corrected(ledger), events, self.now())
         log.info(
             "repaired pipeline=%s epoch=%d recorded=%d unread=%d",
@@ -161,14 +161,14 @@ class Repair:
 
     def _look(self, ledger: Ledger, requested_by: str) -> _Look:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
-        fallback = repair.fallback_plan(
+        fallback = rules.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
         restores = self.table.state(self.spec.name, (), restores_since=-1).restores
         removal_versions = self.table.removal_versions()
-        found = repair.compare(ledger, row_ranges, commits, restores, removal_versions, fallback)
+        found = rules.compare(ledger, row_ranges, commits, restores, removal_versions, fallback)
         return _Look(
             watermarks=watermarks,
             row_ranges=row_ranges,
@@ -179,7 +179,7 @@ class Repair:
 
     def _landings(
         self, ledger: Ledger, look: _Look
-    ) -> tuple[Mapping[int, Landing], repair.Coverage]:
+    ) -> tuple[Mapping[int, Landing], rules.Coverage]:
         """Return the landing of each plan to record, and the offsets that all plans landed.
 
         Newest plans first: an older plan does not hold offsets of a newer plan.
@@ -187,7 +187,7 @@ class Repair:
         found = look.found
         to_land = {plan.sequence: plan for plan in found.to_land}
         gone = {plan.sequence for plan in found.gone}
-        replacers = repair.replacing_plans(ledger, look.commits, look.restores)
+        replacers = rules.replacing_plans(ledger, look.commits, look.restores)
         landings: dict[int, Landing] = {}
         covered: dict[tuple[str, int], SpanSet] = {}
         for sequence in sorted({*ledger.plans, *to_land} - gone, reverse=True):
@@ -198,13 +198,13 @@ class Repair:
                     record.landed_originally.spans() if record and record.landed_originally else {}
                 )
                 left = [
-                    repair.remaining_plan(plan, spans, replacers, covered)
+                    rules.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
                 landings[sequence] = self._landing(plan, left, look)
-                repair.add_coverage(covered, plan, landings[sequence])
+                rules.add_coverage(covered, plan, landings[sequence])
             elif record and record.held_now:
-                repair.add_coverage(covered, record.plan, record.held_now)
+                rules.add_coverage(covered, record.plan, record.held_now)
         return landings, covered
 
     def _agree(self, ledger: Ledger) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
@@ -378,7 +378,7 @@ class _Partitions:
         if partition in self.ledger.starts:
             return self.ledger.committed_offset(partition)
         if self.ledger.starts:
-            # The same rule as in `planning.new_partitions`.
+            # The same rule as in `plan_rules.new_partitions`.
             return 0
         is_earliest = self.spec.start is StartPolicy.EARLIEST
         return self.watermarks[partition].low if is_earliest else None
@@ -439,7 +439,7 @@ def _check_next_run(drafter: Drafter, ledger: Ledger, watermarks: TopicWatermark
     comparison = drafter.comparison
     topic = comparison.compare(ledger, watermarks, watermarks.partitions)
     for record in ledger.open_plans():
-        planning.check_readable(record.plan, watermarks)
+        plan_rules.check_readable(record.plan, watermarks)
     # The limit of a run decides how much it reads of each partition, not of which partitions.
     drafter.live(topic, limit=None)
     # Also for partitions without unread records: a truncated log may have its old end.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, Self, TypeAlias
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidRange
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
@@ -93,7 +93,7 @@ class Verifier:
             if record.undoing:
                 raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
         current = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
-        planning.check_identity(ledger, current)
+        plan_rules.check_identity(ledger, current)
         levels = self._levels(ledger)
         bounds = self._bounds(partition, start, end)
         selected = self._selected(ledger.landed, partition, bounds)
@@ -147,9 +147,9 @@ class Verifier:
             )
             if landed:
                 watermarks = self.watermarks.topic_watermarks(self.spec.topic, level)
-                planning.check_identity(ledger, watermarks)
+                plan_rules.check_identity(ledger, watermarks)
                 for number, spans in landed.items():
-                    planning.check_end(ledger.pipeline, watermarks, number, spans.spans[-1].end)
+                    plan_rules.check_end(ledger.pipeline, watermarks, number, spans.spans[-1].end)
                 levels.append((watermarks, landed))
         return levels
 

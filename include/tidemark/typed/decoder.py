@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from tidemark.core import plan_rules as planning
+from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Planned, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
@@ -501,7 +501,7 @@ class DecodePlanner:
         """
         left = dict(wanted.spans)
         while True:
-            shares = planning.fair_shares(
+            shares = plan_rules.fair_shares(
                 {p: spans.size for p, spans in left.items() if spans}, most
             )
             chosen = {p: left[p].first(count) for p, count in sorted(shares.items()) if count}
