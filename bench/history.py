@@ -104,7 +104,7 @@ def _plan(ledger: Ledger, watermarks: TopicWatermarks) -> Plan:
         for partition, here in sorted(watermarks.partitions.items())
     )
     requested_by = f"bench:{ledger.next_sequence}"
-    topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
+    topic = plan_rules.ComparedTopic(ledger=ledger, watermarks=watermarks)
     return plan_rules.build_plan(topic, PlanKind.LIVE, RunOrigin(requested_by), ranges)
 
 

@@ -72,7 +72,7 @@ def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) 
         with clock.timed("planning"):
             begun: list[ControlEvent] = [] if ledger.starts else [started(watermarks)]
             starts = dict.fromkeys(watermarks.partitions, 0) if begun else {}
-            topic = planning.ComparedTopic(ledger=ledger, watermarks=watermarks)
+            topic = plan_rules.ComparedTopic(ledger=ledger, watermarks=watermarks)
             ranges = plan_rules.live_ranges(topic, starts, None)
             plan = plan_rules.build_plan(
                 topic, PlanKind.LIVE, RunOrigin(f"scale:{pipeline}:{number}"), ranges

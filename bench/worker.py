@@ -181,7 +181,7 @@ class CheckPipeline:
         """Land and check, in the session of this process."""
         # Before the clock: it takes seconds, and once in a process.
         from tidemark.app import App
-        from tidemark.quality.check_results import BatchExpectation
+        from tidemark.quality.check_results import RecordedRange
         from tidemark.quality.range_figures import range_figures
 
         app = App.from_environment(self.landing.environ)
@@ -192,7 +192,7 @@ class CheckPipeline:
                 quality.check(1)
             else:
                 plan, landing = quality.landed(1)
-                range_figures(quality.batch_ref(plan, landing), BatchExpectation.of(plan, landing))
+                range_figures(quality.batch_ref(plan, landing), RecordedRange.of(plan, landing))
         told = watch.metrics()
         return {
             **told,

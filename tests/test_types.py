@@ -16,7 +16,7 @@ from tidemark.core.accounting import Landing
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.plan import Plan
 from tidemark.ingest.protocols import ControlTable, DataLog
-from tidemark.ingest.recorder import check_ledger, checked_ledger
+from tidemark.ingest.ledgers import check_ledger, checked_ledger
 
 def append(
     control: ControlTable, data_log: DataLog, ledger: Ledger, checked: CheckedLedger,
@@ -54,7 +54,7 @@ def ranges(
 """
 
 MAKERS = {
-    "CheckedLedger": {"ingest/recorder.py", "repair/repair.py"},
+    "CheckedLedger": {"ingest/ledgers.py", "repair/rewind.py"},
     "ComparedTopic": {"ingest/log_comparison.py"},
     "Draft": {"ingest/draft.py"},
 }

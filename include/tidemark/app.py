@@ -23,7 +23,7 @@ from tidemark.connections import (
 )
 from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.engines import Engines
-from tidemark.pipeline import Environment, Pipeline, utc_now
+from tidemark.pipeline import Pipeline, PipelineContext, utc_now
 from tidemark.spark.engine import Server
 from tidemark.spark.sessions import ApplicationSessions, Sessions
 from tidemark.spec.errors import UnknownPipeline
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tidemark.ingest.protocols import ControlTable
     from tidemark.lake.control_repair import DeltaControlRepair
     from tidemark.maintenance.service import Maintenance
-    from tidemark.quality.gx.docs import DataDocs
+    from tidemark.quality.docs import DataDocs
     from tidemark.report.status import PipelineStatus
     from tidemark.spec.loading import SpecFolder
 
@@ -82,7 +82,7 @@ class App:
             InvalidSelection: No copy can have this name.
         """
         ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
-        return Pipeline(self.spec(ref), self.spec(ref.live), self.environment)
+        return Pipeline(self.spec(ref), self.spec(ref.live), self.context)
 
     def spec(self, ref: PipelineRef | str) -> PipelineSpec:
         """Return the spec of a pipeline, or of one of its other tables.
@@ -102,9 +102,9 @@ class App:
             case PipelineKind.LIVE:
                 return live
             case PipelineKind.TYPED:
-                return live.typed_pipeline()
+                return live.typed_spec()
             case PipelineKind.UPSERT:
-                return live.upsert_pipeline()
+                return live.upsert_spec()
             case PipelineKind.COPY:
                 return live.copied(ref.copy or "")
             case PipelineKind.QUARANTINE:
@@ -147,9 +147,9 @@ class App:
     # -- what pipelines share ----------------------------------------------------------------------
 
     @cached_property
-    def environment(self) -> Environment:
+    def context(self) -> PipelineContext:
         """What the pipelines of this home share."""
-        return Environment(
+        return PipelineContext(
             layout=self.layout,
             connections=self.connections,
             sessions=self.sessions,
@@ -231,7 +231,7 @@ class App:
 
     def quality_pages(self) -> DataDocs:
         """Return the pages of quality checks."""
-        from tidemark.quality.gx.docs import DataDocs
+        from tidemark.quality.docs import DataDocs
 
         return self._armed("quality_pages", DataDocs(self.layout.quality_home))
 

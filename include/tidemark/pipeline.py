@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tidemark.repair.abandon import Abandon
     from tidemark.repair.decisions import Decisions
     from tidemark.repair.exports import ExportedOffset, GroupOffsets
-    from tidemark.repair.repair import Repair
+    from tidemark.repair.rewind import Repair
     from tidemark.repair.rules import Differences
     from tidemark.repair.undo import Undo, UndoResult
     from tidemark.report.owner_report import PipelineReport
@@ -93,7 +93,7 @@ class Armed(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
+class PipelineContext:
     """What all pipelines of a home share.
 
     Attributes:
@@ -119,13 +119,13 @@ class Pipeline:
 
     Attributes:
         spec: The spec of the table.
-        live: The spec of the live bronze table of the same pipeline.
-        environment: What pipelines share.
+        live_spec: The spec of the live bronze table of the same pipeline.
+        context: What pipelines share.
     """
 
     spec: PipelineSpec
-    live: PipelineSpec
-    environment: Environment
+    live_spec: PipelineSpec
+    context: PipelineContext
 
     @property
     def ref(self) -> PipelineRef:
@@ -160,11 +160,11 @@ class Pipeline:
 
     @property
     def _typed(self) -> Pipeline:
-        return Pipeline(self.live.typed_pipeline(), self.live, self.environment)
+        return Pipeline(self.live_spec.typed_spec(), self.live_spec, self.context)
 
     @property
     def _live(self) -> Pipeline:
-        return Pipeline(self.live, self.live, self.environment)
+        return Pipeline(self.live_spec, self.live_spec, self.context)
 
     def _check_kind(self, *kinds: PipelineKind) -> None:
         if self.ref.kind not in kinds:
@@ -200,7 +200,7 @@ class Pipeline:
 
         upserts = self.upserts
         merger = SparkMerger(
-            open_session=self.environment.sessions.own,
+            open_session=self.context.sessions.own,
             typed=self._uri(upserts.spec.target),
             upsert=self._uri(upserts.upsert.target),
             spec=upserts.upsert,
@@ -229,7 +229,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     @property
@@ -246,7 +246,7 @@ class Pipeline:
             table=self.table,
             sink=self._armed("sink", self._sink()),
             log_reader=log_reader,
-            now=self.environment.now,
+            now=self.context.now,
             comparison=None if is_typed else self.planner.comparison,
             check_source=self.decoder.check_published if is_typed else None,
         )
@@ -262,7 +262,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     @property
@@ -277,9 +277,11 @@ class Pipeline:
         from tidemark.typed.decoder import DecodePlanner
         from tidemark.typed.schemas import SchemaResolver
 
-        spec = self.live.typed_pipeline()
-        decode = self.live.decoding()
-        bronze = self._armed("bronze", DeltaDataTable(self._uri(self.live.target), reads_only=True))
+        spec = self.live_spec.typed_spec()
+        decode = self.live_spec.decoding()
+        bronze = self._armed(
+            "bronze", DeltaDataTable(self._uri(self.live_spec.target), reads_only=True)
+        )
         table = self.typed._typed_tables()
         return DecodePlanner(
             spec=spec,
@@ -296,7 +298,7 @@ class Pipeline:
                 bronze=bronze,
                 table=table,
             ),
-            now=self.environment.now,
+            now=self.context.now,
             hidden=self._hidden_offsets(),
         )
 
@@ -304,7 +306,7 @@ class Pipeline:
         """Return what reads the landed offsets that are not decoded."""
         from tidemark.typed.decoder import HiddenOffsets
 
-        decode = self.live.decode
+        decode = self.live_spec.decode
         if decode is None or decode.publish is PublishRule.ALWAYS:
             return HiddenOffsets
         return self._live.publication.hidden
@@ -321,10 +323,10 @@ class Pipeline:
         from tidemark.upsert.table import DeltaUpsertTable
 
         self._check_kind(PipelineKind.LIVE, PipelineKind.TYPED, PipelineKind.UPSERT)
-        upsert = self.live.upsert()
+        upsert = self.live_spec.upsert()
         table = DeltaUpsertTable(self._uri(upsert.target), upsert.envelope)
         return Upserts(
-            spec=self.live.typed_pipeline(),
+            spec=self.live_spec.typed_spec(),
             upsert=upsert,
             control=self.control,
             typed=self._armed("typed", self._typed._typed_tables()),
@@ -337,12 +339,12 @@ class Pipeline:
     def quality(self) -> Quality:
         """Checks landed plans, with Spark if their suite needs Spark."""
         from tidemark.quality.check_results_table import DeltaCheckResults
-        from tidemark.quality.gx.checker import GreatExpectationsQuality
+        from tidemark.quality.checker import BatchChecker
         from tidemark.quality.service import Quality
 
-        spec, layout = self.kafka_spec, self.environment.layout
-        checker = GreatExpectationsQuality(
-            spark=self.environment.sessions.shared,
+        spec, layout = self.kafka_spec, self.context.layout
+        checker = BatchChecker(
+            spark=self.context.sessions.shared,
             suites=layout.expectations,
             home=layout.quality_home,
             results=self._armed("results", DeltaCheckResults(layout.quality_results)),
@@ -354,7 +356,7 @@ class Pipeline:
             control=self.control,
             checker=self._armed("quality", checker),
             publication=self._publication_table(),
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     @property
@@ -366,7 +368,7 @@ class Pipeline:
             pipeline=self.kafka_spec.name,
             control=self.control,
             publication=self._publication_table(),
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     @property
@@ -481,7 +483,7 @@ class Pipeline:
             watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     @property
@@ -495,7 +497,7 @@ class Pipeline:
             control=self.control,
             table=self.table,
             log_reader=log_reader,
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     @property
@@ -503,7 +505,7 @@ class Pipeline:
         from tidemark.repair.undo import Undo
 
         return Undo(
-            pipeline=self.name, control=self.control, table=self.table, now=self.environment.now
+            pipeline=self.name, control=self.control, table=self.table, now=self.context.now
         )
 
     @property
@@ -515,12 +517,12 @@ class Pipeline:
             watermarks=self.watermarks,
             control=self.control,
             data_log=self.table,
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     @property
     def _repair(self) -> Repair:
-        from tidemark.repair.repair import Repair
+        from tidemark.repair.rewind import Repair
 
         watermarks, log_reader = self._source()
         return Repair(
@@ -529,7 +531,7 @@ class Pipeline:
             control=self.control,
             table=self.table,
             log_reader=log_reader,
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     # -- reports and maintenance -------------------------------------------------------------------
@@ -545,7 +547,7 @@ class Pipeline:
             open_watermarks=lambda: self.watermarks,
             open_log=lambda: self.log_reader,
             unfinished=self._unfinished_work(),
-            now=self.environment.now(),
+            now=self.context.now(),
         )
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
@@ -587,10 +589,10 @@ class Pipeline:
     def report(self, since: datetime, until: datetime) -> PipelineReport:
         """Return the owner's report of a period. Needs neither a JVM nor Kafka."""
         from tidemark.quality.check_results_table import DeltaCheckResults
-        from tidemark.quality.gx.suite import load_suite
+        from tidemark.quality.suite import load_suite
         from tidemark.report.service import Reports
 
-        spec, layout = self.kafka_spec, self.environment.layout
+        spec, layout = self.kafka_spec, self.context.layout
         suite = spec.suite and load_suite(layout.expectations / f"{spec.suite}.json")
         reports = Reports(
             spec=spec,
@@ -600,7 +602,7 @@ class Pipeline:
             publication=self.publication,
             masked=suite.masked if suite else (),
             quarantine=self.quarantine.records if spec.decode else None,
-            now=self.environment.now,
+            now=self.context.now,
         )
         return reports.report(since, until)
 
@@ -611,7 +613,8 @@ class Pipeline:
     def quarantine_maintenance(self) -> Maintenance:
         """Return the maintenance of the quarantine of the typed table."""
         return self.typed._maintenance(
-            self.live.decoding().quarantine_target, str(self.ref.of_kind(PipelineKind.QUARANTINE))
+            self.live_spec.decoding().quarantine_target,
+            str(self.ref.of_kind(PipelineKind.QUARANTINE)),
         )
 
     def _maintenance(self, target: str, table: str) -> Maintenance:
@@ -621,12 +624,12 @@ class Pipeline:
         maintained = self._armed("maintenance", DeltaMaintainedTable(self._uri(target), self.name))
         if self.ref.kind is PipelineKind.UPSERT:
             # No process waits for its files: a failed merge writes new ones.
-            return Maintenance(name=table, table=maintained, now=self.environment.now)
+            return Maintenance(name=table, table=maintained, now=self.context.now)
         return Maintenance(
             name=table,
             table=maintained,
             finished_plans=lambda: finished_plans(self.control, self.name, self.table),
-            now=self.environment.now,
+            now=self.context.now,
         )
 
     # -- parts -------------------------------------------------------------------------------------
@@ -634,7 +637,7 @@ class Pipeline:
     @property
     def control(self) -> ControlTable:
         """The control table."""
-        return self.environment.control
+        return self.context.control
 
     @property
     def table(self) -> DataTable:
@@ -653,8 +656,8 @@ class Pipeline:
 
         typed = self.typed
         return DeltaQuarantine(
-            self._uri(self.live.decoding().quarantine_target),
-            self.environment.now,
+            self._uri(self.live_spec.decoding().quarantine_target),
+            self.context.now,
             typed._typed_table(),
             lambda: self.control.ledger(typed.name).landed_sequences(),
         )
@@ -688,14 +691,14 @@ class Pipeline:
         return self._armed("watermarks", landed), self._armed("log_reader", landed)
 
     def _sink(self) -> Sink:
-        sessions = self.environment.sessions
+        sessions = self.context.sessions
         if self.spec.is_typed:
             from tidemark.typed.spark_decoder import SparkDecoder
 
-            decode = self.live.decoding()
+            decode = self.live_spec.decoding()
             return SparkDecoder(
                 session=sessions.shared(),
-                bronze=self._uri(self.live.target),
+                bronze=self._uri(self.live_spec.target),
                 typed=self._uri(decode.target),
                 quarantine=self._uri(decode.quarantine_target),
                 spec=decode,
@@ -710,7 +713,7 @@ class Pipeline:
             uri=self._uri(self.spec.target),
             kafka_options=spark_options(self._kafka_config()),
             log_reader=self.log_reader,
-            now=self.environment.now,
+            now=self.context.now,
             write_options=sessions.write_options,
         )
 
@@ -730,7 +733,7 @@ class Pipeline:
         from tidemark.lake.data_table import DeltaDataTable
         from tidemark.typed.columns import typed_schema
 
-        decode = self.live.decoding()
+        decode = self.live_spec.decoding()
         schema = typed_schema(decode, columns)
         uri = self._uri(decode.target)
         return DeltaDataTable(uri, schema, grows=True, has_unions=decode.has_unions)
@@ -738,22 +741,22 @@ class Pipeline:
     def _publication_table(self) -> DeltaPublicationTable:
         from tidemark.quality.publication_table import DeltaPublicationTable
 
-        layout = self.environment.layout
+        layout = self.context.layout
         table = DeltaPublicationTable(layout.publication_table, self._uri(self.spec.target))
         return self._armed("publication", table)
 
     def _registry(self) -> SchemaRegistry:
         from tidemark.typed.registry import ConfluentRegistry
 
-        connection = self.live.decoding().registry
-        extra = self.environment.connections.extra(connection, "url")
+        connection = self.live_spec.decoding().registry
+        extra = self.context.connections.extra(connection, "url")
         return self._armed("registry", ConfluentRegistry(connection, extra))
 
     def _schema_store(self) -> DeltaSchemaStore:
         from tidemark.typed.schema_table import DeltaSchemaStore
 
-        table, registry = self.environment.layout.schema_table, self.live.decoding().registry
-        return self._armed("schemas", DeltaSchemaStore(table, registry, self.environment.now))
+        table, registry = self.context.layout.schema_table, self.live_spec.decoding().registry
+        return self._armed("schemas", DeltaSchemaStore(table, registry, self.context.now))
 
     @property
     def kafka_spec(self) -> PipelineSpec:
@@ -767,13 +770,13 @@ class Pipeline:
         return self.spec
 
     def _kafka_config(self) -> dict[str, object]:
-        return self.environment.connections.kafka_config(self.spec.connection)
+        return self.context.connections.kafka_config(self.spec.connection)
 
     def _uri(self, target: str) -> str:
-        return self.environment.layout.data_table(target)
+        return self.context.layout.data_table(target)
 
     def _armed(self, name: str, part: _Part) -> _Part:
-        return self.environment.armed(name, part)
+        return self.context.armed(name, part)
 
 
 def _absolute(path: str) -> str:

@@ -12,9 +12,9 @@ from typing import TypeAlias, TypeVar
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.ingest.errors import CommitNotFound
-from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.ingest.planner import PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.run import Ref, applications, identity

@@ -22,8 +22,8 @@ from typing import Any, Generic, TypeVar
 from tidemark import steps
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.parallel import map_in_threads
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.parallel import map_in_threads
 from tidemark.spark.engine import Engine, JobRun, Server, Stop, without_secrets
 from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
-from tidemark.ingest.parallel import map_in_threads, result_or_error
-from tidemark.ingest.recorder import recorded_plan
+from tidemark.ingest.ledgers import recorded_plan
 from tidemark.pipeline import Pipeline
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
@@ -191,8 +191,8 @@ def _import_great_expectations(app: App, plans: Sequence[PlanRef]) -> None:
 
     Ignores unreadable suites; their checks fail.
     """
-    from tidemark.quality.gx.checker import import_ahead
-    from tidemark.quality.gx.suite import load_suite
+    from tidemark.quality.checker import import_ahead
+    from tidemark.quality.suite import load_suite
 
     for suite in {app.spec(plan.pipeline).suite for plan in plans} - {None}:
         with suppress(TidemarkError):

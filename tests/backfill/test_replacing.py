@@ -36,7 +36,7 @@ from tidemark.lake.errors import RowsWouldBeLost
 from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.maintenance.service import finished_plans
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.gx.checker import GreatExpectationsQuality
+from tidemark.quality.checker import BatchChecker
 from tidemark.quality.publication import PublicationStatus, effective_decisions
 from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import Quality
@@ -294,7 +294,7 @@ def test_executing_a_replaced_plan_returns_its_original_landing(lake: FileLake) 
 def test_checks_of_a_replaced_plan_read_its_version(lake: FileLake, spark: SparkSession) -> None:
     lake.land_again((0, 4, 12))
     home = lake.root / "quality"
-    checker = GreatExpectationsQuality(
+    checker = BatchChecker(
         spark=lambda: spark,
         suites=home,
         home=home,

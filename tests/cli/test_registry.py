@@ -13,7 +13,7 @@ from tests.support.commands import Command, CommandResult
 from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
-from tidemark.cli import spark as cli_spark
+from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.planner import PlanOutcome
@@ -108,7 +108,7 @@ def test_plans_with_stored_schemas_need_no_registry(
         submitted.extend(map(str, plans))
         return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
 
-    monkeypatch.setattr(cli_spark, "run", run)
+    monkeypatch.setattr(cli_engine, "run", run)
     with guarded(known({3: _TRADE, 5: _TRADE})) as door:
         connect(monkeypatch, door.place)
         offline("decode", "events")

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import Command
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
-from tidemark.cli import spark as cli_spark
+from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import Engine, JobRun
@@ -40,7 +40,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
         }
         return JobRun(exit_code=ExitCode.OK, results=[result])
 
-    monkeypatch.setattr(cli_spark, "run", run)
+    monkeypatch.setattr(cli_engine, "run", run)
     return lake
 
 

@@ -16,7 +16,7 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.quality.gx.suite import load_suite
+from tidemark.quality.suite import load_suite
 
 
 @dataclass

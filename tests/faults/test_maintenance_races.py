@@ -34,7 +34,7 @@ from tests.support.spark_optimize import optimize
 from tidemark.core.errors import ControlDoubled, TransientError, UnknownOutcomeError
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import DuplicateRows
-from tidemark.ingest.recorder import checked_ledger
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_repair import DeltaControlRepair
 from tidemark.lake.deduplication import Deduplication

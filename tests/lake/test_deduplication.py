@@ -17,7 +17,7 @@ from tests.support.commands import Command
 from tests.support.file_lake import WEEK, FileLake, double, home_lake
 from tests.support.typed_lake import TypedLake
 from tidemark.ingest.errors import DuplicateRows
-from tidemark.ingest.recorder import checked_ledger
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.lake import duplicates
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.deduplication import Deduplication

@@ -12,11 +12,11 @@ from tests.support.plans import make_plan
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.quality.check_results import (
     MASKED,
-    BatchExpectation,
     CheckOutcome,
     CheckResult,
     Example,
     QualityReport,
+    RecordedRange,
     Severity,
 )
 from tidemark.quality.checks import BUILT_IN_CHECKS, Figure, RangeFigures, TopKey, figures
@@ -72,13 +72,9 @@ def range_of(
     return RangeFigures(**(values | more))  # type: ignore[arg-type]
 
 
-def planned(
-    partition: int = 0, start: int = 0, end: int = 10, records: int = 10
-) -> BatchExpectation:
+def planned(partition: int = 0, start: int = 0, end: int = 10, records: int = 10) -> RecordedRange:
     """Return the recorded number of records of one range."""
-    return BatchExpectation(
-        topic_id="T1", partition=partition, start=start, end=end, records=records
-    )
+    return RecordedRange(topic_id="T1", partition=partition, start=start, end=end, records=records)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +133,7 @@ def test_a_landing_yields_one_expectation_for_each_range() -> None:
         table_version=0,
         counts=(RangeCount(partition=0, start=5, end=9, records=3),),
     )
-    assert BatchExpectation.of(plan, landing) == (planned(0, 5, 9, 3),)
+    assert RecordedRange.of(plan, landing) == (planned(0, 5, 9, 3),)
 
 
 def test_every_built_in_check_has_a_figure() -> None:

@@ -23,7 +23,7 @@ from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.ingest.errors import PlanAbandoned, UnknownPlan
-from tidemark.quality.check_results import BatchExpectation, BatchRef, QualityReport, Severity
+from tidemark.quality.check_results import BatchRef, QualityReport, RecordedRange, Severity
 from tidemark.quality.errors import NotBlocked
 from tidemark.quality.publication import PublicationDecision, PublicationStatus, effective_decisions
 from tidemark.quality.publication_service import Publication
@@ -72,7 +72,7 @@ class FixedResult:
     def check(
         self,
         ref: BatchRef,
-        expected: Sequence[BatchExpectation],  # noqa: ARG002
+        expected: Sequence[RecordedRange],  # noqa: ARG002
         suite: str | None,  # noqa: ARG002
         run_at: datetime,
     ) -> QualityReport:

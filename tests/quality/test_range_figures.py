@@ -15,7 +15,7 @@ import pytest
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from tests.support.quality_reports import BRONZE
-from tidemark.quality.check_results import BatchExpectation, BatchRef
+from tidemark.quality.check_results import BatchRef, RecordedRange
 from tidemark.quality.checks import RangeFigures
 from tidemark.quality.range_figures import range_figures
 
@@ -56,7 +56,7 @@ def _ahead(row: dict[str, Any]) -> float | None:
     return None if far_ms is None else (far_ms * 1000.0 - (NOW - EPOCH) / MICROSECOND) / 1e6
 
 
-def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[BatchExpectation]) -> Any:
+def _counted(rows: Sequence[dict[str, Any]], planned: Sequence[RecordedRange]) -> Any:
     """Return the figures by range, from a loop over rows."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -105,7 +105,7 @@ def test_every_row_counts_in_its_planned_range_or_outside_all_ranges(
     for part in (rows[:20_000], rows[20_000:]):
         write_deltalake(str(tmp_path), pa.Table.from_pylist(part, BRONZE), mode="append")
     planned = [
-        BatchExpectation(topic_id=topic_id, partition=partition, start=start, end=end, records=0)
+        RecordedRange(topic_id=topic_id, partition=partition, start=start, end=end, records=0)
         for topic_id, partition, start, end in [
             ("T'1", 0, 0, 10),
             ("T'1", 0, 10, 40),
@@ -129,7 +129,7 @@ def test_a_row_without_partition_or_offset_is_outside_the_plan(tmp_path: Path) -
     rows = [{**base, "offset": 5}, {**base, "offset": None}, {**base, "partition": None}]
     write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE))
     ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
-    planned = BatchExpectation(topic_id="T", partition=0, start=0, end=9, records=1)
+    planned = RecordedRange(topic_id="T", partition=0, start=0, end=9, records=1)
     found = {(each.partition, each.start): each.records for each in range_figures(ref, [planned])}
     assert found == {(0, 0): 1, (0, None): 1, (-1, None): 1}
 
@@ -145,7 +145,7 @@ def _null_counts(table: Path) -> tuple[int, int]:
     """Return the numbers of null keys and values of plan 1 in the newest version."""
     version = DeltaTable(table).version()
     ref = BatchRef(pipeline="p", table=str(table), table_version=version, plan_sequence=1)
-    planned = BatchExpectation(topic_id="T", partition=0, start=0, end=99, records=9)
+    planned = RecordedRange(topic_id="T", partition=0, start=0, end=99, records=9)
     (found,) = range_figures(ref, [planned])
     return found.null_keys, found.null_values
 
@@ -204,6 +204,6 @@ def test_interleaved_offsets_in_several_files_are_no_duplicates(tmp_path: Path) 
         rows = [{**base, "offset": offset} for offset in some]
         write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, BRONZE), mode="append")
     ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=2, plan_sequence=1)
-    planned = BatchExpectation(topic_id="T", partition=0, start=0, end=100_000, records=100_000)
+    planned = RecordedRange(topic_id="T", partition=0, start=0, end=100_000, records=100_000)
     (found,) = range_figures(ref, [planned])
     assert (found.records, found.distinct) == (100_001, 100_000)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.dev.samples import SAMPLES
-from tidemark.quality.gx.suite import BATCH_COLUMNS, Suite, load_suite
-from tidemark.quality.suite_draft import draft
+from tidemark.quality.suite import BATCH_COLUMNS, Suite, load_suite
+from tidemark.quality.suite_draft import draft_suite
 from tidemark.typed.profile import Profile
 
 COLUMNS = set(BATCH_COLUMNS)
@@ -52,7 +52,7 @@ def rules(suite: dict[str, Any], column: str) -> dict[str, dict[str, Any]]:
 
 def drafted(profile: Profile) -> dict[str, Any]:
     """Return a draft with the name `mine`."""
-    return draft("mine", profile, COLUMNS)
+    return draft_suite("mine", profile, COLUMNS)
 
 
 def loaded(suite: dict[str, Any], folder: Path) -> Suite:

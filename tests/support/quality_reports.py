@@ -10,15 +10,15 @@ from typing import NoReturn
 import pyarrow as pa
 
 from tidemark.quality.check_results import (
-    BatchExpectation,
     BatchRef,
     CheckResult,
     QualityReport,
+    RecordedRange,
     Severity,
 )
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.gx.checker import GreatExpectationsQuality
-from tidemark.quality.gx.docs import DocsFolders, write_index
+from tidemark.quality.checker import BatchChecker
+from tidemark.quality.docs import DocsFolders, write_index
 
 BRONZE = pa.schema(
     [
@@ -72,7 +72,7 @@ def check_without_a_suite(folder: Path, records: int) -> QualityReport:
     def no_session() -> NoReturn:
         raise AssertionError("the built-in checks started Spark")
 
-    quality = GreatExpectationsQuality(
+    quality = BatchChecker(
         spark=no_session,
         suites=folder,
         home=folder / "quality",
@@ -81,5 +81,5 @@ def check_without_a_suite(folder: Path, records: int) -> QualityReport:
     ref = BatchRef(
         pipeline="prices", table=str(folder / "bronze"), table_version=0, plan_sequence=1
     )
-    expected = BatchExpectation(topic_id="T1", partition=0, start=0, end=10, records=records)
+    expected = RecordedRange(topic_id="T1", partition=0, start=0, end=10, records=records)
     return quality.check(ref, [expected], None, REPORT.run_at)

@@ -27,10 +27,10 @@ from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.maintenance.service import Maintenance, finished_plans
-from tidemark.pipeline import Environment, Pipeline
+from tidemark.pipeline import Pipeline, PipelineContext
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.decisions import Decisions
-from tidemark.repair.repair import Repair
+from tidemark.repair.rewind import Repair
 from tidemark.repair.undo import Undo
 from tidemark.report.status import PipelineStatus
 from tidemark.report.unfinished_work import UnfinishedWorkReader
@@ -60,7 +60,7 @@ class PortPipeline(Pipeline):
     @classmethod
     def over(cls, ports: Any) -> Self:
         """Return the pipeline of these ports. No check and no decoder has run."""
-        environment = Environment(
+        context = PipelineContext(
             layout=Layout(project=PROJECT, home=Path("/nonexistent")),
             connections=Connections({}, lambda: None),
             sessions=ApplicationSessions(),
@@ -68,7 +68,7 @@ class PortPipeline(Pipeline):
             armed=_unchanged,
             now=lambda: NOW,
         )
-        return cls(ports.spec, ports.spec, environment, ports)
+        return cls(ports.spec, ports.spec, context, ports)
 
     @property
     def table(self) -> Any:

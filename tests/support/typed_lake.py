@@ -123,7 +123,7 @@ class TypedLake(Services):
     @property
     def spec(self) -> PipelineSpec:
         """The pipeline of the typed table."""
-        return replace(self.bronze.spec, decode=self.decode).typed_pipeline()
+        return replace(self.bronze.spec, decode=self.decode).typed_spec()
 
     @property
     def control(self) -> DeltaControlTable:

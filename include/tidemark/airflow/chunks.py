@@ -98,7 +98,7 @@ def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) 
 
 
 def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:
-    from tidemark.ingest.recorder import recorded_plan
+    from tidemark.ingest.ledgers import recorded_plan
 
     if sequence is None:
         raise AirflowSkipException(f"no offset of chunk {chunk} is left")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.app import App
 from tidemark.core.errors import TidemarkError
-from tidemark.ingest.parallel import map_in_threads
+from tidemark.core.parallel import map_in_threads
 from tidemark.pipeline import utc_now
 from tidemark.pipelines import Outcomes
 

@@ -21,9 +21,9 @@ from tidemark.airflow.failures import airflow_failures, failure_text, raise_fail
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.origins import RunOrigin
+from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import PlanAbandoned
-from tidemark.ingest.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.steps import remaining_work
@@ -235,7 +235,7 @@ def _plans_of_run(
     pipelines: Sequence[str], requested_by: str
 ) -> tuple[list[Plan], list[Plan], Outcomes]:
     """Return the open plans and the landed plans of a run, and errors of pipelines."""
-    from tidemark.ingest.recorder import recorded_plan
+    from tidemark.ingest.ledgers import recorded_plan
 
     control, run = App.from_environment().control, RunOrigin(requested_by)
 
@@ -327,7 +327,7 @@ def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
     Raises:
         UnknownPlan, PlanNotLanded
     """
-    from tidemark.ingest.recorder import recorded_plan
+    from tidemark.ingest.ledgers import recorded_plan
     from tidemark.quality.publication_service import landing_of
 
     name, sequence = plan.pipeline, plan.sequence

@@ -35,6 +35,7 @@ from tidemark.core.table_state import SizeEstimate
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen
+from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.planner import (
     Planner,
     PlannerState,
@@ -42,7 +43,6 @@ from tidemark.ingest.planner import (
     refuse_open_backfill,
 )
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
-from tidemark.ingest.recorder import checked_ledger, recorded_plan
 from tidemark.ingest.replacement import replaced_offsets
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.spec.model import PipelineSpec

@@ -15,6 +15,8 @@ from tidemark.cli import (
     broker,
     decode,
     demo,
+    ingest,
+    local,
     maintenance,
     offsets,
     pipelines,
@@ -24,9 +26,7 @@ from tidemark.cli import (
     run,
     sample,
     schemas,
-    service,
     spark,
-    spark_server,
     suites,
 )
 from tidemark.cli.console import print_error_record, print_json
@@ -51,7 +51,7 @@ app = typer.Typer(
 )
 pipelines.register(app)
 run.register(app)
-spark.register(app)
+ingest.register(app)
 decode.register(app)
 backfill.register(app)
 offsets.register(app)
@@ -63,8 +63,8 @@ app.add_typer(suites.app, name="suite")
 app.add_typer(publication.app, name="publication")
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")
-app.add_typer(spark_server.app, name="spark")
-service.register(app)
+app.add_typer(spark.app, name="spark")
+local.register(app)
 demo.register(app)
 
 

@@ -11,7 +11,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName
 from tidemark.cli.console import out, print_json, print_records, print_table
-from tidemark.cli.spark import exit_with, on_engine
+from tidemark.cli.engine import exit_with, on_engine
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.ingest.planner import PlanResult
 from tidemark.pipeline import Pipeline

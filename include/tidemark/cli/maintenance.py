@@ -12,7 +12,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.ingest.parallel import map_in_threads, result_or_error
+from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION, MaintenanceResult
 from tidemark.pipeline import utc_now
 

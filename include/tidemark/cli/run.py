@@ -10,8 +10,8 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, requester
 from tidemark.cli.console import out, print_error_record, print_json, print_records, print_table
+from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.pipelines import plan_record
-from tidemark.cli.spark import exit_with, on_engine
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.pipeline import Pipeline

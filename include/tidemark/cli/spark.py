@@ -1,224 +1,68 @@
-"""`tidemark ingest | quality`: steps with Spark, and the engine of all such commands."""
+"""`tidemark spark`: the Spark Connect server of this machine, which shortens small runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
-from tidemark.cli.console import (
-    err,
-    note,
-    out,
-    print_error_record,
-    print_json,
-    print_records,
-    print_table,
-    step,
+from tidemark.cli.arguments import AsJson
+from tidemark.cli.console import print_status, step
+from tidemark.spark.engine import DEFAULT_PORT
+
+app = typer.Typer(
+    help=(
+        "Manage a Spark Connect server on this machine. While it runs, every command with "
+        "`--master` uses it instead of starting its own Spark. That start takes longer than a "
+        "small run."
+    ),
+    short_help="A Spark Connect server, for short runs.",
+    no_args_is_help=True,
 )
-from tidemark.cli.pipelines import plan_record
-from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.core.plan import PlanRef
-from tidemark.ingest.planner import PlanOutcome, PlanResult
-from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
-from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, Pipelines, for_each
-from tidemark.quality.publication_service import landing_of
-from tidemark.run import run
-from tidemark.spark.engine import TOKEN_VARIABLE, Server
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command(short_help="Plan and land, in one Spark application.")(ingest)
-    app.command(short_help="Check the records of a landed plan.")(quality)
-
-
-def ingest(
-    pipelines: Annotated[list[str], typer.Argument(help="Names of specs in include/pipelines.")],
-    plan_number: Annotated[
-        int | None,
-        typer.Option(
-            "--plan", min=1, help="A recorded plan of the one pipeline; by default a new plan."
-        ),
-    ] = None,
-    master: Master = None,
-    dry_run: DryRun = False,
+@app.command(short_help="Start the server, and check it.")
+def start(
+    port: Annotated[
+        int, typer.Option(help="Port on localhost; 0 selects a free port.", min=0, max=65535)
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
+    """Start the server unless it runs, wait until it answers, and check it.
 
-    Several pipelines are planned and land concurrently in one Spark application. A pipeline that is
-    refused or fails does not stop the others; its error sets the exit code. Repeating the command
-    is safe: a landed plan does not land again.
-
-    With --plan, execute that plan; if it has landed, nothing is read. With nothing to do, no Spark
-    starts.
+    The server listens on this machine only and requires a token. Only you can read the file of the
+    token.
     """
-    names = list(dict.fromkeys(pipelines))
-    if plan_number is not None and len(names) > 1:
-        raise typer.BadParameter("--plan names a plan of one pipeline; leave the others out")
-    app = App.from_environment()
-    if dry_run:
-        _print_drafts(app, names, plan_number, as_json=as_json)
-        return
-    chosen = on_engine(app, master, names)
-    if plan_number is None:
-        asked_by = requester()
-        plans, outcomes = chosen.plan(lambda each: each.plan(asked_by))
-        refs = [plan.ref for plan in plans]
-    else:
-        outcomes = Outcomes()
-        refs = [PlanRef(pipeline=names[0], sequence=plan_number)]
-    outcomes.extend(chosen.execute("ingest", refs))
-    records = [outcomes.by_pipeline[name] for name in names]
-    if as_json:
-        print_json(records)
-    elif len(records) == 1:
-        _print_record(records[0])
-    else:
-        _print_overview(records)
-    exit_with(outcomes)
+    if not as_json:
+        step("starting Spark (some ten seconds)")
+    engines = App.from_environment().engines
+    started = engines.server(port=port).start(engines.check_requirements)
+    print_status(started.as_record(), as_json=as_json)
 
 
-def quality(
-    pipeline: PipelineName,
-    plan_number: Annotated[
-        int | None, typer.Option("--plan", min=1, help="A landed plan; by default the newest.")
-    ] = None,
-    master: Master = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+@app.command(short_help="Run the server in the foreground.")
+def serve(
+    port: Annotated[int, typer.Option(help="Port on localhost.", min=1, max=65535)] = DEFAULT_PORT,
 ) -> None:
-    """Check the records of a landed plan with the pipeline's quality suite.
+    """Run the server in the foreground, for containers and service managers.
 
-    Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
-    with exit code 66; the data stays landed.
+    The server listens on this machine only and logs to standard error. It requires the token of
+    SPARK_CONNECT_AUTHENTICATE_TOKEN, or, if that is not set, the token of `tidemark spark start`.
+    Commands use the server with `--master sc://localhost:PORT` and that token in the same variable.
     """
-    app = App.from_environment()
-    spec = app.pipeline(pipeline).kafka_spec
-    sequence = plan_number or app.control.summary(spec.name).last_landed_sequence
-    if sequence is None:
-        print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
-        return
-    if dry_run:
-        landing_of(recorded_plan(app.control, spec.name, sequence))
-        if as_json:
-            print_json({"outcome": "draft", "plan": sequence, "suite": spec.suite})
-        else:
-            checks = f"suite {spec.suite!r}" if spec.suite else "the built-in checks"
-            out.print(f"plan {sequence} of {pipeline} would be checked by {checks}")
-        return
-    checked = PlanRef(pipeline=pipeline, sequence=sequence)
-    outcomes = on_engine(app, master, [pipeline]).execute("quality", [checked])
-    (record,) = outcomes.records
-    print_json(record) if as_json else _print_record(record)
-    exit_with(outcomes)
+    App.from_environment().engines.server(port=port, log_to_file=False).serve()
 
 
-def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
-    """Return the pipelines of a command on its engine; print the name of the engine.
-
-    A server is checked first; raises the errors of `App.check_server`.
-    """
-    if master and "token=" in master:
-        raise typer.BadParameter(
-            f"other users can read a token on the command line; set {TOKEN_VARIABLE} instead"
-        )
-    engine = app.engines.select(master)
-    step(f"engine: {engine}")
-    if isinstance(engine, Server):
-        app.check_server(engine, names)
-    return Pipelines(
-        app=app,
-        names=names,
-        run=lambda job, refs: run(app, engine, job, refs, print_line=note),
-        progress=step,
-    )
+@app.command(short_help="Stop the server.")
+def stop(as_json: AsJson = False) -> None:
+    """Stop the server. A run that uses the server fails; running it again is safe."""
+    stopped = App.from_environment().engines.server().stop()
+    print_status(stopped.as_record(), as_json=as_json)
 
 
-def exit_with(outcomes: Outcomes) -> None:
-    """End the command with the worst exit code if a pipeline has failed."""
-    if outcomes.exit_code != ExitCode.OK:
-        raise typer.Exit(outcomes.exit_code)
-
-
-def _print_drafts(
-    app: App, names: Sequence[str], plan_number: int | None, *, as_json: bool
-) -> None:
-    """Print the offsets that each pipeline would read; end with the worst exit code."""
-
-    def draft(each: Pipeline) -> PlanResult:
-        if plan_number is None:
-            return each.planner.preview()
-        record = recorded_plan(app.control, each.name, plan_number)
-        refuse_abandoned(record)
-        outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
-        return PlanResult(outcome=outcome, plan=record.plan)
-
-    outcomes, explained = Outcomes(), {}
-    for name, result in for_each(app, names, draft).items():
-        if isinstance(result, TidemarkError):
-            outcomes.add(name, result)
-        else:
-            outcomes.add(name, plan_record(result))
-            explained[name] = f"\n{result.plan.explain()}" if result.plan else ""
-
-    def line(record: Mapping[str, Any]) -> str:
-        return f"{record['pipeline']}: {record['outcome']}{explained[record['pipeline']]}"
-
-    print_records(outcomes.records, line, as_json=as_json)
-    exit_with(outcomes)
-
-
-def _print_record(record: Mapping[str, Any]) -> None:
-    if "error" in record:
-        print_error_record(record)
-        return
-    if record.get("outcome") == PlanOutcome.NOTHING:
-        out.print(record["outcome"])
-        return
-    if "outcome" in record:
-        err.print(f"{record['outcome']}; see above")
-        return
-    for key, value in record.items():
-        if key != "partitions":
-            out.print(f"{key:<14} {value}")
-    if "partitions" in record:
-        print_table(
-            "Accounting",
-            ("partition", "records", "gaps", "of them unproven"),
-            [
-                (int(partition), counts["records"], counts["gaps"], counts["unproven_gaps"])
-                for partition, counts in record["partitions"].items()
-            ],
-        )
-
-
-def _print_overview(records: Sequence[Mapping[str, Any]]) -> None:
-    print_table(
-        "Pipelines",
-        ("pipeline", "plan", "outcome", "records", "table version"),
-        [
-            (
-                record["pipeline"],
-                record["plan"],
-                _outcome(record),
-                record.get("records"),
-                record.get("table_version"),
-            )
-            for record in records
-        ],
-    )
-    for record in records:
-        if "error" in record:
-            print_error_record(record)
-
-
-def _outcome(record: Mapping[str, Any]) -> str:
-    if "wrote" in record:
-        return "landed" if record["wrote"] else "found landed"
-    return str(record.get("error") or record["outcome"])
+@app.command(short_help="Show whether the server runs, and where.")
+def status(as_json: AsJson = False) -> None:
+    """Show whether the server runs, where it listens, and where its log is."""
+    found = App.from_environment().engines.server().status()
+    print_status(found.as_record(), as_json=as_json)

@@ -13,8 +13,8 @@ from tidemark.cli.arguments import AsJson, DryRun, PipelineName
 from tidemark.cli.console import note, out, print_json
 from tidemark.lake.local_files import replace_text
 from tidemark.quality.errors import SuiteExists
-from tidemark.quality.gx.suite import BATCH_COLUMNS, BUILT_IN_SUITE
-from tidemark.quality.suite_draft import draft
+from tidemark.quality.suite import BATCH_COLUMNS, BUILT_IN_SUITE
+from tidemark.quality.suite_draft import draft_suite
 from tidemark.spec.model import SUITE_NAME
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
@@ -60,7 +60,7 @@ def init(
     if file.exists() and not dry_run:
         raise SuiteExists(file=str(file))
     profile = tidemark.pipeline(pipeline).profiling.profile(records)
-    suite = draft(chosen, profile, set(BATCH_COLUMNS))
+    suite = draft_suite(chosen, profile, set(BATCH_COLUMNS))
     text = json.dumps(suite, indent=2)
     if not dry_run:
         replace_text(file, f"{text}\n")

@@ -336,7 +336,7 @@ class Ledger:
 CheckedLedger = NewType("CheckedLedger", Ledger)
 """A ledger with the same history as the log of its data table; only such a ledger can be continued.
 
-`ingest.recorder` creates it by a comparison, and `repair.repair` for ledgers that it corrects.
+`ingest.ledgers` creates it by a comparison, and `repair.rewind` for ledgers that it corrects.
 `dataclasses.replace` would keep the type, so only this module changes ledgers with it.
 """
 

@@ -31,7 +31,7 @@ from tidemark.ingest.protocols import (
 )
 from tidemark.maintenance.service import MaintainedTable
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.gx.docs import DataDocs
+from tidemark.quality.docs import DataDocs
 from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import QualityChecker
 from tidemark.repair.exports import GroupOffsets

@@ -12,6 +12,7 @@ from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
+from tidemark.ingest.ledgers import checked_ledger, recorded_plan, refuse_abandoned
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import (
     Clock,
@@ -21,7 +22,7 @@ from tidemark.ingest.protocols import (
     Sink,
     WatermarkReader,
 )
-from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan, refuse_abandoned
+from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import TransactionConflict
 from tidemark.spec.model import PipelineSpec

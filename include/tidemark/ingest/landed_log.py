@@ -11,8 +11,8 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.errors import NothingLanded
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
-from tidemark.ingest.recorder import checked_ledger
 
 
 class _Incarnation(NamedTuple):

@@ -13,10 +13,11 @@ from tidemark.core.origins import ChunkOrigin, PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.draft import Draft, Drafter, RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen, NotLive
+from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
-from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
+from tidemark.ingest.recorder import Recorder
 from tidemark.ingest.replacement import superseded_events
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.spec.model import PipelineSpec

@@ -1,4 +1,4 @@
-"""Records landings, and checks that the control table and the data table agree.
+"""Records landings.
 
 A recorded landing is the only event that moves committed offsets in a regular run.
 """
@@ -10,35 +10,24 @@ from dataclasses import dataclass
 
 from tidemark.core import plan_rules
 from tidemark.core.accounting import GapEvidence, Landing, apply_gap_evidence
-from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TopicDiffers
+from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Landed
-from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
+from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import (
-    chains,
-    check_table,
-    fenced_chains,
-    max_rows,
-    newest_table_version,
-)
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.errors import DuplicateRows, PlanAbandoned, RecordsMissed, UnknownPlan
+from tidemark.ingest.errors import RecordsMissed
+from tidemark.ingest.ledgers import check_ledger
 from tidemark.ingest.protocols import (
     Clock,
-    ControlReader,
     ControlTable,
     DataLog,
     LogReader,
     WatermarkReader,
 )
-from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.lake.errors import ControlConflict
 
 log = logging.getLogger(__name__)
 
-_LOOKS = 5
-"""Reads of ledger and row count, until no event was recorded between the two reads."""
 NO_EVIDENCE = GapEvidence(gaps={}, visible={}, deleted={})
 """The evidence for a plan without gaps."""
 
@@ -150,104 +139,4 @@ class Recorder:
             gaps=gaps,
             visible=spans_by_partition((r.partition, Span(r.offset, r.offset + 1)) for r in seen),
             deleted=deleted,
-        )
-
-
-def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> CheckedLedger:
-    """Return the ledger if it and the data table have the same history.
-
-    Args:
-        control: The control table, which is read again if the ledger seems to be behind.
-        ledger: The state read from the control table.
-        data_log: The data table's log.
-
-    Raises:
-        ForeignTable: The location contains files, or a table of another pipeline.
-        HistoriesDiverge: The data table and the control table have different histories.
-        ControlConflict: The ledger is not current; read it again.
-    """
-    app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
-    state = data_log.state(ledger.pipeline, app_ids, restores_since=newest_table_version(ledger))
-    compared = ledger
-    if state.restores:
-        # The full ledger has the table version of each plan, which shows the removed plans.
-        compared = control.ledger(ledger.pipeline)
-        if compared.event_number != ledger.event_number:  # fence: one-ledger-for-one-look
-            raise ControlConflict(pipeline=ledger.pipeline, event_number=compared.event_number)
-    try:
-        check_table(compared, state)  # fence: ledger-and-table-agree
-    except (LedgerBehindTable, RepairUnfinished):
-        # The table was read after the ledger: a concurrent process may have recorded events since.
-        newest = control.summary(ledger.pipeline).event_number
-        if newest != ledger.event_number:
-            raise ControlConflict(pipeline=ledger.pipeline, event_number=newest) from None
-        raise
-    return CheckedLedger(ledger)
-
-
-def checked_ledger(
-    control: ControlReader,
-    pipeline: str,
-    data_log: DataLog,
-    *,
-    full: bool = False,
-    rows: bool = False,
-) -> CheckedLedger:
-    """Return the pipeline's ledger, after `check_ledger`.
-
-    Args:
-        control: The control table.
-        pipeline: Pipeline name.
-        data_log: The data table's log.
-        full: Return the full ledger instead of a summary.
-        rows: Also check that the data table has no more rows than have landed. A plan does not
-            need this check; a report or a typed table would contain the rows twice.
-
-    Raises:
-        ForeignTable, HistoriesDiverge: See `check_ledger`.
-        DuplicateRows: The data table has more rows than have landed.
-    """
-    read = control.ledger if full else control.summary
-    ledger = retry_on_conflict(lambda: check_ledger(control, read(pipeline), data_log))
-    if rows:
-        _check_rows(control, ledger, data_log)
-    return ledger
-
-
-def _check_rows(control: ControlReader, ledger: Ledger, data_log: DataLog) -> None:
-    for _ in range(_LOOKS):
-        rows, most = data_log.row_count(), max_rows(ledger)
-        if rows is None or rows <= most:  # fence: doubled-rows-are-noticed
-            return
-        newest = control.summary(ledger.pipeline)
-        if newest.event_number == ledger.event_number:
-            raise DuplicateRows(pipeline=ledger.pipeline, rows=rows, landed=most)
-        # A plan may have landed, or was undone, between the two reads.
-        ledger = newest
-
-
-def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanRecord:
-    """Return a plan with its outcome.
-
-    Raises:
-        UnknownPlan: The control table has no such plan.
-    """
-    record = control.plan_record(pipeline, sequence)
-    if record is None:
-        latest = control.summary(pipeline).last_sequence or None
-        raise UnknownPlan(pipeline=pipeline, sequence=sequence, latest=latest)
-    return record
-
-
-def refuse_abandoned(record: PlanRecord) -> None:
-    """Check that a plan is not abandoned.
-
-    Raises:
-        PlanAbandoned
-    """
-    if record.abandoned is not None:
-        raise PlanAbandoned(
-            pipeline=record.plan.pipeline,
-            sequence=record.plan.sequence,
-            reason=record.abandoned,
         )

@@ -13,8 +13,8 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plain import record_of
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import AlreadyStarted, InvalidStart, NotLive
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, TopicReader
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.ingest.start_rules import (
     OtherPartitions,
     SourceOffsets,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import CompactionConflict
 from tidemark.lake.unreferenced_files import IsPlanFinished, StoredFile, TableFiles

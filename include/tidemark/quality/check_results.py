@@ -63,7 +63,7 @@ class BatchRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchExpectation:
+class RecordedRange:
     """The recorded number of records of one planned range.
 
     Attributes:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from tidemark.core.errors import format_duration
-from tidemark.quality.check_results import BatchExpectation, CheckResult, Severity
+from tidemark.quality.check_results import CheckResult, RecordedRange, Severity
 
 _MAX_LISTED = 5
 """Most ranges that the detail of a figure lists."""
@@ -254,7 +254,7 @@ class Figure:
 
 
 def figures(
-    ranges: Sequence[RangeFigures], top_key: TopKey, expected: Sequence[BatchExpectation]
+    ranges: Sequence[RangeFigures], top_key: TopKey, expected: Sequence[RecordedRange]
 ) -> dict[str, Figure]:
     """Return the figure of every built-in check, except drift checks.
 
@@ -303,7 +303,7 @@ def _duplicates(ranges: Sequence[RangeFigures]) -> Figure:
 
 
 def _range_count_mismatches(
-    ranges: Sequence[RangeFigures], expected: Sequence[BatchExpectation]
+    ranges: Sequence[RangeFigures], expected: Sequence[RecordedRange]
 ) -> Figure:
     counts = {(r.topic_id, r.partition, r.start): r.records for r in ranges}
     mismatches = [

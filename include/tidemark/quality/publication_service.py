@@ -19,8 +19,8 @@ from tidemark.core.offsets import (
 )
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.ledgers import recorded_plan, refuse_abandoned
 from tidemark.ingest.protocols import Clock, ControlReader
-from tidemark.ingest.recorder import recorded_plan, refuse_abandoned
 from tidemark.quality.errors import NotBlocked
 from tidemark.quality.publication import (
     PublicationDecision,

@@ -19,7 +19,7 @@ from pyarrow.parquet import FileMetaData
 
 from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.lake.storage import column_statistics, folder_of, footers_of
-from tidemark.quality.check_results import BatchExpectation, BatchRef
+from tidemark.quality.check_results import BatchRef, RecordedRange
 from tidemark.quality.checks import RangeFigures
 
 _Longs: TypeAlias = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ _ROWS = """
 """Kafka's timestamp -1 means "none"; other times before 1970 are valid."""
 
 
-def range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[RangeFigures]:
+def range_figures(ref: BatchRef, expected: Sequence[RecordedRange]) -> list[RangeFigures]:
     """Return the figures of each planned range, and of the rows outside all planned ranges.
 
     Args:
@@ -57,7 +57,7 @@ def range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[R
         return _range_figures(ref, expected)
 
 
-def _range_figures(ref: BatchRef, expected: Sequence[BatchExpectation]) -> list[RangeFigures]:
+def _range_figures(ref: BatchRef, expected: Sequence[RecordedRange]) -> list[RangeFigures]:
     table = DeltaTable(ref.table, version=ref.table_version)
     footers = _footers(table, ref.plan_sequence)
     nulls = {f"null_{name}": _is_null(footers, name) for name in ("key", "value")}
@@ -199,7 +199,7 @@ class _Rows:
 
 
 def _counts_by_range(
-    batches: pa.RecordBatchReader, planned: Sequence[BatchExpectation]
+    batches: pa.RecordBatchReader, planned: Sequence[RecordedRange]
 ) -> dict[tuple[int, int | None], _RangeCounts]:
     """Count rows of one topic id by partition and start of the range; None outside all ranges."""
     counts: dict[tuple[int, int | None], _RangeCounts] = {}

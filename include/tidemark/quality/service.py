@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemark.core.accounting import Landing
 from tidemark.core.plan import Plan
+from tidemark.ingest.ledgers import recorded_plan
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
-from tidemark.ingest.recorder import recorded_plan
-from tidemark.quality.check_results import BatchExpectation, BatchRef, QualityReport
+from tidemark.quality.check_results import BatchRef, QualityReport, RecordedRange
 from tidemark.quality.errors import QualityFailed
 from tidemark.quality.publication import PublicationDecision
 from tidemark.quality.publication_service import landing_of
@@ -30,7 +30,7 @@ class QualityChecker(Protocol):
     def check(
         self,
         ref: BatchRef,
-        expected: Sequence[BatchExpectation],
+        expected: Sequence[RecordedRange],
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
@@ -72,7 +72,7 @@ class Quality:
         A repetition adds another attempt. Raises `UnknownPlan`, and the errors of `landing_of`.
         """
         plan, landing = self.landed(sequence)
-        expected = BatchExpectation.of(plan, landing)
+        expected = RecordedRange.of(plan, landing)
         ref = self.batch_ref(plan, landing)
         report = self.checker.check(ref, expected, self.spec.suite, self.now())
         self.checker.record(report)

@@ -32,7 +32,7 @@ _KEY_TYPES = ("STRING", "BIGINT")
 """Types of fields that may be unique or equal to the key."""
 
 
-def draft(name: str, profile: Profile, batch_columns: set[str]) -> dict[str, Any]:
+def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[str, Any]:
     """Return the content of a suite's file.
 
     Args:
@@ -41,7 +41,7 @@ def draft(name: str, profile: Profile, batch_columns: set[str]) -> dict[str, Any
         batch_columns: Columns of every batch. Columns of the suite get other names.
 
     Returns:
-        The content, which `quality.gx.suite.load_suite` reads.
+        The content, which `quality.suite.load_suite` reads.
     """
     fields = list(_usable(profile)) if _is_json(profile) else []
     columns = _column_names(fields, batch_columns)

@@ -11,8 +11,9 @@ from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Abandoned
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
+from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
-from tidemark.ingest.recorder import Recorder, checked_ledger, recorded_plan
+from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import PlanLanded, RowsInDoubt
 
@@ -55,7 +56,7 @@ class Abandon:
             UnknownPlan: The control table has no such plan.
             PlanLanded: The plan has landed; the landing is recorded.
             RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
-            HistoriesDiverge, CommitConflict: See `recorder.checked_ledger` and `retry_on_conflict`.
+            HistoriesDiverge, CommitConflict: See `ledgers.checked_ledger` and `retry_on_conflict`.
         """
         abandoned = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
         return retry_on_conflict(lambda: self._once(abandoned, discard=discard, dry_run=dry_run))

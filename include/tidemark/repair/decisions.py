@@ -10,8 +10,8 @@ from tidemark.core import plan_rules
 from tidemark.core.errors import TopicChanged, comma_list
 from tidemark.core.events import LossAccepted, NewIncarnation, Started
 from tidemark.core.ledger import Ledger
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import NothingToDo, PlanStillOpen
 from tidemark.spec.model import PipelineSpec
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Decisions:
     """Records an operator's decisions about one pipeline. Writes no rows.
 
-    Every decision raises `HistoriesDiverge` and `ControlConflict`, as `recorder.checked_ledger` and
+    Every decision raises `HistoriesDiverge` and `ControlConflict`, as `ledgers.checked_ledger` and
     `retry_on_conflict` do.
     """
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from tidemark.core import plan_rules
 from tidemark.core.plain import record_of
 from tidemark.ingest.errors import NothingLanded, NotLive
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.ingest.start import GroupReader
 from tidemark.kafka.errors import GroupActive
 from tidemark.spec.model import PipelineSpec
@@ -79,7 +79,7 @@ class Exports:
             NothingLanded: The pipeline has no committed offsets.
             GroupActive: The group has members.
             TopicDiffers, EndBehindCommitted: The committed offsets do not fit the topic.
-            HistoriesDiverge, KafkaFailure: See `recorder.checked_ledger` and `WatermarkReader`.
+            HistoriesDiverge, KafkaFailure: See `ledgers.checked_ledger` and `WatermarkReader`.
         """
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)

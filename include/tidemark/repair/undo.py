@@ -10,8 +10,8 @@ from tidemark.core.events import Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable
-from tidemark.ingest.recorder import checked_ledger, recorded_plan
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import PlanNotLanded
 

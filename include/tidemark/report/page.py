@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from tidemark.lake.local_files import replace_text, translate_os_errors
-from tidemark.quality.gx.docs import TEMPLATES, DocsFolders
+from tidemark.quality.docs import TEMPLATES, DocsFolders
 from tidemark.report.owner_report import PipelineReport
 
 _WIDTH, _HEIGHT = 240, 60

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from tidemark.core.events import EventKind
 from tidemark.ingest.errors import NothingLanded
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify

@@ -17,10 +17,10 @@ from tidemark.core.record import LogRecord
 from tidemark.core.throughput import Backlog, Forecast, Throughput, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.draft import Drafter
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.report.errors import (
     LagTooLarge,
     LagTooLong,

@@ -162,7 +162,7 @@ class UnfinishedWorkReader:
         open_plans = self._open_plans(ledger)
         if self.spec.decode is None or not self.spec.is_live:
             return UnfinishedWork(open_plans=open_plans, blocked=self._blocked())
-        typed = self.control.summary(self.spec.typed_pipeline().name)
+        typed = self.control.summary(self.spec.typed_spec().name)
         open_plans = (*open_plans, *self._open_plans(typed))
         hidden = self.hidden()
         open_typed_plans = [record.plan.sequence for record in typed.open_plans()]

@@ -16,6 +16,7 @@ from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.ingest.errors import NothingLanded
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import (
     BronzeLog,
     ControlReader,
@@ -23,7 +24,6 @@ from tidemark.ingest.protocols import (
     LogReader,
     WatermarkReader,
 )
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.report.errors import UndoUnfinished
 from tidemark.report.verification import (
     MAX_LISTED,
@@ -86,7 +86,7 @@ class Verifier:
             UndoUnfinished: The table may still contain rows of a plan that is being undone.
             TopicDiffers, EndBehindCommitted: Kafka lacks the topic, or the offsets, that landed.
             UnreadableFile: A file of the table cannot be read.
-            HistoriesDiverge, KafkaFailure: See `recorder.checked_ledger` and `LogReader`.
+            HistoriesDiverge, KafkaFailure: See `ledgers.checked_ledger` and `LogReader`.
         """
         ledger: Ledger = checked_ledger(self.control, self.spec.name, self.data_log, full=True)
         for sequence, record in ledger.plans.items():

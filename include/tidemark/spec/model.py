@@ -164,11 +164,11 @@ class PipelineSpec:
         """Whether the spec defines an upsert table."""
         return self.decode is not None and self.decode.upsert is not None
 
-    def typed_pipeline(self) -> PipelineSpec:
+    def typed_spec(self) -> PipelineSpec:
         """Return the pipeline of the typed table; raises NotDecoded without one."""
         return self._of_kind(PipelineKind.TYPED, self.decoding().target)
 
-    def upsert_pipeline(self) -> PipelineSpec:
+    def upsert_spec(self) -> PipelineSpec:
         """Return the pipeline of the upsert table; raises NotUpserted without one."""
         return self._of_kind(PipelineKind.UPSERT, self.upsert().target)
 

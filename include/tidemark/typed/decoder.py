@@ -27,9 +27,10 @@ from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
 from tidemark.ingest.landed_log import LandedLog
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog
-from tidemark.ingest.recorder import Recorder, checked_ledger
+from tidemark.ingest.recorder import Recorder
 from tidemark.ingest.replacement import superseded_events
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict

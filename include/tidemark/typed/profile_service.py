@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.ingest.errors import NothingLanded
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.draft import DecodeDraft, draft
+from tidemark.typed.decode_draft import DecodeDraft, draft_decode
 from tidemark.typed.profile import Profile
 
 DEFAULT_SAMPLE = 20_000
@@ -47,7 +47,7 @@ class Profiler:
 
         Args and errors are those of `profile`.
         """
-        return draft(self.profile(records))
+        return draft_decode(self.profile(records))
 
     def _newest(self, records: int) -> Iterator[LogRecord]:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)

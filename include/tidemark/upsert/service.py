@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
-from tidemark.ingest.recorder import checked_ledger
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from tidemark.quality.gx.suite import load_suite
+from tidemark.quality.suite import load_suite
 from tidemark.spark.connect import connect_sessions, session_loss
 from tidemark.spark.engine import Server
 

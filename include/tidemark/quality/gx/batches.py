@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812  its name everywhere
 
 from tidemark.quality.check_results import BatchRef
 from tidemark.quality.errors import SuiteError
-from tidemark.quality.gx.suite import Suite
+from tidemark.quality.suite import Suite
 from tidemark.spec.errors import Problem
 
 

@@ -17,7 +17,7 @@ import jinja2
 import markupsafe
 from great_expectations.render.renderer.site_builder import SiteBuilder
 
-from tidemark.quality.gx.docs import TEMPLATES
+from tidemark.quality.docs import TEMPLATES
 
 _COMPILED = jinja2.FileSystemBytecodeCache()
 """Cache of compiled templates, in a temporary folder that only this user can write."""

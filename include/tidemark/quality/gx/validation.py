@@ -13,7 +13,7 @@ from tidemark.lake.errors import EngineFailed
 from tidemark.quality.check_results import MASKED, MAX_EXAMPLES, CheckResult, Example, Severity
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.gx.context import ExpectationConfiguration, gx
-from tidemark.quality.gx.suite import Suite, named_columns
+from tidemark.quality.suite import Suite, named_columns
 from tidemark.spec.errors import Problem
 
 ROW_ID = ("partition", "offset")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.spec.fields import parse_type
-from tidemark.typed.draft import MAX_FIELDS, DecodeDraft, draft
+from tidemark.typed.decode_draft import MAX_FIELDS, DecodeDraft, draft_decode
 from tidemark.typed.profile import Profile
 
 
@@ -31,7 +31,7 @@ def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
 
 def drafted(records: list[LogRecord]) -> DecodeDraft:
     """The draft for some records."""
-    return draft(Profile.of(records))
+    return draft_decode(Profile.of(records))
 
 
 def of(*values: Any) -> DecodeDraft:

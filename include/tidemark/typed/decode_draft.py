@@ -49,7 +49,7 @@ class DecodeDraft:
         return {"key": {"format": str(self.key)}, "value": value}
 
 
-def draft(profile: Profile) -> DecodeDraft:
+def draft_decode(profile: Profile) -> DecodeDraft:
     """Return a draft for sampled records.
 
     The value format is JSON if nearly all values are JSON objects, string if all are text, and

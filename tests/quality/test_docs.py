@@ -17,7 +17,7 @@ from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.lake.errors import ClockDiffers
 from tidemark.quality.check_results import QualityReport
-from tidemark.quality.gx.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
+from tidemark.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
 
 DAY = timedelta(days=1)
 

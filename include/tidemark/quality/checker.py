@@ -14,13 +14,13 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from tidemark.lake.local_files import translate_os_errors
-from tidemark.quality.check_results import BatchExpectation, BatchRef, CheckResult, QualityReport
+from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport, RecordedRange
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checks import figures
+from tidemark.quality.docs import DocsFolders, write_checks, write_index
 from tidemark.quality.drift import MAX_HISTORY, drifts
-from tidemark.quality.gx.docs import DocsFolders, write_checks, write_index
-from tidemark.quality.gx.suite import BUILT_IN_SUITE, Suite, load_suite
 from tidemark.quality.range_figures import range_figures
+from tidemark.quality.suite import BUILT_IN_SUITE, Suite, load_suite
 from tidemark.quality.top_key import top_key
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class GreatExpectationsQuality:
+class BatchChecker:
     """Checks landed batches: computes built-in checks, and runs a suite's rules on Spark.
 
     Imports Spark and Great Expectations only for a suite with rules or columns. A process checks
@@ -62,7 +62,7 @@ class GreatExpectationsQuality:
     def check(
         self,
         ref: BatchRef,
-        expected: Sequence[BatchExpectation],
+        expected: Sequence[RecordedRange],
         suite: str | None,
         run_at: datetime,
     ) -> QualityReport:
@@ -108,7 +108,7 @@ class GreatExpectationsQuality:
         return report
 
     def _built_in_results(
-        self, ref: BatchRef, expected: Sequence[BatchExpectation], suite: Suite
+        self, ref: BatchRef, expected: Sequence[RecordedRange], suite: Suite
     ) -> list[CheckResult]:
         key = top_key(ref)
         if suite.masked:

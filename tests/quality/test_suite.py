@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import PROJECT
 from tidemark.quality.check_results import Severity
 from tidemark.quality.errors import SuiteError
-from tidemark.quality.gx.suite import load_suite
+from tidemark.quality.suite import load_suite
 
 SHIPPED = PROJECT / "include" / "expectations"
 
@@ -189,7 +189,7 @@ def test_expectations_may_name_the_suites_own_columns(tmp_path: Path) -> None:
 def test_loading_a_suite_imports_neither_spark_nor_great_expectations() -> None:
     """Each import takes seconds."""
     code = (
-        "import sys; from pathlib import Path; from tidemark.quality.gx.suite import load_suite; "
+        "import sys; from pathlib import Path; from tidemark.quality.suite import load_suite; "
         f"load_suite(Path({str(SHIPPED / 'prices.json')!r})); "
         "print([m for m in ('great_expectations', 'pyspark', 'pandas') if m in sys.modules])"
     )

@@ -27,20 +27,20 @@ from tidemark.dev.samples import SAMPLES
 from tidemark.lake import row_queries
 from tidemark.lake.errors import EngineFailed
 from tidemark.quality.check_results import (
-    BatchExpectation,
     BatchRef,
     CheckOutcome,
     CheckResult,
     Example,
     QualityReport,
+    RecordedRange,
     Severity,
 )
 from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.checker import BatchChecker
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.errors import SuiteError
-from tidemark.quality.gx.checker import GreatExpectationsQuality
-from tidemark.quality.gx.suite import BATCH_COLUMNS
-from tidemark.quality.suite_draft import draft
+from tidemark.quality.suite import BATCH_COLUMNS
+from tidemark.quality.suite_draft import draft_suite
 from tidemark.typed.profile import Profile
 
 SHIPPED = PROJECT / "include" / "expectations"
@@ -84,11 +84,9 @@ def price(offset: int, **fields: Any) -> Row:
     return row(offset, key=b"ACME", value=json.dumps(value | fields).encode())
 
 
-def planned(
-    start: int, end: int, records: int | None = None, partition: int = 0
-) -> BatchExpectation:
+def planned(start: int, end: int, records: int | None = None, partition: int = 0) -> RecordedRange:
     """Return the recorded number of records of a range; by default one for each offset."""
-    return BatchExpectation(
+    return RecordedRange(
         topic_id="T1",
         partition=partition,
         start=start,
@@ -106,7 +104,7 @@ class Check:
         self.suites = folder / "suites"
         self.suites.mkdir()
         self.results_table = str(folder / "results")
-        self.quality = GreatExpectationsQuality(
+        self.quality = BatchChecker(
             spark=lambda: spark,
             suites=self.suites,
             home=self.home,
@@ -124,7 +122,7 @@ class Check:
 
     def __call__(
         self,
-        *expected: BatchExpectation,
+        *expected: RecordedRange,
         suite: str | None = None,
         version: int = 0,
         plan: int = 1,
@@ -215,7 +213,7 @@ def test_the_sample_of_a_draft_passes_it_and_another_record_fails_it(
     landed = sample_rows(topic)
     check.land(landed)
     found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
-    suite = draft("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
+    suite = draft_suite("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 500), suite="mine")
     assert len(report.results) == len(BUILT_IN_CHECKS) + len(suite["expectations"])
@@ -239,7 +237,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
     ]
     check.land([*landed, row(200, key=b"abc", value=b'{"id": 200, "at": ""}')])
     found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 201))
-    suite = draft("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
+    suite = draft_suite("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned(0, 201), suite="mine")
     assert [result for result in report.results if not result.passed] == []
@@ -390,7 +388,7 @@ def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path)
             }
         )
     )
-    quality = GreatExpectationsQuality(
+    quality = BatchChecker(
         spark=lost_session,
         suites=tmp_path,
         home=tmp_path / "quality",

@@ -19,8 +19,9 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
 from tidemark.core.table_state import PlanCommit, Restore, RowRange
 from tidemark.core.watermarks import TopicWatermarks
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
-from tidemark.ingest.recorder import Recorder, checked_ledger
+from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 from tidemark.repair import rules

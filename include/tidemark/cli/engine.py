@@ -1,0 +1,41 @@
+"""The engine of commands that start Spark, and their exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.console import note, step
+from tidemark.core.errors import ExitCode
+from tidemark.pipelines import Outcomes, Pipelines
+from tidemark.run import run
+from tidemark.spark.engine import TOKEN_VARIABLE, Server
+
+
+def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
+    """Return the pipelines of a command on its engine; print the name of the engine.
+
+    A server is checked first; raises the errors of `App.check_server`.
+    """
+    if master and "token=" in master:
+        raise typer.BadParameter(
+            f"other users can read a token on the command line; set {TOKEN_VARIABLE} instead"
+        )
+    engine = app.engines.select(master)
+    step(f"engine: {engine}")
+    if isinstance(engine, Server):
+        app.check_server(engine, names)
+    return Pipelines(
+        app=app,
+        names=names,
+        run=lambda job, refs: run(app, engine, job, refs, print_line=note),
+        progress=step,
+    )
+
+
+def exit_with(outcomes: Outcomes) -> None:
+    """End the command with the worst exit code if a pipeline has failed."""
+    if outcomes.exit_code != ExitCode.OK:
+        raise typer.Exit(outcomes.exit_code)

@@ -1,0 +1,194 @@
+"""`tidemark ingest | quality`: land records, and check them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
+from tidemark.cli.console import (
+    err,
+    out,
+    print_error_record,
+    print_json,
+    print_records,
+    print_table,
+)
+from tidemark.cli.engine import exit_with, on_engine
+from tidemark.cli.pipelines import plan_record
+from tidemark.core.errors import TidemarkError
+from tidemark.core.plan import PlanRef
+from tidemark.ingest.ledgers import recorded_plan, refuse_abandoned
+from tidemark.ingest.planner import PlanOutcome, PlanResult
+from tidemark.pipeline import Pipeline
+from tidemark.pipelines import Outcomes, for_each
+from tidemark.quality.publication_service import landing_of
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command(short_help="Plan and land, in one Spark application.")(ingest)
+    app.command(short_help="Check the records of a landed plan.")(quality)
+
+
+def ingest(
+    pipelines: Annotated[list[str], typer.Argument(help="Names of specs in include/pipelines.")],
+    plan_number: Annotated[
+        int | None,
+        typer.Option(
+            "--plan", min=1, help="A recorded plan of the one pipeline; by default a new plan."
+        ),
+    ] = None,
+    master: Master = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Plan and land: read exactly the planned offsets with Spark, append them to Delta once.
+
+    Several pipelines are planned and land concurrently in one Spark application. A pipeline that is
+    refused or fails does not stop the others; its error sets the exit code. Repeating the command
+    is safe: a landed plan does not land again.
+
+    With --plan, execute that plan; if it has landed, nothing is read. With nothing to do, no Spark
+    starts.
+    """
+    names = list(dict.fromkeys(pipelines))
+    if plan_number is not None and len(names) > 1:
+        raise typer.BadParameter("--plan names a plan of one pipeline; leave the others out")
+    app = App.from_environment()
+    if dry_run:
+        _print_drafts(app, names, plan_number, as_json=as_json)
+        return
+    chosen = on_engine(app, master, names)
+    if plan_number is None:
+        asked_by = requester()
+        plans, outcomes = chosen.plan(lambda each: each.plan(asked_by))
+        refs = [plan.ref for plan in plans]
+    else:
+        outcomes = Outcomes()
+        refs = [PlanRef(pipeline=names[0], sequence=plan_number)]
+    outcomes.extend(chosen.execute("ingest", refs))
+    records = [outcomes.by_pipeline[name] for name in names]
+    if as_json:
+        print_json(records)
+    elif len(records) == 1:
+        _print_record(records[0])
+    else:
+        _print_overview(records)
+    exit_with(outcomes)
+
+
+def quality(
+    pipeline: PipelineName,
+    plan_number: Annotated[
+        int | None, typer.Option("--plan", min=1, help="A landed plan; by default the newest.")
+    ] = None,
+    master: Master = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check the records of a landed plan with the pipeline's quality suite.
+
+    Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
+    with exit code 66; the data stays landed.
+    """
+    app = App.from_environment()
+    spec = app.pipeline(pipeline).kafka_spec
+    sequence = plan_number or app.control.summary(spec.name).last_landed_sequence
+    if sequence is None:
+        print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")
+        return
+    if dry_run:
+        landing_of(recorded_plan(app.control, spec.name, sequence))
+        if as_json:
+            print_json({"outcome": "draft", "plan": sequence, "suite": spec.suite})
+        else:
+            checks = f"suite {spec.suite!r}" if spec.suite else "the built-in checks"
+            out.print(f"plan {sequence} of {pipeline} would be checked by {checks}")
+        return
+    checked = PlanRef(pipeline=pipeline, sequence=sequence)
+    outcomes = on_engine(app, master, [pipeline]).execute("quality", [checked])
+    (record,) = outcomes.records
+    print_json(record) if as_json else _print_record(record)
+    exit_with(outcomes)
+
+
+def _print_drafts(
+    app: App, names: Sequence[str], plan_number: int | None, *, as_json: bool
+) -> None:
+    """Print the offsets that each pipeline would read; end with the worst exit code."""
+
+    def draft(each: Pipeline) -> PlanResult:
+        if plan_number is None:
+            return each.planner.preview()
+        record = recorded_plan(app.control, each.name, plan_number)
+        refuse_abandoned(record)
+        outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
+        return PlanResult(outcome=outcome, plan=record.plan)
+
+    outcomes, explained = Outcomes(), {}
+    for name, result in for_each(app, names, draft).items():
+        if isinstance(result, TidemarkError):
+            outcomes.add(name, result)
+        else:
+            outcomes.add(name, plan_record(result))
+            explained[name] = f"\n{result.plan.explain()}" if result.plan else ""
+
+    def line(record: Mapping[str, Any]) -> str:
+        return f"{record['pipeline']}: {record['outcome']}{explained[record['pipeline']]}"
+
+    print_records(outcomes.records, line, as_json=as_json)
+    exit_with(outcomes)
+
+
+def _print_record(record: Mapping[str, Any]) -> None:
+    if "error" in record:
+        print_error_record(record)
+        return
+    if record.get("outcome") == PlanOutcome.NOTHING:
+        out.print(record["outcome"])
+        return
+    if "outcome" in record:
+        err.print(f"{record['outcome']}; see above")
+        return
+    for key, value in record.items():
+        if key != "partitions":
+            out.print(f"{key:<14} {value}")
+    if "partitions" in record:
+        print_table(
+            "Accounting",
+            ("partition", "records", "gaps", "of them unproven"),
+            [
+                (int(partition), counts["records"], counts["gaps"], counts["unproven_gaps"])
+                for partition, counts in record["partitions"].items()
+            ],
+        )
+
+
+def _print_overview(records: Sequence[Mapping[str, Any]]) -> None:
+    print_table(
+        "Pipelines",
+        ("pipeline", "plan", "outcome", "records", "table version"),
+        [
+            (
+                record["pipeline"],
+                record["plan"],
+                _outcome(record),
+                record.get("records"),
+                record.get("table_version"),
+            )
+            for record in records
+        ],
+    )
+    for record in records:
+        if "error" in record:
+            print_error_record(record)
+
+
+def _outcome(record: Mapping[str, Any]) -> str:
+    if "wrote" in record:
+        return "landed" if record["wrote"] else "found landed"
+    return str(record.get("error") or record["outcome"])
