@@ -1,4 +1,4 @@
-"""Land recorded plans: Kafka to Delta, or bronze to typed, exactly their ranges, once.
+"""Land recorded plans: from Kafka into bronze tables, exactly their ranges, once.
 
     spark-submit jobs/ingest.py --plan prices=7 --plan orders=3
 

@@ -101,7 +101,6 @@ LIBRARIES = {
         "*/spark*.py",
         "typed/formats/*",
         "quality/*",
-        "jobs.py",
         "run.py",
         "steps.py",
     ],

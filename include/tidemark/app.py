@@ -1,7 +1,7 @@
 """`App`: the settings and connections of one home, and a factory of `Pipeline` objects.
 
-Only this module reads the environment. A function imports the heavy libraries that it needs: a DAG
-file that reads the specs loads nothing but the YAML parser.
+Only this module reads Tidemark's settings from the environment. A function imports the heavy
+libraries that it needs: a DAG file that reads the specs loads nothing but the YAML parser.
 """
 
 from __future__ import annotations

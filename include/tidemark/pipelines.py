@@ -15,7 +15,7 @@ from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.ingest.errors import CommitNotFound
-from tidemark.ingest.planner import PlanResult
+from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.run import Ref, applications, identity
 from tidemark.spark.engine import JobRun
@@ -183,7 +183,7 @@ class Pipelines:
             if isinstance(came, TidemarkError):
                 outcomes.add(origin, came)
             elif came is None:
-                outcomes.add(origin, {"outcome": "nothing to do"})
+                outcomes.add(origin, {"outcome": PlanOutcome.NOTHING.value})
             else:
                 refs.append(MergeRef(pipeline=origin, version=came.version))
         outcomes.extend(self.execute("upsert", refs))

@@ -92,6 +92,7 @@ def _plans_at_once(app: App) -> int:
 
 
 JOBS: Mapping[str, Job[Any]] = {
+    # Both execute plans; only the first one gets connections to Kafka.
     "ingest": Job.of_step(
         PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of, reads_kafka=True
     ),

@@ -22,6 +22,7 @@ from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.ledgers import recorded_plan
+from tidemark.ingest.planner import PlanOutcome
 from tidemark.pipeline import Pipeline
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
@@ -74,7 +75,7 @@ def check(app: App, plan: PlanRef) -> Result:
 
 def upsert(app: App, merge: MergeRef) -> Result:
     """Merge missing records into an upsert table."""
-    return _merged(app.pipeline(merge.pipeline)) or {"outcome": "nothing to do"}
+    return _merged(app.pipeline(merge.pipeline)) or {"outcome": PlanOutcome.NOTHING.value}
 
 
 def _merged(pipeline: Pipeline) -> Result | None:
@@ -247,7 +248,7 @@ class _PipelineRun:
             self._take("check", partial(check, self._app, plan), sequence)
 
     def decode(self) -> None:
-        """Decode until no landed record is left to decode."""
+        """Decode until no landed record is left to decode, as `Pipelines.decode` does with jobs."""
         if self._pipeline.spec.decode is None:
             return
         while self._take("decode", self._decode_next):

@@ -25,6 +25,7 @@ from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.pipelines import Outcomes, for_each, plan_each
+from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.steps import remaining_work
 
@@ -333,8 +334,8 @@ def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
     name, sequence = plan.pipeline, plan.sequence
     try:
         publication = app.pipeline(name).publication.of(sequence)
-    except PlanAbandoned as gone:
-        log.warning("not published pipeline=%s plan=%d: %s", name, sequence, gone.reason)
+    except (PlanAbandoned, PlanReplaced) as gone:
+        log.warning("not published pipeline=%s plan=%d: %s", name, sequence, gone)
         return None
     if not publication.is_published:
         status = publication.decision.status if publication.decision else "not checked"

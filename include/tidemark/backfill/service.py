@@ -442,7 +442,10 @@ class Backfills:
     def _append_request(
         self, seen: BackfillPreview, requested_by: str, reason: str | None
     ) -> BackfillRequested | None:
-        """Record a request; return the recorded one, or None if the preview has no chunk."""
+        """Record a request; return the recorded one, or None if the preview has no chunk.
+
+        For a pipeline without a plan, also records where the pipeline begins.
+        """
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         known = self._request(requested_by)
         if known or not seen.chunks:

@@ -13,7 +13,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName
 from tidemark.cli.console import out, print_json, print_records, print_table
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
-from tidemark.ingest.planner import PlanResult
+from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
 from tidemark.spec.decode import QuarantineReason
@@ -94,7 +94,7 @@ def upsert(
         outcomes = Outcomes()
         for name, result in for_each(tidemark, names, lambda each: each.upserts.next()).items():
             draft = result.as_record() if isinstance(result, MergePlan) else result
-            outcomes.add(name, draft or {"outcome": "nothing to do"})
+            outcomes.add(name, draft or {"outcome": PlanOutcome.NOTHING.value})
     else:
         outcomes = on_engine(tidemark, master, names).upsert()
     # A merge has no plan.
@@ -209,7 +209,7 @@ def _print(outcomes: Outcomes, *, as_json: bool) -> None:
             )
         if "offsets" in record:
             return f"{record['offsets']:,} record(s) would be decoded again"
-        if len(outcomes.records) == 1 or record["outcome"] != "nothing to do":
+        if len(outcomes.records) == 1 or record["outcome"] != PlanOutcome.NOTHING:
             return f"{record['pipeline']}: {record['outcome']}"
         return None
 

@@ -148,11 +148,11 @@ def _print_record(record: Mapping[str, Any]) -> None:
     if "error" in record:
         print_error_record(record)
         return
+    if "exit_code" in record:
+        err.print(f"{record['outcome']}; see above")
+        return
     if record.get("outcome") == PlanOutcome.NOTHING:
         out.print(record["outcome"])
-        return
-    if "outcome" in record:
-        err.print(f"{record['outcome']}; see above")
         return
     for key, value in record.items():
         if key != "partitions":

@@ -154,7 +154,7 @@ class Abandoned:
 
     Attributes:
         sequence: Plan number.
-        requested_by: User name of the operator.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
         reason: The operator's reason.
     """
 
@@ -185,7 +185,7 @@ class UndoStarted:
 
     Attributes:
         sequence: Plan number.
-        requested_by: User name of the operator.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
         reason: The operator's reason.
         committed: Committed offset of each of the plan's partitions, without this landing.
     """
@@ -202,7 +202,7 @@ class Undone:
 
     Attributes:
         sequence: Plan number.
-        requested_by: User name of the operator who ran `undo` or `rewind`.
+        requested_by: The operator's `undo` or `rewind`, as `cli:<user>:<id>`.
         reason: The operator's reason.
         table_version: After `undo`, a version of the data table without the rows; None after a
             RESTORE.
@@ -223,7 +223,7 @@ class LossAccepted:
         topic_id: Kafka's id of the incarnation of the topic.
         lost: The lost offsets, by partition.
         committed: Committed offset of each of these partitions, including the loss.
-        requested_by: User name of the operator.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
         reason: The operator's reason.
     """
 
@@ -244,7 +244,7 @@ class NewIncarnation:
         topic: Topic name.
         topic_id: Kafka's id of the new incarnation.
         offsets: First offset to read, by partition.
-        requested_by: User name of the operator.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
         reason: The operator's reason.
     """
 
@@ -265,7 +265,7 @@ class NewEpoch:
         table_version: Version of the data table that fenced the older epochs.
         sequence: Highest plan number in the data table's log; later plans have higher numbers.
         committed: Committed offset of each partition at the start of the epoch.
-        requested_by: User name of the operator.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
         reason: The operator's reason.
         missing_events: Number of lost events that the repair replaced. An event that is lost
             after the repair read the ledger is not counted, and stays missing.

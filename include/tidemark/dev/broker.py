@@ -95,7 +95,10 @@ class Broker:
         return self._start(self._config.node_ids)
 
     def start_node(self, node: int) -> BrokerStatus:
-        """Start one node, and leave the other nodes as they are; raises the errors of `start`."""
+        """Start one node, and leave the other nodes as they are. Tests of broker faults use it.
+
+        Raises the errors of `start`.
+        """
         return self._start((node,))
 
     def _start(self, wanted: Collection[int]) -> BrokerStatus:

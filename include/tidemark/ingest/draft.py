@@ -14,10 +14,10 @@ from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.plan_rules import ClassifiedOffsets, ComparedTopic
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.errors import NoStartOffset
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import Clock, TopicReader
-from tidemark.spec.model import PipelineSpec, StartPolicy
+from tidemark.ingest.start_rules import policy_offsets
+from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
 
@@ -138,22 +138,7 @@ class Drafter:
         """
         if ledger.starts:
             return plan_rules.new_partitions(ledger, watermarks)
-        match self.spec.start:
-            case StartPolicy.EARLIEST:
-                return {p: here.low for p, here in watermarks.partitions.items()}
-            case StartPolicy.LATEST:
-                return {p: here.end for p, here in watermarks.partitions.items()}
-            case StartPolicy.TIMESTAMP if self.spec.start_at:
-                found = self.watermarks.offsets_at(
-                    self.spec.topic, sorted(watermarks.partitions), self.spec.start_at
-                )
-                return {p: min(found[p], here.end) for p, here in watermarks.partitions.items()}
-            case _:
-                raise NoStartOffset(
-                    pipeline=self.spec.name,
-                    topic=watermarks.topic,
-                    partitions=tuple(sorted(watermarks.partitions)),
-                )
+        return policy_offsets(self.spec, watermarks, self.watermarks.offsets_at)
 
     def _expiring(self, watermarks: TopicWatermarks) -> Mapping[int, int]:
         """Return the end of the offsets that Kafka will delete within `alarms.runway`."""

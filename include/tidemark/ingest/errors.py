@@ -64,13 +64,13 @@ class CommitNotFound(UnknownOutcomeError):
 
 @dataclass(kw_only=True, eq=False)
 class PlanAbandoned(TerminalError):
-    """The plan was abandoned and cannot land."""
+    """The plan was abandoned or undone, and cannot land."""
 
     pipeline: str
     sequence: int
     reason: str
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} was abandoned (reason: {reason})."
+    problem = "Plan {sequence} of pipeline {pipeline!r} was abandoned or undone: {reason}."
     fix = "Run `tidemark plan {pipeline}`; the new plan contains the unread offsets."
 
 

@@ -1,15 +1,18 @@
-"""Start offsets of a pipeline, taken from another consumer of its topic."""
+"""Start offsets of a pipeline: by the policy of its spec, or from another consumer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from typing import assert_never
 
 from tidemark.core import plan_rules
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.errors import InvalidStart
+from tidemark.ingest.errors import InvalidStart, NoStartOffset
+from tidemark.spec.model import PipelineSpec, StartPolicy
 
 
 class OtherPartitions(StrEnum):
@@ -34,6 +37,39 @@ class SourceOffsets:
     source: str
     offsets: Mapping[int, int]
     notes: tuple[str, ...] = ()
+
+
+def policy_offsets(
+    spec: PipelineSpec,
+    watermarks: TopicWatermarks,
+    offsets_at: Callable[[str, Sequence[int], datetime], Mapping[int, int]],
+) -> Mapping[int, int]:
+    """Return the start offset of each partition by the spec's start policy.
+
+    Args:
+        spec: The pipeline.
+        watermarks: Watermarks of its topic.
+        offsets_at: As `TopicReader.offsets_at`.
+
+    Raises:
+        NoStartOffset: The spec has `start: none`.
+    """
+    match spec.start:
+        case StartPolicy.EARLIEST:
+            return {p: here.low for p, here in watermarks.partitions.items()}
+        case StartPolicy.LATEST:
+            return {p: here.end for p, here in watermarks.partitions.items()}
+        case StartPolicy.TIMESTAMP if spec.start_at:
+            found = offsets_at(spec.topic, sorted(watermarks.partitions), spec.start_at)
+            return {p: min(found[p], here.end) for p, here in watermarks.partitions.items()}
+        case StartPolicy.NONE | StartPolicy.TIMESTAMP:
+            raise NoStartOffset(
+                pipeline=spec.name,
+                topic=watermarks.topic,
+                partitions=tuple(sorted(watermarks.partitions)),
+            )
+        case never:
+            assert_never(never)
 
 
 def given_offsets(text: str) -> SourceOffsets:

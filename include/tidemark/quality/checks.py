@@ -107,22 +107,6 @@ class BuiltInCheck:
         )
 
 
-DRIFT: Mapping[str, str] = MappingProxyType(
-    {
-        f"{measure}_drift": measure
-        for measure in (
-            "records",
-            "null_key_percent",
-            "null_value_percent",
-            "top_key_percent",
-            "largest_partition_percent",
-            "seconds_behind",
-            "oldest_seconds_behind",
-        )
-    }
-)
-"""Drift checks, each with the check whose figure it compares with earlier plans."""
-
 _MEASURE_LABELS = MappingProxyType(
     {
         "records": "Record count",
@@ -134,6 +118,11 @@ _MEASURE_LABELS = MappingProxyType(
         "oldest_seconds_behind": "Age of the earliest timestamp",
     }
 )
+
+DRIFT: Mapping[str, str] = MappingProxyType(
+    {f"{measure}_drift": measure for measure in _MEASURE_LABELS}
+)
+"""Drift checks, each with the check whose figure it compares with earlier plans."""
 
 BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
     {

@@ -49,6 +49,17 @@ class NotBlocked(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class PlanReplaced(TerminalError):
+    """The data table has no rows of the plan, because later plans have replaced them."""
+
+    pipeline: str
+    sequence: int
+
+    problem = "Later plans have replaced all rows of plan {sequence} of pipeline {pipeline!r}."
+    fix = "Name a plan that replaced them: column plan_sequence of the rows in the data table."
+
+
+@dataclass(kw_only=True, eq=False)
 class SuiteExists(TerminalError):
     """The file of a drafted suite exists; an operator may have edited it."""
 

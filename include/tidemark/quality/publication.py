@@ -43,7 +43,7 @@ class PublicationDecision:
         plan: Plan number.
         status: The decided status.
         decided_at: Time of the decision (UTC).
-        decided_by: User name of the operator; None for a check.
+        decided_by: The operator's command, as `cli:<user>:<id>`; None for a check.
         reason: Operator's reason, or the names of the failed critical checks.
         spans: Offsets that the decision applies to, by partition.
     """

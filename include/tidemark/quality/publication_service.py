@@ -18,10 +18,9 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.plan import Plan
-from tidemark.ingest.errors import PlanAbandoned
 from tidemark.ingest.ledgers import recorded_plan, refuse_abandoned
 from tidemark.ingest.protocols import Clock, ControlReader
-from tidemark.quality.errors import NotBlocked
+from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.quality.publication import (
     PublicationDecision,
     PublicationStatus,
@@ -85,8 +84,8 @@ class Publication:
     """Reads and decides which plans of one pipeline the published view shows.
 
     Decisions never change rows of the data table. Methods about one plan raise `UnknownPlan` if the
-    pipeline has no such plan, and `PlanNotLanded` or `PlanAbandoned` if none of its rows are in the
-    table.
+    pipeline has no such plan, and `PlanNotLanded`, `PlanAbandoned` or `PlanReplaced` if none of its
+    rows are in the table.
     """
 
     pipeline: str
@@ -166,7 +165,7 @@ class Publication:
 
         Args:
             sequence: The plan.
-            requested_by: User name of the operator.
+            requested_by: The operator's command, as `cli:<user>:<id>`.
             reason: The operator's reason.
             dry_run: Return the decision without recording it.
 
@@ -196,8 +195,7 @@ class Publication:
         record = recorded_plan(self.control, self.pipeline, sequence)
         landing_of(record)
         if record.held_now is None or not record.held_now.counts:
-            replaced = "later plans have replaced all of it"
-            raise PlanAbandoned(pipeline=self.pipeline, sequence=sequence, reason=replaced)
+            raise PlanReplaced(pipeline=self.pipeline, sequence=sequence)
         return record.plan, record.held_now
 
     def _decide(

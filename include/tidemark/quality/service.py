@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +19,6 @@ from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
     from tidemark.quality.publication_table import DeltaPublicationTable
-
-log = logging.getLogger(__name__)
 
 
 class QualityChecker(Protocol):
@@ -77,7 +74,6 @@ class Quality:
         report = self.checker.check(ref, expected, self.spec.suite, self.now())
         self.checker.record(report)
         self.publication.append(plan, landing, PublicationDecision.from_report(report))
-        log.info("checked pipeline=%s plan=%d outcome=%s", self.spec.name, sequence, report.outcome)
         return report
 
     def landed(self, sequence: int) -> tuple[Plan, Landing]:

@@ -435,7 +435,7 @@ def _timestamp_of(record: LogRecord) -> datetime | None:
 
 
 def _check_next_run(drafter: Drafter, ledger: Ledger, watermarks: TopicWatermarks) -> None:
-    """Raise the error with which the next run would end."""
+    """Raise the error with which the comparison or the draft of the next run would end."""
     comparison = drafter.comparison
     topic = comparison.compare(ledger, watermarks, watermarks.partitions)
     for record in ledger.open_plans():

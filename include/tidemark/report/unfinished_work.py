@@ -83,8 +83,6 @@ class UnfinishedWork:
             yield "unchecked"
         if self.quarantined:
             yield "quarantined"
-        if self.blocked:
-            yield "blocked"
 
     def explain(self, pipeline: str, now: datetime) -> Iterator[str]:
         """Yield a line for people about each open plan and about each other state."""

@@ -20,7 +20,10 @@ SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
 
 
 class StartPolicy(StrEnum):
-    """First offset of a partition without a committed offset (S9, `auto.offset.reset`)."""
+    """Where the first plan of a pipeline begins (S9, as `auto.offset.reset`).
+
+    Partitions that are added later are read from offset 0.
+    """
 
     EARLIEST = "earliest"
     """The low watermark of the first plan."""
@@ -66,7 +69,7 @@ class PipelineSpec:
         schedule: Cron expression or Airflow preset.
         group: Pipelines of one group share a DAG and its Spark applications; None = a DAG of its
             own.
-        start: Where partitions without a committed offset begin.
+        start: Where the first plan of the pipeline begins.
         start_at: The moment for `StartPolicy.TIMESTAMP`, else None.
         isolation_level: Isolation level of the reader.
         records_per_run: Maximum number of offsets of a plan over all partitions; None = no limit.

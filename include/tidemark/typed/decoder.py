@@ -259,7 +259,7 @@ class DecodePlanner:
             return self._plan_once()
         for opened in ledger.open_plans():
             landing = self.table.find_landing(opened.plan)
-            if landing is None and self._is_current(bronze, opened.plan):
+            if landing is None and self._prepare_if_current(bronze, opened.plan):
                 return PlanResult(outcome=PlanOutcome.KEPT, plan=opened.plan)
             self._record_or_abandon(ledger, opened.plan, landing)
             return self._plan_once()
@@ -364,8 +364,12 @@ class DecodePlanner:
 
     # -- open plans -------------------------------------------------------------------------------
 
-    def _is_current(self, bronze: _Bronze, plan: Plan) -> bool:
-        """Return whether a new plan would decode the offsets of an open plan in the same way."""
+    def _prepare_if_current(self, bronze: _Bronze, plan: Plan) -> bool:
+        """Add the columns of an open plan, if a new plan would decode its offsets in the same way.
+
+        Returns:
+            Whether it would. If not, the open plan is outdated.
+        """
         source = plan.origin
         if (
             not isinstance(source, DecodeOrigin)
