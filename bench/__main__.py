@@ -33,11 +33,11 @@ def _parsed(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="benchmarks; the short ones if none"
+        "names", nargs="*", metavar="NAME", help="benchmarks; by default all of the short form"
     )
-    parser.add_argument("--full", action="store_true", help="the size that results are quoted from")
-    parser.add_argument("--records", type=_positive, help="another size than the form's own")
-    parser.add_argument("--repetitions", type=_positive, help="another number of repetitions")
+    parser.add_argument("--full", action="store_true", help="run the sizes of published results")
+    parser.add_argument("--records", type=_positive, help="size, instead of that of the form")
+    parser.add_argument("--repetitions", type=_positive, help="number of repetitions")
     parser.add_argument("--master", default="local[2]", help="Spark master (default local[2])")
     parser.add_argument(
         "--conf",
@@ -45,13 +45,13 @@ def _parsed(argv: list[str] | None) -> argparse.Namespace:
         default=[],
         type=_setting,
         metavar="KEY=VALUE",
-        help="a Spark setting for Tidemark's side that wins over the shipped one",
+        help="Spark setting for Tidemark's side; overrides the shipped value",
     )
-    parser.add_argument("--home", type=Path, default=HOME, help="runs work below this folder")
+    parser.add_argument("--home", type=Path, default=HOME, help="parent folder of all runs")
     options = parser.parse_args(argv)
     unknown = [name for name in options.names if name not in known]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(f"unknown: {', '.join(unknown)}; the benchmarks are {', '.join(known)}")
     options.chosen = [
         each
         for each in known.values()
@@ -63,21 +63,21 @@ def _parsed(argv: list[str] | None) -> argparse.Namespace:
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
-        raise argparse.ArgumentTypeError("spark.some.key=value")
+        raise argparse.ArgumentTypeError(f"expected spark.some.key=value, got {text!r}")
     return key, value
 
 
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
     return value
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what was asked for, one after the other on one broker."""
+    """Run the selected benchmarks, one after the other on one broker."""
     options = _parsed(argv)
-    # Asked to stop, it stops the broker and the workers first.
+    # On SIGTERM, leave the block below, which stops the broker and the workers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     machine = machine_record()
     outcomes: list[Outcome] = []

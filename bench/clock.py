@@ -17,18 +17,18 @@ from tidemark.spark.processes import last_lines
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Filled in when the block it times has ended; no metrics before."""
+    """Measured times of a block; both are 0 until the block has ended."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
     def metrics(self) -> dict[str, float]:
-        """Both times by name."""
+        """Return both times by name."""
         return {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
 
 
 def cpu_of_tree(pid: int) -> float:
-    """Processor seconds, user and system, that a process and its descendants have used so far."""
+    """Return the processor seconds of a process and its descendants so far, user and system."""
     process = psutil.Process(pid)
     total = 0.0
     for each in (process, *process.children(recursive=True)):
@@ -51,26 +51,26 @@ def timed(cpu: Callable[[], float]) -> Iterator[Stopwatch]:
 
 
 class CommandFailed(Exception):
-    """A measured process ended badly."""
+    """A measured process ended with an exit code other than 0."""
 
     def __init__(self, command: Sequence[str], code: int, log: Path) -> None:
         self.command, self.code, self.log = tuple(command), code, log
-        super().__init__(f"{Path(command[0]).name} ended with {code}: {last_lines(log)}")
+        super().__init__(f"{Path(command[0]).name} ended with exit code {code}: {last_lines(log)}")
 
 
 def run_process(
     command: Sequence[str], log: Path, environ: Mapping[str, str], cwd: Path | None = None
 ) -> Stopwatch:
-    """Run a whole process and say what it and all its descendants took.
+    """Run a process, and return the times that it and its descendants took.
 
     Args:
         command: Program and arguments.
-        log: Gets its output.
-        environ: Laid over this process's environment.
-        cwd: Its working directory; this process's own if None.
+        log: File for the output of the process.
+        environ: Variables that override those of this process.
+        cwd: Working directory; None for the working directory of this process.
 
     Raises:
-        CommandFailed: It did not end with 0.
+        CommandFailed: The exit code is not 0.
     """
     with log.open("w") as output:
         before = time.perf_counter()

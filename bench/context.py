@@ -1,4 +1,4 @@
-"""What a run of benchmarks has at hand: a broker of its own, a folder of its own, a Tidemark."""
+"""The resources of a run of benchmarks: a broker, a folder, and apps."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ HOME = PROJECT / ".tidemark" / "bench"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The surroundings of one benchmark.
+    """The resources and sizes of one benchmark.
 
     Attributes:
         home: Folder of this run; removed at its end.
         bootstrap: The run's broker.
-        master: Spark master that every side gets.
-        records: How many records, by the form asked for.
-        repetitions: How many repetitions count.
-        say: Told one line of progress.
-        conf: Spark settings of Tidemark's pipelines that win over the shipped ones.
+        master: Spark master of every side.
+        records: Number of records.
+        repetitions: Number of measured repetitions.
+        say: Called with each line of progress.
+        conf: Spark settings of Tidemark's pipelines, which override the shipped settings.
     """
 
     home: Path
@@ -45,17 +45,17 @@ class Context:
     def sized_for(
         self, benchmark: Benchmark, *, full: bool, records: int | None, repetitions: int | None
     ) -> Context:
-        """The same surroundings with the size of one benchmark; what was asked for wins."""
+        """Return a copy with the sizes of one benchmark, which the given numbers override."""
         usual = benchmark.full_records if full else benchmark.records
         often = benchmark.full_repetitions if full else benchmark.repetitions
         return replace(self, records=records or usual, repetitions=repetitions or often)
 
     def app(self, lakehouse: Path, pipelines: Path) -> App:
-        """A Tidemark with tables and specs of its own, on this run's broker, as shipped."""
+        """Return an app with these tables and specs, on the run's broker, with shipped settings."""
         return App.from_environment(self.environ(lakehouse, pipelines))
 
     def environ(self, lakehouse: Path, pipelines: Path) -> dict[str, str]:
-        """The variables that make `app`, for other processes."""
+        """Return the environment variables of `app`, for other processes."""
         return {
             "TIDEMARK_PROJECT": str(PROJECT),
             "TIDEMARK_HOME": str(self.home),
@@ -69,7 +69,7 @@ class Context:
 def opened(
     home: Path, *, master: str, say: Say, conf: Mapping[str, str] | None = None
 ) -> Iterator[Context]:
-    """Start a broker in a new folder below `home`; stop it and remove that at the end, always."""
+    """Start a broker in a new folder below `home`; at the end, always stop it and remove both."""
     home.mkdir(parents=True, exist_ok=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     broker = home_broker(App.from_environment({"TIDEMARK_HOME": str(run)}).layout)
@@ -90,14 +90,14 @@ def opened(
 
 
 def write_spec(folder: Path, name: str, topic: str, spark: Mapping[str, str], **more: Any) -> None:
-    """Write the spec of a pipeline over a topic from its beginning.
+    """Write the spec of a pipeline that reads a topic from its beginning.
 
     Args:
         folder: The folder of specs.
         name: The pipeline.
         topic: Its topic.
         spark: Its Spark settings.
-        more: Other keys; everything else is default.
+        more: Other keys of the spec; missing keys have their default values.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec = {"name": name, "topic": topic, "schedule": "@once", "start": "earliest"}

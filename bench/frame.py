@@ -1,6 +1,6 @@
-"""What every benchmark shares: sides that take turns, and ratios with their spread.
+"""The shared parts of all benchmarks: sides that take turns, and ratios with their spread.
 
-Pure arithmetic and the order of things; what is measured lives in `bench/measures`, one file each.
+This module has only arithmetic and the order of runs. `bench/measures` has the measured work.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from bench.context import Context
 
 Metrics = Mapping[str, float]
-"""What one side did in one repetition, by metric: `seconds`, `cpu_seconds`, `records` ..."""
+"""Values of one side in one repetition, by metric: `seconds`, `cpu_seconds`, `records` etc."""
 
 Say = Callable[[str], None]
-"""Told one line of progress."""
+"""Called with each line of progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,10 @@ class Side:
 
     Attributes:
         name: Short name, the same in every run.
-        what: What it is, in a few words.
-        run: Does the work of one repetition, numbered from 0, and says what it took. Preparation
-            and verification happen inside it and outside its own clock. Repetitions below 0 warm
-            up and are thrown away.
+        what: Description in a few words.
+        run: Does the work of one repetition, numbered from 0, and returns the metrics. They exclude
+            preparation and verification. Repetitions below 0 are warm-ups, whose metrics are
+            discarded.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A comparison of two sides by one metric, and what it should reach.
+    """A comparison of two sides by one metric, and its target.
 
     Attributes:
-        over: The side above the fraction line.
-        under: The side below it; None where the metric itself has a reach.
-        metric: What is compared.
-        at_least: The reach, where more is better.
-        at_most: The reach, where less is better.
+        over: Side of the numerator.
+        under: Side of the denominator; None if the target is for the metric of `over` itself.
+        metric: Name of the compared metric.
+        at_least: The target, if more is better.
+        at_most: The target, if less is better.
     """
 
     over: str
@@ -58,11 +58,11 @@ class Ratio:
 
     @property
     def name(self) -> str:
-        """How results call it."""
+        """Name of the ratio in results."""
         return ", ".join((" / ".join(filter(None, (self.over, self.under))), self.metric))
 
     def is_reached(self, value: float) -> bool | None:
-        """Whether a ratio is as good as it should be; None where nothing is asked."""
+        """Return whether a value reaches the target; None without a target."""
         if self.at_least is not None:
             return value >= self.at_least
         if self.at_most is not None:
@@ -72,7 +72,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The least, the middle and the greatest of some values."""
+    """Minimum, median and maximum of some values."""
 
     min: float
     median: float
@@ -80,7 +80,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value."""
+        """Return the spread of one or more values."""
         return cls(min=min(values), median=statistics.median(values), max=max(values))
 
     def as_record(self) -> dict[str, float]:
@@ -93,9 +93,9 @@ class Setup:
     """A benchmark that is ready to run.
 
     Attributes:
-        sides: Who takes turns.
-        data: What they work on, for the reader of the result.
-        warm_ups: Repetitions before the first one that counts.
+        sides: Sides that take turns.
+        data: Description of the input, for the result.
+        warm_ups: Number of repetitions before the measured repetitions.
     """
 
     sides: Sequence[Side]
@@ -105,14 +105,14 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """One file of `bench/measures`.
+    """A benchmark, defined by a module of `bench/measures`.
 
     Attributes:
-        name: What `python -m bench NAME` takes.
-        title: One line for people.
-        ratios: What the result says.
-        open: Prepares, yields the sides, and cleans up whatever happens.
-        records: Size of the short form; 0 where size means nothing.
+        name: Name for `python -m bench NAME`.
+        title: Title of the result, in one line.
+        ratios: Ratios of the result.
+        open: Prepares the benchmark, yields its sides, and always cleans up.
+        records: Size of the short form; 0 for a benchmark without a size.
         full_records: Size with `--full`.
         repetitions: Repetitions of the short form.
         full_repetitions: Repetitions with `--full`.
@@ -132,13 +132,13 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """All that one benchmark measured.
+    """The measurements of one benchmark.
 
     Attributes:
-        benchmark: Which one.
-        data: What it worked on.
-        whats: What each side is, by name.
-        measured: By side, the metrics of each repetition in order.
+        benchmark: The benchmark.
+        data: Description of the input.
+        whats: Descriptions of the sides, by name.
+        measured: Metrics of each repetition in order, by side.
     """
 
     benchmark: Benchmark
@@ -147,13 +147,13 @@ class Outcome:
     measured: Mapping[str, Sequence[Metrics]] = field(default_factory=dict)
 
     def metric_spreads(self, side: str) -> dict[str, Spread]:
-        """The spread of each metric that every repetition of a side has."""
+        """Return the spread of each metric that every repetition of a side has."""
         runs = self.measured[side]
         shared = [name for name in runs[0] if all(name in run for run in runs)]
         return {name: Spread.of([run[name] for run in runs]) for name in shared}
 
     def ratio_spread(self, ratio: Ratio) -> Spread:
-        """The spread of a ratio over pairs: each repetition's sides ran next to each other."""
+        """Return the spread of a ratio over the repetitions, each with a ratio of its own."""
         over = [run[ratio.metric] for run in self.measured[ratio.over]]
         if ratio.under is None:
             return Spread.of(over)
@@ -197,16 +197,16 @@ def significant(value: float) -> float:
 
 
 def pairwise(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Ratios of values measured next to each other.
+    """Return the ratios of the values of each repetition.
 
     Raises:
-        ValueError: The sides have not been measured equally often.
+        ValueError: The sides have different numbers of repetitions.
     """
     return [above / below for above, below in zip(over, under, strict=True)]
 
 
 def order(names: Sequence[str], repetition: int) -> list[str]:
-    """Who runs when: A B C, then C B A, so that no side always has the better moment."""
+    """Return the order of the sides: A B C, then C B A, so that no side always runs first."""
     return list(names) if repetition % 2 == 0 else list(reversed(names))
 
 

@@ -1,4 +1,4 @@
-"""A pipeline with a past: plans that were recorded and landed, without Spark."""
+"""Writes a history of recorded and landed plans for a pipeline, without Spark."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidemark.lake.table_io import TIMESTAMP, arrow_table
 from tidemark.pipeline import utc_now
 
 UNCOMPACTED = 10
-"""Plans after the last compaction: the shortest history is all of these."""
+"""Number of plans after the last compaction, and of all plans of the shortest history."""
 DATA_COMPACTED_EVERY = 100
-"""Plans between two compactions of the data table; the control table sees to its own."""
+"""Number of plans between two compactions of the data table. The control table compacts itself."""
 
 
 def about(plans: int) -> int:
-    """A number of plans near one, after which as much is uncompacted as after `UNCOMPACTED`."""
+    """Return a number near `plans` that leaves as many plans uncompacted as `UNCOMPACTED` plans."""
     between = COMPACT_EVERY // 2
     return plans - plans % between + UNCOMPACTED % between
 
@@ -46,16 +46,17 @@ _COLUMNS = Schema(
 
 
 def write_history(app: App, pipeline: str, plans: int) -> None:
-    """Give a new pipeline so many landed plans, each of one offset of every partition.
+    """Write landed plans of a new pipeline, each with one offset of every partition.
 
-    The control table gets what a planner and a recorder append: two commits for each plan. The
-    data table gets one commit for each plan, with its rows (without key and value), transaction
-    and metadata.
+    The control table gets two commits for each plan, as from a planner and a recorder. The data
+    table gets one commit for each plan, with its rows (without key and value), transaction and
+    metadata.
 
     Args:
-        app: Where its tables are.
-        pipeline: Its topic has at least `plans` records in each partition, all of them visible.
-        plans: How many.
+        app: The app with the tables of the pipeline.
+        pipeline: Name of the pipeline. Each partition of its topic has at least `plans` records,
+            all of them visible.
+        plans: Number of plans.
     """
     spec = app.spec(pipeline)
     control, data = app.control, app.pipeline(spec.ref).table
@@ -65,7 +66,7 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
         spec.topic, spec.isolation_level
     )
     for sequence in range(1, plans + 1):
-        # Only what `append` and `build_plan` look at: all events, read each time, take hours.
+        # Only the fields that `append` and `build_plan` use: reading all events would take hours.
         ledger = Ledger(
             pipeline=pipeline, event_number=2 * sequence - 2, last_sequence=sequence - 1
         )
@@ -86,7 +87,7 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
 
 
 def started(watermarks: TopicWatermarks) -> Started:
-    """A pipeline that begins at the first offset of every partition."""
+    """Return the event of a pipeline that starts at offset 0 of every partition."""
     return Started.at(watermarks, dict.fromkeys(watermarks.partitions, 0), "bench:1")
 
 
@@ -109,7 +110,7 @@ def _plan(ledger: Ledger, watermarks: TopicWatermarks) -> Plan:
 
 
 def _land(table: DeltaTable, plan: Plan) -> None:
-    """One row for each of the plan's offsets, in the commit that a landing makes."""
+    """Append one row for each offset of the plan, in a commit like that of a landing."""
     rows = [
         {
             "topic": plan.topic,

@@ -33,27 +33,27 @@ def make_topic(context: Context, topic: str, partitions: int) -> None:
 
 
 def grow_topic(context: Context, topic: str, partitions: int) -> None:
-    """Give a topic more partitions, and return when the broker knows them."""
+    """Add partitions to a topic, and return when the broker lists them."""
     admin = AdminClient(_client(context))
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(timeout=60)
     deadline = time.monotonic() + 60
     while len(admin.list_topics(topic, timeout=30).topics[topic].partitions) < partitions:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{topic} has not got {partitions} partitions in time")
+            raise RuntimeError(f"the broker does not list {partitions} partitions of {topic}")
 
 
 def fill_topic(
     context: Context, topic: str, records: int, record_bytes: int = RECORD_BYTES
 ) -> None:
-    """Produce records, no key, acks=all, spread evenly.
+    """Produce records without keys, spread evenly over the partitions, with acks=all.
 
     Source: `kafka-producer-perf-test` of Apache Kafka.
 
     Args:
-        context: The run's surroundings.
-        topic: A topic that is there.
-        records: How many.
-        record_bytes: Size of each, of random capital letters.
+        context: Context of the run.
+        topic: An existing topic.
+        records: Number of records.
+        record_bytes: Size of each record, which consists of random capital letters.
     """
     log = context.home / f"produce-{topic}.log"
     command = [*_tool("ProducerPerformance"), "--topic", topic, "--num-records", str(records)]
@@ -73,9 +73,9 @@ def fill_values(
     values: Sequence[bytes],
     keys: Sequence[bytes] | None = None,
 ) -> None:
-    """Produce so many records with these values, one after the other, spread evenly, acks=all.
+    """Produce records with these values in turn, spread evenly over the partitions, with acks=all.
 
-    Each has the key that stands where its value does; none without `keys`.
+    A value and the key at the same index form a record. Without `keys`, records have no key.
     """
     with _producing(context, topic) as produce:
         for number in range(records):
@@ -93,7 +93,7 @@ def fill_keyed(
 
 
 def fill_partitions(context: Context, topic: str, partitions: int, records: int) -> None:
-    """Produce so many records of one byte to each partition, acks=all."""
+    """Produce `records` records of one byte to each partition, with acks=all."""
     with _producing(context, topic) as produce:
         for partition in range(partitions):
             for _ in range(records):
@@ -102,7 +102,7 @@ def fill_partitions(context: Context, topic: str, partitions: int, records: int)
 
 @contextmanager
 def _producing(context: Context, topic: str) -> Iterator[_Produce]:
-    """Produces a value to a partition, with a key; at the end all are acknowledged."""
+    """Yield a function that produces a record; at the end, check that all are acknowledged."""
     lost = []
     noted = {
         "on_delivery": lambda error, _: lost.append(error) if error else None,
@@ -132,8 +132,8 @@ def consume_topic(context: Context, topic: str, records: int) -> dict[str, float
     """Read a topic with `kafka-consumer-perf-test`: fetch only, one thread, nothing decoded.
 
     Returns:
-        `seconds` and `records_per_second` of the fetching alone, as the tool reports them:
-        neither the start of its JVM nor the joining of its group counts.
+        `seconds` and `records_per_second` of the fetches alone, as the tool reports them. They
+        exclude the start of the JVM and the joining of the group.
     """
     log = context.home / f"consume-{topic}.log"
     command = [*_tool("ConsumerPerformance"), "--topic", topic, "--messages", str(records)]
@@ -143,7 +143,7 @@ def consume_topic(context: Context, topic: str, records: int) -> dict[str, float
 
 
 def parse_consumer_report(text: str) -> dict[str, float]:
-    """The figures of the consumer tool's table."""
+    """Return the figures of the consumer tool's table."""
     lines = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
     first = next(number for number, line in enumerate(lines) if line[0] == "start.time")
     header = lines[first]

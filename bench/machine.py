@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Description of the machine and the software of a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = ("pyspark", "delta-spark", "deltalake", "confluent-kafka")
 
 
 def machine_record() -> dict[str, object]:
-    """Size of the machine and the versions that matter."""
+    """Return the size of the machine, and the versions of the software."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
@@ -37,5 +37,5 @@ def _processor() -> str:
 
 
 def _java() -> str:
-    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
-    return told.splitlines()[0]
+    text = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    return text.splitlines()[0]

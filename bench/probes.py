@@ -1,7 +1,7 @@
-"""Work that is timed from inside a process of its own: `python -m bench.probes NAME ARGUMENT ...`.
+"""Work that a separate process measures from inside: `python -m bench.probes NAME ARGUMENT ...`.
 
-The clock starts when the libraries are loaded and nothing else is: no connection, no metadata. A
-process of its own also has a peak of memory of its own. The result is a line of JSON.
+The clock starts after the libraries are loaded, and before any connection. The peak of memory is
+that of the process. The result is a line of JSON.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def probe(home: Path, name: str, arguments: list[str], environ: Mapping[str, str
     """Run a function of this module in a new process.
 
     Args:
-        home: Gets the process's output.
-        name: The function.
-        arguments: Its arguments.
-        environ: Makes the App there (`Context.environ`).
+        home: Folder for the output of the process.
+        name: Name of the function.
+        arguments: Arguments of the function.
+        environ: Environment variables of the app in the process (`Context.environ`).
     """
     log = home / f"{name}.log"
     command = [sys.executable, "-m", "bench.probes", name, *arguments]
@@ -42,18 +42,18 @@ def probe(home: Path, name: str, arguments: list[str], environ: Mapping[str, str
 
 
 def peak_mb(pid: int | str = "self") -> float:
-    """The most memory that a process has held so far, in MiB.
+    """Return the peak memory of a process so far, in MiB.
 
-    Not `ru_maxrss`: a process begins with the one of the process that started it.
+    `ru_maxrss` is not suitable: a process begins with the value of its parent process.
     """
     found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
     if found is None:
-        raise RuntimeError("this system does not tell a process's peak of memory")
+        raise RuntimeError("this system does not report the peak memory of a process")
     return int(found[1]) / 1024
 
 
 def list_offsets(pipeline: str, partitions: str) -> dict[str, float]:
-    """Ask for the end of every partition of a pipeline's topic, with a client that is new."""
+    """Request the log end offset of every partition of a pipeline's topic, with a new client."""
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -65,16 +65,16 @@ def list_offsets(pipeline: str, partitions: str) -> dict[str, float]:
         wanted = {
             TopicPartition(spec.topic, p): OffsetSpec.latest() for p in range(int(partitions))
         }
-        told = admin.list_offsets(
+        futures = admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=30
         )
-        offsets = [future.result().offset for future in told.values()]
+        offsets = [future.result().offset for future in futures.values()]
     return {**watch.metrics(), "ranges": sum(offset > 0 for offset in offsets)}
 
 
 def plan(pipeline: str) -> dict[str, float]:
     """Make the first plan of a pipeline."""
-    # Loads what planning needs.
+    # Load the modules of planning.
     _ = App.from_environment().pipeline(pipeline).planner
     app = App.from_environment()
     with timed(time.process_time) as watch:
@@ -83,10 +83,10 @@ def plan(pipeline: str) -> dict[str, float]:
 
 
 def nothing_to_plan(pipeline: str, plans: str) -> dict[str, float]:
-    """Read a pipeline's committed offsets, look for something to plan, and read all its plans.
+    """Read a pipeline's committed offsets, request a plan, and read all of its plans.
 
     Raises:
-        RuntimeError: There was something to plan, or other plans than one for each offset.
+        RuntimeError: A plan was made, or the committed offsets or the number of plans is wrong.
     """
     _ = App.from_environment().pipeline(pipeline).planner
     app = App.from_environment()
@@ -110,18 +110,18 @@ def nothing_to_plan(pipeline: str, plans: str) -> dict[str, float]:
 
 
 def land(pipeline: str, settings: str, gc_log: str) -> dict[str, float]:
-    """Plan and land in a new Spark session, and weigh the driver meanwhile.
+    """Plan and land in a new Spark session, and measure the driver's memory.
 
-    Its JVM has to collect all its garbage over and over, so the times mean nothing.
+    The driver's JVM collects all garbage every second, so the times are meaningless.
 
     Args:
-        pipeline: Its first plan is landed.
-        settings: The session's, as JSON.
-        gc_log: Where these settings have the driver's JVM log its collections.
+        pipeline: Pipeline without plans; its first plan is landed.
+        settings: Settings of the session, as JSON.
+        gc_log: File to which the driver's JVM logs its collections with these settings.
 
     Returns:
-        Beside times, in MiB: the most that was live on the driver's heap, and the most memory
-        that its JVM has held.
+        The times, and in MiB the maximum of live objects on the driver's heap and the peak memory
+        of its JVM.
     """
     from tidemark.spark.sessions import open_application
 
@@ -138,7 +138,7 @@ def land(pipeline: str, settings: str, gc_log: str) -> dict[str, float]:
 
 @contextmanager
 def _again_and_again(look: Callable[[], object]) -> Iterator[None]:
-    """Call something every second while the block runs, and once more after it."""
+    """Call a function every second while the block runs, and once more after it."""
     ended = threading.Event()
 
     def run() -> None:

@@ -12,7 +12,7 @@ from bench.tables import merged, verified
 
 PARTITIONS = 3
 PIPELINE = "prices"
-"""The pipeline, its topic and its suite of five rules, which are the project's example."""
+"""Name of the pipeline, its topic and its suite of five rules: the project's example."""
 
 _DECODE = {
     "key": {"format": "string"},
@@ -34,7 +34,7 @@ SEED = 10
 
 
 def quotes() -> tuple[list[bytes], list[bytes]]:
-    """Keys and values that the example's suite has nothing against."""
+    """Return keys and values that pass every rule of the example's suite."""
     random = Random(SEED)
     tickers = [f"{a}{b}{c}" for a in "ABCDEFGH" for b in "KLMNOPQR" for c in "STUVWXYZ"]
     keys, values = [], []

@@ -11,7 +11,7 @@ _console = Console(stderr=True, highlight=False, width=132)
 
 
 def print_outcome(outcome: Outcome) -> None:
-    """Show each side's figures and the ratios, the median first, then the spread."""
+    """Print each side's figures and the ratios, the median first, then the spread."""
     sides = Table(title=outcome.benchmark.title, title_justify="left", header_style="bold")
     metrics = list(
         dict.fromkeys(m for side in outcome.measured for m in outcome.metric_spreads(side))
@@ -23,12 +23,12 @@ def print_outcome(outcome: Outcome) -> None:
         spreads = outcome.metric_spreads(side)
         sides.add_row(side, *(_figure(spreads[m]) if m in spreads else "" for m in metrics))
     ratios = Table(header_style="bold")
-    for column in ("ratio", "median", "min", "max", "reach", "reached"):
+    for column in ("ratio", "median", "min", "max", "target", "reached"):
         ratios.add_column(column, justify="left" if column == "ratio" else "right")
     for ratio in outcome.benchmark.ratios:
         spread = outcome.ratio_spread(ratio)
         values = (f"{value:.2f}" for value in (spread.median, spread.min, spread.max))
-        ratios.add_row(ratio.name, *values, *_verdict(ratio, spread))
+        ratios.add_row(ratio.name, *values, *_target_cells(ratio, spread))
     _console.print(sides)
     _console.print(ratios)
 
@@ -38,9 +38,9 @@ def _figure(spread: Spread) -> str:
     return f"{value:,.0f}" if value >= 1000 or value.is_integer() else f"{value:,.2f}"
 
 
-def _verdict(ratio: Ratio, spread: Spread) -> tuple[str, str]:
+def _target_cells(ratio: Ratio, spread: Spread) -> tuple[str, str]:
     reached = ratio.is_reached(spread.median)
     if reached is None:
         return "", ""
-    reach = f">= {ratio.at_least}" if ratio.at_least is not None else f"<= {ratio.at_most}"
-    return reach, "yes" if reached else "no"
+    target = f">= {ratio.at_least}" if ratio.at_least is not None else f"<= {ratio.at_most}"
+    return target, "yes" if reached else "no"

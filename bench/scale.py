@@ -1,9 +1,9 @@
 """A control table at size: `python -m bench.scale --pipelines 1000 --partitions 200`.
 
-A simulation, because no machine at hand holds the Kafka to it: marks are made up, everything after
-them is the product's own code on a real Delta table. Each round every pipeline reads its summary,
-plans with the planner's functions, and records a plan and its landing, in two commits. JSON on
-standard output, progress on standard error. docs/scale.md says what follows from it.
+This is a simulation, because a Kafka cluster of this size is not available. It invents the
+watermarks, and runs the product's code on a real Delta table. In each round, every pipeline reads
+its summary, plans with the planner's functions, and records a plan and its landing in two commits.
+JSON on standard output, progress on standard error. docs/scale.md has the conclusions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OFFSETS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Seconds by what was done."""
+    """Measured seconds by operation."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -58,12 +58,12 @@ class Clock:
         self.seconds[what].append(time.perf_counter() - began)
 
     def as_record(self) -> dict[str, dict[str, float]]:
-        """Least, middle and greatest of each."""
+        """Return minimum, median and maximum of each operation."""
         return {what: Spread.of(some).as_record() for what, some in self.seconds.items()}
 
 
 def run_round(uri: str, pipelines: Sequence[str], partitions: int, number: int) -> Clock:
-    """One run of each pipeline, one after the other."""
+    """Run each pipeline once, one after the other, and return the measured seconds."""
     control, clock = DeltaControlTable(uri), Clock()
     for pipeline in pipelines:
         watermarks = _watermarks(pipeline, partitions, number)
@@ -102,7 +102,7 @@ def _watermarks(topic: str, partitions: int, number: int) -> TopicWatermarks:
 
 
 def table_record(uri: str) -> dict[str, float]:
-    """What every reader and writer of the table has to open."""
+    """Return the time to open the table, and the size of its log and files."""
     began = time.perf_counter()
     table = DeltaTable(uri)
     return {
@@ -116,12 +116,12 @@ def table_record(uri: str) -> dict[str, float]:
 def at_once(
     uri: str, pipelines: Sequence[str], partitions: int, number: int, writers: int
 ) -> Mapping[str, Any]:
-    """One run of each pipeline, by several processes at the same time."""
+    """Run each pipeline once, in several concurrent processes."""
     shares = [pipelines[first::writers] for first in range(writers)]
     began = time.perf_counter()
     with ProcessPoolExecutor(writers, mp_context=get_context("spawn")) as pool:
-        asked = [pool.submit(run_round, uri, share, partitions, number) for share in shares]
-        clocks = [each.result() for each in asked]
+        futures = [pool.submit(run_round, uri, share, partitions, number) for share in shares]
+        clocks = [each.result() for each in futures]
     seconds = time.perf_counter() - began
     appends = [second for clock in clocks for second in clock.seconds["append"]]
     return {
@@ -134,7 +134,7 @@ def at_once(
 def simulate(
     uri: str, pipelines: int, partitions: int, rounds: int, writers: Sequence[int]
 ) -> dict[str, Any]:
-    """All rounds, and then one more with each number of writers."""
+    """Run all rounds, then one more round for each number of writers."""
     names = [f"pipeline_{number:05}" for number in range(pipelines)]
     stages = []
     for number in range(1, rounds + 1):
@@ -149,12 +149,12 @@ def simulate(
 
 
 def main() -> int:
-    """Parse, simulate below a folder that is removed at the end, print."""
+    """Parse the arguments, simulate in a temporary folder, and print the result."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.scale", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--pipelines", type=int, default=100)
-    parser.add_argument("--partitions", type=int, default=200, help="of each pipeline")
+    parser.add_argument("--partitions", type=int, default=200, help="partitions of each pipeline")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--writers", type=int, nargs="*", default=[1, 4])
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Is it all there? And what did it cost in bytes and files? Asked of the Delta log by delta-rs."""
+"""Checks that tables contain every record, and measures their bytes and files, with delta-rs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from deltalake import DeltaTable
 
 
 def verified(path: str, records: int) -> dict[str, float]:
-    """Check that a table holds every record once; say how many bytes and files it takes.
+    """Check that a table contains every record once; return its size in bytes and files.
 
     Raises:
-        RuntimeError: Records are missing or doubled: a fast side that is wrong has no result.
+        RuntimeError: Records are missing or duplicate. A side with a wrong table has no result.
     """
     table = DeltaTable(path)
     reader = pa.RecordBatchReader.from_stream(table.scan(columns=["partition", "offset"]))
     rows, distinct = _counted(reader)
     if (rows, distinct) != (records, records):
         raise RuntimeError(
-            f"{path} holds {rows} rows, {distinct} of them distinct, for {records} records"
+            f"{path} has {rows} rows with {distinct} distinct offsets, for {records} records"
         )
     files = pa.table(table.get_add_actions())
     return {
@@ -33,12 +33,12 @@ def verified(path: str, records: int) -> dict[str, float]:
 
 
 def decoded(path: str, records: int) -> dict[str, float]:
-    """As `verified`, of a table whose values have every field.
+    """As `verified`, for a table without nulls in the fields of its values.
 
-    Of what Spark's decoders cannot read they make nulls: the value, or each of its fields.
+    Spark's decoders return null for a value that they cannot read, or for each of its fields.
 
     Raises:
-        RuntimeError: Records are missing, doubled, or not decoded.
+        RuntimeError: Records are missing, duplicate, or not decoded.
     """
     held = verified(path, records)
     batches = pa.RecordBatchReader.from_stream(DeltaTable(path).scan(columns=["value"]))
@@ -73,7 +73,7 @@ def _columns(path: str) -> pa.Table:
 
 
 def _counted(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Rows, and distinct pairs of partition and offset: one byte for each offset up to the last."""
+    """Return the number of rows, and of distinct offsets; needs one byte for each offset."""
     rows = 0
     seen: dict[int, np.ndarray] = {}
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Landings in warm Spark sessions over one full topic, each into a table of its own."""
+"""Landings of one full topic in warm Spark sessions, each into a new table."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _Taken = TypeVar("_Taken", bound=Landing, contravariant=True)
 
 
 class Lander(Protocol[_Taken]):
-    """Has something landed: a `Worker`, or what starts a process for each landing."""
+    """Executes landings: a `Worker`, or an object that starts a process for each landing."""
 
     def land(self, landing: _Taken) -> Metrics:
-        """Land it and say what that took, `seconds` at least."""
+        """Execute a landing, and return its metrics, at least `seconds`."""
 
 
 class WarmRuns:
     """One topic full of records, and one pipeline over it.
 
     Args:
-        context: The run's surroundings; `records` is what the topic gets.
+        context: Context of the run; `records` is the number of records of the topic.
         name: Name of topic, pipeline and tables.
         record_bytes: Size of a record's value.
         first_share: Share of the records that the first partition holds, 1 / PARTITIONS or more.
 
     Attributes:
         settings: Spark settings of the pipeline, as shipped.
-        data: What is read, for the report.
+        data: Description of the topic, for the report.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WarmRuns:
         self._name = name
         self._specs, self._tables = context.home / "pipelines", context.home / "tables"
         context.say(f"producing {context.records:,} records of {record_bytes} B")
-        # What is spread evenly gives the first partition its part as well.
+        # The first partition also gets its share of the evenly spread records.
         spread = round(context.records * (1 - first_share) * PARTITIONS / (PARTITIONS - 1))
         make_topic(context, name, 1)
         if spread < context.records:
@@ -81,17 +81,17 @@ class WarmRuns:
         return round(watermarks.partitions[0].end / self._context.records, 3)
 
     def worker(self, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Worker]:
-        """A process with a session of these settings, on the master that every side gets."""
+        """Return a process with a session of these settings, on the master of all sides."""
         self._context.say(f"starting the session of {name}")
         placed = {**settings, "spark.master": self._context.master, **local_network()}
         return started(name, placed, self._context.home / f"{name}.log")
 
     def table(self, folder: Path) -> str:
-        """The table that a landing below this folder makes."""
+        """Return the path of the table that a landing below this folder creates."""
         return str(folder / "bronze" / self._name)
 
     def pipeline(self, folder: Path, **changes: Any) -> LandPipeline:
-        """Tidemark's own landing, with what `LandPipeline` may have changed."""
+        """Return a landing by Tidemark, with other values for attributes of `LandPipeline`."""
         return LandPipeline(
             environ=self._context.environ(folder, self._specs),
             pipeline=self._name,
@@ -102,7 +102,7 @@ class WarmRuns:
     def run(
         self, by: Lander[_Own], landing: Callable[[Path], _Own], name: str, repetition: int
     ) -> Metrics:
-        """Land the whole topic in a new table, verify that, and remove it."""
+        """Land the whole topic in a new table, verify the table, and remove it."""
         folder = self._tables / f"{name}{repetition}"
         try:
             metrics = by.land(landing(folder))

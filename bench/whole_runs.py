@@ -19,7 +19,7 @@ from tidemark.spark.submit import conf_arguments
 PARTITIONS = 3
 _PROGRAMS = Path(sys.executable).parent
 SEARCH_PATH = f"{_PROGRAMS}:/usr/bin:/bin"
-"""spark-submit finds its PySpark by the first python on it."""
+"""A PATH whose first `python` has the PySpark that spark-submit uses."""
 _JOBS = Path(__file__).parent / "jobs"
 
 
@@ -27,7 +27,7 @@ class WholeRuns:
     """One topic, one pipeline over it, and a table for each side.
 
     Args:
-        context: The run's surroundings; `records` is what is produced for each repetition.
+        context: Context of the run; `records` is the number of new records per repetition.
         name: Name of topic, pipeline and folder.
     """
 
@@ -46,7 +46,7 @@ class WholeRuns:
         self._java_home, self._java_calls = counted_java(self._home)
 
     def feed(self, repetition: int) -> None:
-        """Produce the new records of a repetition, once, whichever side asks first."""
+        """Produce the new records of a repetition; later calls for the repetition do nothing."""
         if self._fed == repetition:
             return
         self._fed = repetition
@@ -58,21 +58,21 @@ class WholeRuns:
         self._after = {partition: here.end for partition, here in found.partitions.items()}
 
     def tidemark_ingest(self) -> dict[str, float]:
-        """`tidemark ingest`: plan, spark-submit jobs/ingest.py, confirm, record."""
+        """Measure `tidemark ingest`: plan, spark-submit jobs/ingest.py, confirm, record."""
         return self._measured(
             [program("tidemark"), "ingest", self._name, "--master", self._context.master],
             str(self._home / "tidemark" / "bronze" / self._name),
         )
 
     def tidemark_plan(self) -> dict[str, float]:
-        """`tidemark plan`."""
+        """Measure `tidemark plan`."""
         return self._measured(
             [program("tidemark"), "plan", self._name],
             str(self._home / "tidemark" / "bronze" / self._name),
         )
 
     def plain_batch(self) -> dict[str, float]:
-        """Spark-submit of a batch read of the new offsets, which somebody else has to know."""
+        """Measure spark-submit of a batch read of the new offsets, which are given."""
         path = str(self._home / "batch")
         offsets = [self._offsets(self._before), self._offsets(self._after)]
         return self._measured(
@@ -81,7 +81,7 @@ class WholeRuns:
         )
 
     def available_now(self) -> dict[str, float]:
-        """Spark-submit of a stream with availableNow and a checkpoint."""
+        """Measure spark-submit of a stream with availableNow and a checkpoint."""
         path, checkpoint = str(self._home / "stream"), str(self._home / "checkpoint")
         return self._measured(
             [
@@ -114,12 +114,12 @@ class WholeRuns:
 
 
 def program(name: str) -> str:
-    """A command of this virtual environment."""
+    """Return the path of a command of this virtual environment."""
     return str(_PROGRAMS / name)
 
 
 def counted_java(home: Path) -> tuple[Path, Path]:
-    """A JAVA_HOME whose java leaves a line in a file before it is the real one."""
+    """Return a JAVA_HOME whose `java` first adds a line to a file, and the path of this file."""
     real = shutil.which("java")
     calls, program = home / "java-calls", home / "java-home" / "bin" / "java"
     program.parent.mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""A process with one warm Spark session, told over a pipe what to land next.
+"""A process with one warm Spark session, which receives landings over a pipe.
 
-Every side of a benchmark has a worker of its own: what one side sets for its whole session or
-JVM cannot help or hinder another, and each has as much practice as the others.
+Every side of a benchmark has a separate worker. So the settings of one side for its session or JVM
+do not affect another side, and all JVMs are equally warm.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class LandPipeline:
     """Tidemark: plan, land, confirm, record, through the services that the jobs use.
 
     Attributes:
-        environ: Makes the App (`Context.environ`).
-        pipeline: Name of its spec.
-        requested_by: Who asks for the plan.
+        environ: Environment variables of the app (`Context.environ`).
+        pipeline: Name of the pipeline.
+        requested_by: Requester of the plan.
         session: Session settings of this landing alone; reset after it.
-        kafka: Options of Spark's Kafka source that win over the shipped ones.
-        records_per_task: Wins over the spec's, if given.
+        kafka: Options of Spark's Kafka source, which override the shipped options.
+        records_per_task: Overrides the spec's value, if given.
     """
 
     environ: Mapping[str, str]
@@ -130,7 +130,7 @@ class LandStream:
                 spark.readStream.format("kafka")
                 .option("kafka.bootstrap.servers", self.bootstrap)
                 .option("subscribe", self.topic)
-                # A stream begins at the end unless told otherwise.
+                # By default a stream begins at the end.
                 .option("startingOffsets", "earliest")
                 .load()
                 .writeStream.format("delta")
@@ -144,7 +144,7 @@ class LandStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePipeline:
-    """Tidemark: a landing, and then the decoding of it, through the services that the jobs use.
+    """Tidemark: a landing and its decoding, through the services that the jobs use.
 
     Attributes:
         landing: The pipeline, whose spec has a typed table.
@@ -161,17 +161,17 @@ class DecodePipeline:
             landed = self.landing.land()
             while (plan := app.pipeline(self.landing.pipeline).decoder.plan().plan) is not None:
                 app.pipeline(plan.pipeline).executor.execute(plan.sequence)
-        told = watch.metrics()
-        return {**told, "decode_seconds": told["seconds"] - landed["seconds"]}
+        metrics = watch.metrics()
+        return {**metrics, "decode_seconds": metrics["seconds"] - landed["seconds"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPipeline:
-    """Tidemark: a landing, and then the judgement on it, in the same session.
+    """Tidemark: a landing and its check, in the same session.
 
     Attributes:
         landing: The pipeline, whose spec has a suite.
-        whole: The whole check with its pages; else what blocks a slice, and no more.
+        whole: Whether to run the whole check with its pages, or only the figures of ranges.
     """
 
     landing: LandPipeline
@@ -179,7 +179,7 @@ class CheckPipeline:
 
     def land(self) -> dict[str, float]:
         """Land and check, in the session of this process."""
-        # Before the clock: it takes seconds, and once in a process.
+        # Before the clock starts, because the first import in a process takes seconds.
         from tidemark.app import App
         from tidemark.quality.check_results import RecordedRange
         from tidemark.quality.range_figures import range_figures
@@ -193,11 +193,11 @@ class CheckPipeline:
             else:
                 plan, landing = quality.landed(1)
                 range_figures(quality.batch_ref(plan, landing), RecordedRange.of(plan, landing))
-        told = watch.metrics()
+        metrics = watch.metrics()
         return {
-            **told,
-            "check_seconds": told["seconds"] - landed["seconds"],
-            "over_its_landing": told["seconds"] / landed["seconds"],
+            **metrics,
+            "check_seconds": metrics["seconds"] - landed["seconds"],
+            "over_its_landing": metrics["seconds"] / landed["seconds"],
         }
 
 
@@ -206,13 +206,13 @@ class DecodeStream:
     """Structured Streaming: availableNow into a bronze and a typed table, default options.
 
     Attributes:
-        bootstrap, topic: What is read, from its beginning.
-        bronze, typed: The two tables.
-        decoded: The value, in Spark SQL.
-        avro: A schema in JSON, of values behind a frame that is skipped; else `decoded` counts.
-        checkpoint: A folder.
-        in_one: One query that keeps each micro-batch in memory and writes it twice; else two
-            queries, which read the topic twice.
+        bootstrap, topic: The broker, and the topic, which is read from its beginning.
+        bronze, typed: Paths of the two tables.
+        decoded: The decoded value, in Spark SQL; used if `avro` is None.
+        avro: Avro schema in JSON of values after a frame, which is skipped.
+        checkpoint: Folder of the checkpoints.
+        in_one: Whether one query keeps each micro-batch in memory and writes it twice. Otherwise
+            two queries read the topic.
     """
 
     bootstrap: str
@@ -275,7 +275,7 @@ Landing = LandPipeline | LandBatch | LandStream | DecodePipeline | CheckPipeline
 
 
 def plain_settings(master: str) -> dict[str, str]:
-    """What any user needs for Kafka and Delta, and nothing more: the peers' session."""
+    """Return the settings of the peers' sessions: only those that Kafka and Delta require."""
     jars = f"{PROJECT}/.tidemark/jvm/spark/*"
     return {
         "spark.master": master,
@@ -287,22 +287,22 @@ def plain_settings(master: str) -> dict[str, str]:
 
 
 class Worker:
-    """Talks to one worker process."""
+    """The parent's end of one worker process."""
 
     def __init__(self, connection: Connection, log: Path) -> None:
         self._connection = connection
         self._log = log
 
     def land(self, landing: Landing) -> Metrics:
-        """Have it land something.
+        """Execute a landing in the worker, and return its metrics.
 
         Raises:
-            RuntimeError: It failed or went away; the message ends with its own words.
+            RuntimeError: The landing failed or the worker ended; the message has the cause.
         """
         try:
             self._connection.send(landing)
             if not self._connection.poll(_ANSWER_S):
-                raise RuntimeError(f"no answer in {_ANSWER_S} s; see {self._log}")
+                raise RuntimeError(f"no answer of the worker in {_ANSWER_S} s; see {self._log}")
             answer = self._connection.recv()
         except (EOFError, BrokenPipeError) as gone:
             raise RuntimeError(f"the worker ended: {last_lines(self._log, lines=20)}") from gone
@@ -313,7 +313,7 @@ class Worker:
 
 @contextmanager
 def started(name: str, settings: Mapping[str, str], log: Path) -> Iterator[Worker]:
-    """A worker with a Spark session of these settings; ended with the block."""
+    """Start a worker with a Spark session of these settings; end it after the block."""
     processes = multiprocessing.get_context("spawn")
     ours, theirs = processes.Pipe()
     process = processes.Process(
@@ -324,7 +324,7 @@ def started(name: str, settings: Mapping[str, str], log: Path) -> Iterator[Worke
     try:
         yield Worker(ours, log)
     finally:
-        # The worker ends when nobody is left to tell it anything, and its JVM with it.
+        # The worker ends when the pipe is closed, and its JVM ends with it.
         ours.close()
         process.join(60)
         if process.is_alive():
@@ -351,7 +351,7 @@ def _serve(connection: Connection, name: str, settings: dict[str, str], log: str
 
 
 def _answer(work: Callable[[], dict[str, float]]) -> dict[str, float] | str:
-    """What the work measured, or how it failed: the parent decides what a failure means."""
+    """Return the metrics of the work, or its failure as text, which the parent raises."""
     try:
         return work()
     except Exception as failure:  # noqa: BLE001  (the boundary between two processes)
@@ -363,5 +363,5 @@ def _own_cpu() -> float:
 
 
 def local_network() -> dict[str, Any]:
-    """Keep a driver on this machine's loopback, whatever its name resolves to."""
+    """Return settings that keep a driver on the loopback address, whatever the host name is."""
     return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}

@@ -2,8 +2,8 @@
 
     spark-submit jobs/ingest.py --plan prices=7 --plan orders=3
 
-Several plans share the application and land side by side; one that fails does not stop the
-others. Exit codes are those of `tidemark.core.errors.ExitCode`; docs/cli.md lists them.
+Several plans share the application and land concurrently. A plan that fails does not stop the
+others. `tidemark.core.errors.ExitCode` defines the exit codes; docs/cli.md lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check what plans landed against their pipelines' quality suites, one after the other.
+"""Check the rows of landed plans with their pipelines' quality suites, one plan after the other.
 
     spark-submit jobs/quality.py --plan prices=7 --plan orders=3
 

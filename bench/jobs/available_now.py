@@ -10,7 +10,7 @@ spark = SparkSession.builder.appName("available-now").getOrCreate()
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", bootstrap)
     .option("subscribe", topic)
-    # A stream begins at the end unless told otherwise.
+    # By default a stream begins at the end.
     .option("startingOffsets", "earliest")
     .load()
     .writeStream.format("delta")

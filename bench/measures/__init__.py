@@ -1,4 +1,4 @@
-"""The benchmarks, one file each. What a module here has in `BENCHMARKS` is found by itself."""
+"""The benchmarks. `all_benchmarks` finds the list `BENCHMARKS` of each module in this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.frame import Benchmark
 
 
 def all_benchmarks() -> Mapping[str, Benchmark]:
-    """Every benchmark by name, in the order of their modules' names."""
+    """Return every benchmark by name, in the order of the modules' names."""
     modules = (
         importlib.import_module(f"{__name__}.{found.name}")
         for found in pkgutil.iter_modules(__path__)

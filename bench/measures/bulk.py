@@ -1,4 +1,4 @@
-"""P1: Kafka to Delta in bulk, warm sessions, against Spark's own two ways."""
+"""P1: Kafka to Delta in bulk, in warm sessions, against a batch and a stream of Spark alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TOPIC = "bulk"
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
     runs = WarmRuns(context, TOPIC)
-    # Nothing that is not a setting of the work itself may differ: the peers get the same memory,
-    # and do without a driver's page as well.
+    # The sides differ only in settings of the work itself: all drivers have the same memory, and
+    # none has a web UI.
     common = {
         "spark.driver.memory": runs.settings.get("spark.driver.memory", "1g"),
         "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""P8: the memory of the driver, for a small plan and for one of a hundred times the records."""
+"""P8: memory of the driver, for a small plan and for a plan with a hundred times the records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.worker import LandPipeline, local_network
 FACTOR = 100
 RECORD_BYTES = 10
 MASTER = "local-cluster[1,2,2048]"
-"""The executor has a JVM of its own, so that the driver's holds nothing but the driver."""
+"""The executor has a separate JVM, so the JVM of the driver contains only the driver."""
 
 
 @contextmanager
@@ -43,14 +43,14 @@ def _side(context: Context, name: str, runs: WarmRuns, spark_home: Path) -> Side
     by = _NewDriver(home=context.home, settings=runs.settings, spark_home=spark_home)
     return Side(
         name=name,
-        what=f"plan and land {runs.data['records']:,} records, a new driver each time",
+        what=f"plan and land {runs.data['records']:,} records, with a new driver each time",
         run=lambda n: runs.run(by, runs.pipeline, name, n),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NewDriver:
-    """Lands with a driver that has done nothing before."""
+    """Lands in a new driver process."""
 
     home: Path
     settings: Mapping[str, str]
@@ -75,10 +75,10 @@ class _NewDriver:
 
 
 def _spark_home(folder: Path) -> Path:
-    """The installed Spark in a folder of its own: a cluster's executors work below it."""
+    """Return a folder with links to the installed Spark; a cluster's executors work below it."""
     folder.mkdir()
     for each in Path(pyspark.__file__).parent.iterdir():
-        # A cluster that was run from the installed folder has left its own there.
+        # A cluster that ran from the installed folder has left its folder `work` there.
         if each.name != "work":
             (folder / each.name).symlink_to(each)
     return folder

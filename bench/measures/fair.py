@@ -1,4 +1,4 @@
-"""Small runs beside bulk loads on one Spark Connect server, by fair pools and without."""
+"""Small runs beside bulk loads on one Spark Connect server, with and without fair scheduling."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _FairRuns:
         loads.start()
         try:
             if not warm.wait(_FIRST_LOAD_S):
-                raise RuntimeError("the first bulk load has not ended")
+                raise RuntimeError(f"the first bulk load takes more than {_FIRST_LOAD_S} s")
             yield
             if not loads.is_alive():
                 raise RuntimeError("a bulk load failed beside the small runs")
@@ -146,7 +146,7 @@ def _open(context: Context) -> Iterator[Setup]:
             sides=[
                 runs.side("alone", "small runs, nothing else on the server", fair, bulk=False),
                 runs.side("beside_bulk", "small runs beside bulk loads", fair, bulk=True),
-                runs.side("by_fifo", "the same, jobs in the order they came", fifo, bulk=True),
+                runs.side("by_fifo", "the same with FIFO scheduling of jobs", fifo, bulk=True),
             ],
             data={
                 "small_runs": RUNS,

@@ -13,7 +13,7 @@ from bench.whole_runs import PARTITIONS, WholeRuns
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
     runs = WholeRuns(context, "idle")
-    context.say("landing what there is, so that nothing is left to read")
+    context.say("landing all records, so that none is left to read")
     runs.feed(0)
     runs.tidemark_ingest()
     runs.available_now()
@@ -21,7 +21,7 @@ def _open(context: Context) -> Iterator[Setup]:
         sides=[
             Side(
                 name="tidemark",
-                what="tidemark plan, which is all that a scheduled run does then",
+                what="tidemark plan, the only command of a scheduled run without new records",
                 run=lambda _: runs.tidemark_plan(),
             ),
             Side(

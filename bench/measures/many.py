@@ -22,8 +22,8 @@ class _ManyRuns:
     """Pipelines with a topic each, and a lakehouse for each way to run them.
 
     Args:
-        context: The run's surroundings; `records` is what all pipelines together get for each
-            repetition.
+        context: Context of the run; `records` is the number of new records of all pipelines
+            together in a repetition.
     """
 
     def __init__(self, context: Context) -> None:
@@ -39,12 +39,12 @@ class _ManyRuns:
         self._java_home, self._java_calls = counted_java(self._home)
 
     def one_by_one(self, repetition: int) -> Metrics:
-        """A command for each pipeline."""
+        """Measure one command for each pipeline."""
         self._feed(repetition)
         return self._ingested("apart", [[name] for name in self.pipelines])
 
     def one_application(self, repetition: int) -> Metrics:
-        """One command for all; beside it one for a single pipeline, to tell what one more costs."""
+        """Measure one command for all pipelines, and the marginal cost of one more pipeline."""
         self._feed(repetition)
         alone = self._ingested("alone", [self.pipelines[:1]])
         together = self._ingested("together", [self.pipelines])
@@ -64,7 +64,7 @@ class _ManyRuns:
         self._total += RECORDS
 
     def _ingested(self, lakehouse: str, commands: Sequence[Sequence[str]]) -> dict[str, float]:
-        """`tidemark ingest` with each of these lists of names, one after the other."""
+        """Run `tidemark ingest` with each of these lists of names, one after the other."""
         self._java_calls.write_text("")
         place = self._home / lakehouse
         sums: Counter[str] = Counter()
@@ -109,7 +109,7 @@ def _open(context: Context) -> Iterator[Setup]:
             "new_records_of_each_in_each_repetition": RECORDS,
             "record_bytes": RECORD_BYTES,
             "partitions_of_each": PARTITIONS,
-            "content": "appended to tables that exist; one run before the first that counts",
+            "content": "appended to existing tables; one warm-up run is not measured",
             "marginal_seconds": "(one_application - one pipeline alone) / (pipelines - 1)",
         },
         warm_ups=1,

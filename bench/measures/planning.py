@@ -1,4 +1,4 @@
-"""P6: planning very many partitions, against one question for their ends."""
+"""P6: planning very many partitions, against one request for their log end offsets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.kafka import fill_partitions, make_topic
 from bench.probes import probe
 
 SHARES = {"hundredth": 100, "tenth": 10, "all": 1}
-"""Which part of the partitions that were asked for a pair of sides has, as a divisor."""
+"""Divisor of the number of partitions, by name of the pair of sides."""
 
 
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
     sizes = {name: max(1, context.records // divisor) for name, divisor in SHARES.items()}
-    # Many partitions slow down a broker: the other benchmarks' own is left without them.
+    # Many partitions slow down a broker, so this benchmark has a separate broker.
     with opened(context.home, master=context.master, say=context.say) as own:
         for name, partitions in sizes.items():
             context.say(f"making {partitions:,} partitions")

@@ -1,4 +1,4 @@
-"""P10: what judging a landed slice costs on top of landing it, in one warm session."""
+"""P10: cost of checking a landed batch, in addition to landing it, in one warm session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.worker import CheckPipeline, Landing, LandPipeline, local_network, st
 
 PARTITIONS = 6
 _NAME = "prices"
-"""The pipeline and its suite, which is the project's example."""
+"""Name of the pipeline and of its suite, which the project ships as an example."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def _open(context: Context) -> Iterator[Setup]:
         yield Setup(
             sides=[
                 side("landed", "plan, land, record", landing),
-                side("blocked_or_not", "and what blocks a slice", checked(whole=False)),
+                side("blocked_or_not", "and the figures of built-in checks", checked(whole=False)),
                 side("reported", "and the whole check: all rules, pages", checked(whole=True)),
             ],
             data={
@@ -73,9 +73,9 @@ def _open(context: Context) -> Iterator[Setup]:
 BENCHMARKS = [
     Benchmark(
         name="quality",
-        title="P10: landing and judging what landed against landing alone, warm",
+        title="P10: landing and checking against landing alone, warm",
         ratios=[
-            # Two landings differ by more than a check takes.
+            # The time of a landing varies by more than the time of a check.
             Ratio(over="blocked_or_not", under=None, metric="over_its_landing", at_most=1.1),
             Ratio(over="blocked_or_not", under="landed", metric="seconds", at_most=1.1),
             Ratio(over="blocked_or_not", under="landed", metric="cpu_seconds"),

@@ -1,4 +1,4 @@
-"""A small run with every step, in whole processes: both engines, and a stream of a user's own."""
+"""A small run with every step, in whole processes: on both engines, and by a user's stream."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _Runs:
 
 
 def import_seconds(log: Path) -> float:
-    """Return what the imports of a process took, by its log.
+    """Return the seconds that the imports of a process took, from its log.
 
     Source: CPython's `-X importtime`: the first number of a line is the module's own time, in
     microseconds.

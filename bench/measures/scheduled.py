@@ -86,12 +86,12 @@ class _ScheduledRuns:
 
 
 def _interval(task: Mapping[str, Any]) -> _Interval:
-    """When a task ran."""
+    """Return the start and the end of a task."""
     return datetime.fromisoformat(task["start_date"]), datetime.fromisoformat(task["end_date"])
 
 
 def covered(intervals: Sequence[_Interval]) -> float:
-    """Seconds in which at least one of some intervals lasted."""
+    """Return the number of seconds that at least one of the intervals covers."""
     total, reached = 0.0, None
     for begin, end in sorted(intervals):
         start = begin if reached is None else max(begin, reached)

@@ -1,8 +1,8 @@
-"""What each setting that Tidemark ships gives: the shipped set against the set with one change.
+"""The effect of each shipped setting: the shipped settings against settings with one change.
 
-Each variation is paired with a run of the shipped set of its own, next to it in time. One shipped
-run for all of them would be minutes away from most, and the machine's other work in between would
-pass for the effect of a setting.
+Each variation has its own run of the shipped settings, next to it in time. A single shipped run
+would be minutes away from most variations. Other work of the machine in between would look like
+the effect of a setting.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
-    """One departure from what is shipped.
+    """A change of the shipped settings.
 
     Attributes:
         name: Short name.
-        what: What is different.
+        what: Description of the change.
         session: Spark or Hadoop settings for the landing.
         kafka: Options of the Kafka source.
-        records_per_task: Instead of the spec's.
-        jvm_options: Added to the driver's; such a variation has a JVM of its own.
+        records_per_task: Value instead of the spec's.
+        jvm_options: Further options of the driver's JVM; such a variation has a separate JVM.
     """
 
     name: str
@@ -98,7 +98,7 @@ VARIATIONS: Sequence[Variation] = (
 
 
 def _beside(variation: Variation) -> str:
-    """The name of the shipped run that belongs to a variation."""
+    """Return the name of the shipped run that belongs to a variation."""
     return f"{SHIPPED.name}_beside_{variation.name}"
 
 
@@ -144,7 +144,7 @@ def _run(runs: WarmRuns, variation: Variation, by: Worker) -> Callable[[int], Me
 BENCHMARKS = [
     Benchmark(
         name="settings",
-        title="What each shipped setting gives: one change at a time",
+        title="Effect of each shipped setting: one change at a time",
         ratios=[
             Ratio(over=each.name, under=_beside(each), metric=metric)
             for metric in ("seconds", "cpu_seconds", "bytes")

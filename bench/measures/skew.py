@@ -1,4 +1,4 @@
-"""P2: one partition that holds nearly everything, against the same records spread evenly."""
+"""P2: one partition with nearly all records, against the same records spread evenly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _open(context: Context) -> Iterator[Setup]:
                 ),
                 Side(
                     name="even",
-                    what="as many records in every partition",
+                    what="the same number of records in every partition",
                     run=lambda n: even.run(session, even.pipeline, "even", n),
                 ),
             ],

@@ -44,7 +44,7 @@ def _open(context: Context) -> Iterator[Setup]:
             "new_records_each_repetition": context.records,
             "record_bytes": RECORD_BYTES,
             "partitions": PARTITIONS,
-            "content": "appended to a table that exists; one run before the first that counts",
+            "content": "appended to an existing table; one warm-up run is not measured",
         },
         warm_ups=1,
     )

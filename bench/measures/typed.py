@@ -69,14 +69,14 @@ message Trade {
 """
 """Protobuf has no decimals: a price is text."""
 _VALUES = 200_000
-"""So many that no column of them is a dictionary, as it would be of few."""
+"""Number of different values, large enough that Parquet stores no column as a dictionary."""
 _SEED = 11
 _SCHEMAS, _SCHEMAS_OF_FORM, _RECORDS_OF_SCHEMA = 1_000, 10, 200
-"""Of Avro in one range, of those that decode alike; a short run has fewer schemas."""
+"""Maximum number of Avro schemas, schemas of one form, and minimum records of each schema."""
 
 
 def _record(random: Random, number: int) -> dict[str, Any]:
-    """One of those that both formats are measured with."""
+    """Return a record; all formats are measured with the same records."""
     return {
         "ticker": f"T{random.randrange(500):03}",
         "price": Decimal(random.randrange(10**10)) / 10**4,
@@ -89,16 +89,16 @@ def _record(random: Random, number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What values are, and how either side decodes them.
+    """The values of a topic, and how each side decodes them.
 
     Attributes:
-        topic: The topic, and the pipeline.
-        values: What is produced, one after the other.
-        decode: The spec's section for values.
-        stream: What the streams decode with, as `DecodeStream` takes it.
-        environ: More variables for our side.
-        beside: The same records as another kind, which our side decodes as well.
-        side: The name of the side that decodes this kind.
+        topic: Name of the topic and of the pipeline.
+        values: Values to produce, in turn.
+        decode: Section of the spec for values.
+        stream: Arguments of `DecodeStream` that decode the values.
+        environ: Further environment variables of Tidemark's side.
+        beside: The same records as another kind, which Tidemark's side decodes as well.
+        side: Name of the side that decodes this kind.
     """
 
     topic: str
@@ -149,10 +149,10 @@ def _avro(registry: Registry, topic: str) -> Kind:
 
 
 def _many_avro(registry: Registry, topic: str, records: int) -> Kind:
-    """The records of `_avro`, written with many schemas in turn.
+    """Return the records of `_avro`, written with many schemas in turn.
 
-    A tenth of the schemas have fields in an order of their own, so that they decode differently.
-    The others differ from these in their documentation.
+    A tenth of the schemas have different orders of fields, so that they decode differently. The
+    other schemas differ from these only in their documentation.
     """
     random = Random(_SEED)
     count = min(_SCHEMAS, records // _RECORDS_OF_SCHEMA)
@@ -201,7 +201,7 @@ def _protobuf_values(context: Context) -> Iterator[Kind]:
 def _opened(
     kinds: Callable[[Context], AbstractContextManager[Kind]],
 ) -> Callable[[Context], AbstractContextManager[Setup]]:
-    """The benchmark's surroundings, for values of a kind."""
+    """Return the function that prepares the benchmark for a kind of values."""
 
     @contextmanager
     def opened(context: Context) -> Iterator[Setup]:
@@ -235,7 +235,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
     plain = {
         **plain_settings(context.master),
         **common,
-        # What the moments of the records mean is the same for all.
+        # All sides interpret timestamps in the same time zone.
         "spark.sql.session.timeZone": "UTC",
     }
 
@@ -300,7 +300,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
             sides.append(
                 Side(
                     name=beside.side,
-                    what=f"the same, of the same records as {beside.topic}",
+                    what=f"the same for the same records in topic {beside.topic}",
                     run=lambda n: run(ours, tidemark(beside), "beside", n, beside.topic),
                 )
             )
@@ -309,7 +309,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
             sides += [
                 Side(
                     name="two_streams",
-                    what="availableNow to bronze; availableNow, decoded by Spark alone, to another",
+                    what="two streams with availableNow: to bronze, and decoded by Spark to typed",
                     run=lambda n: run(two, stream(in_one=False), "two", n),
                 ),
                 Side(
@@ -325,7 +325,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
                 "values": f"{_VALUES:,} of {kind.decode['format']}, seed {_SEED}",
                 "partitions": PARTITIONS,
             },
-            # Decoders are long in the making for the JVM: the second time is not yet the quickest.
+            # The JVM compiles decoders slowly: the second run is not the fastest yet.
             warm_ups=2,
         )
 

@@ -108,7 +108,7 @@ class App:
             case PipelineKind.COPY:
                 return live.copied(ref.copy or "")
             case PipelineKind.QUARANTINE:
-                rule = "a table with plans of its own: its records belong to plans of NAME@typed"
+                rule = "a table with its own plans; NAME@quarantine belongs to NAME@typed"
                 raise InvalidSelection(rule=rule, seen=repr(str(ref)))
 
     @cached_property

@@ -57,18 +57,18 @@ class Connections:
             extra = json.loads(text)["extra"]
             parsed = json.loads(extra) if isinstance(extra, str) else extra
             if not isinstance(parsed, dict):
-                raise TypeError("extra is no mapping")
+                raise TypeError("extra is not a mapping")
         except (ValueError, KeyError, TypeError):
             # The original error would quote the value, which may contain a password.
             raise InvalidConnection(
                 connection=connection,
                 rule=f'JSON such as {{"conn_type": "generic", "extra": {{"{key}": "…"}}}}',
-                seen="something else",
+                seen="a definition in another form",
             ) from None
         return parsed
 
     def variables(self, connections: Iterable[str]) -> dict[str, str]:
-        """Return the defined ones of some connections as environment variables."""
+        """Return the environment variables of those connections that are defined."""
         found = {}
         for connection in sorted(set(connections)):
             with suppress(UnknownConnection):

@@ -80,15 +80,15 @@ _Part = TypeVar("_Part")
 
 
 def utc_now() -> datetime:
-    """Return the present."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 class Armed(Protocol):
-    """Returns a part of a pipeline, or in tests of crashes a wrapper of it."""
+    """Wraps parts of a pipeline in tests of crashes."""
 
     def __call__(self, name: str, part: _Part, /) -> _Part:
-        """Return the part of a name, armed."""
+        """Return the part with this name, or in tests of crashes a wrapper of it."""
         ...
 
 
@@ -175,7 +175,7 @@ class Pipeline:
     # -- planning and execution --------------------------------------------------------------------
 
     def plan(self, requested_by: str, *, dry_run: bool = False) -> PlanResult:
-        """Plan the offsets that are behind the committed offsets, and record the plan.
+        """Plan the offsets after the committed offsets, and record the plan.
 
         Args:
             requested_by: The run. A repeated call with the same run returns the same plan.
@@ -208,18 +208,18 @@ class Pipeline:
         return upserts.execute(self._armed("merger", merger))
 
     def size_estimate(self, plan: Plan) -> SizeEstimate:
-        """Return what a plan would add to the data table. Reads the table alone."""
+        """Return the size that a plan would add to the data table. Reads only the table."""
         size = self.table.size()
         per_file = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         return size.size_estimate((planned.span for planned in plan.ranges), per_file)
 
     def quarantined(self, sequence: int) -> int | None:
-        """Return the number of quarantined records of a plan; None if this is no typed table."""
+        """Return the number of quarantined records of a plan; None if the table is not typed."""
         return size_of(self.quarantine.spans(sequence)) if self.spec.is_typed else None
 
     @property
     def planner(self) -> Planner:
-        """Plans what is behind the committed offsets, or given offsets. Needs no JVM."""
+        """Plans the offsets after the committed offsets, or given offsets. Needs no JVM."""
         from tidemark.ingest.planner import Planner
 
         spec = self.kafka_spec
@@ -267,7 +267,7 @@ class Pipeline:
 
     @property
     def decoder(self) -> DecodePlanner:
-        """Plans what is decoded into the typed table. Needs neither a JVM nor Kafka.
+        """Plans the records to decode into the typed table. Needs neither a JVM nor Kafka.
 
         Raises:
             InvalidSelection: This is a copy or an upsert table.
@@ -303,7 +303,7 @@ class Pipeline:
         )
 
     def _hidden_offsets(self) -> Callable[[], HiddenOffsets]:
-        """Return what reads the landed offsets that are not decoded."""
+        """Return the function that reads the landed offsets that are not decoded."""
         from tidemark.typed.decoder import HiddenOffsets
 
         decode = self.live_spec.decode
@@ -684,7 +684,7 @@ class Pipeline:
         return self._armed("groups", KafkaGroupOffsets(self._kafka_config()))
 
     def _source(self) -> tuple[WatermarkReader, LogReader]:
-        """Return the readers of what the table is made from: the topic, or the bronze table."""
+        """Return the readers of the table's source: the topic, or the bronze table."""
         if not self.spec.is_typed:
             return self.watermarks, self.log_reader
         landed = self.decoder.bronze_log

@@ -1,7 +1,7 @@
 """The use cases of `Pipeline` for several pipelines at once: plan, execute, decode, merge.
 
-An error of one pipeline does not stop the others. The command line prints the outcomes; Airflow's
-tasks end by them.
+An error of one pipeline does not stop the others. The command line prints the outcomes; an Airflow
+task succeeds or fails according to them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Outcomes:
         """The last record of each pipeline."""
         return {record["pipeline"]: record for record in self.records}
 
-    def add(self, pipeline: str, came: Result | TidemarkError) -> None:
+    def add(self, pipeline: str, result_or_error: Result | TidemarkError) -> None:
         """Add the result or the error of a pipeline that needs no job."""
-        result, code = outcome(came)
+        result, code = outcome(result_or_error)
         self.records.append({"pipeline": pipeline, "plan": None, **result})
         self.codes.append(code)
 
@@ -96,14 +96,14 @@ def plan_each(
         progress: Called with a line for each plan.
     """
     plans, outcomes = [], Outcomes()
-    for name, came in for_each(app, names, next_plan).items():
-        if isinstance(came, TidemarkError):
-            outcomes.add(name, came)
-        elif came.plan is None:
-            outcomes.add(name, {"outcome": came.outcome.value})
+    for name, result in for_each(app, names, next_plan).items():
+        if isinstance(result, TidemarkError):
+            outcomes.add(name, result)
+        elif result.plan is None:
+            outcomes.add(name, {"outcome": result.outcome.value})
         else:
-            plan = came.plan
-            progress(f"{name}: plan {plan.sequence} ({came.outcome}): {plan.size:,} offset(s)")
+            plan = result.plan
+            progress(f"{name}: plan {plan.sequence} ({result.outcome}): {plan.size:,} offset(s)")
             plans.append(plan)
     return plans, outcomes
 
@@ -154,10 +154,10 @@ class Pipelines:
         return outcomes
 
     def decode(self, next_plan: Callable[[Pipeline], PlanResult] | None = None) -> Outcomes:
-        """Decode until nothing is left of any pipeline.
+        """Decode until no pipeline has records left to decode.
 
         Args:
-            next_plan: Plans one pipeline; None to plan everything that is left.
+            next_plan: Plans one pipeline; None to plan all remaining records.
         """
         outcomes, executed, going = Outcomes(), set[PlanRef](), self
         while going.names:
@@ -175,7 +175,7 @@ class Pipelines:
         return outcomes
 
     def upsert(self) -> Outcomes:
-        """Merge what is missing into the upsert table of each pipeline."""
+        """Merge the missing records into the upsert table of each pipeline."""
         outcomes, refs = Outcomes(), []
         found = for_each(self.app, self.names, lambda each: each.upserts.next())
         for name, came in found.items():

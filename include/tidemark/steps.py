@@ -88,7 +88,7 @@ def _merged(pipeline: Pipeline) -> Result | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemainingWork:
-    """The work that is left of a pipeline after its last ingest.
+    """The remaining work of a pipeline after its last ingest.
 
     Attributes:
         newest: The newest landed plan, or the newest plan that is not open if none has landed; None
@@ -117,7 +117,7 @@ class RemainingWork:
 
 
 def remaining_work(pipeline: Pipeline) -> RemainingWork:
-    """Return the work that is left of a pipeline. Writes nothing and starts no Spark."""
+    """Return the remaining work of a pipeline. Writes nothing and starts no Spark."""
     newest = _newest_settled(pipeline)
     if newest is None:
         return RemainingWork(newest=None)
@@ -323,7 +323,7 @@ def describe(step: Result) -> str:
     if "error" in step:
         return f"{name}: {step['error']}: {step['problem']}"
     if name == "ingest":
-        how = "landed" if step["wrote"] else "found landed by another process"
+        how = "landed" if step["wrote"] else "already landed"
         return f"ingest: plan {step['plan']}: {step['records']:,} record(s) {how}"
     if name == "check":
         return f"check: plan {step['plan']}: {step['outcome']} ({step['checks']} checks)"

@@ -134,7 +134,7 @@ def test_json_text_and_status_table_have_the_same_values(
     waits = ["4", "3 d 5 h", "3 d 18 h", "with the next run", "0", "-", "-"]
     assert ["", "calm", topic, *waits, "1", "open", ""] in rows
     assert ["", "tides", topic, *waits, "-", "PipelineStalled", ""] in rows
-    assert re.search(r"^calm: plan 1 is open for \d+ s \(1 run\)$", shown.out, re.MULTILINE)
+    assert re.search(r"^calm: plan 1 has been open for \d+ s \(1 run\)$", shown.out, re.MULTILINE)
     assert ["", "0", "0", "0", "3", "3", "3 d 5 h", "3 d 18 h", ""] in rows
     assert "tides: PipelineStalled" in shown.err
     assert "calm: " not in shown.err

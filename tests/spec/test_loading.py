@@ -356,7 +356,7 @@ def test_s9_a_start_timestamp_without_a_distance_from_utc_is_refused(
     folders.spec(start=f"{{timestamp: {written}}}")
     assert folders.problem() == (
         "start.timestamp",
-        "a moment with its distance from UTC, such as 2026-03-01T00:00:00Z",
+        "a time with a UTC offset, such as 2026-03-01T00:00:00Z",
         found,
     )
 
@@ -367,7 +367,7 @@ def test_s9_an_unknown_start_policy_is_one_problem(folders: Folders, written: st
     folders.spec(start=written)
     key, expected, _ = folders.problem()
     assert key == "start"
-    assert expected == "'earliest', 'latest' or 'none', or timestamp: and a moment"
+    assert expected == "'earliest', 'latest' or 'none', or timestamp: TIME"
 
 
 def test_missing_keys_are_all_named(folders: Folders) -> None:
@@ -397,8 +397,8 @@ def test_a_repeated_key_is_refused(folders: Folders) -> None:
         "limits:\n  records_per_run: 100\n  records_per_run: 200\n"
     )
     assert folders.problems() == [
-        ("events.yaml", "topic", "each key once", "it again in line 4"),
-        ("events.yaml", "records_per_run", "each key once", "it again in line 7"),
+        ("events.yaml", "topic", "each key once", "the key again in line 4"),
+        ("events.yaml", "records_per_run", "each key once", "the key again in line 7"),
     ]
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import (  # type: ignore[attr-defined]  # its stub knows no deadlines
+from airflow.sdk import (  # type: ignore[attr-defined]  # its stub lacks deadlines
     DeadlineAlert,
     DeadlineReference,
     SyncCallback,

@@ -95,8 +95,8 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
         "plan": optional(
             "integer",
             "A plan's ranges",
-            "Or: the offset ranges of the plan with this number, as far as they are missing. "
-            "With Replace: all of them, also those that another plan landed.",
+            "Or: the missing offsets of the plan with this number. With Replace: all offsets of "
+            "the plan, also offsets that another plan landed.",
             minimum=1,
         ),
         "partitions": optional(
@@ -127,8 +127,8 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
         ),
         "readable_only": flag(
             "Only readable offsets",
-            "Skip offsets that Kafka has deleted. Otherwise they refuse the backfill. With Replace "
-            "their old rows stay.",
+            "Skip offsets that Kafka has deleted. Otherwise the backfill is refused. With Replace, "
+            "the old rows at deleted offsets stay.",
         ),
         "dry_run": flag("Dry run", "Only show the chunks in the log of `request`."),
         "approved": flag(
@@ -165,7 +165,7 @@ def backfill_dag() -> DAG:
             execution_timeout=timedelta(minutes=15),
             doc_md="Fails unless every chunk is in the table.",
         )
-        # Not behind `publish`: a failed check fails the run by itself.
+        # `complete` need not follow `publish`: a failed check fails the run without it.
         # The type stubs treat an expanded group as one node.
         chunks.children["chunk.ingest"] >> finished  # type: ignore[attr-defined]
     return dag

@@ -126,7 +126,7 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
         first >> second
     complete = EmptyOperator(
         task_id="complete",
-        # A skipped task is no failure.
+        # A skipped task is not a failure.
         trigger_rule="none_failed",
         execution_timeout=timedelta(minutes=1),
         doc_md="Fails the run if a task has failed for a pipeline.",

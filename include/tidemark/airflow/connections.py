@@ -107,10 +107,10 @@ def spark_engine(conn_id: str) -> Engine:
     binary = extra.get("spark-binary", "spark-submit")
     if not _BINARY.fullmatch(binary):
         raise SetupError(
-            subject=f"connection {conn_id!r} names a program that is no spark-submit",
+            subject=f"Connection {conn_id!r} names a program other than spark-submit.",
             needed="spark-binary such as spark-submit or spark3-submit",
             seen=repr(binary),
-            advice="correct the connection's extra field",
+            advice="Correct spark-binary in the connection's extra field.",
         )
     return Submit(
         master=f"{master}:{conn.port}" if conn.port else master,

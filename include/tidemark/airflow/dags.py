@@ -79,8 +79,8 @@ def maintenance_dag() -> DAG:
                 minimum=0,
                 title="Retention of files",
                 description=(
-                    "Files of table versions of the last hours stay. Tables refuse less than "
-                    f"{KEEP_HOURS} hours unless their own property allows it."
+                    "Files of table versions from this many past hours stay. A table accepts less "
+                    f"than {KEEP_HOURS} hours only if its own property allows it."
                 ),
             ),
             "keep_docs_days": Param(

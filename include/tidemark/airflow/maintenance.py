@@ -46,6 +46,6 @@ def prune_pages(params: Mapping[str, Any]) -> int:
         return pages
 
 
-def _maintained(each: Maintenance, params: Mapping[str, Any]) -> dict[str, Any]:
+def _maintained(maintenance: Maintenance, params: Mapping[str, Any]) -> dict[str, Any]:
     keep = timedelta(hours=params["keep_hours"])
-    return each.maintain(keep, dry_run=params["dry_run"]).as_record()
+    return maintenance.maintain(keep, dry_run=params["dry_run"]).as_record()

@@ -73,7 +73,7 @@ class SparkTask:
 
 
 class JobOperator(BaseOperator):
-    """Calls a function that runs jobs on Spark, and ends by the outcomes that it returns.
+    """Calls a function that runs jobs on Spark. The returned outcomes decide how the task ends.
 
     Args:
         python_callable: Called with a `SparkTask` and `op_kwargs`.

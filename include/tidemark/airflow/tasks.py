@@ -52,7 +52,7 @@ EARLIER_PLANS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_EARLIER}') | tojson 
 """Template of the value of `_EARLIER`, as JSON."""
 
 _MOST_EARLIER = 100
-"""The most earlier plans that a run checks. After an upgrade, many plans may lack a result."""
+"""Maximum number of earlier plans that a run checks. After an upgrade, many may lack a result."""
 
 
 def table_asset(table: str) -> Asset:
@@ -262,8 +262,8 @@ def publish_run(
 ) -> None:
     """Emit an asset event for each published plan that a run landed or checked.
 
-    A typed table or an upsert table that changed has an event, too. It says between which versions
-    the table changed since the run was planned. `since_version` is None if it is unknown.
+    A typed table or an upsert table that changed since the run was planned has an event, too. The
+    event contains the versions before and after the changes; `since_version` is None if unknown.
 
     Airflow drops the events of a failed task. So the last attempt sends the events of the other
     pipelines if one of them fails, and an alarm with the error.

@@ -35,7 +35,7 @@ the run. A plan that did not land stays open, and the next run takes it over.
 
 **Clearing a task is safe** for all rows. A run keeps its plans: `ingest` does not land a landed
 plan again, `check` adds another attempt to the results, `publish` adds another event. After `plan`
-is cleared, events of typed and upsert tables begin at the version of now.
+is cleared, events of typed and upsert tables begin at the current version.
 
 **To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
 lands records by their timestamps; all other runs read what is unread, whatever their date.
@@ -98,11 +98,11 @@ Kafka must still have the offsets: `tidemark status PIPELINE` shows the watermar
 STATUS_PAGE = """\
 ### Status and alarms
 
-**look** compares every pipeline with its topic and writes one row for each pipeline to the Delta
+**look** compares every pipeline with its topic. It writes one row for each pipeline to the Delta
 table `control/status`: lag in records and in time, retention runway, the last landing, open plans,
-and when the pipeline will have caught up. **alarm** fails for each pipeline whose next run would be
-refused, or that breaks a rule of the `alarms` section in its spec. The message contains the error
-and the command that fixes it; docs/runbook.md has more.
+and the time at which the lag will be gone. **alarm** fails for each pipeline whose next run would
+be refused, or that breaks a rule of the `alarms` section in its spec. The message contains the
+error and the command that fixes it; docs/runbook.md has more.
 
 Each failed task of a Tidemark DAG, also of this one, sends an alarm to the webhook in the
 connection `tidemark_alarm`, if Airflow has this connection.

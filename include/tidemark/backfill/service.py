@@ -365,7 +365,7 @@ class Backfills:
         return self._progress(self.control.summary(self.spec.name), request)
 
     def _progress(self, ledger: Ledger, request: BackfillRequested) -> list[ChunkState]:
-        left = self._left(ledger, request)
+        left = self._unlanded(ledger, request)
         # Offsets to replace have landed before, so the chunk's own plan decides.
         readable = (
             self._readable(request, union_by_partition(request.chunks)) if request.replaces else {}
@@ -488,7 +488,7 @@ class Backfills:
             )
         return request, chunks[number - 1]
 
-    def _left(self, ledger: Ledger, request: BackfillRequested) -> Mapping[int, SpanSet]:
+    def _unlanded(self, ledger: Ledger, request: BackfillRequested) -> Mapping[int, SpanSet]:
         """Return the offsets of a request that have not landed, including those in open plans."""
         wanted = union_by_partition(request.chunks)
         if request.topic_id != ledger.topic_id:

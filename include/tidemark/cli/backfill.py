@@ -99,7 +99,7 @@ def backfill(
     tidemark backfill prices --retained --partition 3 --chunk 1000000
     tidemark backfill prices --plan 7 --replace --reason "rows changed by hand"
     tidemark backfill prices --plan 7 --into checked
-    """  # noqa: D301  click's mark for lines that stay lines
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     app = App.from_environment()
     origin, pipeline = pipeline, f"{pipeline}@{into}" if into else pipeline
     backfills = app.pipeline(pipeline).backfills

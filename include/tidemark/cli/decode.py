@@ -29,9 +29,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_SHOWN = 50
+_MAX_LISTED = 50
 _BACKLOG = (
-    *("to decode", "of them planned", "to decode again", "to remove"),
+    *("to decode", "planned", "to decode again", "to remove"),
     *("not checked", "blocked or rejected"),
 )
 """The columns of a `DecodeBacklog`."""
@@ -139,9 +139,10 @@ def list_records(
             *("partition", "offset", "reason", "part", "field or rule"),
             *("schema", "bytes", "plan"),
         )
-        print_table("Records", (*columns, "closed by"), [_row(each) for each in found[:_SHOWN]])
-    if len(found) > _SHOWN:
-        out.print(f"the first {_SHOWN}; --json has all")
+        listed = [_row(each) for each in found[:_MAX_LISTED]]
+        print_table("Records", (*columns, "closed by"), listed)
+    if len(found) > _MAX_LISTED:
+        out.print(f"only the first {_MAX_LISTED} are listed; --json prints all")
 
 
 @app.command(short_help="Decode records in quarantine again.")
@@ -256,15 +257,15 @@ def _print_hidden(tidemark: App, backlogs: Mapping[str, DecodeBacklog]) -> None:
             out.print(f"{text}: tidemark publication list {origin}")
 
 
-def _row(each: QuarantinedRecord) -> tuple[object, ...]:
+def _row(record: QuarantinedRecord) -> tuple[object, ...]:
     return (
-        each.partition,
-        each.offset,
-        each.reason,
-        each.part,
-        each.detail,
-        each.schema_id,
-        each.value_bytes,
-        each.plan,
-        each.closed_by,
+        record.partition,
+        record.offset,
+        record.reason,
+        record.part,
+        record.detail,
+        record.schema_id,
+        record.value_bytes,
+        record.plan,
+        record.closed_by,
     )

@@ -210,7 +210,7 @@ class _Demo:
         self.counts["runs_without_spark"] += 1
 
     def _backfill(self) -> None:
-        """Backfill the largest partition of the late pipeline from offset 0, twice."""
+        """Backfill a partition of a pipeline with `start: latest`, from offset 0, twice."""
         pipeline = _BACKFILLED
         ledger = self._ledger(pipeline)
         start = min(ledger.starts, key=lambda partition: -ledger.starts[partition])
@@ -225,7 +225,7 @@ class _Demo:
             self.api.trigger("tidemark_backfill", conf=conf, run_id=run_id)
             run = self._wait("tidemark_backfill", run_id)
             if attempt == "again":
-                self._expect(_skipped_spark(run), "the repeated backfill read something")
+                self._expect(_skipped_spark(run), "the repeated backfill read records")
         self._expect_landed(pipeline, self._ledger(pipeline), _SECOND["prices"] + missing)
         self.counts["backfilled"] = missing
 
@@ -249,7 +249,7 @@ class _Demo:
             status = self.app.pipeline(pipeline).status()
             rows.append((pipeline, count, distinct, status.last_landed, status.lag))
             self.counts.update(rows=count, duplicates=count - distinct, lag=status.lag or 0)
-            self._expect(status.records == count, f"{pipeline}: table and control disagree")
+            self._expect(status.records == count, f"{pipeline}: row count and control table differ")
             verified = self.app.pipeline(pipeline).verify()
             self.counts.update(verified=sum(each.records for each in verified.partitions))
             self._expect(not verified.differences, f"{pipeline}: the table differs from Kafka")

@@ -57,7 +57,7 @@ def ingest(
     """
     names = list(dict.fromkeys(pipelines))
     if plan_number is not None and len(names) > 1:
-        raise typer.BadParameter("--plan names a plan of one pipeline; leave the others out")
+        raise typer.BadParameter("--plan requires exactly one pipeline")
     app = App.from_environment()
     if dry_run:
         _print_drafts(app, names, plan_number, as_json=as_json)
@@ -160,7 +160,7 @@ def _print_record(record: Mapping[str, Any]) -> None:
     if "partitions" in record:
         print_table(
             "Accounting",
-            ("partition", "records", "gaps", "of them unproven"),
+            ("partition", "records", "gaps", "unproven gaps"),
             [
                 (int(partition), counts["records"], counts["gaps"], counts["unproven_gaps"])
                 for partition, counts in record["partitions"].items()
@@ -190,5 +190,5 @@ def _print_overview(records: Sequence[Mapping[str, Any]]) -> None:
 
 def _outcome(record: Mapping[str, Any]) -> str:
     if "wrote" in record:
-        return "landed" if record["wrote"] else "found landed"
+        return "landed" if record["wrote"] else "already landed"
     return str(record.get("error") or record["outcome"])

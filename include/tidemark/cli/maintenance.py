@@ -37,8 +37,9 @@ def maintain(
 ) -> None:
     """Compact small files, and remove unreferenced files and old pages.
 
-    The command maintains the tables of each pipeline, then the tables that pipelines share (control
-    table, stored schemas, quality results, publication decisions, status), then the quality pages.
+    The command maintains the tables of each pipeline, then the shared tables, then the quality
+    pages. The shared tables are the control table, the stored schemas, the quality results, the
+    publication decisions and the status table.
     Runs and readers need not stop. Files that an open plan may have written, and files of versions
     younger than the retention, stay. A table that is refused does not stop the others.
     """

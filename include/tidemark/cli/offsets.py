@@ -48,7 +48,7 @@ def start(
     ] = None,
     offsets: Annotated[
         str | None,
-        typer.Option(help="PARTITION:OFFSET,PARTITION:OFFSET: the next offset to read of each."),
+        typer.Option(help="PARTITION:OFFSET,...: the next offset to read in each partition."),
     ] = None,
     others: Annotated[
         OtherPartitions | None,
@@ -63,15 +63,15 @@ def start(
     """Record the first offsets of a pipeline: the position of another reader of its topic.
 
     Run the command once, before the first plan. It overrides `start` in the spec, so leave that at
-    none. Stop the other reader first: records that it reads later are read twice. The command
-    changes nothing of the other reader.
+    none. Stop the other reader first: records that it reads later are read twice. The command does
+    not change the other reader.
 
     \b
     tidemark start prices --from-group old-consumer --dry-run
     tidemark start prices --from-checkpoint /checkpoints/prices
     tidemark start prices --from-table /lake/prices --app-id prices_ingest
     tidemark start prices --offsets 0:5,1:17 --others earliest
-    """  # noqa: D301  click's mark for lines that stay lines
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     starting = App.from_environment().pipeline(pipeline)
     found = _position(starting, group, checkpoint, table, app_id, offsets)
     result = starting.begin(found, requester(), reason, others=others, dry_run=dry_run)
@@ -150,8 +150,8 @@ def export_offsets(
 ) -> None:
     """Write a pipeline's committed offsets to a consumer group, for tools that show its lag.
 
-    Tidemark writes nothing else to Kafka, no run does it, and Tidemark never reads these offsets.
-    They replace the group's offsets of the topic. Needs Read on the group and the topic.
+    No run exports offsets, and Tidemark never reads the exported offsets. They replace the group's
+    offsets of the topic. The command needs Read on the group and the topic.
     """
     exported = App.from_environment().pipeline(pipeline).export_offsets(group, dry_run=dry_run)
     if as_json:

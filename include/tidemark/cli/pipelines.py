@@ -54,51 +54,51 @@ def status(
             app.record_status(found)
         except TidemarkError as unrecorded:
             results.append(unrecorded)
-    shown = [each for each in results if isinstance(each, PipelineStatus)]
+    statuses = [each for each in results if isinstance(each, PipelineStatus)]
     failed = [each for each in results if isinstance(each, TidemarkError)]
     if as_json:
         print_json([each.as_record() for each in results])
     else:
-        _print_status(shown, in_full=bool(pipelines))
+        _print_status(statuses, in_full=bool(pipelines))
         for error in failed:
             print_error_record(error.as_record())
     if failed:
         raise typer.Exit(ExitCode.worst(error.exit_code for error in failed))
-    if check and any(True for each in shown for _ in each.alarms()):
+    if check and any(True for each in statuses for _ in each.alarms()):
         raise typer.Exit(ExitCode.REFUSED)
 
 
-def _print_status(shown: Sequence[PipelineStatus], *, in_full: bool) -> None:
+def _print_status(statuses: Sequence[PipelineStatus], *, in_full: bool) -> None:
     print_table(
         "Pipelines",
         (
             *("pipeline", "topic", "lag", "oldest unread", "runway", "caught up"),
             *("records landed", "last plan", "landed at", "open plans", "state"),
         ),
-        [_summary(each) for each in shown],
+        [_summary(status) for status in statuses],
     )
-    for each in shown:
-        for line in each.unfinished.explain(each.pipeline, each.checked_at):
+    for status in statuses:
+        for line in status.unfinished.explain(status.pipeline, status.checked_at):
             out.print(line)
         if in_full:
-            _print_partitions(each)
-        for alarm in each.alarms():
-            print_error_record({"pipeline": each.pipeline, **alarm.as_record()})
+            _print_partitions(status)
+        for alarm in status.alarms():
+            print_error_record({"pipeline": status.pipeline, **alarm.as_record()})
 
 
-def _summary(each: PipelineStatus) -> tuple[Any, ...]:
+def _summary(status: PipelineStatus) -> tuple[Any, ...]:
     return (
-        each.pipeline,
-        each.topic,
-        each.lag,
-        _length(each.lag_time),
-        _length(each.runway),
-        each.caught_up_at or each.forecast.value,
-        each.records,
-        each.last_landed,
-        each.last_landed_at,
-        ", ".join(map(str, each.open_plans)) or None,
-        each.state,
+        status.pipeline,
+        status.topic,
+        status.lag,
+        _length(status.lag_time),
+        _length(status.runway),
+        status.caught_up_at or status.forecast.value,
+        status.records,
+        status.last_landed,
+        status.last_landed_at,
+        ", ".join(map(str, status.open_plans)) or None,
+        status.state,
     )
 
 
@@ -106,9 +106,9 @@ def _length(time: timedelta | None) -> str | None:
     return None if time is None else format_duration(time)
 
 
-def _print_partitions(each: PipelineStatus) -> None:
+def _print_partitions(status: PipelineStatus) -> None:
     print_table(
-        f"{each.pipeline}: partitions of {each.topic}",
+        f"{status.pipeline}: partitions of {status.topic}",
         (
             *("partition", "low watermark", "committed offset", "end", "lag"),
             *("oldest unread", "runway"),
@@ -118,7 +118,7 @@ def _print_partitions(each: PipelineStatus) -> None:
                 *(p.partition, p.low_watermark, p.committed_offset, p.end, p.lag),
                 *(_length(p.lag_time), _length(p.runway)),
             )
-            for p in each.partitions
+            for p in status.partitions
         ],
     )
 
@@ -149,7 +149,7 @@ def plan_record(result: PlanResult) -> dict[str, Any]:
 def verify(
     pipeline: PipelineName,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
-    start: Annotated[int | None, typer.Option(min=0, help="Only offsets from here on.")] = None,
+    start: Annotated[int | None, typer.Option(min=0, help="Only offsets from this one on.")] = None,
     end: Annotated[int | None, typer.Option(min=1, help="Only offsets before this one.")] = None,
     as_json: AsJson = False,
 ) -> None:

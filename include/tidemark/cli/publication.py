@@ -123,16 +123,16 @@ def _decide(
     )
 
 
-def _row(each: PlanPublication) -> tuple[object, ...]:
-    decision = each.decision
+def _row(publication: PlanPublication) -> tuple[object, ...]:
+    decision = publication.decision
     status = decision.status.value if decision else "not checked"
-    if decision and (unchecked := size_of(each.unchecked)):
+    if decision and (unchecked := size_of(publication.unchecked)):
         status += f", {unchecked:,} offset(s) not checked"
-    ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in each.landing.counts)
+    ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in publication.landing.counts)
     return (
-        each.plan.sequence,
+        publication.plan.sequence,
         status,
-        each.landing.records,
+        publication.landing.records,
         ranges,
         decision.decided_at if decision else None,
         decision.decided_by or "check" if decision else None,

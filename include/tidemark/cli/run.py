@@ -36,10 +36,10 @@ def run(
     spark-submit runs all pipelines with the same Spark settings. With nothing to do, no Spark
     starts.
 
-    If a run stops at any point, the next run continues it: it lands the open plan, checks every
-    landed plan without a check result, decodes landed records and merges decoded records. So does a
-    run whose plan is refused. A failed check ends with exit code 66; the data stays landed and is
-    not published.
+    If a run stops at any point, the next run continues it. The next run lands the open plan, checks
+    every landed plan without a check result, decodes landed records and merges decoded records. So
+    does a run whose plan is refused. A failed check ends with exit code 66; the data stays landed
+    and is not published.
     """
     app = App.from_environment()
     names = list(dict.fromkeys(pipelines))
@@ -118,7 +118,8 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
         return (
             f"{record['pipeline']}: {record['offsets']:,} offset(s) to land, "
             f"{len(record['to_check']):,} landed plan(s) to check, "
-            f"{record['to_decode']:,} offset(s) to decode, {record['unchecked']:,} after a check, "
+            f"{record['to_decode']:,} offset(s) to decode, "
+            f"{record['unchecked']:,} more after a check, "
             f"{'one merge' if record['to_merge'] else 'nothing'} to upsert"
         )
 

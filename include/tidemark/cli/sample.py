@@ -55,7 +55,7 @@ def produce(
     The next call continues the ids of this one, so no record is repeated.
     """
     if name not in SAMPLES:
-        raise typer.BadParameter(f"{name!r} is not a sample; there are {', '.join(SAMPLES)}")
+        raise typer.BadParameter(f"{name!r} is not a sample; samples: {', '.join(SAMPLES)}")
     if dry_run:
         draft = {"outcome": "draft", "sample": name, "topic": name}
         number = records or SAMPLES[name].default_records

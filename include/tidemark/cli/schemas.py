@@ -50,8 +50,8 @@ def init(
         return
     note(f"read {found.records:,} record(s) of {pipeline}")
     # A producer chooses the names of fields, so they are quoted.
-    lines = [f"# not in it: {json.dumps(each['field'])} ({each['why']!a})" for each in left_out]
+    lines = [f"# left out: {json.dumps(each['field'])} ({each['why']!a})" for each in left_out]
     if found.is_framed:
-        lines.append(f"# values begin with ids of schemas: is the format one of {_BY_ID}?")
+        lines.append(f"# values begin with a schema id: their format may be {_BY_ID}")
     lines.append(yaml.safe_dump({"decode": found.as_section()}, sort_keys=False).rstrip())
     out.print("\n".join(lines))

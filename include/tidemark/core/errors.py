@@ -189,7 +189,7 @@ class SetupError(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class Unforeseen(TidemarkError):
-    """An exception that is no `TidemarkError`, in a command that continued with other pipelines."""
+    """An exception other than `TidemarkError`, in a command that continued with other pipelines."""
 
     kind: str
     text: str
@@ -286,9 +286,9 @@ class LedgerBehindTable(HistoriesDiverge, TerminalError):
     expected = "a control table with plan {sequence}"
     actual = "{newest_plan}"
     fix = (
-        "The control table was removed or restored, or is another one. Bring the right one back, "
-        "or run `tidemark control rebuild {pipeline} --dry-run`. See docs/runbook.md, "
-        "LedgerBehindTable."
+        "The control table was removed, restored or replaced by another one. Restore the right "
+        "control table, or run `tidemark control rebuild {pipeline} --dry-run`. See "
+        "docs/runbook.md, LedgerBehindTable."
     )
 
     @property
@@ -365,7 +365,7 @@ class LostRange(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class TopicDiffers(TerminalError):
-    """Base class: Kafka has another topic than the one that the pipeline has read."""
+    """Base class: Kafka's topic is not the topic that the pipeline has read."""
 
     pipeline: str
 
@@ -390,7 +390,7 @@ class TopicRecreated(TopicDiffers):
 
 @dataclass(kw_only=True, eq=False)
 class TopicChanged(TopicDiffers):
-    """The spec names another topic than the one that the pipeline reads."""
+    """The spec names a different topic from the one that the pipeline has read."""
 
     known_topic: str
     topic: str
@@ -404,12 +404,12 @@ class TopicChanged(TopicDiffers):
 
 @dataclass(kw_only=True, eq=False)
 class ClusterChanged(TopicDiffers):
-    """The connection leads to another Kafka cluster than before."""
+    """The connection now leads to a different Kafka cluster."""
 
     known_cluster_id: str
     current_cluster_id: str
 
-    problem = "The connection of pipeline {pipeline!r} leads to another Kafka cluster than before."
+    problem = "The connection of pipeline {pipeline!r} now leads to a different Kafka cluster."
     expected = "cluster id {known_cluster_id}"
     actual = "cluster id {current_cluster_id}"
     fix = (
@@ -471,8 +471,8 @@ class EndBehindCommitted(TerminalError):
             )
         if self.plan is not None:
             remedies.append(
-                f"Plan {self.plan} can land when the log has grown to its end; to abandon it, run "
-                f"{_abandon_command(self.pipeline, self.plan)}."
+                f"Plan {self.plan} can land when the log has grown to the end of the plan; to "
+                f"abandon the plan, run {_abandon_command(self.pipeline, self.plan)}."
             )
         return " ".join(remedies)
 
@@ -503,7 +503,7 @@ class ControlTruncated(HistoriesDiverge, TerminalError):
 
     problem = (
         "The control table lacks {missing} of the {event_number} event(s) of pipeline "
-        "{pipeline!r} that its log has seen."
+        "{pipeline!r} that its log records."
     )
     fix = (
         "Restore the control table to its newest version, or rebuild the pipeline's events from "
@@ -526,17 +526,17 @@ class ControlDoubled(TerminalError):
 
     @property
     def count(self) -> int:
-        """Number of doubled events."""
+        """Number of duplicate events."""
         return len(self.events)
 
     @property
     def first(self) -> int:
-        """Number of the oldest doubled event."""
+        """Number of the oldest duplicate event."""
         return self.events[0]
 
     @property
     def last(self) -> int:
-        """Number of the newest doubled event."""
+        """Number of the newest duplicate event."""
         return self.events[-1]
 
 
@@ -551,7 +551,7 @@ class RepairUnfinished(HistoriesDiverge, TransientError):
         "against epoch {epoch}, and the control table has no later one."
     )
     fix = (
-        "Run the command again in a moment. If the error stays, run the interrupted `tidemark "
+        "Run the command again in a minute. If the error persists, run the interrupted `tidemark "
         "rewind {pipeline} --reason TEXT` or `tidemark control rebuild {pipeline} --apply` again."
     )
 
@@ -597,7 +597,7 @@ def format_duration(time: timedelta) -> str:
 
 
 def undo_instruction(pipeline: str, plans: tuple[int, ...]) -> str:
-    """Return a clause that tells the operator to undo plans and to land the current records.
+    """Return the instruction to undo plans and to land the current records, as a clause.
 
     Args:
         pipeline: Pipeline name.

@@ -82,7 +82,7 @@ def encode(
         {**_shared_columns(event), **place, "event": _NAMES[type(event)], **common}
         for event in events
         # An event without partitions is one row, also a landing of a plan that missed every offset.
-        for place in _places(event) or [{}]
+        for place in _columns_by_row(event) or [{}]
     ]
     return list({frozenset(row.items()): row for row in rows}.values())
 
@@ -116,21 +116,27 @@ def _columns(value: Any) -> Row:
     }
 
 
-def _places(event: ControlEvent) -> list[Row]:
+def _columns_by_row(event: ControlEvent) -> list[Row]:
     """Return the columns that differ between the rows of an event, by row."""
     match event:
         case Started(offsets=offsets, leader_epochs=epochs):
-            return [{**row, "leader_epoch": epochs.get(row["partition"])} for row in _at(offsets)]
+            return [
+                {**row, "leader_epoch": epochs.get(row["partition"])}
+                for row in _offset_rows(offsets)
+            ]
         case NewIncarnation(offsets=offsets):
-            return _at(offsets)
+            return _offset_rows(offsets)
         case UndoStarted() | NewEpoch():
-            return _at(event.committed)
+            return _offset_rows(event.committed)
         case BackfillRequested(chunks=chunks):
             numbered = enumerate(chunks, start=1)
-            return [{**row, "chunk": number} for number, chunk in numbered for row in _in(chunk)]
+            return [
+                {**row, "chunk": number} for number, chunk in numbered for row in _span_rows(chunk)
+            ]
         case LossAccepted(committed=committed):
             return [
-                {**row, "committed_offset": committed[row["partition"]]} for row in _in(event.lost)
+                {**row, "committed_offset": committed[row["partition"]]}
+                for row in _span_rows(event.lost)
             ]
         case Planned():
             return [_columns(planned) for planned in event.plan.ranges]
@@ -145,11 +151,11 @@ def _places(event: ControlEvent) -> list[Row]:
             return []
 
 
-def _at(offsets: Mapping[int, int]) -> list[Row]:
+def _offset_rows(offsets: Mapping[int, int]) -> list[Row]:
     return [{"partition": p, "committed_offset": offset} for p, offset in sorted(offsets.items())]
 
 
-def _in(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
+def _span_rows(spans: Mapping[int, SpanSet]) -> Iterator[Row]:
     for partition, some in sorted(spans.items()):
         for span in some:
             yield {"partition": partition, "start_offset": span.start, "end_offset": span.end}

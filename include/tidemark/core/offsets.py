@@ -1,8 +1,8 @@
 """Half-open offset ranges and sets of them.
 
 Every range inside Tidemark is `[start, end)`: `end` is the next offset to read, as in Kafka's own
-committed offsets. Offsets are 64-bit and may be sparse (S6), so the size of a range is an upper
-bound on its records, never a count of them.
+committed offsets. Offsets are 64-bit and may be sparse (S6), so the size of a range is only an
+upper bound on its records.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class PlanRef:
         """Parse the text of a reference.
 
         Raises:
-            ValueError: The text is no plan reference.
+            ValueError: The text is not a plan reference.
         """
         pipeline, _, sequence = text.partition("=")
         if not pipeline or not sequence.isdecimal():

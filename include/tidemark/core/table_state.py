@@ -180,15 +180,15 @@ def newest_table_version(ledger: Ledger) -> int:
 def check_table(ledger: Ledger, state: TableState) -> None:
     """Raise if the data table and the ledger have different histories.
 
-    Without this check, a removed, replaced or restored table would get only new records, and with
-    a control table from a backup a backfill could land records twice.
+    Without this check, a removed, replaced or restored table would get only new records. With a
+    control table from a backup, a backfill could land records twice.
 
     Args:
         ledger: State of the pipeline; a full ledger if there are RESTOREs.
         state: State of the table's log.
 
     Raises:
-        HistoriesDiverge: Of its classes the one that names the difference.
+        HistoriesDiverge: The subclass that names the difference.
     """
     if ledger.missing_events:  # fence: lost-control-events-are-missed
         raise ControlTruncated(

@@ -166,7 +166,7 @@ def forecast(
 
     Args:
         lag: Number of unread offsets; None if the pipeline has not begun.
-        held_back: Number of offsets behind an open transaction.
+        held_back: Number of offsets that an open transaction holds back.
         limit: Maximum number of offsets of a run; None for no limit.
         arrival_rate: New offsets per second.
         between_runs: Seconds between two landings; None if unknown.

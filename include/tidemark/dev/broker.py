@@ -324,8 +324,8 @@ def _listed_nodes(client: Mapping[str, str]) -> set[int]:
 def _free_stable_ports() -> Iterator[int]:
     """Yield different free ports that no system gives to outgoing connections.
 
-    An outgoing connection could hold any other port when a killed node starts again, even a
-    connection of a node that tries to reach the killed node.
+    An outgoing connection could hold any other port when a killed node starts again. It may even
+    be a connection of a node that tries to reach the killed node.
     """
     ports = random.sample(_STABLE_PORTS, len(_STABLE_PORTS))
     return (port for port in ports if sockets.is_free(HOST, port))

@@ -1,4 +1,4 @@
-"""What would be read next: start offsets and ranges. Planning, previews and the status share it."""
+"""Start offsets and ranges of the next plan, for planning, previews and the status."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafter:
-    """Finds what would be read next of one pipeline. Writes nothing."""
+    """Finds the offsets that a pipeline would read next. Writes nothing."""
 
     spec: PipelineSpec
     watermarks: TopicReader
@@ -98,7 +98,7 @@ class Drafter:
         return self._checked(Draft(topic=topic, kind=PlanKind.LIVE, starts=starts, ranges=ranges))
 
     def backfill(self, topic: ComparedTopic, wanted: RequestedOffsets) -> Draft:
-        """Return what a backfill plan would read of requested offsets.
+        """Return the ranges of a backfill plan for requested offsets.
 
         Args:
             topic: The topic, compared in the partitions of `wanted`.

@@ -133,7 +133,7 @@ class NoStartOffset(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class LogTruncated(TerminalError):
-    """Kafka's log has other records than the table at landed offsets.
+    """Kafka's records at landed offsets differ from the rows of the table.
 
     The log was truncated or restored, or another program changed the last landed row.
 
@@ -143,7 +143,7 @@ class LogTruncated(TerminalError):
         partition: Partition number.
         offset: Next offset after the compared ones.
         leader_epoch: The recorded leader epoch of the offset; None if the last landed row differs
-            from Kafka's record, which a change of the row explains as well.
+            from Kafka's record. Then the row may have been changed instead.
         undo: Known landed plans with records that Kafka no longer has.
     """
 
@@ -239,8 +239,8 @@ class DuplicateRows(TerminalError):
     landed: int
 
     problem = "The data table of pipeline {pipeline!r} has more rows than have landed."
-    expected = "at most {landed:,} rows, by the control table"
-    actual = "{rows:,} rows, by the files of the newest version"
+    expected = "at most {landed:,} rows, according to the control table"
+    actual = "{rows:,} rows in the files of the newest version"
     fix = (
         "Run `tidemark deduplicate {pipeline} --dry-run` to count the copies, and again with "
         "--apply to remove them. See docs/runbook.md, DuplicateRows."
@@ -260,8 +260,8 @@ class RowsChanged(TerminalError):
     rows: int
 
     problem = (
-        "A part of partition {partition}, offsets [{start}, {end}), of plan {sequence} of pipeline "
-        "{pipeline!r} cannot be replaced: rows of the range were changed after the plan landed."
+        "The range [{start}, {end}) of partition {partition}, plan {sequence} of pipeline "
+        "{pipeline!r}, cannot be replaced in part: its rows were changed after the plan landed."
     )
     expected = "{recorded:,} row(s), as recorded"
     actual = "{rows:,} row(s)"

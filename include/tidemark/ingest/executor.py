@@ -74,7 +74,7 @@ class PlanExecutor:
     check_source: Callable[[Plan], None] | None = None
 
     def execute(self, sequence: int) -> ExecutionResult:
-        """Land and record one plan, as far as that is not done yet.
+        """Land and record one plan; skip the steps that are already done.
 
         Raises:
             UnknownPlan: The control table has no such plan.
@@ -136,7 +136,7 @@ class PlanExecutor:
             plan_rules.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
             if self.check_source:
                 self.check_source(plan)  # fence: published-before-commit
-            # An append that loses its answer may have committed.
+            # An append whose answer is lost may have committed.
             wrote = True
             wrote = self.table.append(plan, files)
         except TransientError as error:
@@ -155,7 +155,7 @@ class PlanExecutor:
         return landing, wrote
 
     def _check_log(self, plan: Plan, ledger: Ledger) -> None:
-        """Refuse a log without the planned records, or with other records than the landed ones."""
+        """Refuse a log that lacks the planned records, or differs from the landed records."""
         if self.check_source:
             self.check_source(plan)
         watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)

@@ -56,7 +56,7 @@ class LogComparison:
         return topic
 
     def check_plan(self, plan: Plan, ledger: Ledger, watermarks: TopicWatermarks) -> None:
-        """Refuse a log without the records of a recorded plan, or with other records before them.
+        """Refuse a log that lacks a recorded plan's records, or whose records before them differ.
 
         Compares the identity of the topic with the plan, whose records Spark will read, and not
         with the ledger as `compare` does.
@@ -75,7 +75,7 @@ class LogComparison:
 
     def _check_ends(self, topic: ComparedTopic, partitions: Collection[int]) -> None:
         watermarks = topic.watermarks
-        for partition, spans in _known(topic, partitions).items():
+        for partition, spans in _landed_offsets(topic, partitions).items():
             last = spans.spans[-1].end
             end = watermarks.partitions[partition].end
             if last > end:
@@ -126,22 +126,24 @@ class LogComparison:
         """Compare the last landed record of each partition with Kafka's record at its offset.
 
         A log that was restored from a snapshot has its old leader epochs, so only the records show
-        it. Partitions without landed records that Kafka still has are left out.
+        the restore. Leaves out partitions without landed records that Kafka still has.
 
         Args:
             topic: The ledger and the topic.
             partitions: The partitions to compare.
-            replacing: A plan that replaces rows. It may fix changed rows, and its next chunks may
-                fix the rows behind it. So the last record before its first offset is compared.
+            replacing: A plan that replaces rows. It may fix changed rows, and later chunks may fix
+                rows after it. So the last record before its first offset is compared.
 
         Raises:
-            LogTruncated: Kafka has another record there.
+            LogTruncated: Kafka has another record at the offset of a last landed record.
             TopicRecreated and so on, OffsetsDeleted: See `check_leaders`.
         """
-        landed = _known(topic, partitions)
+        landed = _landed_offsets(topic, partitions)
         if replacing:
             firsts = {p: spans.spans[0].start for p, spans in replacing.spans().items()}
-            landed = {p: kept for p in landed if (kept := _before(landed[p], firsts.get(p)))}
+            landed = {
+                p: kept for p in landed if (kept := _offsets_before(landed[p], firsts.get(p)))
+            }
         found = self._differing(topic.ledger.pipeline, topic.watermarks, landed)
         differing = [p for p, differs in found.items() if differs]
         if differing:
@@ -170,19 +172,19 @@ class LogComparison:
         pipeline: str,
         watermarks: TopicWatermarks,
         partition: int,
-        cut_behind: int | None = None,
+        truncated_before: int | None = None,
     ) -> tuple[int, ...]:
-        """Landed plans of a partition with records that Kafka no longer has, the furthest first.
+        """Return landed plans with records that Kafka no longer has, highest offsets first.
 
-        Searches from the plan with the highest offset back to the first plan whose last record
-        Kafka still has. A plan without a comparable record is affected if a plan before it is.
+        Searches from the plan with the highest offset back to a plan whose last record Kafka still
+        has. A plan without a comparable record is affected if a plan before it is affected.
         Names at most `_MAX_REPORTED_PLANS` plans.
 
         Args:
             pipeline: Pipeline name.
             watermarks: The topic's watermarks.
             partition: Partition number.
-            cut_behind: Position of a chain, if the log was truncated before it; None if only
+            truncated_before: Position of a chain, if the log was truncated before it; None if only
                 records show the truncation. A plan that ends at this position is affected, and
                 only a plan that ends before it can end the search.
         """
@@ -190,7 +192,7 @@ class LogComparison:
         unknown: list[int] = []
         for plan, _, spans in self._landings(pipeline, watermarks.topic_id, partition):
             end = spans.spans[-1].end
-            is_gone = end > watermarks.partitions[partition].end or end == cut_behind
+            is_gone = end > watermarks.partitions[partition].end or end == truncated_before
             differs = is_gone or self._differing(pipeline, watermarks, {partition: spans}).get(
                 partition
             )
@@ -199,7 +201,7 @@ class LogComparison:
                 unknown = []
             elif differs is None:
                 unknown.append(plan.sequence)
-            elif cut_behind is None or end < cut_behind:
+            elif truncated_before is None or end < truncated_before:
                 break
             if len(found) >= _MAX_REPORTED_PLANS:
                 break
@@ -221,21 +223,22 @@ class LogComparison:
     ) -> Mapping[int, bool]:
         """Whether Kafka has another record at the last row of some landed offsets, by partition.
 
-        If Kafka shows no record at the last row, because compaction may have removed it, compares
-        the last of the `_FALLBACK_ROWS` rows before it that Kafka still has. A committed record of
-        Kafka at a landed offset without a row also counts as another record. Leaves out partitions
-        without a comparable record.
+        Compaction may have removed the record of the last row. Then the method compares the last of
+        the `_FALLBACK_ROWS` rows before it whose record Kafka still has. A committed record at a
+        landed offset without a row also counts as another record. Leaves out partitions without a
+        comparable record.
         """
         found: dict[int, bool] = {}
-        left = {
+        pending = {
             partition: kept
             for partition, spans in landed.items()
             if (kept := watermarks.partitions[partition].readable(spans))
         }
         for most in (1, _FALLBACK_ROWS):
-            rows = self.landed.last_rows(watermarks.topic_id, left, most) if left else {}
-            seen = self._seen(
-                watermarks, {p: left[p].within(_around(some)) for p, some in rows.items()}
+            rows = self.landed.last_rows(watermarks.topic_id, pending, most) if pending else {}
+            seen = self._records_at(
+                watermarks,
+                {p: pending[p].within(_bounding_span(some)) for p, some in rows.items()},
             )
             for partition, some in rows.items():
                 differs = _differs(some, seen[partition])
@@ -243,16 +246,16 @@ class LogComparison:
                     differs = True
                 if differs is not None:
                     found[partition] = differs
-            left = {p: left[p] for p in rows if p not in found}
+            pending = {p: pending[p] for p in rows if p not in found}
         return found
 
     def _is_other_log(
         self, pipeline: str, watermarks: TopicWatermarks, seen: Sequence[LogRecord]
     ) -> bool:
-        """Whether the log that landed had no record at the offset of one of these records.
+        """Whether these records show that Kafka's log is not the log that landed.
 
-        The records have no rows. This is evidence only if they are committed, and if the table
-        still has all rows of a plan there: otherwise, a user may have deleted the row.
+        The records have no rows. They are evidence only if they are committed, and if the table
+        still has all rows of a plan at their offsets. Otherwise a user may have deleted the rows.
         """
         if not seen or watermarks.isolation_level is not IsolationLevel.READ_COMMITTED:
             return False
@@ -264,13 +267,13 @@ class LogComparison:
         )
 
     def _is_whole(self, plan: Plan, landing: Landing, partition: int) -> bool:
-        """Whether the table has as many rows of a plan as were recorded, in one partition."""
+        """Whether the table has the recorded number of rows of a plan, in one partition."""
         spans = sorted((p, span) for p, some in landing.spans().items() for span in some)
         held = self.landed.current_landing(plan.with_ranges(spans)).by_partition()[partition]
         # fence: deleted-row-is-no-evidence
         return held["records"] == landing.by_partition()[partition]["records"]
 
-    def _seen(
+    def _records_at(
         self, watermarks: TopicWatermarks, spans: Mapping[int, SpanSet]
     ) -> Mapping[int, Sequence[LogRecord]]:
         seen: dict[int, list[LogRecord]] = {partition: [] for partition in spans}
@@ -280,21 +283,21 @@ class LogComparison:
         return seen
 
 
-def _known(topic: ComparedTopic, partitions: Collection[int]) -> Mapping[int, SpanSet]:
+def _landed_offsets(topic: ComparedTopic, partitions: Collection[int]) -> Mapping[int, SpanSet]:
     """Landed offsets of some partitions; none for another incarnation of the topic."""
     ledger, watermarks = topic.ledger, topic.watermarks
     if ledger.topic_id != watermarks.topic_id:
         return {}
-    there = set(partitions) & set(watermarks.partitions)
-    return {p: ledger.landed[p] for p in sorted(there) if ledger.landed.get(p)}
+    common = set(partitions) & set(watermarks.partitions)
+    return {p: ledger.landed[p] for p in sorted(common) if ledger.landed.get(p)}
 
 
-def _around(rows: Sequence[LogRecord]) -> Span:
+def _bounding_span(rows: Sequence[LogRecord]) -> Span:
     offsets = [row.offset for row in rows]
     return Span(min(offsets), max(offsets) + 1)
 
 
-def _before(spans: SpanSet, start: int | None) -> SpanSet:
+def _offsets_before(spans: SpanSet, start: int | None) -> SpanSet:
     """The offsets before `start`; all if it is None."""
     if start is None:
         return spans

@@ -97,10 +97,10 @@ class Planner:
             requested_by: The run: `airflow:<dag>:<run>` or `cli:<user>:<id>`.
 
         Raises:
-            InvalidRequester: The name could be the one of a backfill's chunk or of a decoder.
+            InvalidRequester: The name has the form of a backfill's chunk or of a decoder.
             LostRange, EndBehindCommitted, TopicRecreated, TopicChanged, ClusterChanged,
                 PartitionsShrunk: The log does not fit the committed offsets.
-            LogTruncated: The log has other records than the landed ones.
+            LogTruncated: Kafka's records differ from the landed ones.
             HistoriesDiverge: The data table and the control table have different histories.
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
             NotLive: The pipeline is a copy, which lands backfills only.
@@ -118,8 +118,8 @@ class Planner:
 
         Args:
             wanted: The offsets.
-            origin: The chunk or the run that asks. It gets the same plan when it asks again, unless
-                the plan has landed without some of the offsets.
+            origin: The chunk or the run that requests the plan. A repeated request gets the same
+                plan, unless the plan has landed without some of the offsets.
 
         Raises:
             InvalidRange, UnknownPartition: The offsets are not inside the readable log.
@@ -202,7 +202,7 @@ class Planner:
 
     @property
     def drafter(self) -> Drafter:
-        """Finds what would be read next."""
+        """Finds the offsets to read next."""
         return Drafter(
             spec=self.spec,
             watermarks=self.watermarks,

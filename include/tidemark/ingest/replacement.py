@@ -24,8 +24,8 @@ def superseded_events(plan: Plan, ledger: Ledger, data_log: DataLog) -> list[Sup
         data_log: Counts the rows of ranges that are replaced in part.
 
     Raises:
-        RowsChanged: A range to replace in part has another row count than it landed with, so its
-            remaining rows cannot be determined.
+        RowsChanged: The row count of a range to replace in part has changed since it landed, so
+            its remaining rows cannot be determined.
     """
     spans = plan.spans()
     return [

@@ -106,7 +106,7 @@ class ExactFileWriter:
         """Rewrite the records of a file that Spark wrote for one partition.
 
         Raises:
-            ValueError: The second reader reads another number of records than Spark.
+            ValueError: The second reader and Spark read different numbers of records.
             OSError, OffsetsDeleted, TopicMissing, KafkaUnavailable, KafkaRefused: See `write`.
         """
         if file.partition is None:

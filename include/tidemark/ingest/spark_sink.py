@@ -58,7 +58,7 @@ class SparkSink:
         kafka_options: Options of Spark's Kafka source (kafka/options.py).
         log_reader: Reads records that Spark's source would alter or fail at.
         now: The clock for `ingested_at`, read once for each landing.
-        write_options: Options for writing Parquet files, beside the settings of the session.
+        write_options: Options for writing Parquet files, in addition to the session's settings.
     """
 
     def __init__(

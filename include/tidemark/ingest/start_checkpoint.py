@@ -2,7 +2,7 @@
 
 Spark writes `offsets/<batch>` before it processes a batch, and `commits/<batch>` after it. An
 offsets file has a line with the version, a line of metadata, and a line for each source. The line
-of a Kafka source is a JSON object of topics, partitions and the next offset to read; the line of a
+of a Kafka source is a JSON object of topics, partitions and the next offset to read. The line of a
 source without offsets is `-`. Spark writes version `v1` up to 4.1 (OffsetSeqLog and CommitLog in
 org.apache.spark.sql.execution.streaming, KafkaSourceOffset in org.apache.spark.sql.kafka010).
 """

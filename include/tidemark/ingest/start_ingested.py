@@ -1,7 +1,7 @@
 """The position of kafka-delta-ingest, from the transactions of the table that it writes.
 
-kafka-delta-ingest keeps a Delta transaction `<app id>-<partition>` for each partition. Its version
-is the offset of the last message in the table; the next message is read next (`build_actions` and
+kafka-delta-ingest keeps a Delta transaction `<app id>-<partition>` for each partition. The version
+of the transaction is the offset of the last message in the table (`build_actions` and
 `should_process_offset` in its src/delta_helpers.rs and src/lib.rs).
 """
 

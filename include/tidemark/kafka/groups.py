@@ -66,9 +66,8 @@ class KafkaGroupOffsets:
     def committed(self, group: str, topic: str, partitions: Collection[int]) -> Mapping[int, int]:
         """Return the committed offsets of a group by partition; empty for an unknown group.
 
-        The request comes from a consumer with the group's name that never joins the group:
-        librdkafka's AdminClient ends the process if a coordinator has moved (librdkafka issue
-        5040).
+        A consumer with the group's name sends the request and never joins the group. librdkafka's
+        AdminClient would end the process if a coordinator has moved (librdkafka issue 5040).
         """
         return self._retry(lambda: self._committed(group, topic, partitions))
 

@@ -131,12 +131,12 @@ def _broken_sasl_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not protocol.startswith("SASL"):
         # Both clients would connect without authentication.
         yield (
-            "security.protocol SASL_SSL or SASL_PLAINTEXT beside sasl.mechanism",
+            "security.protocol SASL_SSL or SASL_PLAINTEXT together with sasl.mechanism",
             f"sasl.mechanism and security.protocol {protocol}",
         )
     for key in ("sasl.username", "sasl.password"):
         if not config.get(key):
-            yield f"{key} beside sasl.mechanism", f"no {key}"
+            yield f"{key} together with sasl.mechanism", f"no {key}"
 
 
 def _broken_tls_rules(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -88,7 +88,7 @@ def _refuses_a_second_creation(trial: str) -> bool:
 
 
 def _links_apart(trial: Path) -> bool:
-    """Create a file twice as delta-rs does on a file system: write it aside, then link it."""
+    """Create a file twice as delta-rs does on a file system: link a temporary file to its name."""
     trial.mkdir(parents=True)
     aside = trial / "aside"
     aside.touch()
@@ -103,7 +103,7 @@ def _links_apart(trial: Path) -> bool:
 _LONGEST_S = 600.0
 """The longest wait for the test of a remote storage, seconds."""
 
-# Without the working directory among the folders of modules.
+# -P keeps the working directory out of the search path of modules.
 _PYTHON = (sys.executable, "-P", "-c")
 
 _CREATE = """
@@ -117,9 +117,8 @@ DeltaTable.create(sys.argv[1], schema=Schema([Field("value", DataType.int64())])
 def _commits_apart(trial: str) -> bool:
     """Create one table twice in another process, and return whether the second creation failed.
 
-    In this process, the test could wait forever: a thread of delta-rs' runtime reads rows in
-    Python, and a query in another thread may hold Python's global lock while it waits for that
-    runtime.
+    In this process, the test could wait forever. A thread of delta-rs' runtime reads rows in
+    Python. A query in another thread may hold Python's global lock while it waits for the runtime.
     """
     command = [*_PYTHON, _TRY, trial]
     try:
@@ -147,7 +146,7 @@ create_twice(sys.argv[1])
 
 
 def create_twice(trial: str) -> None:
-    """Create one table twice, the second time by a writer that has seen no table.
+    """Create one table twice, the second time by a writer that has found no table.
 
     delta-rs looks for the table, reads the rows to write, then commits version 0. The first
     creation happens while delta-rs reads the rows, so only the storage can refuse the second. A

@@ -1,4 +1,4 @@
-"""Finds damage of the control table, and repairs missing files and doubled events."""
+"""Finds damage of the control table, and repairs missing files and duplicate events."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ControlDamage:
 
     Attributes:
         missing_files: Files that its log refers to and that do not exist.
-        doubled_events: Numbers of the doubled events, by pipeline.
+        doubled_events: Numbers of the duplicate events, by pipeline.
     """
 
     missing_files: tuple[str, ...]
@@ -120,14 +120,14 @@ class DeltaControlRepair:
         self._uri = uri
 
     def repair(self, *, dry_run: bool = False) -> ControlDamage:
-        """Remove missing files from the log, and write each doubled event once.
+        """Remove missing files from the log, and write each duplicate event once.
 
         Events of missing files are lost; `control rebuild` records them again. Writers can
-        continue: the commit that replaces doubled rows fails if one of their files has left the
+        continue: the commit that replaces duplicate rows fails if one of their files has left the
         table, and concurrently appended events stay.
 
-        Changes nothing if a file is damaged, or if doubled events are in files that cannot be
-        replaced. Only while files are missing, the doubled events are unknown: then the missing
+        Changes nothing if a file is damaged, or if duplicate events are in files that cannot be
+        replaced. Exception: duplicate events cannot be found while files are missing, so missing
         files are removed from the log first, with a warning that lists them.
 
         Args:
@@ -135,7 +135,7 @@ class DeltaControlRepair:
 
         Raises:
             ControlFileDamaged: A file cannot be read.
-            SetupError: Doubled events are in files that cannot be replaced; they remain.
+            SetupError: Duplicate events are in files that cannot be replaced; they remain.
             CompactionConflict: Concurrent compactions prevented every try.
         """
         with _damaged_file_named(), translate_read_errors(self._uri, "repairing the control table"):
@@ -152,8 +152,8 @@ class DeltaControlRepair:
 
     def _remove_missing(self, missing: Sequence[str]) -> None:
         table = DeltaTable(self._uri)
-        there = [file for file in live_files(table) if unquote(file.path) not in missing]
-        check_readable(self._uri, there)
+        existing = [file for file in live_files(table) if unquote(file.path) not in missing]
+        check_readable(self._uri, existing)
         removed = table.repair(dry_run=False)["files_removed"]
         log.warning("removed missing files from the log of the control table: %s", removed)
 
@@ -208,19 +208,19 @@ class DeltaControlRepair:
 def _refuse_left_out(
     table: DeltaTable, live: Sequence[LiveFile], pipelines: Collection[str]
 ) -> None:
-    """Refuse files of pipelines that a repair cannot replace: their events would stay doubled."""
-    odd = [
+    """Refuse files that a repair cannot replace: their events would remain duplicate."""
+    unsupported = [
         (path, partition["pipeline"])
         for path, partition in unsupported_files(table, live)
         if partition["pipeline"] in pipelines
     ]
-    if odd:  # fence: control-repair-replaces-all-rows
-        names = ", ".join(f"'{name}'" for name in sorted({name for _, name in odd}))
+    if unsupported:  # fence: control-repair-replaces-all-rows
+        names = ", ".join(f"'{name}'" for name in sorted({name for _, name in unsupported}))
         raise SetupError(
-            subject="the control table has files that `tidemark control repair` cannot replace",
+            subject="The control table has files that `tidemark control repair` cannot replace.",
             needed="files without deletion vectors, with plain names",
-            seen=", ".join(path for path, _ in odd[:3])
-            + (f" and {len(odd) - 3} more" if odd[3:] else ""),
-            advice=f"rewrite them in Spark with OPTIMIZE delta.`{table.table_uri}` WHERE pipeline "
-            f"IN ({names}) ZORDER BY (event_number); then run `tidemark control repair` again",
+            seen=", ".join(path for path, _ in unsupported[:3])
+            + (f" and {len(unsupported) - 3} more" if unsupported[3:] else ""),
+            advice=f"Rewrite them in Spark with OPTIMIZE delta.`{table.table_uri}` WHERE pipeline "
+            f"IN ({names}) ZORDER BY (event_number); then run `tidemark control repair` again.",
         )

@@ -90,9 +90,9 @@ def _reading(
 class DeltaControlTable:
     """Append-only events, partitioned by pipeline, one compare-and-set per pipeline.
 
-    Every commit carries the pipeline's name and event number as a Delta application transaction.
-    delta-rs refuses a commit whose snapshot has not seen a newer transaction of the same name, so
-    of several writers that read the same ledger exactly one succeeds.
+    Every commit contains the pipeline's name and event number as a Delta application transaction.
+    delta-rs refuses a commit if the table has a transaction of the same name that is newer than
+    the commit's snapshot. So exactly one of several writers that read the same ledger succeeds.
     """
 
     def __init__(self, uri: str) -> None:

@@ -78,7 +78,7 @@ class DeltaDataTable:
         uri: The table.
         schema: Required columns; the table may have more.
         grows: Whether `prepare` adds missing fields to the table.
-        has_unions: Whether some columns are unions, as `conflicts` takes it.
+        has_unions: Whether some columns are unions (see `type_conflicts`).
         reads_only: Whether to accept rules for writers, such as a CHECK constraint.
     """
 
@@ -116,8 +116,8 @@ class DeltaDataTable:
     def find_landing(self, plan: Plan) -> Landing | None:
         """Find the commit that landed a plan; None without one.
 
-        The transaction version is no proof: abandoning a plan raises it without a landing. The
-        commit must contain the plan's fingerprint. If the log no longer contains the commit (it
+        The transaction version does not prove a landing, because abandoning a plan raises it, too.
+        The commit must contain the plan's fingerprint. If the log no longer contains the commit (it
         keeps 30 days by default), searches for the plan's rows.
         """
         table = open_if_exists(self._uri)
@@ -229,7 +229,7 @@ class DeltaDataTable:
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
 
     def changes_since(self, version: int) -> TableChanges | None:
-        """Return what changed after a version, by the commits; None if the log cannot tell."""
+        """Return the changes after a version, from the commits; None if the log lacks some."""
         table = DeltaTable(self._uri)
         missing = table.version() - version
         # The table may be an older copy: then `missing` is negative.

@@ -53,7 +53,7 @@ class Deduplication:
         self._pipeline = pipeline
 
     def run(self, *, dry_run: bool = False) -> DeduplicationResult:
-        """Rewrite the files with doubled rows without the copies.
+        """Rewrite the files with duplicate rows without the copies.
 
         Makes one commit, only if all of these files are still in the table. Otherwise it searches
         the new version.
@@ -67,7 +67,7 @@ class Deduplication:
             UnreadableFile: A file of the table cannot be read; nothing was changed.
             CompactionConflict: Other commits removed the files in each try; nothing was changed.
         """
-        with translate_read_errors(self._uri, "removing doubled rows"):
+        with translate_read_errors(self._uri, "removing duplicate rows"):
             return retry_on_conflict(lambda: self._without_copies(dry_run=dry_run))
 
     def _without_copies(self, *, dry_run: bool) -> DeduplicationResult:

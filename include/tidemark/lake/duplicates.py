@@ -50,7 +50,7 @@ class DuplicateSearch:
         self._topics: dict[str, int] = {}
 
     def find(self) -> dict[int, pa.Array]:
-        """Return the copies in each file that has doubled rows, by the number of the file.
+        """Return the copies in each file that has duplicate rows, by the number of the file.
 
         The copies are sorted row numbers. The first row of a key is not one of them, so a file with
         only first rows has no copies. Rows with a null in their key have no copies.

@@ -255,7 +255,7 @@ class LandingOvertaken(TransientError):
     Attributes:
         pipeline: Pipeline name.
         sequence: The plan that did not land.
-        reason: The conflict, in the words of delta-rs.
+        reason: The conflict, as delta-rs reports it.
     """
 
     pipeline: str

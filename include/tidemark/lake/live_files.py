@@ -145,7 +145,7 @@ def subset_statistics(group: Sequence[LiveFile]) -> dict[str, Any]:
 
 
 def _rounded_up(value: Any) -> Any:
-    """The end of a time's millisecond: delta-rs reads statistics without the microseconds."""
+    """Return the last microsecond of a time's millisecond, as delta-rs reads statistics in ms."""
     if isinstance(value, datetime):
         return value.replace(microsecond=value.microsecond // 1000 * 1000 + 999)
     return value

@@ -93,7 +93,7 @@ def write_rows(
             sink,
             schema,
             compression="snappy",
-            # As Spark lands them: the planner measures the size of a record by files.
+            # As Spark writes landed files: the planner derives the size of a record from files.
             use_dictionary=[leaf for leaf in leaves if leaf not in ("key", "value")],
             store_schema=False,
             store_decimal_as_integer=True,
@@ -152,7 +152,7 @@ def plain_schema(source: pq.ParquetFile) -> pa.Schema:
     """
     import pyarrow as pa
 
-    # Spark marks columns without nulls, delta-rs does not: files of both belong together.
+    # Only Spark declares columns without nulls as such. Files of both writers can be merged.
     return pa.schema([_plain_field(field).with_nullable(True) for field in source.schema_arrow])
 
 

@@ -105,7 +105,7 @@ def schema_ids(
 def spans_with_rows(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
-    """Return those of some offsets of an incarnation that have a row, by partition."""
+    """Return the offsets of an incarnation in `spans` that have a row, by partition."""
     return spans_where(table, offsets_condition(topic_id, spans))
 
 

@@ -54,7 +54,7 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
 
     Args:
         uri: The table; created if it does not exist.
-        rows: At least one, each with another `pipeline`.
+        rows: At least one, each with a different `pipeline`.
         of_all: Whether to remove rows of all other pipelines.
 
     Raises:

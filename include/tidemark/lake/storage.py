@@ -36,7 +36,7 @@ def table_folder(uri: str) -> tuple[FileSystem, str]:
     except (OSError, ValueError) as unknown:
         raise SetupError(
             subject="PyArrow does not support the storage of the table.",
-            needed="a path, or a URI that PyArrow and delta-rs both know",
+            needed="a path, or a URI that PyArrow and delta-rs both support",
             seen=f"{uri}: {unknown}",
             advice="See docs/clusters.md, Storage.",
         ) from unknown

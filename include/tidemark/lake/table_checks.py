@@ -49,7 +49,7 @@ def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions:
         table: The table.
         uri: Its location.
         schema: The columns.
-        has_unions: Whether some of the columns are unions, as `type_conflicts` takes it.
+        has_unions: Whether some of the columns are unions (see `type_conflicts`).
     """
     present = field_types(table.schema())
     for name, needed in field_types(schema).items():

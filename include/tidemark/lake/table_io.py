@@ -1,8 +1,8 @@
 """Opens and queries Delta tables; converts between Arrow tables and Python values.
 
-Arrow's small Rust binding, which delta-rs brings, does it in a tenth of a second. pyarrow takes
-almost a second, because it imports pandas to convert a list, and its datasets abort processes at
-exit (docs/adr/0003).
+This module uses Arrow's small Rust binding, which delta-rs brings and which loads in a tenth of a
+second. pyarrow takes almost a second, because it imports pandas to convert a list. Its datasets
+abort processes at exit (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def open_if_exists(uri: str) -> DeltaTable | None:
         # Another process may have created the table meanwhile.
         return DeltaTable(uri)
     except TableNotFoundError as missing:
-        reason = (
-            f"the folder is no Delta table, or its log is missing; it has data files such as {file}"
-        )
+        reason = f"the folder has data files such as {file} and no Delta log"
         raise DeltaLogDamaged(location=uri, reason=reason) from missing
 
 

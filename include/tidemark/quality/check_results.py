@@ -101,7 +101,7 @@ class RecordedRange:
 MASKED = "(masked)"
 """Replaces each value of a column that a suite masks."""
 MAX_EXAMPLES = 10
-"""Most rows that a result contains as examples of a failed rule."""
+"""Maximum number of rows that a result contains as examples of a failed rule."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tidemark.core.errors import format_duration
 from tidemark.quality.check_results import CheckResult, RecordedRange, Severity
 
 _MAX_LISTED = 5
-"""Most ranges that the detail of a figure lists."""
+"""Maximum number of ranges that the detail of a figure lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
             ),
             BuiltInCheck(
                 name="range_count_mismatches",
-                sentence="At most {limit} planned ranges with another record count than recorded",
+                sentence="At most {limit} planned ranges whose record count is not as recorded",
                 zero_sentence="Record count of every planned range as recorded",
                 limit=0,
                 severity=Severity.CRITICAL,

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from tidemark.quality.checks import DRIFT, Figure
 
 MAX_HISTORY = 30
-"""Most earlier plans in a comparison."""
+"""Maximum number of earlier plans in a comparison."""
 MIN_HISTORY = 8
-"""Fewest earlier plans for a comparison."""
+"""Minimum number of earlier plans for a comparison."""
 NO_HISTORY = "not enough history"
 """Detail of a drift check with fewer than `MIN_HISTORY` earlier plans."""
 _MAD_TO_DEVIATION = 1.4826

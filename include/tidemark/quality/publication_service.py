@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 _TICK = timedelta(microseconds=1)
 _FEW_PLANS = 20
-"""Most plans that are read one by one. To read all plans of a pipeline at once is faster for
-more."""
+"""Maximum number of plans to read one by one. For more plans, reading all plans of a pipeline at
+once is faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Publication:
         )
 
     def _current(self, sequences: Collection[int]) -> Iterable[PlanPublication]:
-        """Return those of some plans that have rows in the data table, oldest first.
+        """Return the given plans that have rows in the data table, oldest first.
 
         May return other plans too: all plans if that is faster. In a later epoch, a RESTORE may
         have brought back offsets of any plan, which its decision does not cover.

@@ -147,7 +147,7 @@ def _problems(content: Mapping[str, Any], stem: str) -> _Problems:
     if content.get("name") != stem:
         yield "name", f"{stem!r}, the file's name", repr(content.get("name"))
     if stem == BUILT_IN_SUITE.name:
-        yield "(file)", "another name than that of the built-in suite", stem
+        yield "(file)", "a name other than that of the built-in suite", stem
     if not isinstance(content.get("notes", ""), str):
         yield "notes", "a string", _kind(content["notes"])
     columns: set[str] = set(BATCH_COLUMNS)
@@ -196,7 +196,7 @@ def _columns(added: Any, columns: set[str]) -> _Problems:
         return
     for name, expression in added.items():
         if name in BATCH_COLUMNS:
-            yield f"{key}.{name}", "a name that is no column of a batch", repr(name)
+            yield f"{key}.{name}", "a name that no column of a batch has", repr(name)
         if not isinstance(expression, str) or not expression.strip():
             yield f"{key}.{name}", "a Spark SQL expression", _kind(expression)
         columns.add(name)
@@ -289,10 +289,10 @@ def _schemas() -> Mapping[str, Mapping[str, Any]]:
     package = importlib.util.find_spec("great_expectations")
     if package is None or not package.submodule_search_locations:
         raise SetupError(
-            subject="the quality check cannot read suites",
+            subject="The quality check cannot read suites.",
             needed="the package great_expectations in this environment",
             seen="none",
-            advice="install requirements.txt",
+            advice="Install requirements.txt.",
         )
     folder = Path(package.submodule_search_locations[0], "expectations", "core", "schemas")
     schemas: dict[str, Mapping[str, Any]] = {}

@@ -13,7 +13,7 @@ from typing import Any
 from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
 MIN_VALUES = 100
-"""Fewest values for a rule."""
+"""Minimum number of values for a rule."""
 _NEARLY_ALL = 0.99
 """Share of the values for a rule with exceptions."""
 _MARGIN = 10
@@ -58,7 +58,7 @@ def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[st
         rules.insert(0, _null_rule("value_problem", _value_sentence(profile, fields), always))
     key_field = next((each for each in fields if _is_key(each)), None)
     if key_field:
-        # Spark casts the key in a comparison with a number, and fails for a key that is no number.
+        # In a comparison with a number, Spark casts the key, and fails if it is not a number.
         value = f"CAST({_path(key_field)} AS STRING)"
         expressions["key_problem"] = (
             f"CASE WHEN key_text <> {value} "
@@ -94,16 +94,16 @@ def _usable(profile: Profile) -> Iterator[FieldProfile]:
 def _column_names(fields: list[FieldProfile], batch_columns: set[str]) -> Mapping[str, str]:
     """Return the column name of each field: the field's name, or a similar one if it is taken."""
     reserved = {*batch_columns, _CONTENT, "value_problem", "key_problem"}
-    taken = {*reserved, *(each.name.lower() for each in fields)}
+    taken = {*reserved, *(field.name.lower() for field in fields)}
     names = {}
-    for each in fields:
-        name = each.name
+    for field in fields:
+        name = field.name
         if name.lower() in reserved:
             name = f"{name}_field"
             while name.lower() in taken:
                 name += "_"
         taken.add(name.lower())
-        names[each.name] = name
+        names[field.name] = name
     return names
 
 
@@ -112,8 +112,8 @@ def _parse_expression(fields: list[FieldProfile]) -> str:
     return f"from_json(value_text, '{schema}')"
 
 
-def _path(each: FieldProfile) -> str:
-    return f"{_CONTENT}.`{each.name}`"
+def _path(field: FieldProfile) -> str:
+    return f"{_CONTENT}.`{field.name}`"
 
 
 def _always_present(profile: Profile, fields: list[FieldProfile]) -> list[FieldProfile]:
@@ -138,33 +138,33 @@ def _value_sentence(profile: Profile, fields: list[FieldProfile]) -> str:
     return f"every value is JSON{f' with {names}' if names else ''}"
 
 
-def _rules(each: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
+def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
     """Yield the rules of one field, if enough records have it."""
-    if each.present < MIN_VALUES:
+    if field.present < MIN_VALUES:
         return
-    largest = max(abs(each.minimum or 0), abs(each.maximum or 0))
-    if each.is_number and largest <= _MAX_LIMITED:
-        yield _range_rule(each, column)
-    elif each.texts == each.present:
+    largest = max(abs(field.minimum or 0), abs(field.maximum or 0))
+    if field.is_number and largest <= _MAX_LIMITED:
+        yield _range_rule(field, column)
+    elif field.texts == field.present:
         # Values of a shape are identifiers, which do not belong in a file in Git.
-        if shape := _shape(each.distinct):
-            yield _regex_rule(column, f"{each.name} is {shape}", _SHAPES[shape])
-        elif values := _listed_values(each):
+        if shape := _shape(field.distinct):
+            yield _regex_rule(column, f"{field.name} is {shape}", _SHAPES[shape])
+        elif values := _listed_values(field):
             yield _rule(
                 "expect_column_values_to_be_in_set",
                 {"column": column, "value_set": values},
-                f"{each.name} is one of the {len(values)} sampled value(s)",
+                f"{field.name} is one of the {len(values)} sampled value(s)",
             )
-    if each.is_unique and each.sql_type in _KEY_TYPES:
+    if field.is_unique and field.sql_type in _KEY_TYPES:
         yield _rule(
             "expect_column_values_to_be_unique",
             {"column": column},
-            f"{each.name} is unique in a batch",
+            f"{field.name} is unique in a batch",
         )
 
 
-def _range_rule(each: FieldProfile, column: str) -> dict[str, Any]:
-    minimum, maximum = each.minimum or 0, each.maximum or 0
+def _range_rule(field: FieldProfile, column: str) -> dict[str, Any]:
+    minimum, maximum = field.minimum or 0, field.maximum or 0
     limit = _rounded_up(_MARGIN * max(abs(minimum), abs(maximum)))
     kwargs: dict[str, Any] = {"column": column}
     if minimum >= 0:
@@ -179,7 +179,7 @@ def _range_rule(each: FieldProfile, column: str) -> dict[str, Any]:
     return _rule(
         "expect_column_values_to_be_between",
         kwargs,
-        f"{each.name} is {lower} and at most {limit:,}; sampled values are {minimum:,} to "
+        f"{field.name} is {lower} and at most {limit:,}; sampled values are {minimum:,} to "
         f"{maximum:,}",
     )
 
@@ -191,12 +191,12 @@ def _rounded_up(number: float) -> int:
     return int(-(-integer // unit) * unit)
 
 
-def _listed_values(each: FieldProfile) -> list[str]:
+def _listed_values(field: FieldProfile) -> list[str]:
     """Return the distinct values if they are few, short and frequent; otherwise none."""
-    few = len(each.distinct) <= MAX_LISTED_VALUES and len(each.distinct) * 10 <= each.present
+    few = len(field.distinct) <= MAX_LISTED_VALUES and len(field.distinct) * 10 <= field.present
     # Great Expectations does not accept an empty text in a set.
-    short = all(1 <= len(value) <= _MAX_VALUE_LENGTH for value in each.distinct)
-    return sorted(each.distinct) if few and short else []
+    short = all(1 <= len(value) <= _MAX_VALUE_LENGTH for value in field.distinct)
+    return sorted(field.distinct) if few and short else []
 
 
 def _shape(values: Collection[str | None]) -> str | None:
@@ -210,12 +210,12 @@ def _shape(values: Collection[str | None]) -> str | None:
     return None
 
 
-def _is_key(each: FieldProfile) -> bool:
+def _is_key(field: FieldProfile) -> bool:
     """Whether nearly all keys equal this field of their value."""
     return (
-        each.sql_type in _KEY_TYPES
-        and each.with_key >= MIN_VALUES
-        and each.equal_to_key >= _NEARLY_ALL * each.with_key
+        field.sql_type in _KEY_TYPES
+        and field.with_key >= MIN_VALUES
+        and field.equal_to_key >= _NEARLY_ALL * field.with_key
     )
 
 
@@ -260,7 +260,7 @@ def _notes(profile: Profile, fields: list[FieldProfile]) -> str:
         if left_out:
             notes += (
                 f"{len(left_out)} field(s) have no rules: they are nested, always null, or their "
-                "names are no plain identifiers. "
+                "names are not plain identifiers. "
             )
     elif profile.values:
         notes += (

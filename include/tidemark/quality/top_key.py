@@ -18,10 +18,10 @@ from tidemark.quality.checks import TopKey
 
 _MAX_KEY_LENGTH = 40
 _MAX_KEYS = 1_000_000
-"""Most distinct keys in memory."""
+"""Maximum number of distinct keys in memory."""
 _GROUP_ROWS = 1_000_000
 _MAX_BYTES = 128 * 2**20
-"""Most bytes of the counted keys, and of a group of keys to add. Of long keys fewer fit."""
+"""Maximum bytes of the counted keys, and of a group of keys to add. Fewer long keys fit."""
 _OVERHEAD = 8
 """Bytes of a key in memory in addition to its content."""
 
@@ -38,7 +38,7 @@ def top_key(ref: BatchRef, max_keys: int = _MAX_KEYS) -> TopKey:
 
     Args:
         ref: The batch.
-        max_keys: Most distinct keys in memory.
+        max_keys: Maximum number of distinct keys in memory.
     """
     with translate_delta_errors(ref.table, "reading the table"):
         counts = _Counts.of(_keys(ref), max_keys)
@@ -90,7 +90,7 @@ class _Counts:
     Attributes:
         keys: Distinct keys.
         records: Number of rows of each key, at most `missing` below the true number.
-        missing: Most rows of a key that has no count.
+        missing: Maximum number of rows of a key that has no count.
         dropped: One of the keys that were dropped last; empty if none was dropped.
     """
 
@@ -112,7 +112,7 @@ class _Counts:
         """Return the counts with more keys.
 
         If more distinct keys exist than fit, the method lowers all counts by the count of the most
-        frequent key that does not fit, and drops keys whose count is then zero or less (Misra and
+        frequent key that does not fit. It drops keys whose count is then zero or less (Misra and
         Gries, "Finding repeated elements", 1982).
         """
         # Arrow's `group_by` imports its datasets (docs/adr/0003).

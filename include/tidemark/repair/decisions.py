@@ -53,7 +53,7 @@ class Decisions:
             NothingToDo: One of the given partitions, or every partition, has no loss.
             UnknownPartition: The topic has no such partition.
             PlanStillOpen: An open plan contains deleted offsets.
-            TopicDiffers: The topic was replaced, which is no loss.
+            TopicDiffers: The topic was replaced, which cannot be accepted as a loss.
         """
         return retry_on_conflict(
             lambda: self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)

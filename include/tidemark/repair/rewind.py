@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _RepairState:
     """State of the topic and the data table, and its differences from the ledger.
 
     Attributes:
@@ -67,7 +67,7 @@ class Repair:
     now: Clock
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
-        """Mark offsets as unread whose rows a RESTORE or the removal of the table has removed.
+        """Record as unread the offsets whose rows a RESTORE or the table's removal has removed.
 
         Args:
             requested_by: The operator.
@@ -101,8 +101,8 @@ class Repair:
         self, requested_by: str, reason: str, *, dry_run: bool, add_unknown: bool
     ) -> Differences:
         ledger = self.control.ledger(self.spec.name)
-        look = self._look(ledger, requested_by)
-        found = look.found
+        state = self._read_state(ledger, requested_by)
+        found = state.found
         if found.unknown and not add_unknown:
             raise LedgerBehindTable(
                 pipeline=self.spec.name,
@@ -114,16 +114,16 @@ class Repair:
                 pipeline=self.spec.name, finding="its control table and its data table agree"
             )
         # Raise for unexplained rows before anything is fenced.
-        self._landings(ledger, look)
+        self._landings(ledger, state)
         if dry_run:
             return found
         known = self._epochs(ledger)
         fenced = self.table.fence_chains(self.spec.name, known)  # fence: older-epochs-are-fenced
         # No plan of an older epoch can land any more: read the table again.
-        look = self._look(ledger, requested_by)  # fence: look-again-after-fence
-        found = look.found
+        state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
+        found = state.found
         start = rules.start_events(
-            ledger, found, look.commits, look.watermarks, requested_by, reason
+            ledger, found, state.commits, state.watermarks, requested_by, reason
         )
         if start:
             # In a separate commit, so that each commit has one committed offset per partition.
@@ -140,7 +140,7 @@ class Repair:
             sequence=max(
                 ledger.last_sequence,
                 *(plan.sequence for plan in found.unknown),
-                *(commit.plan.sequence for commit in look.commits),
+                *(commit.plan.sequence for commit in state.commits),
                 0,
             ),
             committed={},
@@ -148,7 +148,7 @@ class Repair:
             reason=reason,
             missing_events=ledger.missing_events,
         )
-        landings, covered = self._landings(ledger, look)
+        landings, covered = self._landings(ledger, state)
         events = rules.repair_events(ledger, found, landings, covered, epoch)
         self.control.append(_corrected(ledger), events, self.now())
         log.info(
@@ -160,7 +160,7 @@ class Repair:
         )
         return found
 
-    def _look(self, ledger: Ledger, requested_by: str) -> _Look:
+    def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         fallback = rules.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
@@ -170,7 +170,7 @@ class Repair:
         restores = self.table.state(self.spec.name, (), restores_since=-1).restores
         removal_versions = self.table.removal_versions()
         found = rules.compare(ledger, row_ranges, commits, restores, removal_versions, fallback)
-        return _Look(
+        return _RepairState(
             watermarks=watermarks,
             row_ranges=row_ranges,
             commits=commits,
@@ -179,16 +179,16 @@ class Repair:
         )
 
     def _landings(
-        self, ledger: Ledger, look: _Look
+        self, ledger: Ledger, state: _RepairState
     ) -> tuple[Mapping[int, Landing], rules.Coverage]:
         """Return the landing of each plan to record, and the offsets that all plans landed.
 
         Newest plans first: an older plan does not hold offsets of a newer plan.
         """
-        found = look.found
+        found = state.found
         to_land = {plan.sequence: plan for plan in found.to_land}
         gone = {plan.sequence for plan in found.gone}
-        replacers = rules.replacing_plans(ledger, look.commits, look.restores)
+        replacers = rules.replacing_plans(ledger, state.commits, state.restores)
         landings: dict[int, Landing] = {}
         covered: dict[tuple[str, int], SpanSet] = {}
         for sequence in sorted({*ledger.plans, *to_land} - gone, reverse=True):
@@ -202,7 +202,7 @@ class Repair:
                     rules.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
-                landings[sequence] = self._landing(plan, left, look)
+                landings[sequence] = self._landing(plan, left, state)
                 rules.add_coverage(covered, plan, landings[sequence])
             elif record and record.held_now:
                 rules.add_coverage(covered, record.plan, record.held_now)
@@ -237,15 +237,15 @@ class Repair:
         app_ids = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
         return bool(self.table.state(self.spec.name, app_ids).transactions)
 
-    def _landing(self, plan: Plan, parts: Sequence[Plan | None], look: _Look) -> Landing:
+    def _landing(self, plan: Plan, parts: Sequence[Plan | None], state: _RepairState) -> Landing:
         """Return what the table contains of a plan; gaps of a deleted topic stay unproven.
 
         Args:
             plan: The plan.
             parts: Candidates for its offsets; the first that contains all its rows is used.
-            look: The state of the table.
+            state: The state of the table.
         """
-        rows = sum(each.rows for each in look.row_ranges if each.sequence == plan.sequence)
+        rows = sum(each.rows for each in state.row_ranges if each.sequence == plan.sequence)
         for part in parts:
             held = self.table.current_landing(part or plan)
             if part is None:
@@ -254,12 +254,12 @@ class Repair:
                 continue
             if part is None:
                 return held
-            if plan.topic_id != look.watermarks.topic_id:
+            if plan.topic_id != state.watermarks.topic_id:
                 return held.with_unproven_gaps()
-            return self._recorder.account_for(part, held, was_read=plan not in look.found.by_rows)[
+            return self._recorder.account_for(part, held, was_read=plan not in state.found.by_rows)[
                 0
             ]
-        if self.table.row_ranges() != look.row_ranges:
+        if self.table.row_ranges() != state.row_ranges:
             # Another process changed the table between two reads.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         raise UnexplainedRows(

@@ -62,7 +62,7 @@ class Differences:
 
     @property
     def any(self) -> bool:
-        """Whether landed plans differ; an open plan alone is no difference."""
+        """Whether landed plans differ; open plans do not count."""
         return bool(self.to_record or self.gone)
 
 
@@ -101,7 +101,7 @@ def compare(
     unknown = tuple(
         committed_plans.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
         for sequence in sorted(rows)
-        if not _knows(ledger, sequence, rows[sequence], committed_plans.get(sequence))
+        if not _are_of_ledger_plan(ledger, sequence, rows[sequence], committed_plans.get(sequence))
     )
     others = {plan.sequence for plan in unknown}
     everyone = (*(c.plan for c in commits), *(r.plan for r in ledger.plans.values()))
@@ -176,8 +176,8 @@ def _is_restored_away(
 ) -> bool:
     """Return whether a RESTORE removed the rows of a landed plan without rows.
 
-    Offsets of rows that a RESTORE removed, or that landed in another table, are unread. Offsets of
-    deleted rows are not.
+    Offsets are unread if a RESTORE removed their rows, or if the rows landed in another table.
+    Offsets of deleted rows are not unread.
     """
     if record.landed_originally is None or record.held_now is None:
         return False
@@ -200,7 +200,7 @@ def _overlap(record: PlanRecord, other: Plan) -> bool:
     )
 
 
-def _knows(
+def _are_of_ledger_plan(
     ledger: Ledger, sequence: int, row_ranges: Sequence[RowRange], committed_plan: Plan | None
 ) -> bool:
     """Return whether rows belong to the ledger's plan with their number.

@@ -27,7 +27,7 @@ class PartitionAccount:
         end: Next offset after the last one.
         records: Records that plans of the period landed.
         gaps: Offsets of these plans at which Kafka shows no record.
-        unproven_gaps: Those of the gaps that no second reader could check.
+        unproven_gaps: Number of the gaps that no second reader could check.
         landed_outside_period: Offsets between `start` and `end` that other plans landed.
         lost: Offsets between `start` and `end` with an accepted loss.
         missing: Offsets between `start` and `end` that are not in the table.

@@ -132,7 +132,8 @@ class PlanStuck(TerminalError):
     limit: timedelta | None
 
     problem = (
-        "Plan {sequence} of pipeline '{pipeline}' is open for {age}; {runs} run(s) did not land it."
+        "Plan {sequence} of pipeline '{pipeline}' has been open for {age}; {runs} run(s) did not "
+        "land it."
     )
     expected = "{expected_landing}"
     actual = "{runs} run(s) in {age}"

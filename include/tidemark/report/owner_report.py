@@ -14,7 +14,7 @@ from tidemark.report.certificate import Certificate
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 MAX_EXAMPLES = 20
-"""Most quarantined records that the page lists; the quarantine table contains all."""
+"""Maximum number of quarantined records on the page; the quarantine table contains all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

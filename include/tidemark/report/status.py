@@ -81,7 +81,7 @@ class PipelineStatus:
         checked_at: The time of the status.
         topic: Topic name.
         partitions: Status of each partition, sorted by number.
-        last_landed: Newest landed plan that is no backfill; None before the first.
+        last_landed: Number of the newest landed live plan; None before the first.
         last_landed_at: Time of its landing.
         open_plans: Numbers of plans that are recorded and have not landed.
         unfinished: Plans and records that wait for a retry or a decision.

@@ -1,4 +1,4 @@
-"""Finds plans and records that were read from the topic and do not reach the readers.
+"""Finds plans and records that wait for a retry or a decision, so that readers do not see them.
 
 These are open plans, landed offsets that are not decoded, records in quarantine, and plans that a
 check blocked. The sources are the control table, the quarantine and the publication table. No data
@@ -22,7 +22,7 @@ from tidemark.spec.model import AlarmRules, PipelineSpec
 from tidemark.typed.decoder import HiddenOffsets
 
 STUCK_AFTER_RUNS = 3
-"""An alarm is raised if so many runs requested one open plan: at least two failed to land it."""
+"""Number of runs of an open plan that raises an alarm: at least two of them failed to land it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class UnfinishedWork:
         for plan in self.open_plans:
             runs = f"{plan.runs} run{'s' if plan.runs > 1 else ''}"
             age = format_duration(now - plan.planned_at)
-            yield f"{plan.pipeline}: plan {plan.sequence} is open for {age} ({runs})"
+            yield f"{plan.pipeline}: plan {plan.sequence} has been open for {age} ({runs})"
         if self.undecoded:
             yield f"{pipeline}: {self.undecoded:,} published offset(s) are not decoded"
         if self.unchecked:

@@ -12,7 +12,7 @@ from tidemark.core.watermarks import IsolationLevel
 from tidemark.report.errors import TableDiffers
 
 MAX_LISTED = 20
-"""Most differences that are listed individually."""
+"""Maximum number of differences that are listed individually."""
 NOT_COMPARED = (
     "ingested_at, where all rows of a plan have one time before its landing was recorded",
     "columns that another program added",

@@ -345,7 +345,7 @@ class _PlanSpans:
 def _mislabelled(
     ledger: Ledger, origins: Sequence[RowOrigin], landed_at: Mapping[int, datetime]
 ) -> Iterator[Difference]:
-    """Yield rows with another topic or ingestion time than the other rows of their plan.
+    """Yield rows whose topic or ingestion time differs from the other rows of their plan.
 
     One driver writes all rows of a plan and reads its clock once.
     """

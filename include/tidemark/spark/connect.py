@@ -24,7 +24,7 @@ DETAILS = "server_details"
 """Attribute of a client's exception that contains the causes as the server sent them."""
 
 PLANS_AT_ONCE = 4
-"""Number of plans that one run lands at the same time on a server, beside other runs."""
+"""Number of plans that one run lands concurrently on a server, which other runs use as well."""
 
 _HEARTBEAT_S = 5
 """Seconds between two calls that only keep the connection active."""

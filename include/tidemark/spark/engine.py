@@ -1,4 +1,4 @@
-"""The two engines of a job: an own Spark application, or a session of a Spark Connect server."""
+"""The two engines of a job: a separate Spark application, or a Spark Connect session."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Stop:
 
     @contextmanager
     def ends(self, end: Callable[[], None]) -> Iterator[None]:
-        """Let a call of this object call `end` while the block runs, after a `check`."""
+        """Call `end` if this object is called while the block runs; run `check` first."""
         self._end = end
         try:
             # A signal may have called this object after the last check.

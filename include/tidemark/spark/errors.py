@@ -10,7 +10,7 @@ from tidemark.core.errors import TerminalError, TransientError
 
 @dataclass(kw_only=True, eq=False)
 class EngineStopped(TransientError):
-    """The Spark process ended before it reported a result, with exit code 0 or one of no job.
+    """The Spark process ended without a result, with exit code 0 or a code that no job returns.
 
     Attributes:
         status: Exit code of the process: negative for a signal, or 128 and more if a shell or a

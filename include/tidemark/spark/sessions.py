@@ -101,7 +101,7 @@ def disable_value_logging() -> None:
 
 
 def use_scheduler_pool(session: SparkSession, pool: str) -> None:
-    """Give the jobs of this thread a fair share of the executors, beside jobs with more tasks.
+    """Give this thread's jobs a fair share of the executors, even if other jobs have more tasks.
 
     On a Spark Connect server this has no effect: its allocation file defines one pool for all
     sessions.

@@ -58,7 +58,7 @@ AVRO_LIMITS: Mapping[str, str] = {
 }
 """Java properties that limit the memory for one record, in bytes and elements.
 
-Avro allocates the memory for a text or a list before it checks the length of the record, so one
+Avro allocates the memory for a text or a list before it checks the length of the record. So one
 broken record of ten bytes can request gigabytes. Records beyond the limits count as malformed."""
 
 

@@ -85,13 +85,13 @@ def parse_type(raw: Any) -> FieldType:
     """Parse a type from a spec: a name, a mapping of fields, or a list with the element type.
 
     Raises:
-        ValueError: The value is no type. The message contains the expected values.
+        ValueError: The value is not a type. The message contains the expected values.
     """
     if isinstance(raw, dict):
         return _struct(raw)
     if isinstance(raw, list):
         if len(raw) != 1:
-            raise ValueError(f"a list with one type, that of its elements, not {raw!r}")
+            raise ValueError(f"a list with one type, the type of its elements, not {raw!r}")
         return ListOf(parse_type(raw[0]))
     if raw in PRIMITIVES:
         return str(raw)
@@ -111,12 +111,12 @@ def _struct(raw: dict[Any, Any]) -> Struct:
         raise ValueError("at least one field")
     for name in raw:
         if isinstance(name, bool):
-            raise ValueError('quotes around names that YAML takes for yes or no, such as "on"')
+            raise ValueError('quotes around names that YAML parses as a boolean, such as "on"')
         if not isinstance(name, str) or not re.fullmatch(FIELD_NAME, name):
-            raise ValueError(f"names of fields without spaces and any of ,;{{}}()=`, not {name!r}")
+            raise ValueError(f"field names without spaces or any of ,;{{}}()=`, not {name!r}")
     folded = [name.lower() for name in raw]
     if twice := sorted({name for name in folded if folded.count(name) > 1}):
-        raise ValueError(f"names that differ in more than upper and lower case, not {twice[0]!r}")
+        raise ValueError(f"field names that differ in more than case, not {twice[0]!r} twice")
     return Struct(tuple((name, parse_type(kind)) for name, kind in raw.items()))
 
 
@@ -138,7 +138,7 @@ def type_conflicts(
 ) -> Iterator[str]:
     """Yield descriptions of the conflicts between a column and new values.
 
-    A field that only one type has is no conflict: it is null in the other rows.
+    A field that only one type has is not a conflict: it is null in the other rows.
 
     Args:
         present: Type of the column.
@@ -148,13 +148,13 @@ def type_conflicts(
     """
     match present, wanted:
         case Struct(), Struct() if has_unions and _is_union(present) != _is_union(wanted):
-            yield f"{path} is one of several types in the table, or in the schema, and not in both"
+            yield f"{path} is a union either in the table or in the schema, but not in both"
         case Struct(), Struct():
             there = {name.lower(): (name, each) for name, each in present.fields}
             for name, each in wanted.fields:
                 if other := there.get(name.lower()):
                     if other[0] != name:
-                        yield f"{path}.{other[0]} of the table is now called {name}"
+                        yield f"{path}.{other[0]} of the table is {name} in the schema"
                     yield from type_conflicts(
                         other[1], each, f"{path}.{name}", has_unions=has_unions
                     )

@@ -51,7 +51,7 @@ class _StartAt(_Section):
             with suppress(ValueError):
                 value = datetime.fromisoformat(value)
         if not isinstance(value, datetime) or value.tzinfo is None:
-            raise ValueError("a moment with its distance from UTC, such as 2026-03-01T00:00:00Z")
+            raise ValueError("a time with a UTC offset, such as 2026-03-01T00:00:00Z")
         return value
 
 
@@ -354,7 +354,7 @@ def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
     except bounded_yaml.UnusableYaml as refused:
         return None, [Problem.of(path, "(file)", refused.expected, refused.found)]
     problems = [
-        Problem.of(path, key, "each key once", f"it again in line {line}")
+        Problem.of(path, key, "each key once", f"the key again in line {line}")
         for key, line in repeated[:_MOST_PROBLEMS]
     ]
     if not isinstance(raw, dict):
@@ -395,7 +395,7 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
         case "string_pattern_mismatch":
             expected = f"text that matches {error['ctx']['pattern']}"
         case "literal_error" if key == "start":
-            expected = f"{error['ctx']['expected']}, or timestamp: and a moment"
+            expected = f"{error['ctx']['expected']}, or timestamp: TIME"
         case _:
             expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
     return Problem.of(path, key, expected, found)
@@ -453,5 +453,5 @@ def _group_problems(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
     of_groups = {spec.dag_id for _, spec in first.values()}
     for path, spec in found.items():
         if spec.group is None and spec.dag_id in of_groups:
-            expected = "a name that is not a group's DAG as well"
+            expected = "a name whose DAG id is not the DAG id of a group"
             yield Problem.of(path, "name", expected, repr(spec.name))

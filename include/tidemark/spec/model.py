@@ -40,11 +40,11 @@ class AlarmRules:
     """Limits of a pipeline that raise alarms; None for no alarm.
 
     Attributes:
-        lag_records: Most unread offsets.
+        lag_records: Maximum number of unread offsets.
         lag_time: Longest time that a record may wait unread.
         runway: Shortest time until Kafka deletes an unread record.
         stalled: Longest time without a landing while records are unread.
-        quarantined_records: Most open records in quarantine.
+        quarantined_records: Maximum number of open records in quarantine.
         deadline: Longest time from a scheduled run's beginning in the queue to its end.
     """
 
@@ -121,7 +121,7 @@ class PipelineSpec:
 
     @property
     def origin(self) -> str:
-        """Name of the live pipeline: the own name, or the one that is copied or decoded."""
+        """Name of the live pipeline: this one, or the one that it copies or decodes."""
         return self.ref.name
 
     @property

@@ -98,7 +98,7 @@ def _broken_rule(target: str) -> str | None:
     folders = path.rstrip("/").removeprefix("/").split("/")
     is_root = folders == [""]
     if (is_root and not uri) or any(folder in (".", "..") for folder in folders):
-        return "a path below the lakehouse, or an absolute one, without . and .."
+        return "a path without . and .., either below the lakehouse or absolute"
     if not is_root and "" in folders:
         return "a path without empty folders (//)"
     return None

@@ -16,7 +16,7 @@ from tidemark.typed.json_types import UNKNOWN
 from tidemark.typed.profile import Profile
 
 MAX_FIELDS = 200
-"""Most fields of a nested object. A larger object is treated as a map, and becomes JSON text."""
+"""Maximum fields of a nested object. A larger object is treated as a map, and becomes JSON text."""
 _NEARLY_ALL = 0.99
 """The share of values that decides the format; the other values go to the quarantine."""
 

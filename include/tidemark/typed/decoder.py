@@ -1,8 +1,8 @@
 """Plans that decode the rows of a bronze table into its typed table.
 
 The typed table has its own pipeline with plans, a ledger and transactions. Its log is the bronze
-table. The planner undoes plans with offsets that left the bronze table or its published view,
-decodes offsets again that landed again, and plans the offsets that are not decoded yet.
+table. The planner undoes plans whose offsets left the bronze table or its published view. It plans
+offsets that landed again, and offsets that are not decoded yet.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 _REQUESTER = "decode"
 """Requester of events that follow from a change of the bronze table."""
 _MAX_REPLAYED = 1_000
-"""The most offsets of a plan that replays single offsets. Each may be a separate range, which is a
-row of the control table and a condition of the query."""
+"""Maximum number of offsets of a plan that replays single offsets. Each may be a separate range,
+which is a row of the control table and a condition of the query."""
 
 
 _ByTopicId: TypeAlias = Mapping[str, Mapping[int, SpanSet]]
@@ -69,7 +69,7 @@ class HiddenOffsets:
     refused: _ByTopicId = field(default_factory=dict)
 
     def published(self, ledger: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
-        """Return the landed offsets of an incarnation that belong into the typed table."""
+        """Return the landed offsets of an incarnation that belong in the typed table."""
         spans = ledger.landed_of(topic_id)
         for hidden in (self.unchecked, self.refused):
             spans = difference_by_partition(spans, hidden.get(topic_id, {}))
@@ -114,11 +114,11 @@ class _Bronze(NamedTuple):
     hidden: HiddenOffsets
 
     def published(self, topic_id: str) -> Mapping[int, SpanSet]:
-        """Return the offsets of an incarnation that belong into the typed table."""
+        """Return the offsets of an incarnation that belong in the typed table."""
         return self.hidden.published(self.ledger, topic_id)
 
     def published_of(self, offsets: _ByTopicId) -> _ByTopicId:
-        """Return those of some offsets that belong into the typed table."""
+        """Return the part of `offsets` that belongs in the typed table."""
         return _each(
             offsets, lambda each: intersection_by_partition(offsets[each], self.published(each))
         )
@@ -133,8 +133,8 @@ class _Bronze(NamedTuple):
     def surplus_in(self, typed: Ledger, stale: _ByTopicId) -> _ByTopicId:
         """Return the decoded offsets to remove.
 
-        Offsets of a plan without any decision stay, because no check and no operator refused them:
-        their decision is lost, or they were decoded under `publish: always`.
+        Offsets of a plan without any decision stay, because no check and no operator refused them.
+        Their decision is lost, or they were decoded under `publish: always`.
 
         Args:
             typed: The ledger of the typed table.
@@ -163,7 +163,7 @@ class DecodePlanner:
         schemas: The schemas of records with schema ids.
         now: The clock.
         hidden: Returns the landed offsets that are not decoded. It is called after the ledger of
-            the bronze table was read, so that it knows every plan of that ledger.
+            the bronze table was read, so that the result covers every plan of that ledger.
     """
 
     spec: PipelineSpec
@@ -188,10 +188,10 @@ class DecodePlanner:
     def plan(self) -> PlanResult:
         """Return the next plan: the open one or a new one; no plan if all offsets are decoded.
 
-        First records an open plan that has landed, abandons an open plan that would be decoded
-        differently now, and undoes typed plans whose offsets have all left the bronze table or its
-        published view. If only some have left, a plan first replaces the rows of the others, so
-        that no published row is missing in between.
+        First records an open plan that has landed, and abandons an open plan that would be decoded
+        differently now. Then undoes typed plans whose offsets have all left the bronze table or
+        its published view. If only some offsets have left, a plan first replaces the rows of the
+        others, so that no published row is missing in between.
         Offsets that have landed again in the bronze table are planned before all others; their plan
         replaces the typed rows.
 
@@ -265,11 +265,11 @@ class DecodePlanner:
             return self._plan_once()
         stale = self._stale_offsets(bronze.ledger, ledger)
         surplus = bronze.surplus_in(ledger, stale)
-        to_undo, beside = self._removal_of(surplus, bronze, ledger)
+        to_undo, shared_offsets = self._removal_of(surplus, bronze, ledger)
         if to_undo:  # fence: undone-rows-leave-typed-table
             self._undo(to_undo)
             return self._plan_once()
-        again = _union([bronze.published_of(stale), *beside])
+        again = _union([bronze.published_of(stale), *shared_offsets])
         wanted = [_Selection(PlanKind.BACKFILL, *each) for each in again.items()]
         wanted += [_Selection(PlanKind.LIVE, *each) for each in bronze.missing_in(ledger).items()]
         return self._plan_first(bronze.ledger, ledger, wanted, self.spec.records_per_chunk)
@@ -277,8 +277,8 @@ class DecodePlanner:
     def _ledgers(self) -> tuple[_Bronze, CheckedLedger]:
         """Return the ledgers of the bronze table and of the typed table."""
         self.table.check_not_restored(self.spec.name)  # fence: restored-quarantine-is-missed
-        # Read before the bronze ledger, so that a plan that lands and is decoded between the two
-        # reads does not look like rows that the bronze table has lost.
+        # Read before the bronze ledger. Otherwise a plan that lands and is decoded between the two
+        # reads would look like rows that the bronze table has lost.
         typed = checked_ledger(self.control, self.spec.name, self.table, rows=True)
         return self._bronze_ledger(), typed
 
@@ -431,9 +431,9 @@ class DecodePlanner:
             share a typed plan with offsets to remove.
         """
         to_undo: list[int] = []
-        beside: list[_ByTopicId] = []
+        shared_offsets: list[_ByTopicId] = []
         if not surplus and not any(record.undoing for record in ledger.plans.values()):
-            return to_undo, beside
+            return to_undo, shared_offsets
         for sequence, record in self.control.ledger(self.spec.name).plans.items():
             topic_id = record.plan.topic_id
             decoded = record.held_now.spans() if record.held_now else {}
@@ -443,10 +443,10 @@ class DecodePlanner:
             elif intersection_by_partition(decoded, gone):
                 rest = difference_by_partition(decoded, gone)
                 if shared := bronze.published_of({topic_id: rest}):
-                    beside.append(shared)
+                    shared_offsets.append(shared)
                 else:
                     to_undo.append(sequence)
-        return to_undo, beside
+        return to_undo, shared_offsets
 
     def _undo(self, sequences: Iterable[int]) -> None:
         undo = Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
@@ -478,7 +478,7 @@ class DecodePlanner:
             bronze: The ledger of the bronze pipeline.
             ledger: The ledger of the typed table.
             wanted: Selections of offsets, in the order of their priority.
-            most: The most offsets of the plan.
+            most: Maximum number of offsets of the plan.
 
         Raises:
             SchemaConflict: Offsets remain, and none of them can be decoded.
@@ -501,7 +501,7 @@ class DecodePlanner:
 
         Args:
             wanted: The offsets to choose from.
-            most: The most offsets of the plan.
+            most: Maximum number of offsets of the plan.
             stopped: Receives the conflicts.
         """
         left = dict(wanted.spans)

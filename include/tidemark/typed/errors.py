@@ -189,14 +189,14 @@ class RegistryRefused(RegistryFailure, TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class SchemaReplaced(TerminalError):
-    """A schema registry returns another schema under an id than before."""
+    """A schema registry now returns a different schema for an id."""
 
     connection: str
     schema_id: int
 
     problem = (
-        "The registry of connection {connection!r} returned another schema under id {schema_id} "
-        "than before."
+        "The registry of connection {connection!r} now returns a different schema for id "
+        "{schema_id}."
     )
     fix = (
         "Correct the connection if it points to a wrong registry. If the registry was rebuilt, "

@@ -13,7 +13,7 @@ from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 UNKNOWN = "unknown"
 """The type of null and of the elements of an empty list."""
 _MAX_DEPTH = 50
-"""Most levels of a value that become fields; deeper levels become JSON text."""
+"""Maximum levels of a value that become fields; deeper levels become JSON text."""
 _LONGS = range(-(2**63), 2**63)
 _WIDE_INTEGER = Decimal(28, 0)
 _TEXT_FORMS: dict[str, re.Pattern[str]] = {
@@ -27,7 +27,7 @@ _TEXT_FORMS: dict[str, re.Pattern[str]] = {
 
 
 def json_object(data: bytes) -> Mapping[str, Any] | None:
-    """Return a value parsed as a JSON object; None if it is no JSON object."""
+    """Return a value parsed as a JSON object; None if it is not a JSON object."""
     try:
         # Spark accepts no byte order mark. Python accepts NaN and Infinity, which are not JSON.
         content = json.loads(data.decode("utf-8"), parse_constant=_refuse)

@@ -1,6 +1,6 @@
 """A profile of sampled records: counts of keys, tombstones and JSON values, and their fields.
 
-Drafts of `decode` sections and of quality suites are made of it.
+Drafts of `decode` sections and of quality suites are made from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.spec.fields import FieldType, ListOf, Struct
 from tidemark.typed.json_types import UNKNOWN, common_type, json_object, type_of
 
 MAX_LISTED_VALUES = 10
-"""Most distinct values of a field that a rule lists."""
+"""Maximum number of distinct values of a field that a rule lists."""
 _SQL_TYPES = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE"}
 
 _Scalar: TypeAlias = str | int | float | bool

@@ -30,7 +30,7 @@ class Profiler:
         """Return the profile of the newest landed records, equally many of each partition.
 
         Args:
-            records: The most records to read.
+            records: Maximum number of records to read.
 
         Raises:
             NothingLanded: No record has landed.

@@ -221,13 +221,13 @@ class DeltaQuarantine:
         Raises:
             DecodedDifferently: Another driver has quarantined other records of the plan.
         """
-        there = self.table.plan_spans(plan.sequence)
+        committed = self.table.plan_spans(plan.sequence)
         ours = spans_in_files(folder_of(self._uri), files)
-        if there != ours:
+        if committed != ours:
             raise DecodedDifferently(
                 pipeline=plan.pipeline,
                 sequence=plan.sequence,
-                quarantined=size_of(there),
+                quarantined=size_of(committed),
                 now=size_of(ours),
             )
 
@@ -372,7 +372,7 @@ class TypedTablePair:
         quarantined = self.quarantine.spans(plan.sequence)
         if not quarantined:
             return landing
-        # A union and no sum: after an interrupted driver, an offset may be in both tables.
+        # A union instead of a sum: after an interrupted driver, an offset may be in both tables.
         either = union_by_partition([quarantined, self.typed.plan_spans(plan.sequence)])
         records = {
             index: either.get(planned.partition, SpanSet()).overlap_size(planned.span)
@@ -381,7 +381,7 @@ class TypedTablePair:
         return Landing.of(plan, landing.table_version, records)
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
-        """As `DataLog.gaps`: offsets without a row in either table."""
+        """As `DataLog.offsets_without_rows`: offsets without a row in either table."""
         sequence = plan.sequence
         return plan.offsets_outside(
             union_by_partition([self.quarantine.spans(sequence), self.typed.plan_spans(sequence)])

@@ -125,4 +125,4 @@ def _check_numbers(extra: Mapping[str, Any]) -> None:
     for name, least in (("timeout", 1), ("max.retries", 0)):
         number = extra.get(name, least)
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise ValueError(f"{name} is not a whole number from {least} on")
+            raise ValueError(f"{name} is not a whole number of at least {least}")

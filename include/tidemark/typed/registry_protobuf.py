@@ -36,11 +36,11 @@ _SCHEMA_ERROR = re.compile(r"(?m)^[^\n]*(:\d+:\d+:|\.proto: |: File not found)")
 """A line of the compiler's output about a schema; other errors have none."""
 _REMARKS = re.compile(r"(?m)^(WARNING:|[WI]\d{4} |[^\n]*: warning:)[^\n]*\n?")
 _MAX_NAME_BYTES = 255
-"""The most bytes of a path segment in file systems."""
+"""Maximum bytes of a path segment in file systems."""
 _READING_OPTIONS = {"allowAlias", "features", "mapEntry", "packed"}
 """Options that affect how bytes are read."""
 _MAX_REASON_CHARS = 300
-"""Most characters of the compiler's output at the beginning of a schema's text."""
+"""Maximum characters of the compiler's output at the beginning of a schema's text."""
 _UNUSED = {"extension", "extensionRange", "service"}
 """Definitions without columns. Data of extensions counts as unknown data."""
 
@@ -61,7 +61,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> str:
         If the schema does not compile, not JSON but `NOT_COMPILED`, the reason and the text.
 
     Raises:
-        OSError: The compiler failed for another reason than the schema.
+        OSError: The compiler failed for a reason other than the schema.
     """
     with TemporaryDirectory() as folder:
         sources, result = Path(folder) / "sources", Path(folder) / "result"
@@ -162,7 +162,7 @@ def _compile(
     if done.returncode == _INVALID_SCHEMA and _SCHEMA_ERROR.search(output):
         return output.replace(f"{sources}/", "")
     if done.returncode == -signal.SIGSEGV:
-        return "the compiler crashed on it"
+        return "the compiler crashed on the schema"
     if done.returncode:
         log.error("Protobuf compiler failed: exit_code=%d output=%s", done.returncode, output)
         raise OSError(f"the Protobuf compiler failed with exit code {done.returncode}")

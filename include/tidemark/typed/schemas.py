@@ -91,7 +91,7 @@ class SchemaRegistry(Protocol):
 log = logging.getLogger(__name__)
 
 _REQUESTS_AT_ONCE = 8
-"""The most concurrent requests to the registry."""
+"""Maximum number of concurrent requests to the registry."""
 
 
 def _column_of(kind: Format, text: str) -> FieldType:
@@ -137,7 +137,7 @@ class SchemaResolver:
         store: The schemas that the registry returned before.
         bronze: The bronze table.
         table: The typed table.
-        unknown_ids: Ids that the registry did not know when it was answered.
+        unknown_ids: Ids that the registry has reported as unknown.
     """
 
     decode: DecodeSpec
@@ -154,7 +154,7 @@ class SchemaResolver:
         Raises:
             RegistryFailure: The registry rejected a request; or it is unavailable, and not all
                 schemas are stored.
-            SchemaReplaced: The registry returned another schema than the stored one.
+            SchemaReplaced: The registry returned a schema that differs from the stored one.
         """
         if not self.decode.framed_parts:
             return ResolvedSchemas(ids={}, columns={}, conflicts={})

@@ -51,7 +51,7 @@ _BESIDE = (
     *("timestamp", "timestamp_out_of_range_ms", "timestamp_type"),
     *("topic_id", "plan_sequence", "ingested_at"),
 )
-"""Columns of a typed row beside its key and value. Only `plan_sequence` differs from bronze."""
+"""Columns of a typed row except key and value. Only `plan_sequence` differs from bronze."""
 _REASON, _PART, _DETAIL, _SCHEMA_ID = "__reason", "__part", "__detail", "__schema_id"
 _SHOWN_REASONS, _MOST_REASONS = 5, 1_000
 
@@ -68,8 +68,8 @@ class SparkDecoder:
         quarantine: URI of the quarantine table, which exists.
         spec: How records are decoded.
         schemas: The stored schemas.
-        forms_at_once: The most forms of schemas in one pass over a plan's rows.
-        write_options: Options for writing Parquet files, beside the settings of the session.
+        forms_at_once: Maximum number of forms of schemas in one pass over a plan's rows.
+        write_options: Options for writing Parquet files, in addition to the session's settings.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part, QuarantineReaso
 
 _MAX_BYTES = 2**31 - 1
 _MAX_COMPARED_IDS = 8
-"""Most ids that are compared as bytes. More comparisons are slower than parsing the id."""
+"""Maximum number of ids to compare as bytes. More comparisons are slower than parsing the id."""
 _WIDENINGS = {("int", "bigint"), ("float", "double")}
 
 
@@ -68,7 +68,7 @@ def has_schema_id_header(part: Part) -> Column:
 
 
 def body_of(payload: Column) -> Column:
-    """Return the payload behind the schema id."""
+    """Return the payload after the schema id."""
     return F.substring(payload, FRAME_BYTES + 1, _MAX_BYTES)
 
 

@@ -74,7 +74,7 @@ class DeltaUpsertTable:
             columns: The types of keys and values in the typed table.
 
         Raises:
-            ColumnsDiffer: No upsert table can be made of these columns.
+            ColumnsDiffer: No upsert table can be made from these columns.
         """
         table = open_if_exists(self._uri)
         if table is None:

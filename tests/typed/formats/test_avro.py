@@ -300,7 +300,7 @@ def test_columns_of_two_schemas_are_merged(other: FieldType, added: list[str]) -
     ("other", "difference"),
     [
         (Struct((("a", "string"),)), "value.a is long in the table, not string"),
-        (Struct((("A", "long"),)), "value.a of the table is now called A"),
+        (Struct((("A", "long"),)), "value.a of the table is A in the schema"),
         (
             Struct((("legs", ListOf(Struct((("qty", "double"),)))),)),
             "value.legs[].qty is long in the table, not double",
@@ -312,7 +312,7 @@ def test_columns_of_two_schemas_are_merged(other: FieldType, added: list[str]) -
         ("long", 'value is {"a": "long"'),
         (
             Struct((("member_R", Struct((("a", "long"),))), ("member_S", "long"))),
-            "value is one of several types in the table, or in the schema",
+            "value is a union either in the table or in the schema",
         ),
     ],
 )

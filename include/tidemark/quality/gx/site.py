@@ -36,7 +36,7 @@ class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ship
     ) -> None:
         """Load templates of this package before those of the library.
 
-        The library passes configuration only to parameters whose names it knows.
+        The library passes configuration by name, so this method names the base's parameters.
         """
         super().__init__(
             data_context=data_context,

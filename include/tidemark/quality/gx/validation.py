@@ -125,7 +125,7 @@ def _with_row_ids(result: Any) -> Any:
 def _raise_evaluation_error(
     suite: Suite, empty: Any, gx_suite: Any, result: gx.core.ExpectationSuiteValidationResult
 ) -> None:
-    """Raise for expectations that could not be evaluated, which is no result about the data.
+    """Raise for expectations that could not be evaluated, so that they are not reported as failed.
 
     Args:
         suite: The suite.

@@ -1,7 +1,7 @@
 """Protobuf schemas: their descriptors, and the message index of a payload.
 
-The text of a schema is its descriptors in Protobuf's JSON form: a `FileDescriptorSet` whose last
-file is the schema itself, and whose other files are its imports.
+The text of a schema is its descriptors in Protobuf's JSON form, a `FileDescriptorSet`. The last
+file is the schema itself, and the other files are its imports.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ FIRST = (0,)
 """The index of a schema's first message, whose fields are the column."""
 _SINGLE_ZERO = b"\x00"
 _MAX_LEVELS = 100
-"""The most levels of a message index; Protobuf readers allow fewer levels of messages."""
+"""Maximum levels of a message index; Protobuf readers allow fewer levels of messages."""
 _VARINT_BYTES = 5
-"""The most bytes of a number in an index, which has 32 bits."""
+"""Maximum bytes of a number in an index; the number has 32 bits."""
 
 
 def message_index(payload: bytes) -> tuple[tuple[int, ...], int]:
     """Return the message index of a payload, and the position of the message in bytes.
 
-    Confluent's serializers write the index behind the schema id: the count of numbers and the
+    Confluent's serializers write the index after the schema id: the count of numbers and the
     numbers, as zigzag varints. The first number is the position of a message in the file, the next
     one the position of a message inside that message. A single zero means the first message.
     Protobuf's library has no public function for numbers outside a message.
@@ -58,7 +58,7 @@ def message_index(payload: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(payload: bytes, place: int) -> tuple[int, int]:
-    """Return a non-negative number, and the position behind it."""
+    """Return a non-negative number, and the position after it."""
     number = 0
     for step, byte in enumerate(payload[place : place + _VARINT_BYTES]):
         number |= (byte & 0x7F) << (7 * step)

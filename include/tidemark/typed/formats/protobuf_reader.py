@@ -39,7 +39,7 @@ from tidemark.typed.formats.protobuf import FIRST, WELL_KNOWN, first_message, me
 from tidemark.typed.formats.struct_type import struct_type
 
 MAX_COLUMNS = 10_000
-"""The most columns of one schema. Columns of a message count for each field of its type."""
+"""Maximum columns of one schema. Columns of a message count for each field of its type."""
 _SCALARS: Mapping[int, tuple[FieldType, pa.DataType]] = {
     FieldDescriptor.CPPTYPE_DOUBLE: ("double", pa.float64()),
     FieldDescriptor.CPPTYPE_FLOAT: ("float", pa.float32()),
@@ -344,7 +344,7 @@ def _check_fields(message: Message, pool: DescriptorPool) -> None:
 # -- batches -------------------------------------------------------------------------------------
 
 _MAX_SHOWN_NUMBERS = 5
-"""The most numbers of a message index in a detail: an invalid index may have very many."""
+"""Maximum numbers of a message index in a detail: an invalid index may have very many."""
 
 
 def column_of(schema: str) -> Struct:
@@ -371,7 +371,7 @@ def read(payloads: pa.Array, schema: str) -> pa.StructArray:
 
     Returns:
         A struct for each payload: `value`; `reason`, a `QuarantineReason`; and `detail`, the wrong
-        field or the index of another message than the first, null if unknown.
+        field or the index of a message that is not the first, null if unknown.
     """
     with _without_garbage_collection():
         found = _reader(schema).read(payloads.to_pylist())

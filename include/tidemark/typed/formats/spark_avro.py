@@ -1,9 +1,9 @@
 """Avro records as Spark columns, each read with its own schema.
 
-Spark's own reader accepts a record that is longer than its schema, and returns the same for a
-failed record and one with only null fields. So this module appends its own bytes to each record
-and to its schema. Spark truncates numbers to 32 bits and accepts any bytes as text. So this module
-reads numbers as 64 bits, and checks numbers and text.
+Spark's own reader accepts a record that is longer than its schema. It returns the same result for a
+failed record as for a record with only null fields. So this module appends its own bytes to each
+record and to its schema. Spark truncates numbers to 32 bits and accepts any bytes as text. So this
+module reads numbers as 64 bits, and checks numbers and text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidemark.typed.formats.avro import Symbols, as_spark_reads, column_of, is_r
 from tidemark.typed.spark_frames import ResultColumns, Steps
 
 _END = secrets.token_bytes(16)
-"""Random bytes behind each record: no record contains them by itself."""
+"""Random bytes that this module appends to each record; no record contains them."""
 _NAME = f"tidemark_{secrets.token_hex(8)}"
 """Random prefix of the internal types: no schema has a type of that name."""
 _END_TYPE = {"type": "fixed", "name": f"{_NAME}_end", "size": len(_END)}
@@ -114,7 +114,7 @@ def _with_symbols(kind: FieldType) -> Hashable:
 
 
 def _ended(text: str) -> str:
-    """Return the schema for Spark's reader: the record, and the bytes behind it."""
+    """Return the schema for Spark's reader: the record, and the bytes after it."""
     fields = [
         {"name": "value", "type": json.loads(as_spark_reads(text))},
         {"name": "end", "type": _END_TYPE},

@@ -1,8 +1,8 @@
 """JSON objects as Spark columns with the types of a schema.
 
-This module is stricter than Spark. Spark's JSON parser ignores text after the first
-object, accepts a number as a timestamp and "12,50" as 1250, rounds decimals silently, and replaces
-an unpaired surrogate by a question mark. A number that it reads as text goes through a double; a
+This module is stricter than Spark. Spark's JSON parser ignores text after the first object, and
+accepts a number as a timestamp and "12,50" as 1250. It rounds decimals silently, and replaces an
+unpaired surrogate by a question mark. A number that it reads as text goes through a double; a
 decimal does not. It rejects 1.0 and 1e2 as integers; JSON Schema accepts them.
 
 Some faults do not show in the parser's result. This module searches the text for cheap signs of
@@ -26,8 +26,8 @@ SETTINGS = {"spark.sql.json.enablePartialResults": "false"}
 """Session settings for decoding: a text with any fault has no fields."""
 
 _END = f"__end_{secrets.token_hex(8)}"
-"""Field of an object behind each text, because the parser ignores text after the first object.
-The name is random, so no text can contain it and continue."""
+"""Field of an object that follows each text: the parser ignores text after the first object. The
+name is random, so no text can contain this object."""
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
@@ -69,7 +69,7 @@ _LEXEME = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?[0-9][0-9.eE+-]*+|(?:[^"0-9-]|-(?
 _HUGE_EXPONENT = r"([0-9]\.?[eE][+-]?)0*[1-9][0-9]{5,}"
 """The parser computes all digits of a decimal with such an exponent, which takes minutes."""
 _MAX_NUMBER_DIGITS = 1_000
-"""The most digits of a number that the parser accepts."""
+"""Maximum digits of a number that the parser accepts."""
 _MAX_SPLIT_BYTES = 1 << 20
 """The longest text, in bytes, that is split into lexemes. They take many times its memory."""
 _OVERFLOWING = ("float", "double")
@@ -328,7 +328,7 @@ def _ddl(kind: FieldType, as_text: _IsKind = lambda _: False) -> str:
         case _ if as_text(kind):
             return "STRING"
         case Decimal(precision=precision, scale=scale):
-            # With the most possible digits behind the point, so that a lost digit shows.
+            # With as many digits after the point as possible, to detect a lost digit.
             return f"DECIMAL({_MAX_DIGITS},{scale + _MAX_DIGITS - precision})"
         case _:
             return "STRING" if kind in _FORMS else str(kind)

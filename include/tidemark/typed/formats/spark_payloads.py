@@ -25,7 +25,7 @@ SETTINGS = {
 }
 """Session settings for decoding."""
 FORMS_AT_ONCE = 50
-"""The most forms of schemas in one pass over the records. The size of a query grows with them."""
+"""Maximum forms of schemas in one pass over the records. The size of a query grows with them."""
 _FramedFormat: TypeAlias = Literal[Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF]
 
 
@@ -74,7 +74,7 @@ def in_passes(kind: Format, written: WriterSchemas, at_once: int) -> list[Writer
     Args:
         kind: The format of the records.
         written: All schemas of the records.
-        at_once: The most forms in a pass.
+        at_once: Maximum number of forms in a pass.
     """
     forms = list(_forms(kind, written).values()) if written.schemas else []
     groups = [
