@@ -19,7 +19,7 @@ from bench.measures import all_benchmarks
 from bench.report import print_outcome
 
 
-def _say(line: str) -> None:
+def _print_progress(line: str) -> None:
     sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {line}\n")
     sys.stderr.flush()
 
@@ -82,17 +82,20 @@ def main(argv: list[str] | None = None) -> int:
     machine = machine_record()
     outcomes: list[Outcome] = []
     with opened(
-        options.home.resolve(), master=options.master, say=_say, conf=dict(options.conf)
+        options.home.resolve(),
+        master=options.master,
+        progress=_print_progress,
+        conf=dict(options.conf),
     ) as context:
         for benchmark in options.chosen:
-            _say(benchmark.title)
+            _print_progress(benchmark.title)
             sized = context.sized_for(
                 benchmark,
                 full=options.full,
                 records=options.records,
                 repetitions=options.repetitions,
             )
-            outcomes.append(measure(benchmark, sized, _say))
+            outcomes.append(measure(benchmark, sized, _print_progress))
             print_outcome(outcomes[-1])
     record = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),

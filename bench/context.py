@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.frame import Benchmark, Say
+from bench.frame import Benchmark, Progress
 from tidemark.app import App
 from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 from tidemark.dev.broker import home_broker
@@ -30,7 +30,7 @@ class Context:
         master: Spark master of every side.
         records: Number of records.
         repetitions: Number of measured repetitions.
-        say: Called with each line of progress.
+        progress: Called with each line of progress.
         conf: Spark settings of Tidemark's pipelines, which override the shipped settings.
     """
 
@@ -39,7 +39,7 @@ class Context:
     master: str
     records: int
     repetitions: int
-    say: Say
+    progress: Progress
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def sized_for(
@@ -67,21 +67,21 @@ class Context:
 
 @contextmanager
 def opened(
-    home: Path, *, master: str, say: Say, conf: Mapping[str, str] | None = None
+    home: Path, *, master: str, progress: Progress, conf: Mapping[str, str] | None = None
 ) -> Iterator[Context]:
     """Start a broker in a new folder below `home`; at the end, always stop it and remove both."""
     home.mkdir(parents=True, exist_ok=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     broker = home_broker(App.from_environment({"TIDEMARK_HOME": str(run)}).layout)
     try:
-        say("starting a broker")
+        progress("starting a broker")
         yield Context(
             home=run,
             bootstrap=broker.start().bootstrap,
             master=master,
             records=0,
             repetitions=0,
-            say=say,
+            progress=progress,
             conf=conf or {},
         )
     finally:

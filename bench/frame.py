@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, float]
 """Values of one side in one repetition, by metric: `seconds`, `cpu_seconds`, `records` etc."""
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 """Called with each line of progress."""
 
 
@@ -210,7 +210,7 @@ def order(names: Sequence[str], repetition: int) -> list[str]:
     return list(names) if repetition % 2 == 0 else list(reversed(names))
 
 
-def measure(benchmark: Benchmark, context: Context, say: Say) -> Outcome:
+def measure(benchmark: Benchmark, context: Context, progress: Progress) -> Outcome:
     """Run a benchmark: prepare, warm up, let the sides take turns, clean up."""
     with benchmark.open(context) as setup:
         sides = {side.name: side for side in setup.sides}
@@ -218,7 +218,7 @@ def measure(benchmark: Benchmark, context: Context, say: Say) -> Outcome:
         for repetition in range(-setup.warm_ups, context.repetitions):
             for name in order(list(sides), repetition):
                 metrics = sides[name].run(repetition)
-                say(_progress(benchmark, name, repetition, metrics))
+                progress(_progress_line(benchmark, name, repetition, metrics))
                 if repetition >= 0:
                     measured[name].append(metrics)
     return Outcome(
@@ -229,7 +229,7 @@ def measure(benchmark: Benchmark, context: Context, say: Say) -> Outcome:
     )
 
 
-def _progress(benchmark: Benchmark, side: str, repetition: int, metrics: Metrics) -> str:
+def _progress_line(benchmark: Benchmark, side: str, repetition: int, metrics: Metrics) -> str:
     turn = "warm-up" if repetition < 0 else f"repetition {repetition + 1}"
     figures = "  ".join(f"{name} {significant(value):g}" for name, value in metrics.items())
     return f"  {benchmark.name}  {turn}  {side}: {figures}"

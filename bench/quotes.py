@@ -85,7 +85,7 @@ class QuoteTopic:
         fill_keyed(self._context, PIPELINE, PARTITIONS, keys, values)
         self._total += self._context.records
 
-    def judged(self, bronze: Path, upsert: Path) -> dict[str, float]:
+    def check_tables(self, bronze: Path, upsert: Path) -> dict[str, float]:
         """Check that the two tables contain every quote once, and the newest quote of each key.
 
         Raises:
@@ -94,7 +94,7 @@ class QuoteTopic:
         held = verified(str(bronze), self._total)
         return {"records": held["records"], "keys": merged(str(upsert), str(bronze))}
 
-    def judged_lakehouse(self, lakehouse: Path) -> dict[str, float]:
-        """As `judged`, of the pipeline's tables in a lakehouse."""
+    def check_lakehouse(self, lakehouse: Path) -> dict[str, float]:
+        """As `check_tables`, of the pipeline's tables in a lakehouse."""
         latest = lakehouse / "silver" / f"{PIPELINE}_latest"
-        return self.judged(lakehouse / "bronze" / PIPELINE, latest)
+        return self.check_tables(lakehouse / "bronze" / PIPELINE, latest)

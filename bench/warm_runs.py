@@ -54,7 +54,7 @@ class WarmRuns:
         self._context = context
         self._name = name
         self._specs, self._tables = context.home / "pipelines", context.home / "tables"
-        context.say(f"producing {context.records:,} records of {record_bytes} B")
+        context.progress(f"producing {context.records:,} records of {record_bytes} B")
         # The first partition also gets its share of the evenly spread records.
         spread = round(context.records * (1 - first_share) * PARTITIONS / (PARTITIONS - 1))
         make_topic(context, name, 1)
@@ -82,7 +82,7 @@ class WarmRuns:
 
     def worker(self, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Worker]:
         """Return a process with a session of these settings, on the master of all sides."""
-        self._context.say(f"starting the session of {name}")
+        self._context.progress(f"starting the session of {name}")
         placed = {**settings, "spark.master": self._context.master, **local_network()}
         return started(name, placed, self._context.home / f"{name}.log")
 

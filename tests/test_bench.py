@@ -48,7 +48,7 @@ def _context(tmp_path: Path, repetitions: int) -> Context:
         master="local[2]",
         records=10,
         repetitions=repetitions,
-        say=lambda _: None,
+        progress=lambda _: None,
     )
 
 

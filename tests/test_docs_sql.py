@@ -199,7 +199,7 @@ def test_the_query_for_prices_fits_the_spec_of_its_page(tmp_path: Path) -> None:
 
 def test_the_query_for_a_schema_returns_the_registered_text(tmp_path: Path) -> None:
     schemas = DeltaSchemaStore(str(tmp_path / "schemas"), "registry", lambda: NOW)
-    schemas.keep([RegisteredSchema(id=n, kind="AVRO", text=f'"{n}"') for n in (6, 7)])
+    schemas.store([RegisteredSchema(id=n, kind="AVRO", text=f'"{n}"') for n in (6, 7)])
     rows = rows_of_query("typed.md", "SELECT schema", {"schemas": _rows(tmp_path / "schemas")})
     assert rows == [('"7"',)]
 

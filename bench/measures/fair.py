@@ -49,7 +49,7 @@ class _FairRuns:
         self._specs = self._home / "pipelines"
         self._produced: Counter[str] = Counter()
         self._add_topic(_BULK, partitions=6)
-        context.say(f"producing {context.records:,} records of {RECORD_BYTES} B")
+        context.progress(f"producing {context.records:,} records of {RECORD_BYTES} B")
         fill_topic(context, _BULK, context.records)
 
     def _add_topic(self, name: str, partitions: int) -> None:
@@ -58,7 +58,7 @@ class _FairRuns:
 
     def server(self, name: str, settings: Mapping[str, str]) -> Server:
         """Start a server with the shipped settings and some overrides."""
-        self._context.say(f"starting the server {name}")
+        self._context.progress(f"starting the server {name}")
         layout = App.from_environment(self._environ(name)).layout
         shipped = server_settings(layout, {"spark.master": self._context.master})
         server = SparkServer(self._home / name, os.environ, {**shipped, **settings})

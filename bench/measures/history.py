@@ -40,10 +40,10 @@ def _side(context: Context, name: str, plans: int) -> Side:
     make_topic(context, pipeline, PARTITIONS)
     fill_partitions(context, pipeline, PARTITIONS, plans)
     write_spec(specs, pipeline, pipeline, context.conf)
-    context.say(f"recording {plans:,} plans")
+    context.progress(f"recording {plans:,} plans")
     before = time.perf_counter()
     write_history(context.app(home, specs), pipeline, plans)
-    context.say(f"recorded in {time.perf_counter() - before:.0f} s")
+    context.progress(f"recorded in {time.perf_counter() - before:.0f} s")
 
     def run(_: int) -> Metrics:
         metrics = probe(home, "nothing_to_plan", [pipeline, str(plans)], environ)

@@ -13,7 +13,7 @@ from bench.whole_runs import PARTITIONS, WholeRuns
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
     runs = WholeRuns(context, "idle")
-    context.say("landing all records, so that none is left to read")
+    context.progress("landing all records, so that none is left to read")
     runs.feed(0)
     runs.tidemark_ingest()
     runs.available_now()

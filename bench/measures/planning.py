@@ -18,9 +18,9 @@ SHARES = {"hundredth": 100, "tenth": 10, "all": 1}
 def _open(context: Context) -> Iterator[Setup]:
     sizes = {name: max(1, context.records // divisor) for name, divisor in SHARES.items()}
     # Many partitions slow down a broker, so this benchmark has a separate broker.
-    with opened(context.home, master=context.master, say=context.say) as own:
+    with opened(context.home, master=context.master, progress=context.progress) as own:
         for name, partitions in sizes.items():
-            context.say(f"making {partitions:,} partitions")
+            context.progress(f"making {partitions:,} partitions")
             make_topic(own, name, partitions)
             fill_partitions(own, name, partitions, 1)
             write_spec(own.home / "pipelines", name, name, context.conf)

@@ -22,7 +22,7 @@ _NAME = "prices"
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
     specs, tables = context.home / "pipelines", context.home / "tables"
-    context.say(f"producing {context.records:,} quotes")
+    context.progress(f"producing {context.records:,} quotes")
     make_topic(context, _NAME, PARTITIONS)
     keys, values = quotes()
     fill_values(context, _NAME, PARTITIONS, context.records, values, keys)
@@ -38,7 +38,7 @@ def _open(context: Context) -> Iterator[Setup]:
     def checked(*, whole: bool) -> Callable[[Path], Landing]:
         return lambda folder: CheckPipeline(landing=landing(folder), whole=whole)
 
-    context.say("starting the session")
+    context.progress("starting the session")
     place = context.home / "tidemark.log"
     with started("tidemark", {**settings, "spark.master": context.master}, place) as worker:
 

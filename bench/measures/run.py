@@ -58,7 +58,7 @@ class _Runs:
     def whole(self, lakehouse: str, *, on_server: bool) -> Metrics:
         """Measure `tidemark run`."""
         metrics = self._command(lakehouse, "run", on_server=on_server)
-        held = self._topic.judged_lakehouse(self._home / lakehouse)
+        held = self._topic.check_lakehouse(self._home / lakehouse)
         return {**metrics, **held}
 
     def steps(self, lakehouse: str, *, on_server: bool) -> Metrics:
@@ -86,7 +86,7 @@ class _Runs:
             conf = conf_arguments({**plain_settings(self._context.master), **settings})
             command, environ = [program("spark-submit"), *conf, *words], {}
         metrics = self._timed(command, environ, on_server=on_server)
-        return {**metrics, **self._topic.judged(home / "appended", home / "merged")}
+        return {**metrics, **self._topic.check_tables(home / "appended", home / "merged")}
 
     def _command(self, lakehouse: str, step: str, *, on_server: bool) -> dict[str, float]:
         engine = (
@@ -131,7 +131,7 @@ def import_seconds(log: Path) -> float:
 def _open(context: Context) -> Iterator[Setup]:
     app = App.from_environment(context.environ(context.home / "tables", context.home / "none"))
     server = app.engines.server()
-    context.say("starting a Spark Connect server")
+    context.progress("starting a Spark Connect server")
     try:
         server.start(app.engines.check_requirements)
         running = server.running()

@@ -62,7 +62,7 @@ class _ScheduledRuns:
         finally:
             airflow.stop()
             server.stop()
-        return {**metrics, **self._topic.judged_lakehouse(self._home / side / "lakehouse")}
+        return {**metrics, **self._topic.check_lakehouse(self._home / side / "lakehouse")}
 
     def _run(self, api: AirflowApi, run_id: str) -> dict[str, float]:
         triggered = datetime.now(UTC)

@@ -212,7 +212,7 @@ def _opened(
 
 
 def _produce(context: Context, kind: Kind, specs: Path) -> None:
-    context.say(f"producing {context.records:,} records of {kind.decode['format']}")
+    context.progress(f"producing {context.records:,} records of {kind.decode['format']}")
     make_topic(context, kind.topic, PARTITIONS)
     fill_values(context, kind.topic, PARTITIONS, context.records, kind.values)
     # The streams check nothing, so records are decoded before their check here, too.
@@ -283,7 +283,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
     with ExitStack() as stack:
 
         def worker(name: str, chosen: dict[str, str]) -> Worker:
-            context.say(f"starting the session of {name}")
+            context.progress(f"starting the session of {name}")
             placed = {**chosen, "spark.master": context.master, **local_network()}
             return stack.enter_context(started(name, placed, context.home / f"{name}.log"))
 

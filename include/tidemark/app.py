@@ -154,7 +154,7 @@ class App:
             connections=self.connections,
             sessions=self.sessions,
             control=self.control,
-            armed=self._armed,
+            wrap_part=self._wrap_part,
             now=utc_now,
         )
 
@@ -173,7 +173,7 @@ class App:
         """The control table."""
         from tidemark.lake.control_table import DeltaControlTable
 
-        return self._armed("control", DeltaControlTable(self.layout.control_table))
+        return self._wrap_part("control", DeltaControlTable(self.layout.control_table))
 
     def control_repair(self) -> DeltaControlRepair:
         """Return the repair of the control table's files. Needs neither a JVM nor Kafka."""
@@ -224,7 +224,9 @@ class App:
         }
         return [
             Maintenance(
-                name=name, table=self._armed("maintenance", DeltaMaintainedTable(uri)), now=utc_now
+                name=name,
+                table=self._wrap_part("maintenance", DeltaMaintainedTable(uri)),
+                now=utc_now,
             )
             for name, uri in shared.items()
         ]
@@ -233,7 +235,7 @@ class App:
         """Return the pages of quality checks."""
         from tidemark.quality.docs import DataDocs
 
-        return self._armed("quality_pages", DataDocs(self.layout.quality_home))
+        return self._wrap_part("quality_pages", DataDocs(self.layout.quality_home))
 
     def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
         """Write the status of some pipelines, or their errors, to the status table."""
@@ -278,5 +280,5 @@ class App:
 
         return FailPoint(text)
 
-    def _armed(self, name: str, part: _Part, /) -> _Part:
+    def _wrap_part(self, name: str, part: _Part, /) -> _Part:
         return self._fail_point.wrap(name, part) if self._fail_point else part

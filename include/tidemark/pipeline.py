@@ -84,7 +84,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Armed(Protocol):
+class PartWrapper(Protocol):
     """Wraps parts of a pipeline in tests of crashes."""
 
     def __call__(self, name: str, part: _Part, /) -> _Part:
@@ -101,7 +101,7 @@ class PipelineContext:
         connections: Connections to Kafka and to schema registries.
         sessions: Provides the Spark sessions of jobs.
         control: The control table.
-        armed: Wraps the parts of pipelines in tests of crashes.
+        wrap_part: Wraps the parts of pipelines in tests of crashes.
         now: The clock of services.
     """
 
@@ -109,7 +109,7 @@ class PipelineContext:
     connections: Connections
     sessions: Sessions
     control: ControlTable
-    armed: Armed
+    wrap_part: PartWrapper
     now: Callable[[], datetime]
 
 
@@ -205,7 +205,7 @@ class Pipeline:
             upsert=self._uri(upserts.upsert.target),
             spec=upserts.upsert,
         )
-        return upserts.execute(self._armed("merger", merger))
+        return upserts.execute(self._wrap_part("merger", merger))
 
     def size_estimate(self, plan: Plan) -> SizeEstimate:
         """Return the size that a plan would add to the data table. Reads only the table."""
@@ -244,7 +244,7 @@ class Pipeline:
             watermarks=watermarks,
             control=self.control,
             table=self.table,
-            sink=self._armed("sink", self._sink()),
+            sink=self._wrap_part("sink", self._sink()),
             log_reader=log_reader,
             now=self.context.now,
             comparison=None if is_typed else self.planner.comparison,
@@ -279,7 +279,7 @@ class Pipeline:
 
         spec = self.live_spec.typed_spec()
         decode = self.live_spec.decoding()
-        bronze = self._armed(
+        bronze = self._wrap_part(
             "bronze", DeltaDataTable(self._uri(self.live_spec.target), reads_only=True)
         )
         table = self.typed._typed_tables()
@@ -329,8 +329,8 @@ class Pipeline:
             spec=self.live_spec.typed_spec(),
             upsert=upsert,
             control=self.control,
-            typed=self._armed("typed", self._typed._typed_tables()),
-            table=self._armed("upsert_table", table),
+            typed=self._wrap_part("typed", self._typed._typed_tables()),
+            table=self._wrap_part("upsert_table", table),
         )
 
     # -- quality -----------------------------------------------------------------------------------
@@ -347,14 +347,14 @@ class Pipeline:
             spark=self.context.sessions.shared,
             suites=layout.expectations,
             home=layout.quality_home,
-            results=self._armed("results", DeltaCheckResults(layout.quality_results)),
+            results=self._wrap_part("results", DeltaCheckResults(layout.quality_results)),
         )
         return Quality(
             spec=spec,
             data_table=self._uri(spec.target),
             data_log=self.table,
             control=self.control,
-            checker=self._armed("quality", checker),
+            checker=self._wrap_part("quality", checker),
             publication=self._publication_table(),
             now=self.context.now,
         )
@@ -420,7 +420,7 @@ class Pipeline:
         """Rebuild the control table from the data table. See `Repair.rebuild`."""
         return self._repair.rebuild(requested_by, reason, dry_run=dry_run)
 
-    def begin(
+    def start(
         self,
         found: SourceOffsets,
         requested_by: str,
@@ -430,7 +430,7 @@ class Pipeline:
         dry_run: bool = False,
     ) -> StartResult:
         """Record the offsets of another reader as the start. See `StartService.begin`."""
-        return self._starts.begin(found, requested_by, reason, others=others, dry_run=dry_run)
+        return self._starts.start(found, requested_by, reason, others=others, dry_run=dry_run)
 
     def group_position(self, group: str) -> SourceOffsets:
         """Return the committed offsets of a consumer group of the cluster, for `begin`."""
@@ -598,7 +598,7 @@ class Pipeline:
             spec=spec,
             control=self.control,
             data_log=self.table,
-            history=self._armed("results", DeltaCheckResults(layout.quality_results)),
+            history=self._wrap_part("results", DeltaCheckResults(layout.quality_results)),
             publication=self.publication,
             masked=suite.masked if suite else (),
             quarantine=self.quarantine.records if spec.decode else None,
@@ -621,7 +621,9 @@ class Pipeline:
         from tidemark.lake.maintained_table import DeltaMaintainedTable
         from tidemark.maintenance.service import Maintenance, finished_plans
 
-        maintained = self._armed("maintenance", DeltaMaintainedTable(self._uri(target), self.name))
+        maintained = self._wrap_part(
+            "maintenance", DeltaMaintainedTable(self._uri(target), self.name)
+        )
         if self.ref.kind is PipelineKind.UPSERT:
             # No process waits for its files: a failed merge writes new ones.
             return Maintenance(name=table, table=maintained, now=self.context.now)
@@ -667,28 +669,28 @@ class Pipeline:
         """Reads watermarks of the topic."""
         from tidemark.kafka.watermarks import KafkaWatermarkReader
 
-        return self._armed("watermarks", KafkaWatermarkReader(self._kafka_config()))
+        return self._wrap_part("watermarks", KafkaWatermarkReader(self._kafka_config()))
 
     @property
     def log_reader(self) -> TopicLogReader:
         """Reads records of the topic with librdkafka."""
         from tidemark.kafka.reader import KafkaLogReader
 
-        return self._armed("log_reader", KafkaLogReader(self._kafka_config()))
+        return self._wrap_part("log_reader", KafkaLogReader(self._kafka_config()))
 
     @property
     def group_offsets(self) -> GroupOffsets:
         """Reads and sets offsets of consumer groups of the cluster."""
         from tidemark.kafka.groups import KafkaGroupOffsets
 
-        return self._armed("groups", KafkaGroupOffsets(self._kafka_config()))
+        return self._wrap_part("groups", KafkaGroupOffsets(self._kafka_config()))
 
     def _source(self) -> tuple[WatermarkReader, LogReader]:
         """Return the readers of the table's source: the topic, or the bronze table."""
         if not self.spec.is_typed:
             return self.watermarks, self.log_reader
         landed = self.decoder.bronze_log
-        return self._armed("watermarks", landed), self._armed("log_reader", landed)
+        return self._wrap_part("watermarks", landed), self._wrap_part("log_reader", landed)
 
     def _sink(self) -> Sink:
         sessions = self.context.sessions
@@ -721,13 +723,13 @@ class Pipeline:
         from tidemark.lake.data_table import DeltaDataTable
 
         uri = self._uri(self.spec.target)
-        return self._armed("table", DeltaDataTable(uri, reads_only=reads_only))
+        return self._wrap_part("table", DeltaDataTable(uri, reads_only=reads_only))
 
     def _typed_tables(self) -> TypedTablePair:
         from tidemark.typed.quarantine import TypedTablePair
 
         pair = TypedTablePair(self._typed_table(), self.quarantine, self._typed_table)
-        return self._armed("table", pair)
+        return self._wrap_part("table", pair)
 
     def _typed_table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
         from tidemark.lake.data_table import DeltaDataTable
@@ -743,20 +745,20 @@ class Pipeline:
 
         layout = self.context.layout
         table = DeltaPublicationTable(layout.publication_table, self._uri(self.spec.target))
-        return self._armed("publication", table)
+        return self._wrap_part("publication", table)
 
     def _registry(self) -> SchemaRegistry:
         from tidemark.typed.registry import ConfluentRegistry
 
         connection = self.live_spec.decoding().registry
         extra = self.context.connections.extra(connection, "url")
-        return self._armed("registry", ConfluentRegistry(connection, extra))
+        return self._wrap_part("registry", ConfluentRegistry(connection, extra))
 
     def _schema_store(self) -> DeltaSchemaStore:
         from tidemark.typed.schema_table import DeltaSchemaStore
 
         table, registry = self.context.layout.schema_table, self.live_spec.decoding().registry
-        return self._armed("schemas", DeltaSchemaStore(table, registry, self.context.now))
+        return self._wrap_part("schemas", DeltaSchemaStore(table, registry, self.context.now))
 
     @property
     def kafka_spec(self) -> PipelineSpec:
@@ -775,8 +777,8 @@ class Pipeline:
     def _uri(self, target: str) -> str:
         return self.context.layout.data_table(target)
 
-    def _armed(self, name: str, part: _Part) -> _Part:
-        return self.context.armed(name, part)
+    def _wrap_part(self, name: str, part: _Part) -> _Part:
+        return self.context.wrap_part(name, part)
 
 
 def _absolute(path: str) -> str:

@@ -59,10 +59,10 @@ def app(home: Path, **environ: str) -> App:
 
 def append_twice(home: Path, fail_at: str | None) -> subprocess.CompletedProcess[str]:
     """Run a process that appends two events to the control table of a home."""
-    armed = {} if fail_at is None else {VARIABLE: fail_at}
+    wrap_part = {} if fail_at is None else {VARIABLE: fail_at}
     return subprocess.run(
         [sys.executable, "-c", APPEND_TWICE],
-        env={**os.environ, "TIDEMARK_HOME": str(home), **armed},
+        env={**os.environ, "TIDEMARK_HOME": str(home), **wrap_part},
         capture_output=True,
         text=True,
         check=False,
@@ -80,10 +80,10 @@ def test_without_the_variable_adapters_are_not_wrapped(tmp_path: Path) -> None:
 
 def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:
     """Its other methods stay unchanged."""
-    armed = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
-    assert type(armed.control) is not DeltaControlTable
-    assert armed.control.ledger("events").event_number == 0
-    assert type(armed.pipeline("events").table) is DeltaDataTable
+    wrap_part = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
+    assert type(wrap_part.control) is not DeltaControlTable
+    assert wrap_part.control.ledger("events").event_number == 0
+    assert type(wrap_part.pipeline("events").table) is DeltaDataTable
 
 
 @pytest.mark.parametrize(

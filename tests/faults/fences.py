@@ -809,13 +809,13 @@ FENCES = (
         noticed_by=("tests/lake/test_maintained_table.py", "-k", "clock"),
     ),
     Fence(
-        marker="doubled-events-are-noticed",
+        marker="duplicate-events-are-noticed",
         keeps="I7",
         operation=Never(),
-        noticed_by=("tests/lake/test_control_repair.py", "-k", "doubled"),
+        noticed_by=("tests/lake/test_control_repair.py", "-k", "duplicate_events or duplicated"),
     ),
     Fence(
-        marker="doubled-rows-are-noticed",
+        marker="duplicate-rows-are-noticed",
         keeps="I1",
         operation=Always(),
         noticed_by=("tests/lake/test_deduplication.py", "-k", "doubled_rows"),

@@ -31,7 +31,7 @@ from tests.support.file_lake import WEEK
 from tests.support.kafka_file_lake import KafkaFileLake
 from tests.support.plans import make_spec
 from tests.support.spark_optimize import optimize
-from tidemark.core.errors import ControlDoubled, TransientError, UnknownOutcomeError
+from tidemark.core.errors import DuplicateEvents, TransientError, UnknownOutcomeError
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import DuplicateRows
 from tidemark.ingest.ledgers import checked_ledger
@@ -296,12 +296,12 @@ def race_for_control(
 def repair_control(pair: list[KafkaFileLake]) -> None:
     """Check that reads of a pipeline with duplicate events are refused, and repair."""
     repair = DeltaControlRepair(str(pair[0].control_uri))
-    doubled = repair.repair(dry_run=True).doubled_events
+    doubled = repair.repair(dry_run=True).duplicate_events
     for lake in pair:
         if lake.spec.name in doubled:
-            with pytest.raises(ControlDoubled):
+            with pytest.raises(DuplicateEvents):
                 lake.control.ledger(lake.spec.name)
-    assert repair.repair().doubled_events == doubled
+    assert repair.repair().duplicate_events == doubled
 
 
 @pytest.mark.parametrize("name", CONTROL_WRITERS)

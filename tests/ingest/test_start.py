@@ -48,7 +48,7 @@ def of_group(offsets: Mapping[int, int]) -> SourceOffsets:
 
 def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryPipeline) -> None:
     """I3. The control table has user and reason."""
-    done = pipeline.starts.begin(of_group({0: 4, 1: 10}), WHO, "moved")
+    done = pipeline.starts.start(of_group({0: 4, 1: 10}), WHO, "moved")
     assert done.outcome is StartOutcome.RECORDED
     assert [(p.partition, p.offset, p.named_by_source, p.lost) for p in done.partitions] == [
         (0, 4, True, 0),
@@ -69,23 +69,23 @@ def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryP
 def test_starting_at_offsets_of_a_group_with_members_adds_a_note(pipeline: MemoryPipeline) -> None:
     groups = MemoryGroups({"old": {"events": {0: 4, 1: 4}}})
     found = group_position(groups, "old", "events", (0, 1))
-    assert pipeline.starts.begin(found, WHO, dry_run=True).notes == ()
+    assert pipeline.starts.start(found, WHO, dry_run=True).notes == ()
     groups.active.add("old")
     found = group_position(groups, "old", "events", (0, 1))
-    (note,) = pipeline.starts.begin(found, WHO, dry_run=True).notes
+    (note,) = pipeline.starts.start(found, WHO, dry_run=True).notes
     assert note.startswith("consumer group 'old' has members")
 
 
 def test_the_leader_epoch_of_the_start_offset_is_recorded(pipeline: MemoryPipeline) -> None:
     """A truncation before the first landing is detected by it."""
     pipeline.kafka.elect("events", 0)
-    pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 4}), WHO)
     assert pipeline.ledger.start_epochs == {0: 1, 1: 0}
 
 
 def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
-    draft = pipeline.starts.begin(given({0: 4, 1: 3}), WHO, dry_run=True)
+    draft = pipeline.starts.start(given({0: 4, 1: 3}), WHO, dry_run=True)
     assert draft.outcome is StartOutcome.DRAFT
     assert [(p.offset, p.low_watermark, p.end, p.lost) for p in draft.partitions] == [
         (4, 6, 10, 2),
@@ -97,7 +97,7 @@ def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: Memo
 
 def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
-    pipeline.starts.begin(given({0: 4, 1: 10}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 10}), WHO)
     with pytest.raises(LostRange) as refused:
         pipeline.planner.plan("first")
     assert refused.value.lost == ((0, 4, 6),)
@@ -108,11 +108,11 @@ def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(pipeline: Memo
 
 def test_repeating_a_start_changes_nothing_even_after_runs(pipeline: MemoryPipeline) -> None:
     """The answer to the first call may have been lost."""
-    first = pipeline.starts.begin(of_group({0: 4}), WHO, "moved", others=OtherPartitions.LATEST)
+    first = pipeline.starts.start(of_group({0: 4}), WHO, "moved", others=OtherPartitions.LATEST)
     pipeline.produce(1, 5)
     pipeline.run("first")
     before = list(pipeline.control.rows)
-    again = pipeline.starts.begin(
+    again = pipeline.starts.start(
         of_group({0: 4}), "cli:ann:2", "moved", others=OtherPartitions.LATEST
     )
     assert again.outcome is StartOutcome.NOTHING
@@ -136,11 +136,11 @@ def test_a_started_pipeline_cannot_start_at_other_offsets(
     others: OtherPartitions | None,
 ) -> None:
     """I4. Equal offsets of another source are refused too."""
-    pipeline.starts.begin(of_group({0: 4, 1: 4}), WHO)
+    pipeline.starts.start(of_group({0: 4, 1: 4}), WHO)
     before = list(pipeline.control.rows)
     for dry_run in (True, False):
         with pytest.raises(AlreadyStarted) as refused:
-            pipeline.starts.begin(found, WHO, reason, others=others, dry_run=dry_run)
+            pipeline.starts.start(found, WHO, reason, others=others, dry_run=dry_run)
         assert refused.value.known == ("0:4", "1:4")
         assert "consumer group 'old'" in str(refused.value)
     assert pipeline.control.rows == before
@@ -151,11 +151,11 @@ def test_a_pipeline_started_by_its_policy_cannot_start_again(pipeline: MemoryPip
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     pipeline.run("first")
     with pytest.raises(AlreadyStarted, match="start policy"):
-        pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+        pipeline.starts.start(given({0: 0, 1: 0}), WHO)
 
 
 def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeline) -> None:
-    pipeline.starts.begin(given({0: 7, 1: 7}), WHO)
+    pipeline.starts.start(given({0: 7, 1: 7}), WHO)
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     plan = pipeline.run("first")
     assert plan is not None
@@ -165,10 +165,10 @@ def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeli
 def test_repeating_a_start_after_the_topic_was_recreated_is_refused(
     pipeline: MemoryPipeline,
 ) -> None:
-    pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+    pipeline.starts.start(given({0: 0, 1: 0}), WHO)
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(AlreadyStarted):
-        pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+        pipeline.starts.start(given({0: 0, 1: 0}), WHO)
 
 
 def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline) -> None:
@@ -178,11 +178,11 @@ def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline)
 
     def overtake(_ledger: Ledger) -> None:
         pipeline.control.before_append = lambda _ledger: None
-        rival.starts.begin(given({0: 1, 1: 1}), "cli:bob:1")
+        rival.starts.start(given({0: 1, 1: 1}), "cli:bob:1")
 
     pipeline.control.before_append = overtake
     with pytest.raises(AlreadyStarted) as refused:
-        pipeline.starts.begin(given({0: 4, 1: 4}), WHO)
+        pipeline.starts.start(given({0: 4, 1: 4}), WHO)
     assert refused.value.known == ("0:1", "1:1")
     assert pipeline.committed() == {0: 1, 1: 1}
 
@@ -205,7 +205,7 @@ def test_i7_incomplete_or_unavailable_start_offsets_are_refused(
 ) -> None:
     for dry_run in (True, False):
         with pytest.raises(error):
-            pipeline.starts.begin(given(offsets), WHO, dry_run=dry_run)
+            pipeline.starts.start(given(offsets), WHO, dry_run=dry_run)
     assert pipeline.control.rows == []
 
 
@@ -218,9 +218,9 @@ def test_others_sets_the_start_of_partitions_that_the_source_lacks(
     """Without the option, the partitions are refused and listed."""
     pipeline.kafka.delete_records("events", 1, 3)
     with pytest.raises(InvalidStart) as refused:
-        pipeline.starts.begin(of_group({0: 4}), WHO)
+        pipeline.starts.start(of_group({0: 4}), WHO)
     assert refused.value.seen == "none for partition(s) 1"
-    done = pipeline.starts.begin(of_group({0: 4}), WHO, others=others)
+    done = pipeline.starts.start(of_group({0: 4}), WHO, others=others)
     assert [(p.offset, p.named_by_source) for p in done.partitions] == [(4, True), (begins, False)]
     assert pipeline.committed() == {0: 4, 1: begins}
 
@@ -236,10 +236,10 @@ def test_starting_a_copy_or_with_a_missing_topic_is_refused(pipeline: MemoryPipe
     """A copy has only backfills."""
     pipeline.spec = make_spec(topic="nosuch")
     with pytest.raises(TopicMissing):
-        pipeline.starts.begin(given({0: 0}), WHO)
+        pipeline.starts.start(given({0: 0}), WHO)
     pipeline.spec = make_spec().copied("july")
     with pytest.raises(NotLive):
-        pipeline.starts.begin(given({0: 0, 1: 0}), WHO)
+        pipeline.starts.start(given({0: 0, 1: 0}), WHO)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0:", "0:-1", "0:1,", "0:1;1:2", "a:1", "0:1,0:2"])
@@ -267,7 +267,7 @@ def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
 
 def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeline) -> None:
     """Other topics of the group and the control table do not change."""
-    pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 9}), WHO)
     pipeline.run("first")
     groups = MemoryGroups({"lag": {"events": {0: 2}, "prices": {0: 1}}})
     preview = exports(pipeline, groups).export("lag", dry_run=True)
@@ -288,7 +288,7 @@ def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
     groups = MemoryGroups(active={"busy"})
     with pytest.raises(NothingLanded):
         exports(pipeline, groups).export("lag")
-    pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 9}), WHO)
     for dry_run in (True, False):
         with pytest.raises(GroupActive, match="busy"):
             exports(pipeline, groups).export("busy", dry_run=dry_run)
@@ -301,7 +301,7 @@ def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
 def test_i6_offsets_that_do_not_fit_the_topic_are_not_exported(pipeline: MemoryPipeline) -> None:
     """Covers a truncated log and a recreated topic."""
     groups = MemoryGroups()
-    pipeline.starts.begin(given({0: 4, 1: 9}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 9}), WHO)
     pipeline.kafka.elect("events", 1, end=6)
     with pytest.raises(EndBehindCommitted):
         exports(pipeline, groups).export("lag")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.support.file_lake import WEEK, FileLake, double, home_lake, landed_lake
 from tests.support.plans import append_events, make_plan
 from tests.support.services import NOW
-from tidemark.core.errors import ControlDoubled, ControlTruncated, SetupError, TidemarkError
+from tidemark.core.errors import ControlTruncated, DuplicateEvents, SetupError, TidemarkError
 from tidemark.core.events import Adopted, Planned
 from tidemark.core.ledger import CheckedLedger
 from tidemark.lake.compaction import Compaction
@@ -108,18 +108,20 @@ def copy_to_name_with_space(uri: str, pipeline: str, *, into: str | None = None)
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_every_read_reports_doubled_events_with_their_numbers(
+def test_every_read_reports_duplicate_events_with_their_numbers(
     lake: FileLake, read: Callable[[DeltaControlTable], object]
 ) -> None:
     events = lake.control.ledger("events").event_number
     double(uri_of(lake))
-    with pytest.raises(ControlDoubled) as caught:
+    with pytest.raises(DuplicateEvents) as caught:
         read(lake.control)
     assert set(caught.value.events) <= set(range(1, events + 1))
     assert "control repair" in str(caught.value)
 
 
-def test_a_repair_keeps_each_doubled_event_once_and_the_pipeline_continues(lake: FileLake) -> None:
+def test_a_repair_keeps_each_duplicate_event_once_and_the_pipeline_continues(
+    lake: FileLake,
+) -> None:
     control, uri = lake.control, uri_of(lake)
     names = ("events", "prices@july")
     ledgers, rows = [control.ledger(name) for name in names], DeltaTable(uri).count()
@@ -127,19 +129,19 @@ def test_a_repair_keeps_each_doubled_event_once_and_the_pipeline_continues(lake:
     assert DeltaTable(uri).count() > rows
     repair = DeltaControlRepair(uri)
     draft = repair.repair(dry_run=True)
-    assert draft.doubled_events["events"] == tuple(range(1, ledgers[0].event_number + 1))
+    assert draft.duplicate_events["events"] == tuple(range(1, ledgers[0].event_number + 1))
     version = DeltaTable(uri).version()
-    with pytest.raises(ControlDoubled):
+    with pytest.raises(DuplicateEvents):
         lake.run(1)
-    with pytest.raises(ControlDoubled):
-        lake.repair.rebuild("ops", "doubled")
-    assert (DeltaTable(uri).version(), repair.repair().doubled_events) == (
+    with pytest.raises(DuplicateEvents):
+        lake.repair.rebuild("ops", "duplicates")
+    assert (DeltaTable(uri).version(), repair.repair().duplicate_events) == (
         version,
-        draft.doubled_events,
+        draft.duplicate_events,
     )
     assert [control.ledger(name) for name in names] == ledgers
     assert DeltaTable(uri).count() == rows
-    assert repair.repair().as_record() == {"missing_files": [], "doubled_events": {}}
+    assert repair.repair().as_record() == {"missing_files": [], "duplicate_events": {}}
     lake.run(2)
     assert lake.verified() == [(15, 15)]
     assert Compaction(uri).run() > 0
@@ -168,19 +170,19 @@ def test_a_repair_keeps_concurrent_events(lake: FileLake, monkeypatch: pytest.Mo
     assert after.records == ledger.records
 
 
-def test_a_repair_reports_a_doubled_file_that_cannot_be_replaced(lake: FileLake) -> None:
+def test_a_repair_reports_a_duplicated_file_that_cannot_be_replaced(lake: FileLake) -> None:
     """delta-rs cannot remove a file with a space in its name."""
     uri = uri_of(lake)
     number = copy_to_name_with_space(uri, "events")
     repair = DeltaControlRepair(uri)
-    doubled = repair.repair(dry_run=True).doubled_events
-    assert doubled == {"events": (number,)}
+    duplicates = repair.repair(dry_run=True).duplicate_events
+    assert duplicates == {"events": (number,)}
     rows, version = DeltaTable(uri).count(), DeltaTable(uri).version()
     with pytest.raises(SetupError, match="a%20copy") as caught:
         repair.repair()
     assert "OPTIMIZE" in caught.value.rendered("fix")
     assert (DeltaTable(uri).count(), DeltaTable(uri).version()) == (rows, version)
-    assert repair.repair(dry_run=True).doubled_events == doubled
+    assert repair.repair(dry_run=True).duplicate_events == duplicates
 
 
 def test_an_irreplaceable_file_of_another_pipeline_does_not_block_a_repair(lake: FileLake) -> None:
@@ -189,7 +191,7 @@ def test_an_irreplaceable_file_of_another_pipeline_does_not_block_a_repair(lake:
     copy_to_name_with_space(uri, "events", into="other")
     double(uri)
     repair = DeltaControlRepair(uri)
-    assert list(repair.repair().doubled_events) == ["events"]
+    assert list(repair.repair().duplicate_events) == ["events"]
 
 
 # -- missing files -------------------------------------------------------------------------------
@@ -309,8 +311,8 @@ def test_control_repair_counts_duplicates_in_a_dry_run_and_removes_them(home: Fi
     run = CliRunner().invoke
     assert run(app, ["control", "repair"]).exit_code == 2
     draft = json.loads(run(app, ["control", "repair", "--dry-run", "--json"]).stdout)
-    assert (draft["outcome"], list(draft["doubled_events"])) == ("draft", ["events"])
-    with pytest.raises(ControlDoubled):
+    assert (draft["outcome"], list(draft["duplicate_events"])) == ("draft", ["events"])
+    with pytest.raises(DuplicateEvents):
         home.control.ledger("events")
     done = json.loads(run(app, ["control", "repair", "--apply", "--json"]).stdout)
     assert done == {**draft, "outcome": "repaired"}
@@ -319,7 +321,7 @@ def test_control_repair_counts_duplicates_in_a_dry_run_and_removes_them(home: Fi
     assert home.verified() == [(10, 10)]
 
 
-def test_maintenance_of_a_doubled_control_table_is_refused(home: FileLake) -> None:
+def test_maintenance_of_a_duplicated_control_table_is_refused(home: FileLake) -> None:
     """I7. The open plans are unknown."""
     double(str(home.control_uri))
     with pytest.raises(TidemarkError, match="control repair"):

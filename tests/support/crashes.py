@@ -205,12 +205,12 @@ class Site:
     @contextmanager
     def started(self, command: list[str], *, fail_at: str | None = None) -> Iterator[Running]:
         """Run a process during the block, and kill its session at the end."""
-        armed = {} if fail_at is None else {VARIABLE: fail_at}
+        wrap_part = {} if fail_at is None else {VARIABLE: fail_at}
         log = self.home / f"process-{time.monotonic_ns()}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**self.variables, **armed},
+                env={**self.variables, **wrap_part},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

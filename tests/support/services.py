@@ -65,7 +65,7 @@ class PortPipeline(Pipeline):
             connections=Connections({}, lambda: None),
             sessions=ApplicationSessions(),
             control=ports.control,
-            armed=_unchanged,
+            wrap_part=_unchanged,
             now=lambda: NOW,
         )
         return cls(ports.spec, ports.spec, context, ports)

@@ -226,7 +226,7 @@ def test_a_schema_without_a_column_stops_its_partition(
     assert difference in str(stopped.value)
     assert not lake.typed_uri.exists()
     # The next compiler may take what this one does not.
-    assert len(lake.schemas.store.kept([number])) == ("compile" not in difference)
+    assert len(lake.schemas.store.stored([number])) == ("compile" not in difference)
 
 
 @pytest.mark.faults

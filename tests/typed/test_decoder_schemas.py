@@ -128,7 +128,7 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
     origin = lake.control.ledger(lake.spec.name).plans[1].plan.origin
     assert isinstance(origin, DecodeOrigin)
     assert origin.schemas == {Part.VALUE: tuple(sorted(ids))}
-    assert sorted(lake.schemas.store.kept(ids)) == sorted(ids)
+    assert sorted(lake.schemas.store.stored(ids)) == sorted(ids)
     assert lake.run() == []
 
 
@@ -240,7 +240,7 @@ def test_a_record_with_a_schema_id_header_is_quarantined_and_stops_nothing(
     lake.run()
     assert sorted(lake.rows()) == [(0, 0), (0, 2)]
     assert lake.reasons() == {(0, 1): (QuarantineReason.SCHEMA_IN_HEADER, None)}
-    assert lake.schemas.store.kept([text]) == {}
+    assert lake.schemas.store.stored([text]) == {}
     lake.check()
 
 
@@ -541,7 +541,7 @@ def test_answers_before_a_failure_are_stored_and_refused_ids_are_not_requested(
         with pytest.raises(RegistryUnavailable):
             lake.decoding.plan()
         assert sorted(failing.asked) == [ids[0], ids[1], 2**20]
-        assert sorted(lake.schemas.store.kept(ids)) == ids[:2]
+        assert sorted(lake.schemas.store.stored(ids)) == ids[:2]
     lake.registry = there
     plan = lake.decoding.plan().plan
     assert plan is not None

@@ -141,7 +141,7 @@ def test_the_failure_of_the_lowest_id_is_raised(
     assert error.schema_id == 2
     assert len(registry.asked) == len(set(registry.asked))
     assert lake.control.ledger(lake.spec.name).plans == {}
-    kept = set(lake.schemas.store.kept(_MANY))
+    kept = set(lake.schemas.store.stored(_MANY))
     answered = set(registry.asked) - registry.failures.keys()
     assert kept == (answered if failure is RegistryUnavailable else set())
     lake.registry = MemoryRegistry({**fields})

@@ -74,7 +74,7 @@ def start(
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     starting = App.from_environment().pipeline(pipeline)
     found = _position(starting, group, checkpoint, table, app_id, offsets)
-    result = starting.begin(found, requester(), reason, others=others, dry_run=dry_run)
+    result = starting.start(found, requester(), reason, others=others, dry_run=dry_run)
     if as_json:
         print_json(result.as_record())
     else:

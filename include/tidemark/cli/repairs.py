@@ -188,14 +188,14 @@ def repair(dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
 
     Fixes ControlFileMissing: removes the lost files from the log. The events in them are lost;
     `tidemark status` then names the pipelines that need `tidemark control rebuild`. Fixes
-    ControlDoubled: writes each event once; nothing is lost.
+    DuplicateEvents: writes each event once; nothing is lost.
     """
     damage = App.from_environment().control_repair().repair(dry_run=dry_run)
     if as_json:
         _print_record("repaired", damage.as_record(), dry_run=dry_run)
         return
     rows: list[tuple[str, Any]] = [("lost file", file) for file in damage.missing_files]
-    duplicates = damage.doubled_events.items()
+    duplicates = damage.duplicate_events.items()
     rows += [(f"duplicate events of {name}", len(each)) for name, each in duplicates]
     print_table("Damage", ("damage", "file or number"), rows)
     out.print("dry run: nothing was written" if dry_run else "repaired")

@@ -512,7 +512,7 @@ class ControlTruncated(HistoriesDiverge, TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class ControlDoubled(TerminalError):
+class DuplicateEvents(TerminalError):
     """The control table contains rows of an event more than once, after a wrong compaction."""
 
     pipeline: str

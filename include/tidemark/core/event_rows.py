@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from tidemark.core.accounting import Landing, RangeCount
-from tidemark.core.errors import ControlDoubled
+from tidemark.core.errors import DuplicateEvents
 from tidemark.core.events import (
     Abandoned,
     Adopted,
@@ -169,7 +169,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
     """Return the events of a pipeline by event number, oldest first, from rows in any order.
 
     Raises:
-        ControlDoubled: A row occurs more than once.
+        DuplicateEvents: A row occurs more than once.
     """
     rows = list(rows)
     check_no_duplicates(pipeline, rows)
@@ -190,16 +190,16 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
 
 
 def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
-    """Raise `ControlDoubled` if a row occurs more than once."""
+    """Raise `DuplicateEvents` if a row occurs more than once."""
     seen: set[frozenset[tuple[str, Any]]] = set()
-    doubled: set[int] = set()
+    duplicates: set[int] = set()
     for row in rows:
         values = frozenset(row.items())
         if values in seen:
-            doubled.add(row["event_number"])
+            duplicates.add(row["event_number"])
         seen.add(values)
-    if doubled:  # fence: doubled-events-are-noticed
-        raise ControlDoubled(pipeline=pipeline, events=tuple(sorted(doubled)))
+    if duplicates:  # fence: duplicate-events-are-noticed
+        raise DuplicateEvents(pipeline=pipeline, events=tuple(sorted(duplicates)))
 
 
 def backfill_requests(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:

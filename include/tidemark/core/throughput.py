@@ -165,7 +165,7 @@ def forecast(
     """Return when the lag will be gone, and the time for `Forecast.LATER`.
 
     Args:
-        lag: Number of unread offsets; None if the pipeline has not begun.
+        lag: Number of unread offsets; None if the pipeline has not started.
         held_back: Number of offsets that an open transaction holds back.
         limit: Maximum number of offsets of a run; None for no limit.
         arrival_rate: New offsets per second.

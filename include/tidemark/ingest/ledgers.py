@@ -84,7 +84,7 @@ def checked_ledger(
 def _check_rows(control: ControlReader, ledger: Ledger, data_log: DataLog) -> None:
     for _ in range(_LOOKS):
         rows, most = data_log.row_count(), max_rows(ledger)
-        if rows is None or rows <= most:  # fence: doubled-rows-are-noticed
+        if rows is None or rows <= most:  # fence: duplicate-rows-are-noticed
             return
         newest = control.summary(ledger.pipeline)
         if newest.event_number == ledger.event_number:

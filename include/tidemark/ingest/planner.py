@@ -107,7 +107,9 @@ class Planner:
             ControlConflict: Concurrent processes were first, several times.
         """
         self._refuse_copy()
-        return retry_on_conflict(lambda: self._once(PlanKind.LIVE, RunOrigin(requested_by), None))
+        return retry_on_conflict(
+            lambda: self._attempt(PlanKind.LIVE, RunOrigin(requested_by), None)
+        )
 
     def _refuse_copy(self) -> None:
         if not self.spec.is_live:
@@ -128,7 +130,7 @@ class Planner:
             RowsChanged: A range can be replaced only as a whole.
             LogTruncated, TopicRecreated and so on: See `plan`.
         """
-        return retry_on_conflict(lambda: self._once(PlanKind.BACKFILL, origin, wanted))
+        return retry_on_conflict(lambda: self._attempt(PlanKind.BACKFILL, origin, wanted))
 
     def preview(self) -> PlanResult:
         """Return what `plan` would return now. Writes nothing."""
@@ -152,7 +154,7 @@ class Planner:
         accounted, _ = self._recorder.account_for(opened.plan, landing)
         return PlannerState(recorded=ledger, unrecorded=(opened.plan, accounted))
 
-    def _once(
+    def _attempt(
         self, kind: PlanKind, origin: PlanOrigin, wanted: RequestedOffsets | None
     ) -> PlanResult:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
@@ -171,7 +173,7 @@ class Planner:
                 return self._take_over(ledger, opened.plan, origin)
             self._recorder.record(ledger, opened.plan, landing)
             # A concurrent process may have planned since: start again from the new state.
-            return self._once(kind, origin, wanted)
+            return self._attempt(kind, origin, wanted)
         draft = self._draft(ledger, wanted)
         plan = draft.plan(origin)
         events = self._events(draft, plan, origin)

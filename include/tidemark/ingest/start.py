@@ -140,7 +140,7 @@ class StartService:
     data_log: DataLog
     now: Clock
 
-    def begin(
+    def start(
         self,
         found: SourceOffsets,
         requested_by: str,

@@ -64,11 +64,11 @@ class ControlDamage:
 
     Attributes:
         missing_files: Files that its log refers to and that do not exist.
-        doubled_events: Numbers of the duplicate events, by pipeline.
+        duplicate_events: Numbers of the duplicate events, by pipeline.
     """
 
     missing_files: tuple[str, ...]
-    doubled_events: Mapping[str, tuple[int, ...]]
+    duplicate_events: Mapping[str, tuple[int, ...]]
 
     def as_record(self) -> dict[str, Any]:
         """Return the damage as plain values, for `--json`."""
@@ -142,13 +142,13 @@ class DeltaControlRepair:
             missing = () if open_if_exists(self._uri) is None else missing_files(self._uri)
             if dry_run and missing:
                 # The rest can be read once the log does not refer to these files.
-                return ControlDamage(missing_files=missing, doubled_events={})
+                return ControlDamage(missing_files=missing, duplicate_events={})
             if missing:
                 self._remove_missing(missing)
-            doubled = self._doubled()
+            duplicates = self._duplicates()
             if not dry_run:
-                self._write_all_once(doubled)
-        return ControlDamage(missing_files=missing, doubled_events=doubled)
+                self._write_all_once(duplicates)
+        return ControlDamage(missing_files=missing, duplicate_events=duplicates)
 
     def _remove_missing(self, missing: Sequence[str]) -> None:
         table = DeltaTable(self._uri)
@@ -157,7 +157,7 @@ class DeltaControlRepair:
         removed = table.repair(dry_run=False)["files_removed"]
         log.warning("removed missing files from the log of the control table: %s", removed)
 
-    def _doubled(self) -> Mapping[str, tuple[int, ...]]:
+    def _duplicates(self) -> Mapping[str, tuple[int, ...]]:
         table = open_if_exists(self._uri)
         if table is None:
             return {}

@@ -63,12 +63,12 @@ class DuplicateSearch:
 
         found: dict[int, list[pa.Array]] = {}
         for plans in self._plan_ranges():
-            doubled = self._doubled(plans)
-            for piece in self._pieces(doubled):
+            duplicates = self._duplicates(plans)
+            for piece in self._pieces(duplicates):
                 self._check_equal(piece)  # fence: copies-are-equal
-            for number in pc.unique(doubled["file"]).to_pylist():
-                wanted = pc.and_(pc.equal(doubled["file"], number), doubled["copy"])
-                found.setdefault(number, []).extend(doubled.filter(wanted)["row"].chunks)
+            for number in pc.unique(duplicates["file"]).to_pylist():
+                wanted = pc.and_(pc.equal(duplicates["file"], number), duplicates["copy"])
+                found.setdefault(number, []).extend(duplicates.filter(wanted)["row"].chunks)
         return {
             number: (rows := pa.concat_arrays([pa.array([], pa.int64()), *parts])).take(
                 pc.sort_indices(rows)
@@ -90,7 +90,7 @@ class DuplicateSearch:
         if size:
             yield range(first, max(rows) + 1)
 
-    def _doubled(self, plans: range) -> pa.Table:
+    def _duplicates(self, plans: range) -> pa.Table:
         """Keys and places of rows of these plans that share their key, sorted by key and place.
 
         The column `copy` is true for all rows of a key but the first.
@@ -140,18 +140,18 @@ class DuplicateSearch:
                 reduce(pc.and_, (pc.is_valid(part[name]) for name in KEY_COLUMNS), within)
             )
 
-    def _pieces(self, doubled: pa.Table) -> Iterator[pa.Table]:
+    def _pieces(self, duplicates: pa.Table) -> Iterator[pa.Table]:
         """Parts that have all rows of each of their keys, and whose whole rows fit into memory."""
         import pyarrow.compute as pc
 
-        widths = [self._live[n].bytes_per_row for n in pc.unique(doubled["file"]).to_pylist()]
+        widths = [self._live[n].bytes_per_row for n in pc.unique(duplicates["file"]).to_pylist()]
         size = min(_ROWS_AT_ONCE, max(_BYTES_AT_ONCE // max([1, *widths]), 1))
-        start, copy = 0, doubled["copy"]
-        while start < doubled.num_rows:
-            stop = min(start + size, doubled.num_rows)
-            while stop < doubled.num_rows and copy[stop].as_py():
+        start, copy = 0, duplicates["copy"]
+        while start < duplicates.num_rows:
+            stop = min(start + size, duplicates.num_rows)
+            while stop < duplicates.num_rows and copy[stop].as_py():
                 stop += 1
-            yield doubled.slice(start, stop - start)
+            yield duplicates.slice(start, stop - start)
             start = stop
 
     def _check_equal(self, piece: pa.Table) -> None:

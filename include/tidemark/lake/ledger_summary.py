@@ -12,7 +12,7 @@ from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 
-from tidemark.core.errors import ControlDoubled
+from tidemark.core.errors import DuplicateEvents
 from tidemark.core.event_rows import Row, check_no_duplicates
 from tidemark.core.events import EventKind
 from tidemark.core.ledger_summary import (
@@ -166,7 +166,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     """Read the rows that the ledger of a pipeline needs.
 
     Raises:
-        ControlDoubled: The table contains a row of an event more than once.
+        DuplicateEvents: The table contains a row of an event more than once.
     """
     engine = QueryBuilder().register("t", table)
 
@@ -181,9 +181,9 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
         if whole.num_rows <= MAX_ROWS_IN_PYTHON:
             return _summed_in_python(pipeline, python_rows(whole))
     rows(_OWN)
-    if doubled := rows(DUPLICATE_EVENTS_SQL.format(source="own")):
-        numbers = tuple(each["event_number"] for each in doubled)
-        raise ControlDoubled(pipeline=pipeline, events=numbers)
+    if duplicates := rows(DUPLICATE_EVENTS_SQL.format(source="own")):
+        numbers = tuple(each["event_number"] for each in duplicates)
+        raise DuplicateEvents(pipeline=pipeline, events=numbers)
     rows(_SETTLED)
     rows(_HELD)
     rows(_FILLED)

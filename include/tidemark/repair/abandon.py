@@ -59,9 +59,9 @@ class Abandon:
             HistoriesDiverge, CommitConflict: See `ledgers.checked_ledger` and `retry_on_conflict`.
         """
         abandoned = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
-        return retry_on_conflict(lambda: self._once(abandoned, discard=discard, dry_run=dry_run))
+        return retry_on_conflict(lambda: self._attempt(abandoned, discard=discard, dry_run=dry_run))
 
-    def _once(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
+    def _attempt(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, abandoned.sequence)
         plan = record.plan

@@ -83,7 +83,7 @@ class Repair:
             UnexplainedRows: The table has rows that no plan explains; nothing is changed.
         """
         return retry_on_conflict(
-            lambda: self._once(requested_by, reason, dry_run=dry_run, add_unknown=False)
+            lambda: self._attempt(requested_by, reason, dry_run=dry_run, add_unknown=False)
         )
 
     def rebuild(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
@@ -94,10 +94,10 @@ class Repair:
         those of `rewind`.
         """
         return retry_on_conflict(
-            lambda: self._once(requested_by, reason, dry_run=dry_run, add_unknown=True)
+            lambda: self._attempt(requested_by, reason, dry_run=dry_run, add_unknown=True)
         )
 
-    def _once(
+    def _attempt(
         self, requested_by: str, reason: str, *, dry_run: bool, add_unknown: bool
     ) -> Differences:
         ledger = self.control.ledger(self.spec.name)

@@ -159,9 +159,9 @@ class PipelineStatus:
 
     @property
     def state(self) -> str:
-        """The names of all alarms, else the states of unfinished work, else `ok` or `not begun`."""
+        """The names of alarms, else the states of unfinished work, else `ok` or `not started`."""
         states = [type(alarm).__name__ for alarm in self.alarms()] or [*self.unfinished.states()]
-        return ", ".join(states) or ("ok" if self.has_started else "not begun")
+        return ", ".join(states) or ("ok" if self.has_started else "not started")
 
     def _has_stalled(self, limit: timedelta) -> bool:
         """Whether a record has waited longer than `limit` without a landing.

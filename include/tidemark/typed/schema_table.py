@@ -21,10 +21,10 @@ COLUMNS = Schema(
         Field("schema_id", DataType.int64(), nullable=False),
         Field("kind", DataType.utf8(), nullable=False),
         Field("schema", DataType.utf8(), nullable=False),
-        Field("kept_at", TIMESTAMP, nullable=False),
+        Field("stored_at", TIMESTAMP, nullable=False),
     ]
 )
-"""Columns of the table. If two planners store the same schema, its rows differ in `kept_at`."""
+"""Columns of the table. If two planners store the same schema, its rows differ in `stored_at`."""
 
 
 @translates_delta_errors
@@ -34,7 +34,7 @@ class DeltaSchemaStore:
     Args:
         uri: URI of the table. The first `keep` creates it.
         registry: Connection of the registry.
-        now: The clock for `kept_at`.
+        now: The clock for `stored_at`.
     """
 
     def __init__(self, uri: str, registry: str, now: Clock) -> None:
@@ -42,7 +42,7 @@ class DeltaSchemaStore:
         self._registry = registry
         self._now = now
 
-    def kept(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
+    def stored(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """Return the stored schemas among some ids, by id."""
         table = open_if_exists(self._uri) if ids else None
         if table is None:
@@ -57,7 +57,7 @@ class DeltaSchemaStore:
         )
         return {row["id"]: RegisteredSchema(**row) for row in rows}
 
-    def keep(self, schemas: Sequence[RegisteredSchema]) -> None:
+    def store(self, schemas: Sequence[RegisteredSchema]) -> None:
         """Store schemas that the table lacks.
 
         Raises:
@@ -69,7 +69,7 @@ class DeltaSchemaStore:
                 "schema_id": each.id,
                 "kind": each.kind,
                 "schema": each.text,
-                "kept_at": self._now(),
+                "stored_at": self._now(),
             }
             for each in schemas
         ]

@@ -220,22 +220,22 @@ class SchemaResolver:
 
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """Return the schemas of some ids; unknown ids are left out."""
-        kept = self.store.kept(ids)
+        stored = self.store.stored(ids)
         answered: dict[int, RegisteredSchema] = {}
         unavailable: RegistryUnavailable | None = None
         try:
             self._request(set(ids) - self.unknown_ids, answered)
         except RegistryUnavailable as failure:
             unavailable = failure
-        for schema_id, schema in kept.items():
+        for schema_id, schema in stored.items():
             # fence: replaced-schema-is-refused
             if not answered.get(schema_id, schema).is_same(schema):
                 raise SchemaReplaced(connection=self.decode.registry, schema_id=schema_id)
-        new = [each for each in answered.values() if each.id not in kept and each.is_final]
+        new = [each for each in answered.values() if each.id not in stored and each.is_final]
         if new:
             # Also the answers before a failed request: the next run needs fewer requests.
-            self.store.keep(new)
-        known = {**kept, **answered}
+            self.store.store(new)
+        known = {**stored, **answered}
         if unavailable is not None:
             if not set(ids) <= known.keys() | self.unknown_ids:
                 raise unavailable
@@ -244,7 +244,7 @@ class SchemaResolver:
 
     def are_stored(self, ids: Collection[int]) -> bool:
         """Return whether the store has all of some schemas."""
-        return set(ids) <= self.store.kept(ids).keys()
+        return set(ids) <= self.store.stored(ids).keys()
 
     def _request(self, ids: Collection[int], answered: dict[int, RegisteredSchema]) -> None:
         """Add the registry's answers to `answered`, and unknown ids to `unknown_ids`.

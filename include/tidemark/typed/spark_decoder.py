@@ -157,7 +157,7 @@ class SparkDecoder:
             return {}
         # The Delta log has the schema in Spark's JSON form.
         columns = StructType.fromJson(json.loads(DeltaTable(self._typed).schema().to_json()))
-        kept = self._schemas.kept({each for ids in source.schemas.values() for each in ids})
+        kept = self._schemas.stored({each for ids in source.schemas.values() for each in ids})
         found = {}
         for part in self._spec.framed_parts:
             ids = source.schemas.get(part, ())
