@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from deltalake import DeltaTable
 
 from tests.support.plans import wanted
 from tests.support.typed_lake import DECODE, TypedLake
+from tidemark.core.datafile import DataFile
 from tidemark.core.errors import TableBehindLedger, TableRestored
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition
 from tidemark.core.origins import DecodeOrigin, RunOrigin
-from tidemark.core.plan import PlanKind
-from tidemark.ingest.errors import PlanAbandoned, RowsChanged
+from tidemark.core.plan import Plan, PlanKind
+from tidemark.ingest.errors import PlanAbandoned, RecordsMissed, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer, EngineFailed
@@ -482,6 +483,42 @@ def test_bronze_rows_that_a_restore_removed_for_now_do_not_count_as_gaps(lake: T
         lake.ingest.execute(1)
     DeltaTable(lake.bronze.uri).restore(version)
     assert lake.run() == [1]
+    lake.check()
+
+
+def test_bronze_rows_that_a_restore_removed_during_a_decode_do_not_count_as_gaps(
+    lake: TypedLake,
+) -> None:
+    """The rows are away during the read and the recording, and back at the check in between."""
+    lake.bronze.run(3)
+    lake.bronze.run(2)
+    assert lake.decoding.plan().plan is not None
+    version = DeltaTable(lake.bronze.uri).version()
+
+    class SinkDuringRestore:
+        """Reads while the rows of the second plan are away."""
+
+        def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
+            DeltaTable(lake.bronze.uri).restore(version - 1)
+            files = list(lake.sink.write(plan, records_per_task))
+            DeltaTable(lake.bronze.uri).restore(version)
+            return files
+
+    class TableBeforeRestore(TypedTablePair):
+        """Commits before the rows of the second plan go away."""
+
+        def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+            appended = super().append(plan, files)
+            DeltaTable(lake.bronze.uri).restore(version - 1)
+            return appended
+
+    table = TableBeforeRestore(lake.typed, lake.quarantine, lake.grown)
+    with pytest.raises(TableRestored):
+        replace(lake.ingest, sink=SinkDuringRestore(), table=table).execute(1)
+    DeltaTable(lake.bronze.uri).restore(version)
+    with pytest.raises(RecordsMissed):
+        lake.run()
+    assert lake.run() == [2]
     lake.check()
 
 
