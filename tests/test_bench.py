@@ -297,7 +297,7 @@ def test_a_table_with_every_record_once_is_accepted(tmp_path: Path) -> None:
 def test_a_table_with_doubled_or_missing_records_is_refused(
     tmp_path: Path, places: list[tuple[int, int]]
 ) -> None:
-    with pytest.raises(RuntimeError, match="2 of them distinct, for 3 records"):
+    with pytest.raises(RuntimeError, match="2 distinct offsets, for 3 records"):
         verified(_bronze(tmp_path / "t", places), 3)
 
 
@@ -328,7 +328,7 @@ def test_a_decoded_table_with_nulls_is_refused(
             decoded(path, 2)
     else:
         assert decoded(path, 2) == verified(path, 2)
-    with pytest.raises(RuntimeError, match="2 of them distinct, for 3 records"):
+    with pytest.raises(RuntimeError, match="2 distinct offsets, for 3 records"):
         decoded(path, 3)
 
 

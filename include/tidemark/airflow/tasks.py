@@ -22,7 +22,7 @@ from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.core.plan import PlanRef
+from tidemark.core.plan import Plan, PlanRef
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.quality.errors import PlanReplaced
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from tidemark.airflow.operators import SparkTask
     from tidemark.backfill.selection import TimeWindow
     from tidemark.core.ledger import PlanRecord
-    from tidemark.core.plan import Plan
     from tidemark.ingest.planner import PlanResult
     from tidemark.pipeline import Pipeline
 
