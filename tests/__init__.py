@@ -1,1 +1,1 @@
-"""Tests mirror include/tidemark; what they share is in conftest.py and support/."""
+"""Tests mirror include/tidemark; conftest.py and support/ contain the shared code."""

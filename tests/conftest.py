@@ -50,7 +50,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits longest begins first, so that no process is alone with it at the end."""
+    """Run Airflow tests first: they take longest, and would delay the end on one worker."""
     items.sort(key=lambda item: item.get_closest_marker("airflow") is None)
 
 
@@ -100,7 +100,7 @@ def admin(broker: BrokerStatus) -> AdminClient:
 
 @pytest.fixture
 def topic(admin: AdminClient, request: pytest.FixtureRequest) -> TopicFactory:
-    """Make topics that no other test has: `topic(partitions=3, config={"retention.ms": "1"})`."""
+    """Return a factory of topics: `topic(partitions=3, config={"retention.ms": "1"})`."""
 
     def make(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         name = f"{request.function.__name__[:80]}-{uuid.uuid4().hex[:8]}"
@@ -113,19 +113,18 @@ def topic(admin: AdminClient, request: pytest.FixtureRequest) -> TopicFactory:
 
 
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
-    """A topic exists for the controller first; its brokers lead its partitions a moment later."""
+    """Wait until a new topic's partitions have leaders; the controller lists it before that."""
     wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
     deadline = time.monotonic() + 180
     while True:
         try:
-            # Short: a request that has found no leader does not look again by itself.
+            # The timeout is short, because a request without a leader is not repeated.
             for answer in admin.list_offsets(wanted, request_timeout=5).values():
                 answer.result(timeout=10)
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
-            # A client that asked too early may keep "no leader" as its answer until it is told to
-            # look at the topic itself.
+            # An early client may cache "no leader" until it requests the metadata of the topic.
             admin.list_topics(topic, timeout=10)
             time.sleep(0.02)
         else:

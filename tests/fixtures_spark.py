@@ -34,11 +34,11 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
         },
     )
-    # Settings given before the JVM starts reach it as command-line options, the class path too.
+    # Settings from before the JVM's start become command-line options, even the class path.
     session = open_application("tidemark-tests", settings)
     yield session
     session.stop()
-    # py4j tells of closed connections when the interpreter ends, to a stream that is gone by then.
+    # At the end of the interpreter, py4j would log closed connections to a closed stream.
     logging.getLogger("py4j").setLevel(logging.ERROR)
 
 

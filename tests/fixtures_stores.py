@@ -14,14 +14,14 @@ PlaceIn = Callable[[Store], str]
 
 
 @pytest.fixture(scope="session")
-def honouring(layout: Layout) -> Iterator[Store]:
+def conditional_store(layout: Layout) -> Iterator[Store]:
     """One store for the whole test run that honours conditional writes."""
     with honouring_store(layout.home / "stores" / "honouring") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def ignoring(layout: Layout) -> Iterator[Store]:
+def unconditional_store(layout: Layout) -> Iterator[Store]:
     """One store for the whole test run that ignores conditional writes."""
     with ignoring_store(layout.home / "stores" / "ignoring") as running:
         yield running
@@ -29,7 +29,7 @@ def ignoring(layout: Layout) -> Iterator[Store]:
 
 @pytest.fixture
 def place_in(monkeypatch: pytest.MonkeyPatch) -> PlaceIn:
-    """Leads delta-rs of this process to a store; returns a folder there that no other test has."""
+    """Return a function that points delta-rs to a store and returns a folder of this test."""
     folder = uuid4().hex
 
     def place(store: Store) -> str:

@@ -91,12 +91,12 @@ def test_ratios_are_taken_within_a_repetition() -> None:
     assert pairwise([2.0, 20.0], [1.0, 10.0]) == [2.0, 2.0]
 
 
-def test_sides_measured_unequally_often_have_no_ratio() -> None:
+def test_sides_with_different_numbers_of_runs_have_no_ratio() -> None:
     with pytest.raises(ValueError, match="shorter"):
         pairwise([1.0, 2.0], [1.0])
 
 
-def test_spread_is_least_middle_and_greatest() -> None:
+def test_spread_has_minimum_median_and_maximum() -> None:
     assert Spread.of([5, 1, 3]) == Spread(min=1, median=3, max=5)
     assert Spread.of([4, 1, 2, 9]).median == 3
 

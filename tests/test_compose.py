@@ -104,7 +104,7 @@ def test_every_image_has_a_full_version(services: dict[str, Any]) -> None:
         assert re.fullmatch(r"[\w./-]+:\d+\.\d+(\.\d+)?[\w.-]*", image), f"{name}: {image}"
 
 
-def test_every_lasting_service_has_a_health_check(
+def test_every_long_running_service_has_a_health_check(
     services: dict[str, Any],
 ) -> None:
     ending = {name for name, service in services.items() if service["restart"] == "no"}
@@ -330,7 +330,7 @@ def _filled(value: str) -> str:
 def test_s21_both_listeners_of_the_compose_file_work_on_a_real_broker(
     services: dict[str, Any], layout: Layout, tmp_path: Path
 ) -> None:
-    """By either listener a client reaches the broker and is directed to the same listener.
+    """A client reaches the broker by either listener, and stays on that listener.
 
     The test uses the settings of the file, with host names mapped to this machine and free ports.
     """

@@ -102,7 +102,7 @@ def make_certificate() -> Certificate:
     )
 
 
-class Secured(NamedTuple):
+class SecuredCluster(NamedTuple):
     """A secured cluster with one topic of ten records.
 
     Principals: `reader` may Describe and Read the topic, `describer` may Describe it, and
@@ -179,7 +179,7 @@ def add_scram_users(admin: AdminClient, *users: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
     """Start a broker with an open listener for the test and two secured ones."""
     certificate = make_certificate()
     embedded = Broker(
@@ -197,7 +197,7 @@ def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     )
     try:
         status = embedded.start()
-        cluster = Secured(
+        cluster = SecuredCluster(
             status.listeners["INSIDE"],
             status.listeners["SCRAM"],
             status.listeners["TLS"],
@@ -287,12 +287,12 @@ def assert_no_secret(text: str) -> None:
     assert QUOTED not in text
 
 
-# -- sufficient rights----------------------------------------------------------------------------
+# -- sufficient rights -----------------------------------------------------------------------------
 
 
 @pytest.mark.spark
 def test_s25_describe_and_read_on_the_topic_are_enough(
-    secured: Secured, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    secured: SecuredCluster, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I6. No output, log, plan or file contains the password."""
     caplog.set_level(logging.DEBUG)
@@ -321,7 +321,7 @@ def test_s25_describe_and_read_on_the_topic_are_enough(
 
 @pytest.mark.spark
 def test_s25_no_secret_leaves_a_spark_connect_server(
-    secured: Secured, layout: Layout, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    secured: SecuredCluster, layout: Layout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Covers logs, event logs, pages and files of server and client.
 
@@ -393,7 +393,7 @@ def _pages(address: str) -> Iterator[str]:
 
 @pytest.mark.spark
 def test_s25_both_clients_verify_the_broker_by_a_certificate_in_the_connection(
-    secured: Secured, spark: SparkSession, tmp_path: Path
+    secured: SecuredCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(
         session=spark,
@@ -405,7 +405,7 @@ def test_s25_both_clients_verify_the_broker_by_a_certificate_in_the_connection(
     assert lake.judged() == read_all(secured.inside, TOPIC)
 
 
-def test_s25_a_certificate_may_be_a_file(secured: Secured, tmp_path: Path) -> None:
+def test_s25_a_certificate_may_be_a_file(secured: SecuredCluster, tmp_path: Path) -> None:
     extra = secured.tls_login()
     (tmp_path / "ca.pem").write_text(extra.pop("ssl.ca.pem"))
     assert watermarks({**extra, "ssl.ca.location": str(tmp_path / "ca.pem")}) == {0: 10, 1: 0}
@@ -418,7 +418,7 @@ def offsets_of_second_reader(extra: Mapping[str, Any], topic: str, end: int) -> 
     return [r.offset for r in reader.read(topic, IsolationLevel.READ_COMMITTED, wanted)]
 
 
-def test_s25_the_second_reader_needs_no_right_on_groups(secured: Secured) -> None:
+def test_s25_the_second_reader_needs_no_right_on_groups(secured: SecuredCluster) -> None:
     """I6. The broker refuses librdkafka's request for a coordinator."""
     start = time.monotonic()
     assert offsets_of_second_reader(secured.login("reader"), TOPIC_WITH_GAPS, 9) == [0, 1, 7, 8]
@@ -429,7 +429,7 @@ def test_s25_the_second_reader_needs_no_right_on_groups(secured: Secured) -> Non
 
 @pytest.mark.spark
 def test_i6_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
-    secured: Secured, spark: SparkSession, tmp_path: Path
+    secured: SecuredCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(
         session=spark,
@@ -446,7 +446,7 @@ def test_i6_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
     assert group_names(secured.inside) == set()
 
 
-# -- missing -------------------------------------------------------------------------------------
+# -- missing rights --------------------------------------------------------------------------------
 
 
 def refusal(extra: Mapping[str, Any]) -> TidemarkError:
@@ -461,26 +461,30 @@ def refusal(extra: Mapping[str, Any]) -> TidemarkError:
     return caught.value
 
 
-def test_s25_the_error_of_a_principal_without_rights_names_describe(secured: Secured) -> None:
+def test_s25_the_error_of_a_principal_without_rights_names_describe(
+    secured: SecuredCluster,
+) -> None:
     assert "Describe" in str(refusal(secured.login("stranger")))
 
 
 @pytest.mark.parametrize("user", ["reader", "no-such-user"])
-def test_s25_wrong_credentials_are_refused_before_the_timeout(secured: Secured, user: str) -> None:
+def test_s25_wrong_credentials_are_refused_before_the_timeout(
+    secured: SecuredCluster, user: str
+) -> None:
     error = refusal(secured.login(user, "wrong"))
     assert isinstance(error, KafkaRefused)
     assert "credentials" in error.rendered("fix")
     assert "wrong" not in str(error)
 
 
-def test_s25_a_broker_with_another_certificate_is_refused(secured: Secured) -> None:
+def test_s25_a_broker_with_another_certificate_is_refused(secured: SecuredCluster) -> None:
     extra = {**secured.tls_login(), "ssl.ca.pem": make_certificate().certificate}
     error = refusal(extra)
     assert isinstance(error, KafkaRefused)
     assert "certificate" in error.reason
 
 
-def test_a_refused_reader_works_after_its_rights_are_granted(secured: Secured) -> None:
+def test_a_refused_reader_works_after_its_rights_are_granted(secured: SecuredCluster) -> None:
     admin = AdminClient({"bootstrap.servers": secured.inside})
     reader = KafkaWatermarkReader(client_config("secured", secured.login("late")))
     with pytest.raises(KafkaRefused):
@@ -493,7 +497,7 @@ def test_a_refused_reader_works_after_its_rights_are_granted(secured: Secured) -
 
 @pytest.mark.parametrize("refused", ["password", "certificate", "describer"])
 def test_s25_a_refused_second_reader_raises_a_final_error_without_password(
-    secured: Secured, refused: str
+    secured: SecuredCluster, refused: str
 ) -> None:
     extra = {
         "password": lambda: secured.login("reader", "wrong"),
@@ -514,7 +518,7 @@ def test_s25_a_refused_second_reader_raises_a_final_error_without_password(
 
 @pytest.mark.spark
 def test_s25_landing_without_the_right_to_read_is_refused(
-    secured: Secured, spark: SparkSession, tmp_path: Path
+    secured: SecuredCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(
         session=spark,
@@ -530,7 +534,9 @@ def test_s25_landing_without_the_right_to_read_is_refused(
     assert lake.committed() == {0: 0, 1: 0}
 
 
-def test_s25_the_error_of_group_offsets_names_the_right_on_the_group(secured: Secured) -> None:
+def test_s25_the_error_of_group_offsets_names_the_right_on_the_group(
+    secured: SecuredCluster,
+) -> None:
     groups = KafkaGroupOffsets(client_config("secured", secured.login("reader")))
     for request in (
         lambda: groups.committed("old", TOPIC, [0, 1]),

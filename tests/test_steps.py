@@ -114,7 +114,7 @@ def test_a_complete_pipeline_performs_no_step(
 def test_earlier_plans_are_checked_and_decoded_after_a_failed_ingest(
     app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names the plan; there is nothing to publish of it."""
+    """The error names the plan; the plan has no rows to publish."""
     lake.bronze.plan(1)
     done, results, code = performed(app, lake, monkeypatch, ingest_2=UNAVAILABLE)
     assert (done, code) == (["ingest 2", "check 1", "decode 1"], ExitCode.TRANSIENT)

@@ -1,4 +1,4 @@
-"""Airflow for the tests of the DAG files: in a process of its own, with a home of its own."""
+"""Fixtures that run Airflow in a separate process with a separate home."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 
 from tests.conftest import PROJECT
 
-OF_TASKS = (
+TASK_MODULES = (
     *(f"tidemark.airflow.{name}" for name in ("chunks", "maintenance", "operators", "tasks")),
     *("deltalake", "tidemark.kafka.watermarks", "tidemark.spark.settings"),
 )
 """Modules that every task loads."""
 
-# Records its arguments and environment. Prints OUTPUT, or a result of each plan if OUTPUT is empty
-# and the exit code is 0.
+# This program records its arguments and environment. It prints OUTPUT; if OUTPUT is empty and the
+# exit code is 0, it prints a result of each plan.
 SPARK_SUBMIT = """\
 #!/bin/sh
 printf '%s\\n' "$@" > "$SEEN/argv"
@@ -44,20 +44,20 @@ exit "$CODE"
 
 
 class Answer(NamedTuple):
-    """The result of a question, and its output."""
+    """The value that a call in the probe returned, and what the call printed."""
 
     value: Any
     printed: str
 
 
 class Probe:
-    """Asks `tests/airflow/probe.py`."""
+    """Client of the process `tests/airflow/probe.py`."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def ask(self, name: str, **arguments: Any) -> Answer:
-        """Answer one question, in a new fork."""
+        """Call a function of the probe in a new fork."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{json.dumps({'name': name, 'arguments': arguments})}\n")
@@ -95,7 +95,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
 @pytest.fixture(scope="session")
 def task_probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
     """A process with the modules of tasks, for all tests of the run."""
-    with _probe(tmp_path_factory.mktemp("airflow-tasks"), *OF_TASKS) as answering:
+    with _probe(tmp_path_factory.mktemp("airflow-tasks"), *TASK_MODULES) as answering:
         yield answering
 
 
@@ -124,7 +124,7 @@ SPARK: dict[str, Any] = {
 """A Spark connection with the program of the fixture."""
 
 
-def calling(program: Path, spark: Mapping[str, Any] = SPARK) -> dict[str, str]:
+def submit_environ(program: Path, spark: Mapping[str, Any] = SPARK) -> dict[str, str]:
     """Return variables with which a process calls the program instead of spark-submit."""
     return {
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
@@ -134,7 +134,7 @@ def calling(program: Path, spark: Mapping[str, Any] = SPARK) -> dict[str, str]:
 
 @pytest.fixture
 def spark_submit(tmp_path: Path) -> Path:
-    """A program that records its calls; connection and PATH must name it (`calling`)."""
+    """A program that records its calls; connection and PATH must name it (`submit_environ`)."""
     program = tmp_path / SPARK["extra"]["spark-binary"]
     program.write_text(SPARK_SUBMIT)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

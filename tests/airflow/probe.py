@@ -1,7 +1,7 @@
-"""A process that has Airflow loaded and answers questions, each in a fork of its own.
+"""A process that has loaded Airflow and runs each call in a separate fork.
 
-Airflow sets up logging, a database and warnings when it is imported, which would reach into every
-other test of the run; and a fork is what Airflow's own DAG processor parses a file in.
+The import of Airflow changes logging, the database and warnings, which would affect every other
+test of the run. Airflow's own DAG processor also parses each file in a fork.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAGS = Path(__file__).resolve().parents[2] / "dags"
 TASK_INSTANCE = {"dag_id": "d", "task_id": "t", "run_id": "r"}
 """The task of an alarm."""
 
-# -- the questions -------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 def parse(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -43,14 +43,14 @@ def parse(file: str, environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def importing(module: str) -> float:
-    """Return the processor seconds of importing a module."""
+def import_seconds(module: str) -> float:
+    """Return the processor seconds of import_seconds a module."""
     cpu_s = time.process_time()
     importlib.import_module(module)
     return time.process_time() - cpu_s
 
 
-def listed() -> list[str]:
+def dag_files() -> list[str]:
     """Return the files that Airflow recognises as DAG files."""
     from airflow.dag_processing.importers.python_importer import PythonDagImporter
 
@@ -268,15 +268,15 @@ def _mapped_over(task: Any) -> Any:
 QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
-        *(parse, importing, listed, serialized),
+        *(parse, import_seconds, dag_files, serialized),
         *(run_job, call_task, published, asset, requester, rendered_earlier_plans, alarm, alarm_of),
     )
 }
 
 
 def main() -> None:
-    """Answer one question a line, with the modules of the command line loaded before."""
-    import airflow.dag_processing.dagbag  # noqa: F401  what the DAG processor has loaded already
+    """Run one call per line of standard input; arguments name modules to load first."""
+    import airflow.dag_processing.dagbag  # noqa: F401  the DAG processor has loaded it
 
     sys.path.append(str(DAGS))
     for module in sys.argv[1:]:

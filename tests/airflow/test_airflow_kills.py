@@ -1,4 +1,4 @@
-"""Airflow ends tasks whose jobs run on a Spark Connect server."""
+"""Tests of tasks that Airflow ends while their jobs run on a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.airflow.test_airflow_run import DAG, SPEC, finished, running, scheduled_run, whole_rows
+from tests.airflow.test_airflow_run import (
+    DAG,
+    SPEC,
+    finished,
+    running_airflow,
+    scheduled_run,
+    whole_rows,
+)
 from tests.conftest import PROJECT
 from tests.support.airflow_requests import clear_tasks
 from tests.support.connect_page import ConnectPage
@@ -33,7 +40,7 @@ pytestmark = [
 def test_a_task_killed_while_a_server_reads_ends_its_session_and_commits_nothing(
     tmp_path: Path, layout: Layout
 ) -> None:
-    """Set to failed, or cleared as it runs. The next try lands each record once."""
+    """The task is set to failed, or cleared while it runs. The next try lands each record once."""
     own, page = Layout(project=PROJECT, home=tmp_path / "home"), ConnectPage.anywhere()
     settings = {"spark.master": "local[2]", "spark.driver.memory": "1g", **page.settings}
     server = SparkServer(own.spark, {}, server_settings(own, settings))
@@ -49,7 +56,7 @@ def test_a_task_killed_while_a_server_reads_ends_its_session_and_commits_nothing
         assert found is not None
         spark = {connection_variable(SPARK_CONNECTION): spark_connection(found)}
         specs = {"clicks": SPEC.format(topic=name)}
-        airflow = stack.enter_context(running(tmp_path, kafka, specs, spark))
+        airflow = stack.enter_context(running_airflow(tmp_path, kafka, specs, spark))
         api = airflow.api()
         app = App(environ={"TIDEMARK_HOME": str(own.home)})
         control, uri = app.control, app.layout.data_table("bronze/clicks")
@@ -68,7 +75,7 @@ def test_a_task_killed_while_a_server_reads_ends_its_session_and_commits_nothing
         path = f"/dags/{DAG}/dagRuns/{quote(first)}/taskInstances/ingest"
         api.call("PATCH", path, {"new_state": "failed"})
         assert finished(api, first).tasks["ingest"] == "failed"
-        # Still held: no operation ends by itself.
+        # The proxy still holds the fetch, so no operation ends by itself.
         wait_until(lambda: (page.sessions(), page.requests()) == (0, 0), 60, 0.5)
         kafka.proxy.clear()
         assert [plan.is_open for plan in control.ledger("clicks").plans.values()] == [True]

@@ -28,7 +28,7 @@ from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records, produce_values
 from tests.support.verdict import judge
-from tests.support.webhook import listening
+from tests.support.webhook import running_webhook
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.airflow_api import AirflowApi, DagRun
@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker, pytest
 DAG = "tidemark_clicks"
 FORM = "tidemark_backfill"
 GROUP_DAG = "tidemark_group_tides"
-# Yearly: switched on, it runs once for now, and not again while the test lasts.
+# A yearly DAG runs once when a test unpauses it, and not again during the test.
 SPEC = "name: clicks\ntopic: {topic}\nschedule: '@yearly'\nstart: earliest\nretries: 0\n"
 DATED = "tidemark_dated"
 MEMBERS = {"ebb": "earliest", "flood": "earliest", "lost": "none"}
@@ -70,13 +70,13 @@ def airflow(parts: Parts) -> Iterator[AirflowStandalone]:
 
 
 @contextmanager
-def running(
+def running_airflow(
     home: Path,
     broker: BrokerStatus | ProxiedBroker,
     specs: Mapping[str, str],
     connections: Mapping[str, str] | None = None,
 ) -> Iterator[AirflowStandalone]:
-    """An Airflow with pipelines of these names and specs."""
+    """Run an Airflow with these pipelines during the block; `specs` has their texts by name."""
     (home / "pipelines").mkdir()
     for name, text in specs.items():
         (home / "pipelines" / f"{name}.yaml").write_text(text)
@@ -95,10 +95,10 @@ def running(
     assert stopped.processes == ()
 
 
-def test_runs_land_what_is_new_once_and_can_be_cleared(
+def test_runs_land_new_records_once_and_can_be_cleared(
     airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
 ) -> None:
-    """A run lands the topic, the next finds nothing, clearing the first changes nothing."""
+    """The second run finds no new record. Clearing the first run changes nothing."""
     topic = make_topic(admin, broker.bootstrap, "clicks", partitions=3)
     client = {"bootstrap.servers": broker.bootstrap}
     produce(client, "streams-intro", records=50, topic=topic)
@@ -153,12 +153,12 @@ def test_runs_land_what_is_new_once_and_can_be_cleared(
         api.trigger("tidemark_backfill", conf={"retained": True})
 
 
-def test_backfills_by_form_and_by_date(
+def test_backfills_by_form_and_by_date_land_the_selected_records(
     airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
 ) -> None:
-    """A form's chunks land one after the other; `airflow backfill` goes by the records' times.
+    """Chunks land one after another. `airflow backfill` selects records by their timestamps.
 
-    A form that names a copy fills that, and leaves the pipeline's own table alone.
+    A form that names a copy fills the copy, and does not change the pipeline's own table.
     """
     forever = {"retention.ms": "-1"}
     name = make_topic(admin, broker.bootstrap, "dated", partitions=2, config=forever)
@@ -206,19 +206,19 @@ def test_backfills_by_form_and_by_date(
     finished(api, scheduled_run(api, DATED), DATED)
     dates = {"from_date": "2025-06-01T00:00:00Z", "to_date": "2025-06-30T00:00:00Z"}
     ask = {"dag_id": DATED, **dates, "max_active_runs": 1}
-    wait_until(lambda: has_begun(api, ask), timeout_s=120, pause_s=1)
+    wait_until(lambda: request_backfill(api, ask), timeout_s=120, pause_s=1)
     by_date = next(run for run in api.run_ids(DATED) if run.startswith("backfill"))
     assert set(finished(api, by_date, DATED).tasks.values()) == {"success"}
     assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
 
 
 @pytest.mark.faults
-def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
+def test_a_cancelled_backfill_keeps_landed_chunks_and_continues_when_cleared(
     tmp_path: Path, layout: Layout
 ) -> None:
-    """Set to failed while Spark reads the second of three chunks, the run leaves the first alone.
+    """The run is set to failed while Spark reads the second of three chunks.
 
-    Cleared as a whole, it lands the others, each record once.
+    Clearing the whole run lands the other chunks, each record once.
     """
     name, run = "cancelled", "cancelled-backfill"
     spec = SPEC.format(topic=name).replace("earliest", "latest")
@@ -227,9 +227,9 @@ def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
         make_topic(admin, kafka.direct, name, partitions=2)
         for partition in (0, 1):
             produce_values(kafka.direct, name, 3_000, partition)
-        # Partitions take turns by files, so each chunk has offsets of both.
+        # Chunks take files from the partitions in turn, so each chunk has offsets of both.
         specs = {"clicks": f"{spec}limits: {{records_per_task: 1000}}\n"}
-        with running(tmp_path, kafka, specs) as airflow:
+        with running_airflow(tmp_path, kafka, specs) as airflow:
             api = airflow.api()
             api.wait_for_dags([FORM])
             api.set_paused(FORM, False)
@@ -249,10 +249,10 @@ def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
             api.call("PATCH", path, {"state": "failed"})
             cancelled = finished(api, run, FORM)
             assert cancelled.state == "failed"
-            # Airflow says so of every chunk then, whatever became of it.
+            # Airflow then marks every chunk as failed, even a landed one.
             assert cancelled.tasks["chunk.ingest[0]"] == "failed"
             assert set(cancelled.tasks.values()) == {"success", "failed", "skipped"}
-            # Still held: the job does not end by itself.
+            # The proxy still holds the fetch, so the job does not end by itself.
             wait_until(lambda: jobs_of(airflow) == [], timeout_s=60, pause_s=0.5)
             (request,) = control.backfills("clicks", f"airflow:{FORM}:{run}")
             chunks = [
@@ -278,10 +278,10 @@ def test_a_cancelled_backfill_keeps_whole_chunks_and_goes_on_when_cleared(
             assert [each.records for each in landed if each] == [2_000, 2_000, 2_000]
 
 
-def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
+def test_a_refused_member_fails_a_group_run_and_the_others_are_published(
     airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
 ) -> None:
-    """One member is refused when it is planned: the run fails, and the others have their events."""
+    """Planning refuses one member. The task `plan` fails; the other members have events."""
     for name in MEMBERS:
         make_topic(admin, broker.bootstrap, name, partitions=2)
         produce({"bootstrap.servers": broker.bootstrap}, "streams-intro", records=30, topic=name)
@@ -309,10 +309,10 @@ def test_a_group_lands_and_publishes_what_it_can_and_tells_the_rest(
 
 
 @pytest.mark.faults
-def test_limited_runs_follow_each_other_and_alarms_are_told(
+def test_limited_runs_follow_each_other_and_alarms_reach_the_webhook(
     tmp_path: Path, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """A chain of runs lands a backlog; alarms, failures and late runs reach the webhook."""
+    """A chain of runs lands a backlog. Failures and late runs reach the webhook, too."""
     name = topic(partitions=3)
     client = {"bootstrap.servers": broker.bootstrap}
     produce(client, "streams-intro", records=30, topic=name)
@@ -326,8 +326,8 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
         "lost": f"name: lost\ntopic: {name}\nschedule: '@yearly'\nstart: none\nretries: 0\n",
     }
     with (
-        listening() as webhook,
-        running(
+        running_webhook() as webhook,
+        running_airflow(
             tmp_path,
             broker,
             specs,
@@ -361,22 +361,22 @@ def test_limited_runs_follow_each_other_and_alarms_are_told(
             "lost": "NoStartOffset",
         }
 
-        def told(words: str) -> str:
-            wait_until(lambda: any(words in body["text"] for _, body in webhook.heard))
-            return next(body["text"] for _, body in webhook.heard if words in body["text"])
+        def message_with(words: str) -> str:
+            wait_until(lambda: any(words in body["text"] for _, body in webhook.requests))
+            return next(body["text"] for _, body in webhook.requests if words in body["text"])
 
-        assert told("A run of away has not ended in time")
-        alarm = told("clicks: RunwayTooShort: ")
+        assert message_with("A run of away has not ended in time")
+        alarm = message_with("clicks: RunwayTooShort: ")
         assert alarm.startswith("tidemark_status.alarm of ")
         assert "`tidemark status clicks`" in alarm
         assert "`tidemark ingest clicks`" in alarm
-        failure = told("tidemark_lost.plan of ")
+        failure = message_with("tidemark_lost.plan of ")
         assert " failed: lost: NoStartOffset: " in failure
         assert "`tidemark start" in failure
 
 
 def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
-    """The run that the scheduler makes once the DAG is switched on."""
+    """Wait for the run that the scheduler creates for an unpaused DAG; return its id."""
     deadline = time.monotonic() + 180
     while not (runs := api.run_ids(dag)):
         assert time.monotonic() < deadline, "the scheduler has made no run"
@@ -385,19 +385,19 @@ def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
 
 
 def finished(api: AirflowApi, run_id: str, dag: str = DAG, timeout_s: float = 400) -> DagRun:
-    """The run once it has ended, with the logs of what failed on the test's output."""
+    """Wait for the end of a run and return it; print the logs of its failed tasks."""
     run = api.wait(dag, run_id, timeout_s=timeout_s, progress=print)
     for task in run.failed_tasks:
         print(api.log_tail(dag, run_id, task))
     return run
 
 
-def has_begun(api: AirflowApi, backfill: Mapping[str, Any]) -> bool:
-    """Whether Airflow takes a backfill by dates: beside its own scheduler, SQLite may be locked."""
+def request_backfill(api: AirflowApi, backfill: Mapping[str, Any]) -> bool:
+    """Request a backfill by dates; return False if the scheduler has locked SQLite."""
     try:
         api.call("POST", "/backfills", backfill)
     except AirflowUnavailable as error:
-        # Airflow has removed then what it had made of it.
+        # Airflow has then removed the incomplete backfill.
         if "Database is locked" in str(error):
             return False
         raise
@@ -405,18 +405,18 @@ def has_begun(api: AirflowApi, backfill: Mapping[str, Any]) -> bool:
 
 
 def jobs_of(airflow: AirflowStandalone) -> list[str]:
-    """What the living Spark jobs of this Airflow were started with."""
+    """Return the command lines of this Airflow's living Spark jobs."""
     commands = map(command_line, airflow.status().processes)
     return [command for command in commands if str(PROJECT / "jobs") in command]
 
 
 def whole_rows(uri: str) -> list[dict[str, Any]]:
-    """Every row of the table with all its columns."""
+    """Return every row of the table with all its columns."""
     found: list[dict[str, Any]] = pa.table(DeltaTable(uri).scan()).to_pylist()
     return found
 
 
 def rows(uri: str) -> list[tuple[int, int]]:
-    """Partition and offset of every row of the table, doubles included."""
+    """Return partition and offset of every row of the table, with duplicates."""
     table = DeltaTable(uri).to_pyarrow_table(columns=["partition", "offset"])
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))

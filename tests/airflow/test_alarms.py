@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.airflow.conftest import Probe
-from tests.support.webhook import listening
+from tests.support.webhook import running_webhook
 from tidemark.backfill.errors import UnknownBackfill
 from tidemark.connections import kafka_connection
 from tidemark.core.errors import TidemarkError
@@ -26,18 +26,18 @@ LAG = LagTooLarge(pipeline="prices", lag=9, limit=5)
 
 def test_a_failed_task_sends_an_alarm_to_the_webhook(task_probe: Probe) -> None:
     """The text contains the task and the error."""
-    with listening() as webhook:
+    with running_webhook() as webhook:
         answer = task_probe.ask("alarm", environ=webhook.environ(), context=FAILED)
-    assert webhook.heard == [("/secret-token", {"text": "d.t of r failed: LostRange: x"})]
+    assert webhook.requests == [("/secret-token", {"text": "d.t of r failed: LostRange: x"})]
     assert answer.value is None
 
 
 def test_a_webhook_that_fails_changes_nothing(task_probe: Probe) -> None:
     """The run continues, and its log does not contain the URL."""
-    with listening(status=500) as webhook:
+    with running_webhook(status=500) as webhook:
         answer = task_probe.ask("alarm", environ=webhook.environ(), context=FAILED)
     assert answer.value is None
-    assert len(webhook.heard) == 1
+    assert len(webhook.requests) == 1
     assert "alarm not sent" in answer.printed
     assert "secret-token" not in answer.printed
 
@@ -99,12 +99,12 @@ def test_an_alarm_contains_the_fix_of_its_error(
     error: TidemarkError,
     command: str,
 ) -> None:
-    """For a failed task, and for an alarm of a pipeline, which no retry helps."""
-    with listening() as webhook:
+    """The cause is a failed task, or an alarm of a pipeline, which no retry helps."""
+    with running_webhook() as webhook:
         kafka = {"AIRFLOW_CONN_KAFKA_DEFAULT": kafka_connection("127.0.0.1:1")}
         environ = {"TIDEMARK_HOME": str(tmp_path), **webhook.environ(), **kafka}
         task_probe.ask("alarm_of", task=task, environ=environ, pipeline="prices", **arguments)
-    ((_, body),) = webhook.heard
+    ((_, body),) = webhook.requests
     assert body["text"].startswith("d.t of r failed: ")
     assert f"{type(error).__name__}: {error}" in body["text"]
     assert f"{error.as_record()['fix']}" in body["text"]

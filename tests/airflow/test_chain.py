@@ -103,7 +103,7 @@ def test_a_reprocessed_interval_lands_once(
     both = {1: [(0, 10, 13), (1, 10, 13)], 2: [(0, 4, 10), (1, 4, 10)]}
 
     assert tides.plan("scheduled") == scheduled
-    # The run fails before its plan has landed, and is taken over.
+    # The run fails before its plan has landed, and a backfill takes it over.
     assert tides.plan("backfill") == by_date
     assert tides.planned() == both
     assert tides.plan("backfill") == by_date

@@ -1,4 +1,4 @@
-"""The operator of a backfill's chunks, with a real process in the place of spark-submit."""
+"""The operator of a backfill's chunks, with a real process instead of spark-submit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import Answer, Probe, calling
+from tests.airflow.conftest import Answer, Probe, submit_environ
 from tests.airflow.test_job_operator import KAFKA
 from tests.support.plans import append_events, make_plan
 from tidemark.app import App
@@ -29,13 +29,13 @@ class Chunks:
         self._program = program
         self._environ = {
             "TIDEMARK_HOME": str(program.parent),
-            **calling(program),
+            **submit_environ(program),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
             "SEEN": str(program.parent),
             "OUTPUT": "",
         }
 
-    def requested(self) -> None:
+    def record_request(self) -> None:
         """Record a request of two chunks."""
         control = App(environ=self._environ).control
         request = BackfillRequested(
@@ -48,7 +48,7 @@ class Chunks:
         )
         append_events(control, "prices", request)
 
-    def planned(self, sequence: int, origin: ChunkOrigin, *, landed: bool = False) -> None:
+    def record_plan(self, sequence: int, origin: ChunkOrigin, *, landed: bool = False) -> None:
         """Record a backfill's plan."""
         control = App(environ=self._environ).control
         plan = make_plan(
@@ -74,7 +74,7 @@ class Chunks:
             chunk=chunk,
         )
 
-    def submitted(self) -> list[str]:
+    def submitted_plans(self) -> list[str]:
         """Return the plans of the submitted jobs."""
         file = self._program.parent / "argv"
         words = file.read_text().splitlines() if file.exists() else []
@@ -89,32 +89,32 @@ def chunks(task_probe: Probe, spark_submit: Path) -> Chunks:
 
 def test_a_check_uses_the_landed_plan_of_its_chunk_and_plans_nothing(chunks: Chunks) -> None:
     """A task that is cleared after its plan was abandoned must leave no open plan."""
-    chunks.planned(1, ChunkOrigin(RUN, 1), landed=True)
-    chunks.planned(2, ChunkOrigin(RUN, 2), landed=True)
+    chunks.record_plan(1, ChunkOrigin(RUN, 1), landed=True)
+    chunks.record_plan(2, ChunkOrigin(RUN, 2), landed=True)
     chunks.run("check", 2)
-    assert chunks.submitted() == ["prices=2"]
+    assert chunks.submitted_plans() == ["prices=2"]
     assert chunks.run("check", 3).value["kind"] == "AirflowSkipException"
 
 
 def test_an_open_chunk_lands_before_the_next_chunk(chunks: Chunks) -> None:
     """A chunk that waits for its retry does not block the others."""
-    chunks.planned(1, ChunkOrigin(RUN, 1))
+    chunks.record_plan(1, ChunkOrigin(RUN, 1))
     answer = chunks.run("ingest", 2)
-    assert chunks.submitted() == ["prices=1"]
+    assert chunks.submitted_plans() == ["prices=1"]
     assert answer.value["fails_now"] is True
 
 
 def test_after_another_open_chunk_the_task_lands_its_own(chunks: Chunks) -> None:
     """One task runs two jobs."""
-    chunks.requested()
-    chunks.planned(1, ChunkOrigin(RUN, 1))
-    chunks.planned(2, ChunkOrigin(RUN, 2))
+    chunks.record_request()
+    chunks.record_plan(1, ChunkOrigin(RUN, 1))
+    chunks.record_plan(2, ChunkOrigin(RUN, 2))
     answer = chunks.run("ingest", 2, ExitCode.OK)
-    assert (answer.value["error"], chunks.submitted()) == (None, ["prices=2"])
+    assert (answer.value["error"], chunks.submitted_plans()) == (None, ["prices=2"])
 
 
 def test_the_open_plan_of_another_backfill_is_not_submitted(chunks: Chunks) -> None:
     """The task waits for it."""
-    chunks.planned(1, ChunkOrigin("cli:ann:1", 1))
+    chunks.record_plan(1, ChunkOrigin("cli:ann:1", 1))
     chunks.run("ingest", 2)
-    assert chunks.submitted() == []
+    assert chunks.submitted_plans() == []

@@ -20,7 +20,7 @@ from tidemark.spec.layout import Layout
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-AWAY = Server(host="localhost", port=1)
+UNREACHABLE = Server(host="localhost", port=1)
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def environ(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory) -> dict[s
     return variables
 
 
-def connecting(
+def with_connection(
     environ: dict[str, str],
-    server: Server = AWAY,
+    server: Server = UNREACHABLE,
     token: str = "",
 ) -> dict[str, str]:
     """The environment with a connection to a server."""
@@ -60,7 +60,7 @@ def run(probe: Probe, environ: dict[str, str], server: Server, token: str) -> An
     """Run the ingest task of the run with plan 1."""
     return probe.ask(
         "run_job",
-        environ=connecting(environ, server, token),
+        environ=with_connection(environ, server, token),
         task="ingest_run",
         pipelines=["events"],
         requested_by="a run",
@@ -128,7 +128,7 @@ def test_a_refusing_server_fails_the_task_and_an_unreachable_server_is_retried(
     assert refused.value["error"].startswith("SetupError: ")
     assert refused.value["fails_now"] is True
     assert "canary" not in refused.printed + json.dumps(refused.value)
-    away = run(task_probe, environ, AWAY, connect_server.token)
+    away = run(task_probe, environ, UNREACHABLE, connect_server.token)
     assert away.value["kind"] == "EngineUnavailable"
     assert away.value["fails_now"] is False
     assert len(App(environ=environ).control.ledger("events").open_plans()) == 1
@@ -195,7 +195,7 @@ def test_an_unsuitable_server_leaves_no_plan(
     control = App(environ=unplanned).layout.control_table
     before = DeltaTable(control).version()
     question, arguments = PLANNERS[planner]
-    refused = task_probe.ask(question, environ=connecting(unplanned), **arguments).value
+    refused = task_probe.ask(question, environ=with_connection(unplanned), **arguments).value
     assert "EngineUnsuitable" in refused["error"]
     assert "spark.driver.cores" in refused["error"]
     assert refused["fails_now"] is True
@@ -208,7 +208,7 @@ def test_an_unreachable_server_leaves_no_plan_and_is_retried(
     """The task fails like the command, before it records anything."""
     question, arguments = PLANNERS["a run"]
     arguments = {**arguments, "pipelines": ["events"], "requested_by": "another run"}
-    away = task_probe.ask(question, environ=connecting(environ), **arguments).value
+    away = task_probe.ask(question, environ=with_connection(environ), **arguments).value
     assert away["error"].startswith("EngineUnavailable: ")
     assert away["fails_now"] is False
     assert list(App(environ=environ).control.ledger("events").plans) == [1]

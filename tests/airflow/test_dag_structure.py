@@ -14,8 +14,8 @@ from tests.conftest import PROJECT
 from tidemark.app import App
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
-OF_SPECS = ("pipelines.py", "backfill.py", "maintenance.py")
-FILES = (*OF_SPECS, "spec_errors.py", "status.py")
+SPEC_DAG_FILES = ("pipelines.py", "backfill.py", "maintenance.py")
+FILES = (*SPEC_DAG_FILES, "spec_errors.py", "status.py")
 HEAVY = {"pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"}
 OPERATOR = "airflow.providers.apache.spark.operators.spark_submit"
 
@@ -36,7 +36,7 @@ def test_airflow_loads_these_dag_files_without_heavy_modules(
     probe: Probe, parsed: dict[str, Any]
 ) -> None:
     """No file has an import error; the DAG processor loads only Airflow's own modules."""
-    assert probe.ask("listed").value == sorted(FILES)
+    assert probe.ask("dag_files").value == sorted(FILES)
     assert {file: answer["import_errors"] for file, answer in parsed.items()} == {
         file: {} for file in FILES
     }
@@ -45,7 +45,6 @@ def test_airflow_loads_these_dag_files_without_heavy_modules(
 
 
 def test_every_spec_has_a_dag_and_backfills_and_maintenance_have_one(dags: dict[str, Any]) -> None:
-    """Each spec has one DAG."""
     others = {"tidemark_backfill", "tidemark_maintenance", "tidemark_status"}
     assert set(dags) == {f"tidemark_{name}" for name in SPECS} | others
 
@@ -66,14 +65,14 @@ RULES = {
 """Trigger rules: a task continues with what can continue, and `complete` fails the run."""
 
 
-def test_every_dag_is_the_same_chain(dags: dict[str, Any]) -> None:
+def test_every_pipeline_dag_has_the_same_chain_of_tasks(dags: dict[str, Any]) -> None:
     """Each task continues after a failure of the one before."""
     for dag in (dags[f"tidemark_{name}"] for name in SPECS):
         assert {name: task["downstream"] for name, task in dag["tasks"].items()} == CHAIN
         assert {name: task["trigger_rule"] for name, task in dag["tasks"].items()} == RULES
 
 
-def test_a_backfill_is_a_request_and_its_chunks_one_at_a_time(dags: dict[str, Any]) -> None:
+def test_a_backfill_dag_runs_its_chunks_one_at_a_time(dags: dict[str, Any]) -> None:
     """The data table takes the plans of a pipeline's backfills in their order."""
     tasks = dags["tidemark_backfill"]["tasks"]
     assert {name: task["downstream"] for name, task in tasks.items()} == {
@@ -115,7 +114,7 @@ def test_maintenance_is_a_task_for_each_table_and_none_waits_for_another(
 
 
 def test_alarms_are_raised_from_the_recorded_status(dags: dict[str, Any]) -> None:
-    """One task for each pipeline, without a retry: the next run is soon."""
+    """Each pipeline has one task without a retry, because the next run is soon."""
     tasks = dags["tidemark_status"]["tasks"]
     assert {name: task["downstream"] for name, task in tasks.items()} == {
         "look": ["alarm"],
@@ -178,11 +177,11 @@ def test_the_fields_of_the_backfill_form_have_descriptions_and_limits(dags: dict
 
 @pytest.mark.e2e
 def test_parsing_is_fast(probe: Probe) -> None:
-    """At most three times the processor time of importing Airflow's own Spark operator."""
+    """It takes at most three times the processor time of importing Airflow's Spark operator."""
     parsing: dict[str, list[float]] = {file: [] for file in FILES}
     importing: list[float] = []
     for _ in range(2):
-        importing.append(probe.ask("importing", module=OPERATOR).value)
+        importing.append(probe.ask("import_seconds", module=OPERATOR).value)
         for file, seconds in parsing.items():
             seconds.append(probe.ask("parse", file=file, environ={}).value["cpu_s"])
     print(f"importing {min(importing):.3f} s, parsing {parsing}")
@@ -198,7 +197,7 @@ def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
     (tmp_path / "broken.yaml").write_text("name: broken\ntopic: t\nschedule: often\nstrat: x\n")
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
     dags: set[str] = set()
-    for file in OF_SPECS:
+    for file in SPEC_DAG_FILES:
         answer: Answer = probe.ask("parse", file=file, environ=environ)
         assert answer.value["import_errors"] == {}
         dags |= set(answer.value["dags"])
@@ -211,7 +210,7 @@ def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
 
 
 def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
-    """After the usual chain. One such pipeline in a group is enough."""
+    """The start follows the usual chain. One such pipeline in a group is enough."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
     (tmp_path / "eager.yaml").write_text(spec.format("eager"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
@@ -275,7 +274,7 @@ def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_pat
     assert "2025-01-01T00:00:00+00:00" in page
 
 
-@pytest.mark.parametrize("file", OF_SPECS)
+@pytest.mark.parametrize("file", SPEC_DAG_FILES)
 def test_a_serialised_dag_has_no_settings_and_no_credentials(probe: Probe, file: str) -> None:
     """Tasks read Spark settings and connections when they run."""
     stored = json.loads(probe.ask("serialized", file=file).value)
@@ -290,9 +289,9 @@ def test_a_serialised_dag_has_no_settings_and_no_credentials(probe: Probe, file:
 
 
 @pytest.fixture(scope="module")
-def grouped(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def group_dags(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """DAGs of two pipelines in a group and one outside of it."""
-    folder = tmp_path_factory.mktemp("grouped")
+    folder = tmp_path_factory.mktemp("group_dags")
     keys = {
         "alone": "",
         "one": "group: tides\nretries: 2\ntags: [sea]\ndescription: the first",
@@ -308,10 +307,10 @@ def grouped(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return found
 
 
-def test_a_group_has_one_dag_instead_of_one_for_each_pipeline(grouped: dict[str, Any]) -> None:
-    """Schedule, the most retries of any member, all tags; a page that names each member."""
-    assert set(grouped) == {"tidemark_alone", "tidemark_group_tides"}
-    dag = grouped["tidemark_group_tides"]
+def test_a_group_has_one_dag_instead_of_one_for_each_pipeline(group_dags: dict[str, Any]) -> None:
+    """It has the most retries of any member and all tags. Its page names each member."""
+    assert set(group_dags) == {"tidemark_alone", "tidemark_group_tides"}
+    dag = group_dags["tidemark_group_tides"]
     assert dag["schedule"] == "0 * * * *"
     assert (dag["catchup"], dag["max_active_runs"]) == (False, 1)
     assert dag["tags"] == ["land", "sea", "tidemark"]
@@ -321,12 +320,12 @@ def test_a_group_has_one_dag_instead_of_one_for_each_pipeline(grouped: dict[str,
     assert "alone" not in dag["doc_md"]
 
 
-def test_a_group_has_the_tasks_of_a_single_pipeline(grouped: dict[str, Any]) -> None:
+def test_a_group_has_the_tasks_of_a_single_pipeline(group_dags: dict[str, Any]) -> None:
     """Each task handles all pipelines."""
-    for dag in grouped.values():
+    for dag in group_dags.values():
         assert {name: task["downstream"] for name, task in dag["tasks"].items()} == CHAIN
         assert {name: task["trigger_rule"] for name, task in dag["tasks"].items()} == RULES
-    tasks = grouped["tidemark_group_tides"]["tasks"]
+    tasks = group_dags["tidemark_group_tides"]["tasks"]
     assert tasks["publish"]["outlets"] == ["tidemark_group_tides_tables"]
 
 

@@ -1,4 +1,4 @@
-"""The operator that decodes, with a real process in the place of spark-submit."""
+"""The operator that decodes, with a real process instead of spark-submit."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.airflow.conftest import Answer, Probe, calling
+from tests.airflow.conftest import Answer, Probe, submit_environ
 from tests.airflow.test_job_operator import SECRET
 from tests.conftest import PROJECT
-from tests.support.registry import connection_environ, framed, guarded, known
+from tests.support.registry import connection_environ, framed, known, registry_proxy
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import DecodeOrigin
 from tidemark.spec.decode import Part
 
-# Records each call, and decodes like Spark.
+# This program records each call, and decodes like Spark.
 DECODING = f"""\
 #!/bin/sh
 printf '%s\\n' "$@" >> "$SEEN/argv"
@@ -41,10 +41,10 @@ def run(task_probe: Probe, spark_submit: Path, code: int = ExitCode.OK, **more: 
     """Run the operator; there is no Kafka.
 
     Args:
-        task_probe: Where Airflow is.
-        spark_submit: Called in the place of Spark's own.
-        code: With which every job ends, unless it does something.
-        more: Further variables of the environment.
+        task_probe: The process that has loaded Airflow.
+        spark_submit: The program that replaces spark-submit.
+        code: Exit code of each job; the program `DECODING` ignores it.
+        more: Further environment variables.
     """
     return task_probe.ask(
         "run_job",
@@ -55,11 +55,11 @@ def run(task_probe: Probe, spark_submit: Path, code: int = ExitCode.OK, **more: 
 
 
 def environ_of(spark_submit: Path, code: int) -> dict[str, Any]:
-    """Of an operator without Kafka, whose jobs end with this code unless they do something."""
+    """Return the environment of an operator without Kafka whose jobs end with this code."""
     return {
         "TIDEMARK_HOME": str(spark_submit.parent),
         "TIDEMARK_PIPELINES": str(spark_submit.parent / "pipelines"),
-        **calling(spark_submit),
+        **submit_environ(spark_submit),
         "SEEN": str(spark_submit.parent),
         "CODE": str(int(code)),
         "OUTPUT": "",
@@ -67,7 +67,7 @@ def environ_of(spark_submit: Path, code: int) -> dict[str, Any]:
 
 
 def submitted(spark_submit: Path) -> list[str]:
-    """The plans that jobs were submitted for."""
+    """Return the plans of the submitted jobs."""
     words = (spark_submit.parent / "argv").read_text().splitlines()
     return [word for word in words if "@typed=" in word]
 
@@ -95,10 +95,10 @@ def test_a_plan_of_the_typed_table_is_submitted_once(
     assert answer.value["fails_now"] is fails_now
 
 
-def test_plans_are_submitted_until_all_is_decoded(
+def test_plans_are_submitted_until_all_records_are_decoded(
     task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
-    """One after the other; a run without records to decode starts no Spark."""
+    """Jobs run one after another. A run without records to decode starts no Spark."""
     spark_submit.write_text(DECODING)
     spec = spark_submit.parent / "pipelines" / "events.yaml"
     spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 1}}\n")
@@ -160,9 +160,9 @@ def test_only_planning_gets_the_registrys_password(task_probe: Probe, spark_subm
     home = spark_submit.parent
     lake = home_typed_lake(home, "registry: trades, value: {format: avro}")
     lake.land_values([framed(7, b"\x02")])
-    with guarded(known({7: _SCHEMA}), f"reader:{SECRET}") as door:
-        extra = {"url": f"http://{door.place}", "basic.auth.user.info": f"reader:{SECRET}"}
-        # A secrets backend: every process inherits the worker's environment.
+    with registry_proxy(known({7: _SCHEMA}), f"reader:{SECRET}") as proxy:
+        extra = {"url": f"http://{proxy.address}", "basic.auth.user.info": f"reader:{SECRET}"}
+        # The connection is in a secrets backend, because a job inherits the worker's environment.
         (defined,) = connection_environ(extra).values()
         (home / "connections.json").write_text(f'{{"trades": {defined}}}')
         backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
@@ -172,7 +172,7 @@ def test_only_planning_gets_the_registrys_password(task_probe: Probe, spark_subm
             "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(kept),
         }
         answer = run(task_probe, spark_submit, ExitCode.CRASH, **environ)
-    assert door.asked == ["/schemas/ids/7"]
+    assert proxy.requests == ["/schemas/ids/7"]
     (record,) = lake.control.ledger("events@typed").plans.values()
     assert isinstance(record.plan.origin, DecodeOrigin)
     assert record.plan.origin.schemas == {Part.VALUE: (7,)}

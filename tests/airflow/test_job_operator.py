@@ -1,4 +1,4 @@
-"""The operator that submits Spark jobs, with a real process in the place of spark-submit."""
+"""The operator that submits Spark jobs, with a real process instead of spark-submit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.conftest import SPARK, Answer, Probe, calling
+from tests.airflow.conftest import SPARK, Answer, Probe, submit_environ
 from tests.support.plans import append_events, make_plan
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Planned
@@ -47,7 +47,7 @@ def run(
     if control.plan_record("prices", 7) is None:
         plan = make_plan((0, 0, 5), pipeline="prices", sequence=7, origin=RunOrigin(RUN))
         append_events(control, "prices", Planned(plan=plan))
-    environ |= {} if spark is None else calling(program, spark)
+    environ |= {} if spark is None else submit_environ(program, spark)
     environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
     return task_probe.ask(
         "run_job",
@@ -125,7 +125,7 @@ def test_without_a_named_error_the_jobs_last_lines_are_the_tasks_error(
 
 
 def test_the_command_line_names_pipeline_and_plan(task_probe: Probe, spark_submit: Path) -> None:
-    """Client mode, the connection's master, the spec's Spark settings."""
+    """It has client mode, the connection's master and the spec's Spark settings."""
     assert run(task_probe, spark_submit, 0).value["error"] is None
     argv = (spark_submit.parent / "argv").read_text().splitlines()
     assert argv[argv.index("--master") + 1] == "local[2]"
@@ -161,7 +161,7 @@ def test_a_missing_spark_connection_is_refused(task_probe: Probe, spark_submit: 
 
 
 def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
-    """Before Spark is started."""
+    """The refusal comes before Spark is started."""
     answer = run(task_probe, spark_submit, 0, kafka=None)
     assert answer.value["error"].startswith("UnknownConnection: Connection 'kafka_default'")
     assert answer.value["fails_now"] is True
@@ -169,7 +169,7 @@ def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: 
 
 
 def test_a_missing_spark_submit_is_named(task_probe: Probe, tmp_path: Path) -> None:
-    """One clear line instead of a FileNotFoundError."""
+    """The error is one clear line, and no FileNotFoundError."""
     answer = run(task_probe, tmp_path / "nowhere", 0)
     assert answer.value["error"].startswith(
         "SetupError: The program spark9-submit cannot be started"

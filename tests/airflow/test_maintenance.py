@@ -36,7 +36,7 @@ def ask(task_probe: Probe, lake: FileLake, task: str, **arguments: Any) -> Answe
 
 
 def test_a_task_maintains_one_table(task_probe: Probe, lake: FileLake) -> None:
-    """Also a dry run, and a pipeline without a table."""
+    """Covers a dry run and a pipeline without a table."""
     draft = ask(task_probe, lake, "maintain_table", pipeline="events", params={"dry_run": True})
     assert draft.value["result"]["outcome"] == "draft"
     assert len(DeltaTable(lake.uri).file_uris()) == 3
@@ -47,15 +47,17 @@ def test_a_task_maintains_one_table(task_probe: Probe, lake: FileLake) -> None:
     assert idle["outcome"] == "no table yet"
 
 
-def test_a_refusal_fails_now(task_probe: Probe, lake: FileLake) -> None:
-    """A retry does not help."""
+def test_a_refused_table_fails_without_a_retry(task_probe: Probe, lake: FileLake) -> None:
+    """A retry would not help."""
     for task, arguments in (("maintain_table", {"pipeline": "events"}), ("maintain_shared", {})):
         answer = ask(task_probe, lake, task, params={"keep_hours": 1}, **arguments).value
         assert "RetentionTooShort" in answer["error"]
         assert answer["fails_now"] is True
 
 
-def test_a_task_maintains_what_pipelines_share(task_probe: Probe, lake: FileLake) -> None:
+def test_a_task_maintains_the_tables_that_pipelines_share(
+    task_probe: Probe, lake: FileLake
+) -> None:
     """The control table changes; missing tables and pages are no failure."""
     ledger = lake.ledger
     control, results, _, status, _ = ask(task_probe, lake, "maintain_shared").value["result"]
@@ -67,8 +69,8 @@ def test_a_task_maintains_what_pipelines_share(task_probe: Probe, lake: FileLake
 
 
 @pytest.mark.airflow
-def test_a_table_that_fails_stops_no_other_and_fails_the_run(lake: FileLake) -> None:
-    """One run by Airflow itself, with mapped tasks and default params."""
+def test_a_failed_table_stops_no_other_table_and_fails_the_run(lake: FileLake) -> None:
+    """Airflow itself executes one run, with mapped tasks and default params."""
     home = lake.root.parent
     other = FileLake(
         lake.root, spec=make_spec(ref=PipelineRef("idle"), topic="events", target="bronze/idle")

@@ -59,8 +59,10 @@ def test_an_invalid_selection_is_refused_before_a_request_to_kafka(
     assert answer.value["fails_now"] is True
 
 
-def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str]) -> None:
-    """A retry does not help."""
+def test_an_unknown_pipeline_fails_without_a_retry(
+    task_probe: Probe, environ: dict[str, str]
+) -> None:
+    """A retry would not help."""
     answer = task_probe.ask("call_task", task="plan_run", environ=environ, pipelines=["nope"],
                        requested_by="test")  # fmt: skip
     assert "UnknownPipeline" in answer.value["error"]
@@ -68,7 +70,7 @@ def test_an_unknown_pipeline_fails_now(task_probe: Probe, environ: dict[str, str
 
 
 @pytest.mark.parametrize(("log_end_offset", "left"), [(9, False), (12, True)])
-def test_a_run_that_left_offsets_is_followed_by_another(
+def test_a_run_that_left_offsets_is_followed_by_another_run(
     task_probe: Probe, environ: dict[str, str], log_end_offset: int, left: bool
 ) -> None:
     """The offsets were in the log when the run was planned."""
@@ -128,7 +130,7 @@ def test_complete_fails_unless_all_chunks_have_landed(
     control = App(environ=environ).control
     chunks = ({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])})
     watermarks = make_watermarks({0: (0, 9)})
-    asked = BackfillRequested(
+    requested = BackfillRequested(
         cluster_id=watermarks.cluster_id,
         topic=watermarks.topic,
         topic_id=watermarks.topic_id,
@@ -137,7 +139,7 @@ def test_complete_fails_unless_all_chunks_have_landed(
         chunks=chunks,
     )
     began = Started.at(watermarks, {0: 9}, RUN)
-    append_events(control, "prices", began, asked)
+    append_events(control, "prices", began, requested)
 
     def planned(number: int, start: int, end: int) -> Plan:
         plan = make_plan(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import Answer, Probe, calling
+from tests.airflow.conftest import Answer, Probe, submit_environ
 from tests.airflow.test_job_operator import KAFKA, SECRET
 from tests.conftest import TopicFactory
 from tests.support.plans import append_events, make_plan
@@ -55,7 +55,7 @@ class Group:
         self._environ = {
             "TIDEMARK_PIPELINES": str(specs),
             "TIDEMARK_HOME": str(home),
-            **calling(program),
+            **submit_environ(program),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
             "AIRFLOW_CONN_KAFKA_OTHER": json.dumps(KAFKA),
             "AIRFLOW_CONN_KAFKA_THIRD": json.dumps(KAFKA),
@@ -69,7 +69,7 @@ class Group:
         """The control table."""
         return DeltaControlTable(str(self._home / "lakehouse" / "control" / "offset_ranges"))
 
-    def planned(
+    def record_plan(
         self, pipeline: str, *, landed: bool = False, run: str = RUN, sequence: int = 4
     ) -> None:
         """Record a plan of a pipeline."""
@@ -85,7 +85,7 @@ class Group:
         event = Landed(plan=plan, landing=landing, committed={})
         append_events(self.control, plan.pipeline, event)
 
-    def replaced(self, pipeline: str) -> None:
+    def record_replacement(self, pipeline: str) -> None:
         """Land plan 5, which replaces all rows of plan 4."""
         plan = make_plan(
             (0, 0, 5), pipeline=pipeline, sequence=5, kind=PlanKind.BACKFILL, replaces=True
@@ -94,7 +94,9 @@ class Group:
         append_events(self.control, pipeline, Planned(plan=plan), older)
         self._land(plan)
 
-    def checked(self, pipeline: str, *, passed: bool, minutes: int = 0, sequence: int = 4) -> None:
+    def record_check(
+        self, pipeline: str, *, passed: bool, minutes: int = 0, sequence: int = 4
+    ) -> None:
         """Record a check of a plan, some minutes from now."""
         (result,) = REPORT.results
         report = replace(
@@ -118,7 +120,7 @@ class Group:
         return App(environ=self._environ).pipeline(pipeline).publication
 
     def damage_table(self, pipeline: str, folder: str = "bronze") -> None:
-        """Leave a data table that nobody can open."""
+        """Create a data table with an unreadable log."""
         log = self._home / "lakehouse" / folder / pipeline / "_delta_log"
         log.mkdir(parents=True)
         (log / f"{0:020}.json").write_text("{")
@@ -129,23 +131,23 @@ class Group:
             self._home / "lakehouse" / "control" / "offset_ranges" / f"pipeline={pipeline}"
         )
 
-    def decodes(self, pipeline: str) -> None:
+    def add_typed_table(self, pipeline: str) -> None:
         """Give a pipeline a typed table."""
         spec = self._home / "pipelines" / f"{pipeline}.yaml"
         spec.write_text(f"{spec.read_text()}decode: {{value: {{format: string}}}}\n")
 
     def break_spec(self, pipeline: str) -> None:
-        """Leave an invalid spec."""
+        """Make the spec of a pipeline invalid."""
         (self._home / "pipelines" / f"{pipeline}.yaml").write_text(f"name: {pipeline}\n")
 
-    def reads(self, pipeline: str, topic: str, bootstrap: str) -> None:
-        """Let a pipeline read a topic that there is."""
+    def set_topic(self, pipeline: str, topic: str, bootstrap: str) -> None:
+        """Let a pipeline read an existing topic."""
         spec = self._home / "pipelines" / f"{pipeline}.yaml"
         spec.write_text(spec.read_text().replace("topic: t\n", f"topic: {topic}\n"))
         self.connect(CONNECTIONS[pipeline], kafka_connection(bootstrap))
 
     def connect(self, conn_id: str, definition: str | None) -> None:
-        """Define a connection otherwise, or not at all."""
+        """Replace the definition of a connection; None removes it."""
         variable = f"AIRFLOW_CONN_{conn_id.upper()}"
         if definition is None:
             del self._environ[variable]
@@ -165,7 +167,7 @@ class Group:
             **({"earlier": json.dumps(earlier)} if job == "check" else {}),
         )
 
-    def submitted(self) -> Sequence[str] | None:
+    def submitted_plans(self) -> Sequence[str] | None:
         """The plans that a job was submitted for; None if none was."""
         file = self._home / "argv"
         if not file.exists():
@@ -180,7 +182,7 @@ class Group:
             requested_by=RUN, **arguments,
         )  # fmt: skip
 
-    def published(self, **xcom: object) -> tuple[list[tuple[str, int]], Answer]:
+    def publish(self, **xcom: object) -> tuple[list[tuple[str, int]], Answer]:
         """Pipeline and plan of each asset event that `publish` sends, and how it ends."""
         answer = self._probe.ask(
             "published", task="publish_run", environ=self._environ, alias="tides",
@@ -200,33 +202,33 @@ def group(task_probe: Probe, spark_submit: Path) -> Group:
 
 
 def test_ingest_submits_the_open_plans_of_its_run_in_one_application(group: Group) -> None:
-    """Not landed plans, and not plans of another run."""
-    group.planned("a")
-    group.planned("b", run=BEFORE)
-    group.planned("c", landed=True)
+    """It submits neither landed plans nor plans of another run."""
+    group.record_plan("a")
+    group.record_plan("b", run=BEFORE)
+    group.record_plan("c", landed=True)
     assert group.run_job("ingest").value["error"] is None
-    assert group.submitted() == ["a=4"]
+    assert group.submitted_plans() == ["a=4"]
 
 
 def test_ingest_after_all_plans_have_landed_starts_nothing(group: Group) -> None:
     """A cleared task succeeds."""
-    group.planned("a", landed=True)
+    group.record_plan("a", landed=True)
     assert group.run_job("ingest").value["kind"] == "NoneType"
-    assert group.submitted() is None
+    assert group.submitted_plans() is None
 
 
 def test_check_takes_its_own_plans_first_then_selected_plans_without_a_result(
     group: Group,
 ) -> None:
     """A check that crashed would otherwise hide its plan from the typed table for ever."""
-    group.planned("a", landed=True, run=BEFORE)
-    group.planned("a", landed=True, run=BEFORE, sequence=5)
-    group.planned("b", landed=True)
-    group.planned("c", landed=True, run=BEFORE)
-    group.checked("c", passed=False)
+    group.record_plan("a", landed=True, run=BEFORE)
+    group.record_plan("a", landed=True, run=BEFORE, sequence=5)
+    group.record_plan("b", landed=True)
+    group.record_plan("c", landed=True, run=BEFORE)
+    group.record_check("c", passed=False)
     answer = group.run_job("check", earlier={"a": [4], "b": [4], "c": [4]})
     assert answer.value["error"] is None
-    assert group.submitted() == ["b=4", "a=4"]
+    assert group.submitted_plans() == ["b=4", "a=4"]
     left = "a: 1 earlier plan(s) stay unchecked; later runs check them, and `tidemark run a`"
     assert left in answer.printed
 
@@ -250,7 +252,7 @@ def test_a_run_selects_a_bounded_number_of_earlier_plans(group: Group) -> None:
         for plan in plans
     ]
     append_events(group.control, "a", *(Planned(plan=plan) for plan in plans), *landed)
-    group.planned("b", landed=True, run=BEFORE)
+    group.record_plan("b", landed=True, run=BEFORE)
     answer = group.call("plan_run")
     assert answer.value["error"] is not None
     (line,) = (each for each in answer.printed.splitlines() if each.startswith("xcom earlier="))
@@ -261,10 +263,10 @@ def test_a_run_selects_a_bounded_number_of_earlier_plans(group: Group) -> None:
 def test_an_unreadable_pipeline_does_not_stop_the_job_of_the_others(group: Group, job: str) -> None:
     """Its error fails the task after the job."""
     for pipeline in ("a", "b"):
-        group.planned(pipeline, landed=job == "check")
+        group.record_plan(pipeline, landed=job == "check")
     group.lose_events("a")
     answer = group.run_job(job)
-    assert group.submitted() == ["b=4"]
+    assert group.submitted_plans() == ["b=4"]
     assert answer.value["error"].startswith("a: ControlFileMissing: ")
 
 
@@ -272,15 +274,15 @@ def test_an_unreadable_pipeline_does_not_stop_the_job_of_the_others(group: Group
 def test_a_task_without_a_plan_is_skipped(group: Group, job: str) -> None:
     """Planning was refused for all pipelines."""
     assert group.run_job(job).value["kind"] == "AirflowSkipException"
-    assert group.submitted() is None
+    assert group.submitted_plans() is None
 
 
 def test_all_connections_reach_the_job_by_its_environment_alone(
     group: Group, tmp_path: Path
 ) -> None:
     """One variable for each connection of the group."""
-    group.planned("a")
-    group.planned("b")
+    group.record_plan("a")
+    group.record_plan("b")
     answer = group.run_job("ingest", CODE=str(int(ExitCode.REFUSED)))
     environ = (tmp_path / "environ").read_text()
     assert "AIRFLOW_CONN_KAFKA_DEFAULT=" in environ
@@ -299,8 +301,8 @@ def test_a_job_gets_no_other_secret_of_its_environment(group: Group, tmp_path: P
         "AIRFLOW__CORE__FERNET_KEY": SECRET,
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": SECRET,
     }
-    group.planned("a")
-    group.planned("b", landed=True)
+    group.record_plan("a")
+    group.record_plan("b", landed=True)
     for job, expected in (("ingest", {"AIRFLOW_CONN_KAFKA_DEFAULT"}), ("check", set())):
         assert group.run_job(job, None, **secrets).value["error"] is None
         lines = (tmp_path / "environ").read_text().splitlines()
@@ -325,28 +327,28 @@ def test_a_missing_connection_does_not_stop_the_other_pipelines(
     group: Group, tmp_path: Path
 ) -> None:
     """The job gets the other connections, and refuses that pipeline itself."""
-    group.planned("a")
-    group.planned("b")
+    group.record_plan("a")
+    group.record_plan("b")
     group.connect("kafka_other", None)
     assert group.run_job("ingest").value["error"] is None
-    assert group.submitted() == ["a=4", "b=4"]
+    assert group.submitted_plans() == ["a=4", "b=4"]
     assert "AIRFLOW_CONN_KAFKA_OTHER=" not in (tmp_path / "environ").read_text()
 
 
 def test_no_connection_at_all_is_refused_before_spark(group: Group) -> None:
     """The job could land no plan."""
-    group.planned("b")
+    group.record_plan("b")
     group.connect("kafka_other", None)
     answer = group.run_job("ingest")
     assert answer.value["error"].startswith("UnknownConnection: Connection 'kafka_other'")
-    assert group.submitted() is None
+    assert group.submitted_plans() is None
 
 
 def test_a_plan_that_was_not_checked_is_not_published(group: Group) -> None:
-    """Not checked, or not landed: the task is skipped, and its log names the plan."""
-    group.planned("a", landed=True)
-    group.planned("b")
-    events, answer = group.published()
+    """Neither is a plan that has not landed. The task is skipped; its log names the plan."""
+    group.record_plan("a", landed=True)
+    group.record_plan("b")
+    events, answer = group.publish()
     assert events == []
     assert "AirflowSkipException" in answer.value["error"]
     assert "pipeline=a plan=4 status=not checked" in answer.printed
@@ -355,78 +357,78 @@ def test_a_plan_that_was_not_checked_is_not_published(group: Group) -> None:
 def test_a_failed_check_blocks_only_its_own_pipeline(group: Group) -> None:
     """A newer check that passes publishes the plan."""
     for pipeline, passed in (("a", False), ("b", True)):
-        group.planned(pipeline, landed=True)
-        group.checked(pipeline, passed=passed, minutes=1)
-    events, answer = group.published()
+        group.record_plan(pipeline, landed=True)
+        group.record_check(pipeline, passed=passed, minutes=1)
+    events, answer = group.publish()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
     assert "pipeline=a plan=4 status=blocked" in answer.printed
     # The time of the check decides, not the time of its recording.
-    group.checked("a", passed=True)
-    assert group.published()[0] == [("b", 4)]
-    group.checked("a", passed=True, minutes=2)
-    assert group.published()[0] == [("a", 4), ("b", 4)]
+    group.record_check("a", passed=True)
+    assert group.publish()[0] == [("b", 4)]
+    group.record_check("a", passed=True, minutes=2)
+    assert group.publish()[0] == [("a", 4), ("b", 4)]
 
 
 def test_a_released_plan_is_published(group: Group) -> None:
     """An operator's decision overrides the check, as in the published view."""
     for pipeline in ("a", "b"):
-        group.planned(pipeline, landed=True)
-        group.checked(pipeline, passed=False)
+        group.record_plan(pipeline, landed=True)
+        group.record_check(pipeline, passed=False)
     group.publication("a").release(4, "ada", "known outage")
-    assert group.published()[0] == [("a", 4)]
+    assert group.publish()[0] == [("a", 4)]
 
 
 def test_an_earlier_plan_that_the_run_checked_is_published(group: Group) -> None:
     """The run that landed it skipped it: its check had no result."""
-    group.planned("a", landed=True, run=BEFORE)
-    group.checked("a", passed=True)
-    group.planned("a", landed=True, sequence=5)
-    group.checked("a", passed=True, sequence=5)
-    group.planned("b", landed=True, run=BEFORE)
-    assert group.published(earlier={"a": [4], "b": [4]})[0] == [("a", 5), ("a", 4)]
-    assert group.published()[0] == [("a", 5)]
+    group.record_plan("a", landed=True, run=BEFORE)
+    group.record_check("a", passed=True)
+    group.record_plan("a", landed=True, sequence=5)
+    group.record_check("a", passed=True, sequence=5)
+    group.record_plan("b", landed=True, run=BEFORE)
+    assert group.publish(earlier={"a": [4], "b": [4]})[0] == [("a", 5), ("a", 4)]
+    assert group.publish()[0] == [("a", 5)]
 
 
 def test_a_replaced_plan_of_one_pipeline_does_not_keep_others_from_being_published(
     group: Group,
 ) -> None:
-    """The plan has no rows of its own any more: it has no event."""
+    """The replaced plan has no rows any more, so it has no event."""
     for pipeline in ("a", "b"):
-        group.planned(pipeline, landed=True)
-        group.checked(pipeline, passed=True)
-    group.replaced("a")
-    events, answer = group.published()
+        group.record_plan(pipeline, landed=True)
+        group.record_check(pipeline, passed=True)
+    group.record_replacement("a")
+    events, answer = group.publish()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
 
 
 def test_an_error_of_one_pipeline_does_not_keep_others_from_being_published(group: Group) -> None:
     """Airflow drops the events of a failed task, so the error is sent as an alarm."""
     for pipeline in ("a", "b"):
-        group.planned(pipeline, landed=True)
-        group.checked(pipeline, passed=True)
+        group.record_plan(pipeline, landed=True)
+        group.record_check(pipeline, passed=True)
     group.break_spec("a")
-    events, answer = group.published()
+    events, answer = group.publish()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
     assert "d.t of r sent no asset event of some pipelines: a: SpecError: " in answer.printed
 
 
 def test_an_error_that_may_pass_is_retried_before_others_are_published(group: Group) -> None:
     """The last attempt sends the events of the other pipelines."""
-    group.decodes("a")
+    group.add_typed_table("a")
     group.damage_table("a", "silver")
-    group.planned("b", landed=True)
-    group.checked("b", passed=True)
-    events, answer = group.published()
+    group.record_plan("b", landed=True)
+    group.record_check("b", passed=True)
+    events, answer = group.publish()
     assert (events, answer.value["fails_now"]) == ([], False)
     assert "a@typed: EngineFailed: " in answer.value["error"]
-    events, answer = group.published(try_number=2)
+    events, answer = group.publish(try_number=2)
     assert (events, answer.value["error"]) == ([("b", 4)], None)
     assert "a@typed: EngineFailed: " in answer.printed
 
 
 def test_a_table_that_could_not_be_read_at_planning_time_has_no_version(group: Group) -> None:
     """`publish` must not take it for a new table."""
-    group.decodes("a")
+    group.add_typed_table("a")
     group.damage_table("a", "silver")
     assert "xcom versions={}" in group.call("plan_run").printed
 
@@ -435,14 +437,14 @@ def test_a_table_that_could_not_be_read_at_planning_time_has_no_version(group: G
 def test_a_run_by_dates_plans_the_interval_of_each_member(
     group: Group, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """At the offsets that its own topic has at those times; one without such records has no plan.
+    """The plan has the offsets of the member's own topic at those times.
 
-    Planned again, it is the same.
+    A member without such records has no plan. Planning again returns the same plan.
     """
     for name, months in {"a": {5: 4, 6: 6, 7: 3}, "b": {6: 2, 7: 5}, "c": {5: 2, 7: 1}}.items():
         made = topic(partitions=2, config={"retention.ms": "-1"})
         produce_months(broker.bootstrap, made, months)
-        group.reads(name, made, broker.bootstrap)
+        group.set_topic(name, made, broker.bootstrap)
     june = {"start": "2025-06-01T00:00:00+00:00", "end": "2025-07-01T00:00:00+00:00"}
     for _ in range(2):
         answer = group.call("plan_run", dag_run={"run_type": "backfill", **june})

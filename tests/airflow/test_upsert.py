@@ -1,4 +1,4 @@
-"""The operator that merges upsert tables, with a real process in the place of spark-submit."""
+"""The operator that merges upsert tables, with a real process instead of spark-submit."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def lake(spark_submit: Path) -> TypedLake:
     return lake
 
 
-def decoded(lake: TypedLake, *values: bytes) -> str:
-    """Land and decode records with these values; the plan that merges them."""
+def land_and_decode(lake: TypedLake, *values: bytes) -> str:
+    """Land and decode records with these values; return the plan that merges them."""
     lake.land_values(values)
     lake.run()
     return f"events={DeltaTable(lake.typed_uri).version()}"
@@ -34,7 +34,7 @@ def decoded(lake: TypedLake, *values: bytes) -> str:
 def run(
     task_probe: Probe, spark_submit: Path, *pipelines: str, code: int = ExitCode.OK
 ) -> tuple[Answer, list[str]]:
-    """Run the operator; what came of it, and the plans that a job was submitted for."""
+    """Run the operator; return its result and the plans of the submitted job."""
     seen = spark_submit.parent / "argv"
     seen.unlink(missing_ok=True)
     answer = task_probe.ask(
@@ -53,7 +53,7 @@ def test_missing_records_are_merged_and_an_up_to_date_table_starts_no_spark(
     """The job `upsert` merges up to the typed table's version."""
     spark_submit.write_text(DECODING)
     for values in ((), (b"a",), (b"b", b"c")):
-        expected = [decoded(lake, *values)] if values else []
+        expected = [land_and_decode(lake, *values)] if values else []
         for submitted in (expected, []):
             answer, plans = run(task_probe, spark_submit, "events")
             assert answer.value["error"] is None
@@ -67,8 +67,8 @@ def test_missing_records_are_merged_and_an_up_to_date_table_starts_no_spark(
 def test_a_refused_pipeline_does_not_stop_the_others(
     task_probe: Probe, spark_submit: Path, lake: TypedLake, code: ExitCode
 ) -> None:
-    """The task fails with its error, unless the job of the others failed."""
-    behind = decoded(lake, b"a")
+    """The task fails with its error, unless the job of the other pipelines failed."""
+    behind = land_and_decode(lake, b"a")
     answer, plans = run(task_probe, spark_submit, "plain", "events", code=code)
     assert plans == [behind]
     expected = "plain: NotUpserted: " if code == ExitCode.OK else str(int(code))

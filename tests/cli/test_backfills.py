@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-KEPT: Mapping[str, str] = {"retention.ms": "-1"}
-"""Settings of a topic with records of any time."""
+NO_RETENTION: Mapping[str, str] = {"retention.ms": "-1"}
+"""Settings of a topic that keeps records of any age."""
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR_MS = 3_600_000
 
@@ -69,8 +69,8 @@ def test_each_kind_of_selection_is_shown_by_a_dry_run(
     tmp_path: Path,
     tidemark: Command,
 ) -> None:
-    """Offsets, a time window, the retained log, and the ranges of a plan; also into a copy."""
-    name = topic(partitions=2, config=KEPT)
+    """Covers offsets, a time window, the retained log, the ranges of a plan, and a copy."""
+    name = topic(partitions=2, config=NO_RETENTION)
     produce_at(broker.bootstrap, name, 0, *range(8))
     produce_at(broker.bootstrap, name, 1, *range(4))
     delete_records(admin, name, 3)
@@ -145,7 +145,7 @@ def test_a_large_backfill_needs_approval(
 
 
 @pytest.mark.spark
-def test_into_lands_a_copy_and_leaves_the_table(
+def test_into_lands_a_copy_and_does_not_change_the_table(
     spark: SparkSession,
     broker: BrokerStatus,
     topic: TopicFactory,
@@ -192,7 +192,7 @@ def test_into_lands_a_copy_and_leaves_the_table(
 def test_an_unfinished_backfill_prints_one_document(
     broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, tidemark: Command
 ) -> None:
-    """An open plan of a run contains its offsets."""
+    """An open plan of a run contains the requested offsets."""
     name = topic(partitions=1)
     produce_values(broker.bootstrap, name, 10)
     define(tmp_path, name)

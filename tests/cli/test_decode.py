@@ -20,7 +20,7 @@ from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.kafka_judge import Judged, read_ranges
 from tests.support.protobuf import proto_bytes
-from tests.support.registry import Registry, avro_bytes, connection_environ, framed, guarded
+from tests.support.registry import Registry, avro_bytes, connection_environ, framed, registry_proxy
 from tests.support.transactions import (
     Record,
     produce_aborted,
@@ -200,13 +200,10 @@ def test_a_drafted_schema_decodes_the_records_of_its_sample(
         assert plain.items() <= row["value"].items()
 
 
-def test_bronze_to_typed_and_quarantine_and_back(
+def test_records_are_decoded_or_quarantined_and_replayed_after_a_fix(
     pipeline: Pipeline, tidemark: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every record is decoded once or in quarantine; a replay decodes records after a fix.
-
-    Decoding needs no Kafka.
-    """
+    """Each record is in exactly one of both tables. Decoding needs no Kafka."""
     pipeline.write(rules="{small: value.n < 50}")
     assert tidemark("ingest", "events").code == ExitCode.OK
     kafka = os.environ[_KAFKA]
@@ -257,7 +254,7 @@ def test_bronze_to_typed_and_quarantine_and_back(
 
 
 def test_no_log_of_a_failed_rule_contains_a_value(pipeline: Pipeline, tidemark: Command) -> None:
-    """Neither the error nor Spark's own log, which the job prints."""
+    """This holds for the error, and for Spark's own log, which the job prints."""
     pipeline.produce([Record(value=b'{"name": "tell\\n nobody"}', partition=0)])
     tidemark("ingest", "events")
     pipeline.write(
@@ -287,7 +284,7 @@ _OTHER = {**_TRADE, "fields": [{"name": "n", "type": "string"}]}
 
 
 @pytest.mark.registry
-def test_avro_from_kafka_by_the_schemas_of_a_registry(
+def test_s27_avro_records_are_decoded_with_the_schemas_of_a_registry(
     tmp_path: Path,
     broker: BrokerStatus,
     topic: TopicFactory,
@@ -295,9 +292,9 @@ def test_avro_from_kafka_by_the_schemas_of_a_registry(
     tidemark: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S27: real Kafka, registry, Spark and Delta, judged by librdkafka and fastavro.
+    """The judges are librdkafka and fastavro.
 
-    The registry asks for a password, and is away once its schemas are kept.
+    The registry requires a password, and is stopped after its schemas are stored.
     """
     name = topic(partitions=2)
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
@@ -324,8 +321,8 @@ def test_avro_from_kafka_by_the_schemas_of_a_registry(
 
     missing = tidemark("decode", "events", "--json")
     assert missing.json[0]["error"] == "UnknownConnection"
-    with guarded(registry.answer, "reader:s3cret") as door:
-        extra = {"url": f"http://{door.place}", "basic.auth.user.info": "reader:s3cret"}
+    with registry_proxy(registry.answer, "reader:s3cret") as proxy:
+        extra = {"url": f"http://{proxy.address}", "basic.auth.user.info": "reader:s3cret"}
         for variable, connection in connection_environ(extra, "trades").items():
             monkeypatch.setenv(variable, connection)
         stopped = tidemark("decode", "events", "--json")
@@ -335,7 +332,7 @@ def test_avro_from_kafka_by_the_schemas_of_a_registry(
     assert (done["records"], done["quarantined"], conflict["error"]) == (17, 1, "SchemaConflict")
     assert "value.n is long in the table, not string" in str(conflict)
     spec.write_text(f"{head}{decode}  quarantine: {{schemas: [{other}]}}\n")
-    # Nobody answers at the door any more.
+    # The registry no longer answers.
     assert tidemark("decode", "events").code == ExitCode.OK
     assert tidemark("verify", "events@typed").code == ExitCode.OK
     listed = tidemark("quarantine", "list", "events", "--json").json
@@ -371,7 +368,7 @@ message Order { int32 n = 1; repeated desk.Leg legs = 2; }
 
 
 @pytest.mark.registry
-def test_protobuf_from_kafka_in_whole_processes(
+def test_protobuf_records_are_decoded_by_separate_processes(
     tmp_path: Path,
     broker: BrokerStatus,
     topic: TopicFactory,
@@ -379,7 +376,7 @@ def test_protobuf_from_kafka_in_whole_processes(
     tidemark: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark's workers find Python and what it needs, whatever PATH says."""
+    """Spark's workers find Python and its libraries, even with another PATH."""
     name = topic(partitions=1)
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
     spec = tmp_path / "pipelines" / "events.yaml"

@@ -35,7 +35,7 @@ def lake(tmp_path: Path) -> FileLake:
 def test_a_dry_run_raises_the_error_of_the_command(
     offline: Command, plan: int, quality: str, ingest: str
 ) -> None:
-    """The state of the plan decides."""
+    """The error depends on the state of the plan."""
     checked = offline("quality", "events", "--plan", str(plan), "--dry-run", "--json")
     assert checked.json.get("error", checked.json.get("outcome")) == quality
     assert checked.code == (ExitCode.OK if quality == "draft" else ExitCode.REFUSED)
@@ -63,7 +63,7 @@ def test_a_dry_run_raises_the_error_of_the_command(
 def test_a_command_for_another_kind_of_table_is_refused(
     tmp_path: Path, offline: Command, command: str, error: str
 ) -> None:
-    """By name, before anything is recorded."""
+    """The error has a name, and nothing is recorded."""
     home_typed_lake(tmp_path)
     (tmp_path / "pipelines" / "plain.yaml").write_text(
         "name: plain\ntopic: t\nschedule: '@daily'\n"

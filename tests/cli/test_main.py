@@ -58,7 +58,7 @@ def command(
 
 
 @pytest.fixture
-def away(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+def without_kafka(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command with a connection to a Kafka that does not answer."""
     monkeypatch.setenv(connection_variable("kafka_default"), kafka_connection("127.0.0.1:1"))
     return command
@@ -111,7 +111,7 @@ def test_commands_have_json_and_a_dry_run() -> None:
 def test_every_command_and_option_has_help(
     command: Command, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a narrow terminal."""
+    """A narrow terminal does not hide it."""
     monkeypatch.setenv("COLUMNS", "80")
     ran = command(*words, "--help")
     assert ran.code == ExitCode.OK
@@ -126,15 +126,17 @@ def test_every_command_and_option_has_help(
 
 
 def test_wrong_usage_exits_with_2(command: Command) -> None:
-    """An unknown command, a missing argument, and an unknown option."""
+    """Covers an unknown command, a missing argument and an unknown option."""
     for arguments in (("nosuch",), ("plan",), ("plan", "prices", "--start", "3")):
         ran = command(*arguments)
         assert (ran.code, ran.out) == (ExitCode.USAGE, "")
 
 
-def test_resume_shows_the_chunks_and_accepts_no_selection(away: Command, tmp_path: Path) -> None:
+def test_resume_shows_the_chunks_and_accepts_no_selection(
+    without_kafka: Command, tmp_path: Path
+) -> None:
     """The requested offsets are recorded."""
-    asked = BackfillRequested(
+    requested = BackfillRequested(
         cluster_id="c",
         topic="prices",
         topic_id="t",
@@ -143,9 +145,9 @@ def test_resume_shows_the_chunks_and_accepts_no_selection(away: Command, tmp_pat
         chunks=({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 7)])}),
     )
     control = App(environ={"TIDEMARK_HOME": str(tmp_path)}).control
-    append_events(control, "prices", asked)
+    append_events(control, "prices", requested)
     resume = ("backfill", "prices", "--resume", "cli:ann:1")
-    shown = away(*resume, "--dry-run", "--json")
+    shown = without_kafka(*resume, "--dry-run", "--json")
     assert shown.json == {
         "pipeline": "prices",
         "requested_by": "cli:ann:1",
@@ -155,10 +157,10 @@ def test_resume_shows_the_chunks_and_accepts_no_selection(away: Command, tmp_pat
         ],
         "failed": None,
     }
-    both = away(*resume, "--retained")
+    both = without_kafka(*resume, "--retained")
     assert both.code == ExitCode.REFUSED
     assert "InvalidSelection" in both.err
-    unknown = away("backfill", "prices", "--resume", "x")
+    unknown = without_kafka("backfill", "prices", "--resume", "x")
     assert "UnknownBackfill" in unknown.err
 
 
@@ -174,10 +176,10 @@ def test_resume_shows_the_chunks_and_accepts_no_selection(away: Command, tmp_pat
     ],
 )
 def test_start_needs_exactly_one_source(
-    away: Command, tmp_path: Path, options: tuple[str, ...], expected: str
+    without_kafka: Command, tmp_path: Path, options: tuple[str, ...], expected: str
 ) -> None:
     """Other options are refused before any request, and nothing is written."""
-    ran = away("start", "prices", *options, "--json")
+    ran = without_kafka("start", "prices", *options, "--json")
     assert ran.code == ExitCode.REFUSED
     record = ran.json
     assert record["error"] == "InvalidStart"
@@ -212,7 +214,7 @@ def test_status_shows_the_error_that_refuses_each_pipeline(
 
 
 def test_status_can_fail_on_alarms_and_record_the_status(command: Command, tmp_path: Path) -> None:
-    """Exit code 65 with --check; a later status replaces the recorded one."""
+    """With --check, the exit code is 65. A later status replaces the recorded one."""
     for _ in range(2):
         ran = command("status", "prices", "orders", "--check", "--record")
         assert ran.code == ExitCode.REFUSED
@@ -225,7 +227,7 @@ def test_status_can_fail_on_alarms_and_record_the_status(command: Command, tmp_p
 
 
 @pytest.mark.broker
-def test_plan_and_status_without_a_jvm(
+def test_plan_and_status_need_no_jvm(
     broker: BrokerStatus, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """A dry run records nothing, a second plan adopts the open one, status shows the lag."""

@@ -35,7 +35,7 @@ def ingest(tmp_path: Path, offline: Command) -> Command:
         ),
     ],
 )
-def test_a_wrong_master_is_a_set_up_error(ingest: Command, master: str, cause: str) -> None:
+def test_a_wrong_master_is_a_setup_error(ingest: Command, master: str, cause: str) -> None:
     """spark-submit refuses the first, and the Spark context the second."""
     ran = ingest("--master", master)
     (error,) = ran.json
@@ -45,7 +45,7 @@ def test_a_wrong_master_is_a_set_up_error(ingest: Command, master: str, cause: s
 
 
 @pytest.mark.parametrize("home", [None, pytest.param("/nowhere", marks=pytest.mark.faults)])
-def test_a_missing_java_is_a_set_up_error(
+def test_a_missing_java_is_a_setup_error(
     ingest: Command, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
     """Neither the PATH nor JAVA_HOME contains a Java."""

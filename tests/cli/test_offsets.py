@@ -92,8 +92,10 @@ def offsets(document: Mapping[str, Any]) -> dict[int, int]:
     return {each["partition"]: each["offset"] for each in document["partitions"]}
 
 
-def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminClient) -> None:
-    """Dry run, start, repetition, plan, export."""
+def test_offsets_of_a_group_start_a_pipeline_and_are_exported_to_another_group(
+    home: Home, admin: AdminClient
+) -> None:
+    """Covers a dry run, a start, its repetition, a plan and an export."""
     old, lag = f"{home.topic}-old", f"{home.topic}-lag"
     assert home.run("plan", "events")[1]["error"] == "NoStartOffset"
     assert home.run("start", "events", "--from-group", old)[1]["error"] == "InvalidStart"
@@ -138,7 +140,7 @@ def test_from_a_group_to_a_plan_and_to_another_group(home: Home, admin: AdminCli
     assert home.groups.committed(old, home.topic, [0, 1]) == {0: 2}
 
 
-def test_from_given_offsets_as_text(home: Home) -> None:
+def test_a_start_from_given_offsets_is_printed_as_text(home: Home) -> None:
     """A dry run records nothing; the last line is the outcome."""
     ask = ("start", "events", "--offsets", "0:4,1:5")
     ran = tidemark(*ask, "--dry-run", home=home.path, environ=home.environ)
@@ -160,7 +162,7 @@ def test_from_given_offsets_as_text(home: Home) -> None:
     assert ran.stdout.splitlines()[-1] == "exported"
 
 
-def test_from_a_checkpoint(home: Home) -> None:
+def test_a_start_from_a_checkpoint_notes_its_uncommitted_batch(home: Home) -> None:
     """A note names the batch without a commit."""
     folder = home.path / "checkpoint"
     for batch, end in enumerate((1, 3)):
@@ -177,7 +179,7 @@ def test_from_a_checkpoint(home: Home) -> None:
     assert home.starts() == {0: 1, 1: 1}
 
 
-def test_from_a_table_of_kafka_delta_ingest(home: Home) -> None:
+def test_a_start_from_a_kafka_delta_ingest_table_uses_the_next_offsets(home: Home) -> None:
     """Each start offset is the last written one plus one; an unknown partition is refused."""
     table = home.path / "ingested"
 
@@ -200,9 +202,9 @@ def test_from_a_table_of_kafka_delta_ingest(home: Home) -> None:
 # -- the other reader and Tidemark together ------------------------------------------------------
 
 
-def streamed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+def land_by_streaming(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
     """Let a Structured Streaming query land all records in a table of its own."""
-    checkpoint, table = str(home / "checkpoint"), str(home / "streamed")
+    checkpoint, table = str(home / "checkpoint"), str(home / "land_by_streaming")
     query = (
         lake.session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", lake.connection["bootstrap.servers"])
@@ -222,7 +224,7 @@ def streamed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
     return [as_judged(row) for row in rows], ("--from-checkpoint", checkpoint)
 
 
-def consumed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+def read_by_group(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
     """Let a member of a consumer group read some records, commit and leave."""
     group = f"{lake.spec.topic}-old"
     consumer = Consumer(
@@ -249,7 +251,7 @@ def consumed(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("read", [streamed, consumed])
+@pytest.mark.parametrize("read", [land_by_streaming, read_by_group])
 def test_another_reader_and_tidemark_together_read_each_record_once(
     read: Callable[[Lake, Path], tuple[list[Judged], tuple[str, ...]]],
     spark: SparkSession,

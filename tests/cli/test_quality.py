@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.support.browser import seen
+from tests.support.browser import open_page
 from tests.support.commands import Command
 from tests.support.kafka_judge import read_ranges
 from tests.support.transactions import Record, produce_aborted, produce_records
@@ -135,8 +135,8 @@ def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
     assert example["value"] == "-1.0"
 
     page = Path(tidemark("report", "events").out.splitlines()[-1])
-    shown = seen(page, tmp_path)
-    assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
+    shown = open_page(page, tmp_path)
+    assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
     texts = [text for tag, text in shown.elements if tag == "TD"]
     assert {f"every price is above 0{_PRICE_RULE}", "1 of 3", "-1.0"} <= set(texts)
 

@@ -1,4 +1,4 @@
-"""`tidemark decode` with a registry that is away, hangs or refuses; no Spark starts."""
+"""`tidemark decode` with a registry that is unreachable, hangs or refuses, without Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import Command, CommandResult
-from tests.support.registry import avro_bytes, connection_environ, framed, guarded, known
+from tests.support.registry import avro_bytes, connection_environ, framed, known, registry_proxy
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import engine as cli_engine
@@ -25,7 +25,7 @@ _OTHER = {**_TRADE, "fields": [{"name": "n", "type": "string"}]}
 _DECODE = "registry: trades, key: {format: avro}, value: {format: avro}"
 
 
-def traded(schema_id: int) -> bytes:
+def trade_payload(schema_id: int) -> bytes:
     """A trade in the frame of a schema."""
     return framed(schema_id, avro_bytes(_TRADE, {"n": 1}))
 
@@ -34,7 +34,9 @@ def traded(schema_id: int) -> bytes:
 def lake(tmp_path: Path) -> TypedLake:
     """Two records have landed, whose keys and values are written with schemas 3 and 5."""
     lake = home_typed_lake(tmp_path, _DECODE)
-    lake.bronze.land_payloads([(traded(3), traded(5)), (traded(3), traded(3))])
+    lake.bronze.land_payloads(
+        [(trade_payload(3), trade_payload(5)), (trade_payload(3), trade_payload(3))]
+    )
     return lake
 
 
@@ -59,8 +61,8 @@ def test_the_error_of_a_wrong_password_names_the_connection(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No output contains the right or the wrong password."""
-    with guarded(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as door:
-        connect(monkeypatch, door.place, **{"basic.auth.user.info": f"reader:not-{_SECRET}"})
+    with registry_proxy(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as proxy:
+        connect(monkeypatch, proxy.address, **{"basic.auth.user.info": f"reader:not-{_SECRET}"})
         as_json, plain = offline("decode", "events", "--json"), offline("decode", "events")
     assert as_json.code == plain.code == ExitCode.REFUSED
     error = refused(lake, as_json)
@@ -70,7 +72,7 @@ def test_the_error_of_a_wrong_password_names_the_connection(
     assert "connection 'trades'" in plain.out + plain.err
     for ran in (as_json, plain):
         assert _SECRET not in ran.out + ran.err
-    assert door.asked == []
+    assert proxy.requests == []
 
 
 def test_a_registry_that_never_answers_is_a_transient_error(
@@ -95,7 +97,7 @@ def test_a_registry_that_never_answers_is_a_transient_error(
 def test_plans_with_stored_schemas_need_no_registry(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An open plan continues, and a new plan is made; a plan with another schema is not."""
+    """An open plan and a new plan run. No plan is recorded for an unknown schema."""
     submitted: list[str] = []
 
     def run(
@@ -109,28 +111,30 @@ def test_plans_with_stored_schemas_need_no_registry(
         return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
 
     monkeypatch.setattr(cli_engine, "run", run)
-    with guarded(known({3: _TRADE, 5: _TRADE})) as door:
-        connect(monkeypatch, door.place)
+    with registry_proxy(known({3: _TRADE, 5: _TRADE})) as proxy:
+        connect(monkeypatch, proxy.address)
         offline("decode", "events")
     offline("decode", "events")
     App.from_environment().pipeline("events@typed").abandon(1, "ops", "a test")
     offline("decode", "events")
     assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
     App.from_environment().pipeline("events@typed").abandon(2, "ops", "a test")
-    lake.bronze.land_payloads([(traded(3), traded(4))])
+    lake.bronze.land_payloads([(trade_payload(3), trade_payload(4))])
     away = offline("decode", "events", "--json")
     assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")
     assert len(submitted) == 3
 
 
 def test_a_run_requests_each_schema_once(tmp_path: Path, lake: TypedLake) -> None:
-    """Also a schema of keys and values, and after a plan that was shortened or read again."""
-    lake.bronze.land_payloads([(traded(3), framed(4, b"")), (traded(3), traded(5))])
-    with guarded(known({3: _TRADE, 4: _OTHER, 5: _TRADE})) as door:
+    """Keys and values may share it, and the plan may be shortened or read again."""
+    lake.bronze.land_payloads(
+        [(trade_payload(3), framed(4, b"")), (trade_payload(3), trade_payload(5))]
+    )
+    with registry_proxy(known({3: _TRADE, 4: _OTHER, 5: _TRADE})) as proxy:
         environ = {
             "TIDEMARK_HOME": str(tmp_path),
             "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
-            **connection_environ({"url": f"http://{door.place}"}, "trades"),
+            **connection_environ({"url": f"http://{proxy.address}"}, "trades"),
         }
         decoding = App(environ=environ).pipeline("events").decoder
         for outcome in (PlanOutcome.NEW, PlanOutcome.KEPT):
@@ -138,4 +142,4 @@ def test_a_run_requests_each_schema_once(tmp_path: Path, lake: TypedLake) -> Non
             assert planning.outcome is outcome
             assert planning.plan is not None
             assert planning.plan.size == 2
-    assert sorted(door.asked) == [f"/schemas/ids/{number}" for number in (3, 4, 5)]
+    assert sorted(proxy.requests) == [f"/schemas/ids/{number}" for number in (3, 4, 5)]

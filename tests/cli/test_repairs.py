@@ -17,7 +17,7 @@ from tests.support.kafka_judge import group_names, read_all, read_ranges
 from tests.support.lake import Lake
 from tests.support.topics import (
     delete_records,
-    make_again,
+    recreate_topic,
 )
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tidemark.core.errors import ExitCode, LostRange, TopicRecreated
@@ -67,10 +67,10 @@ def events(lake: Lake, where: str) -> list[Mapping[str, Any]]:
 # -- decisions -----------------------------------------------------------------------------------
 
 
-def test_a_loss_is_accepted_with_who_when_and_why(
+def test_a_loss_is_accepted_with_user_time_and_reason(
     lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
-    """LostRange names the command; a dry run writes nothing; the next run continues."""
+    """LostRange names the command. A dry run writes nothing, and the next run continues."""
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 4)
     lake.run("first")
@@ -99,7 +99,7 @@ def test_a_loss_is_accepted_with_who_when_and_why(
     assert tidemark("verify", "events").code == ExitCode.OK
 
 
-def test_a_plan_is_undone_with_who_when_and_why(
+def test_a_plan_is_undone_with_user_time_and_reason(
     lake: Lake, broker: BrokerStatus, tidemark: Command
 ) -> None:
     """I1: exactly its rows leave the table; the next run reads its offsets again."""
@@ -120,7 +120,7 @@ def test_a_plan_is_undone_with_who_when_and_why(
     assert lake.judged() == read_all(broker.bootstrap, name)
 
 
-def test_a_new_incarnation_is_accepted_with_who_when_and_why(
+def test_a_new_incarnation_is_accepted_with_user_time_and_reason(
     lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
     """TopicRecreated names the command; a dry run writes nothing."""
@@ -129,7 +129,7 @@ def test_a_new_incarnation_is_accepted_with_who_when_and_why(
     same = tidemark("new-incarnation", "events", "--reason", "x", "--json")
     assert (same.code, same.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
     lake.run("first")
-    make_again(admin, broker.bootstrap, name)
+    recreate_topic(admin, broker.bootstrap, name)
     produce_values(broker.bootstrap, name, 6)
     with pytest.raises(TopicRecreated) as caught:
         lake.planner.plan("second")
@@ -155,10 +155,10 @@ def test_a_new_incarnation_is_accepted_with_who_when_and_why(
 # -- repair --------------------------------------------------------------------------------------
 
 
-def test_rewind_and_rebuild_show_what_they_would_do_and_do_it(
+def test_rewind_and_rebuild_repair_the_tables_as_their_dry_runs_show(
     lake: Lake, broker: BrokerStatus, tidemark: Command
 ) -> None:
-    """A RESTORE, then a lost control table; each refuses runs until its command has run."""
+    """Runs are refused after a RESTORE, and after the loss of the control table."""
     name = lake.spec.topic
     for run in ("first", "second"):
         produce_values(broker.bootstrap, name, 3)
@@ -282,7 +282,7 @@ def test_verify_names_the_first_difference(
 def test_verify_reports_compared_and_deleted_offsets(
     lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
-    """S1: no group; offsets that Kafka has deleted are counted; other ranges are refused."""
+    """S1: no group is created. Deleted offsets are counted; other ranges are refused."""
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 5)
     before = tidemark("verify", "events", "--json")

@@ -63,10 +63,10 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
     lake.check()
 
 
-def test_more_records_than_one_plan_takes_are_replayed_by_several(
+def test_a_large_replay_is_split_into_several_plans(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each record once, also those that fail again."""
+    """Each record is replayed once, even if it fails again."""
     monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
     lake.land_values([b"%d" % n for n in range(8)])
     lake.broken = {0, 2, 4, 6, 7}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import seen
+from tests.support.browser import open_page
 from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
@@ -72,8 +72,8 @@ def lake(tmp_path: Path) -> FileLake:
     return lake
 
 
-def decoded(lake: FileLake, home: Path) -> TypedLake:
-    """The lake's typed table, of 30 more records as well: 2 are no text, 23 break a rule."""
+def decode_more_records(lake: FileLake, home: Path) -> TypedLake:
+    """Land 30 more records, of which 2 are undecodable and 23 break a rule; return the lake."""
     with (home / "pipelines" / "events.yaml").open("a") as spec:
         spec.write("decode:\n  value: {format: string}\n")
     lake.run(30)
@@ -100,7 +100,7 @@ class Page(HTMLParser):
         self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:  # noqa: ARG002  the parser's
-        """Elements without an end."""
+        """Store elements without an end tag."""
         self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
 
     def handle_endtag(self, tag: str) -> None:
@@ -121,7 +121,7 @@ class Page(HTMLParser):
 def test_the_page_and_the_json_account_for_a_complete_period(
     lake: FileLake, offline: Command
 ) -> None:
-    """With publication status, rules and trends; the page is one file, with all text escaped."""
+    """They contain status, rules and trends. The page is one file, with all text escaped."""
     done = offline("report", "events", *PERIOD)
     assert (done.code, "3 plan(s), 9 record(s): complete" in done.out) == (ExitCode.OK, True)
     page = Page(Path(done.out.splitlines()[-1]))
@@ -158,11 +158,11 @@ def test_a_browser_shows_the_whole_page(
     lake: FileLake, offline: Command, tmp_path: Path, width: int
 ) -> None:
     """It loads nothing, reports no error, and hides or cuts nothing, also on a phone."""
-    decoded(lake, tmp_path).run()
+    decode_more_records(lake, tmp_path).run()
     lake.undo.undo(3, "test", "not meant")
     done = offline("report", "events", *PERIOD)
-    shown = seen(Path(done.out.splitlines()[-1]), tmp_path, width=width)
-    assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
+    shown = open_page(Path(done.out.splitlines()[-1]), tmp_path, width=width)
+    assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
     headings = [text for tag, text in shown.elements if tag == "H2"]
     assert headings == ["Completeness", "Published", "Checks", "In quarantine", "Trends"]
     texts = [text for tag, text in shown.elements if tag == "TD"]
@@ -177,8 +177,8 @@ def test_a_browser_shows_the_whole_page(
 def test_quarantined_records_are_counted_and_shown_without_content(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
-    """Counts by reason, the most frequent first; the first twenty offsets; no value."""
-    typed = decoded(lake, tmp_path)
+    """Reasons are ordered by frequency. The first twenty offsets are listed, and no value."""
+    typed = decode_more_records(lake, tmp_path)
     done = offline("report", "events", *PERIOD)
     assert "In quarantine No records." in Page(Path(done.out.splitlines()[-1])).text
 

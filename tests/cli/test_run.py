@@ -62,7 +62,7 @@ _Produce = Callable[..., None]
 def produce(
     tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> _Produce:
-    """Produces records of pipeline `events`: `produce(5)`, or broken ones."""
+    """Return a function that produces records of pipeline `events`, valid or broken."""
     name = topic(partitions=2)
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "events.yaml").write_text(_SPEC.format(topic=name, suite="rules"))
@@ -247,7 +247,7 @@ def test_a_failed_pipeline_does_not_stop_the_others(
     assert (again.json[1]["outcome"], again.code) == ("nothing to do", ran.code)
 
 
-def test_by_spark_submit_a_run_is_one_application(
+def test_a_run_by_spark_submit_is_one_application(
     tmp_path: Path, broker: BrokerStatus, produce: _Produce, by_submit: Command
 ) -> None:
     """The steps are those of a run on a server; the command prints lines of the job at once."""

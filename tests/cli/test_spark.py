@@ -55,7 +55,7 @@ def plans() -> int:
 def test_the_server_of_a_home_is_used_while_it_runs(
     by_submit: Command, layout: Layout, connect_server: Server, tmp_path: Path
 ) -> None:
-    """The first line of a command names the server; spark-submit finds its landed plan landed."""
+    """The first line of a command names the server; spark-submit finds its plan landed."""
     (tmp_path / "spark").symlink_to(layout.spark)
     landed = by_submit("ingest", "events", "--json")
     assert landed.code == ExitCode.OK

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RETENTION = timedelta(days=7)
 OLDEST = timedelta(days=3, hours=5, minutes=30)
-"""Age of the oldest record: half an hour from the next text of a duration."""
+"""Age of the oldest record. Its rounded text does not change within half an hour."""
 SPECS = {
     "calm": ("stalled_minutes: 10000, runway_minutes: 5000", ""),
     "slow": ("stalled_minutes: 0, runway_minutes: 5430, lag_records: 3", "records_per_run: 2"),

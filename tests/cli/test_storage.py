@@ -141,7 +141,7 @@ def test_a_report_without_its_check_results_names_the_cause(
 
 
 def test_check_results_that_cannot_be_written_name_the_cause(tmp_path: Path) -> None:
-    """In a new table and in a table with results."""
+    """Covers a new table and a table with results."""
     results = DeltaCheckResults(str(tmp_path / "results"))
     report = replace(REPORT, pipeline="events")
     for _ in range(2):
@@ -181,7 +181,7 @@ def test_a_newer_spec_with_the_target_of_another_pipeline_is_refused(
 @pytest.mark.spark
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("table", ["results", "publication"])
-def test_a_quality_job_that_cannot_keep_its_results_names_the_cause(
+def test_a_quality_job_that_cannot_store_its_results_names_the_cause(
     lake: FileLake,
     spark: SparkSession,
     capsys: pytest.CaptureFixture[str],
@@ -248,7 +248,7 @@ def test_a_backfill_that_cannot_be_recorded_names_the_cause(
 
 
 @pytest.mark.broker
-def test_status_shows_what_it_read_where_it_cannot_record_it(
+def test_status_shows_all_pipelines_even_if_it_cannot_record_them(
     lake: FileLake, tidemark: Command
 ) -> None:
     """The error follows the pipelines; without --record nothing is written."""

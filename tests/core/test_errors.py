@@ -211,7 +211,6 @@ def test_commands_in_fixes_have_their_required_options() -> None:
 
 
 def test_only_transient_and_unknown_outcomes_are_retried() -> None:
-    """Only errors that may pass and unknown outcomes are retried."""
     retried = {branch.__name__: branch.exit_code.retryable for branch in BRANCHES}
     assert retried == {"TransientError": True, "UnknownOutcomeError": True, "TerminalError": False}
     assert not QualityFailed.exit_code.retryable

@@ -113,7 +113,7 @@ def test_events_decode_from_their_rows_in_any_order() -> None:
 
 
 def test_events_are_rows_of_the_pipeline_that_they_are_appended_to() -> None:
-    """Whatever pipeline their plan names: readers of the table find rows by the column."""
+    """The pipeline that their plan names does not count."""
     (row,) = encode("prices", 9, NOW, [Planned(plan=make_plan((0, 0, 5), pipeline="events"))])
     assert (row["pipeline"], row["event_number"]) == ("prices", 9)
 
@@ -138,7 +138,7 @@ def test_ledger_state_follows_from_its_events() -> None:
     assert [str(span) for span in ledger.covered_or_planned(0)] == ["[0, 5)", "[9, 12)"]
 
 
-def test_ledger_follows_decisions() -> None:
+def test_decisions_change_the_ledger() -> None:
     recorded = [*history(), *decisions()]
     after = {number: Ledger.fold("events", recorded[:number]) for number in range(9, 16)}
     assert after[9].accepted_losses == after[14].accepted_losses == LOST
@@ -153,7 +153,7 @@ def test_ledger_follows_decisions() -> None:
 
 
 def test_chain_position_is_the_furthest_landed_end_or_the_start_offset() -> None:
-    """Of two ranges with the same end, the older leader epoch counts."""
+    """If two ranges have the same end, the older leader epoch counts."""
     missed, again = (
         replace(make_plan((0, start, 5), sequence=number), ranges=(
             replace(PlannedRange.without_watermarks(0, Span(start, 5)), leader_epoch=epoch),

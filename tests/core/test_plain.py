@@ -1,4 +1,4 @@
-"""Values as JSON types."""
+"""Tests of the conversion of values to JSON types."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_s3_live_ranges_begin_at_the_committed_offset() -> None:
 def test_live_ranges_skip_offsets_of_a_landed_backfill_i2(
     limit: int | None, planned: list[tuple[int, int]]
 ) -> None:
-    """The live chain had not reached these offsets."""
+    """The committed offset is lower than these offsets."""
     known_ledger = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
     ranges = live_ranges(compared(known_ledger, {0: (0, 20)}), {}, limit)
     assert [(r.start, r.end) for r in ranges] == planned

@@ -1,4 +1,4 @@
-"""Starting and stopping Airflow, with a small program in the place of `airflow`."""
+"""Starting and stopping Airflow, with a small program instead of `airflow`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def fake_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in the place of this Python's `airflow`."""
+    """A program that replaces this Python's `airflow`."""
     program = tmp_path / "bin" / "airflow"
     program.parent.mkdir()
     program.touch()

@@ -163,7 +163,7 @@ def _wait_until_gone(pid: int, proof: Path) -> None:
         time.sleep(0.02)
 
 
-# -- what is in the way --------------------------------------------------------------------------
+# -- refused starts --------------------------------------------------------------------------------
 
 
 def test_a_port_in_use_is_refused_before_the_broker_starts(
@@ -282,7 +282,7 @@ def test_s17_three_nodes_survive_the_kill_of_one(config: BrokerConfig) -> None:
         status = embedded.start()
         assert len(status.pids) == 3
         assert _known_brokers(status) == 3
-        # Ports that no outgoing connection gets: a killed node finds its own free.
+        # No outgoing connection gets such a port, so a killed node finds its own port free.
         state = states.load(config.home)
         assert state is not None
         ports = [port for node in state.nodes for port in node.ports]
@@ -327,7 +327,7 @@ _SECURED = {
 
 @pytest.mark.broker
 def test_s21_s25_secured_broker_keeps_its_listeners_apart(config: BrokerConfig) -> None:
-    """S21 and S25: each listener advertises itself; a principal may do what ACLs say, no more."""
+    """S21 and S25: each listener advertises itself; a principal has the rights of its ACLs."""
     internal, external = free_ports("127.0.0.1", 2)
     listeners = (
         Listener(name="INTERNAL", port=internal, advertised_host="localhost"),

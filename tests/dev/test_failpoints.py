@@ -36,7 +36,7 @@ from tidemark.app import App
 
 app = App.from_environment()
 for _ in range(2):
-    # Opened anew for each step, as the commands do: calls are counted over all of a process.
+    # Each step opens its own table, as commands do. Calls are counted over the whole process.
     control = app.control
     started = Started(cluster_id="c", topic="t", topic_id="i", requested_by="test", offsets={0: 0})
     control.append(control.ledger("events"), [started], datetime.now(UTC))

@@ -130,14 +130,14 @@ def test_s4_headers_have_values_empty_values_and_no_values() -> None:
 
 @pytest.mark.parametrize(("name", "field"), [("prices", "quote_id"), ("orders", "order_id")])
 def test_successive_batches_repeat_no_id(name: str, field: str) -> None:
-    """A second batch starts where the first one ended, whatever the seed."""
+    """The second batch starts where the first one ended, with any seed."""
     records = _records(name, count=500) + _records(name, start=500, count=500, seed=9)
     ids = [json.loads(record.value)[field] for record in records if record.value is not None]
     assert len(ids) == len(set(ids)) == 975
 
 
 def test_timestamps_follow_the_base_time() -> None:
-    """One step after the other, from the time passed in, wherever the index starts."""
+    """They increase from the given time by one step for each index."""
     times = [record.timestamp_ms for record in _records("orders", start=77, count=3)]
     assert times == [BASE_MS, BASE_MS + STEP_MS, BASE_MS + 2 * STEP_MS]
 

@@ -1,10 +1,10 @@
 """Mutations of the package: a marker comment names a place, an operation changes it on import.
 
-A marker is a comment `# fence: its-name`, at the end of the line where the place begins, or on a
-line of its own above it. The place is, in this order:
+A marker is a comment `# fence: its-name`. It is at the end of the line where the place begins, or
+on a separate line above it. The place is the first of these:
 
-* the statement that begins on the line; of an `if` its condition, of an assignment, a return or a
-  bare expression its value is what `Replace` replaces,
+* the statement that begins on the line (`Replace` replaces the condition of an `if`, and the value
+  of an assignment, a return or a bare expression),
 * the keyword argument that begins on the line,
 * the last outermost expression on the line that is an argument, an element, an operand of `and` or
   `or`, a condition or the source of a comprehension, or a value of a dict.

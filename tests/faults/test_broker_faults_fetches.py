@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.tally import Court
 from tests.support.lake import Lake
-from tests.support.mid_read import LONG, ImpatientLake, in_mid_read, long_topic
+from tests.support.mid_read import LONG, ShortTimeoutLake, in_mid_read, long_topic
 from tests.support.proxy import ProxiedBroker, Proxy
 from tidemark.core.errors import ExitCode
 from tidemark.kafka.errors import KafkaUnavailable
@@ -22,7 +22,7 @@ BYTES = sum(len(record.value or b"") for record in LONG)
 @pytest.fixture
 def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest) -> Lake:
     """Return a pipeline that reads 12 MB through the proxy with short timeouts."""
-    impatient = ImpatientLake(
+    impatient = ShortTimeoutLake(
         session=lake.session, root=lake.root, connection={"bootstrap.servers": proxied.bootstrap}
     )
     return impatient.of(long_topic(proxied, request.function.__name__))

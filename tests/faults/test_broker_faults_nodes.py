@@ -30,7 +30,7 @@ from tests.faults.tally import Court
 from tests.support.cluster import Cluster, three_nodes, wait_until
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake
-from tests.support.mid_read import LONG, ImpatientLake, in_mid_read
+from tests.support.mid_read import LONG, ShortTimeoutLake, in_mid_read
 from tests.support.transactions import Record, append, produce_records, produce_values
 from tests.support.verdict import judge
 from tidemark.core.errors import EndBehindCommitted, ExitCode
@@ -68,13 +68,13 @@ def running(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def cluster(running: Cluster) -> Iterator[Cluster]:
     """Return the complete cluster, and restart its killed nodes after the test."""
     yield running
-    running.mend()
+    running.restart_dead_nodes()
 
 
 @pytest.fixture
-def lake(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> ImpatientLake:
+def lake(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> ShortTimeoutLake:
     """Return a lake that reads through the proxies; Spark has short timeouts."""
-    return ImpatientLake(
+    return ShortTimeoutLake(
         session=spark,
         root=tmp_path,
         connection={"bootstrap.servers": cluster.behind_proxy(1).bootstrap},
@@ -129,7 +129,7 @@ def finish_landing(running: Future[ExecutionResult], pipeline: Lake, plan: Plan)
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_a_leader_election_before_the_landing(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     old, new, third = cluster.others()
     pipeline = lake.of(cluster.make_topic(purpose, [old, new, third]))
@@ -144,7 +144,7 @@ def test_s17_a_plan_lands_after_a_leader_election_before_the_landing(
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_a_leader_election_during_the_read(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     """The old leader answers that it is not the leader, and the client asks the new one."""
     old, new, third = cluster.others()
@@ -164,7 +164,7 @@ def test_s17_a_plan_lands_after_a_leader_election_during_the_read(
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_its_partition_moved_during_the_read(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     old, common, new = cluster.others()
     pipeline = lake.of(cluster.make_topic(purpose, [old, common]))
@@ -183,7 +183,7 @@ def test_s17_a_plan_lands_after_its_partition_moved_during_the_read(
 
 
 def test_s17_a_plan_lands_after_its_leader_was_killed_during_the_read(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     """The table is also exact after the node has returned."""
     controller = cluster.controller()
@@ -199,14 +199,14 @@ def test_s17_a_plan_lands_after_its_leader_was_killed_during_the_read(
     assert retry_while_unavailable(lambda: court.judge(pipeline)).records == len(LONG)
     assert pipeline.ledger.event_number == 2
     produce_values(cluster.bootstrap, topic, 3)
-    cluster.mend()
+    cluster.restart_dead_nodes()
     retry_while_unavailable(lambda: pipeline.run("further"))
     assert court.judge(pipeline).records == len(LONG) + 3
 
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_its_leader_was_killed_before_the_landing(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     """Until Kafka names a new leader, the error is KafkaUnavailable."""
     controller = cluster.controller()
@@ -226,7 +226,7 @@ def test_s17_a_plan_lands_after_its_leader_was_killed_before_the_landing(
 
 @pytest.mark.faults
 def test_i7_the_only_replica_killed_during_the_read_is_a_transient_error(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     controller = cluster.controller()
     node = cluster.others(controller)[0]
@@ -243,14 +243,14 @@ def test_i7_the_only_replica_killed_during_the_read_is_a_transient_error(
     impatient = replace(pipeline, watermarks_timeout_s=SHORT_TIMEOUT_S)
     with pytest.raises(KafkaUnavailable):
         impatient.ingest.execute(plan.sequence)
-    cluster.mend()
+    cluster.restart_dead_nodes()
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
     assert court.judge(pipeline).records == len(LONG)
 
 
 @pytest.mark.faults
 def test_s17_a_plan_is_made_and_lands_after_the_controller_was_killed(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
@@ -266,7 +266,7 @@ def test_s17_a_plan_is_made_and_lands_after_the_controller_was_killed(
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_the_controller_was_killed_during_the_read(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
@@ -284,7 +284,7 @@ def test_s17_a_plan_lands_after_the_controller_was_killed_during_the_read(
 
 @pytest.mark.faults
 def test_i7_without_a_cluster_planning_and_landing_write_nothing(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     pipeline = lake.of(cluster.make_topic(purpose, cluster.others()))
     impatient = replace(pipeline, watermarks_timeout_s=SHORT_TIMEOUT_S)
@@ -308,7 +308,7 @@ def all_dead(cluster: Cluster) -> Iterator[None]:
     for node in cluster.others():
         cluster.kill(node)
     yield
-    cluster.mend()
+    cluster.restart_dead_nodes()
 
 
 # -- unresponsive leaders ------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def all_dead(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.faults
 def test_i3_a_leader_that_does_not_answer_has_no_watermarks(
-    lake: ImpatientLake, cluster: Cluster, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, purpose: str
 ) -> None:
     """The client returns an invalid offset for the partition of the silent leader.
 
@@ -367,7 +367,7 @@ def test_s9_a_leader_that_does_not_answer_has_no_offset_at_a_time(
 @pytest.mark.parametrize("dead_first", [True, False], ids=["dead-live", "live-dead"])
 @pytest.mark.faults
 def test_s18_plan_landing_and_verify_work_with_a_dead_bootstrap_server(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str, dead_first: bool
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str, dead_first: bool
 ) -> None:
     (unused,) = free_ports("127.0.0.1", 1)
     entries = [f"127.0.0.1:{unused}", cluster.direct[2]]
@@ -382,7 +382,7 @@ def test_s18_plan_landing_and_verify_work_with_a_dead_bootstrap_server(
 
 @pytest.mark.faults
 def test_s17_records_that_a_follower_lacks_land_and_stay_after_its_election(
-    lake: ImpatientLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
 ) -> None:
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
@@ -434,7 +434,7 @@ def truncated(cluster: Cluster, pipeline: Lake) -> Iterator[None]:
 
 
 @pytest.fixture
-def fragile(lake: ImpatientLake, cluster: Cluster, purpose: str) -> ImpatientLake:
+def fragile(lake: ShortTimeoutLake, cluster: Cluster, purpose: str) -> ShortTimeoutLake:
     """Return a pipeline over a topic of which only partition 0 can be truncated."""
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
@@ -450,7 +450,7 @@ def fragile(lake: ImpatientLake, cluster: Cluster, purpose: str) -> ImpatientLak
 
 @pytest.mark.faults
 def test_i7_an_unclean_truncation_stops_the_pipeline_and_verify_lists_the_records(
-    fragile: ImpatientLake, cluster: Cluster, court: Court
+    fragile: ShortTimeoutLake, cluster: Cluster, court: Court
 ) -> None:
     with truncated(cluster, fragile):
         produce_values(cluster.bootstrap, fragile.spec.topic, 2, partition=1)
@@ -483,7 +483,7 @@ def test_i7_an_unclean_truncation_stops_the_pipeline_and_verify_lists_the_record
 
 
 @pytest.mark.faults
-def test_i3_leader_epochs_show_a_truncation(fragile: ImpatientLake, cluster: Cluster) -> None:
+def test_i3_leader_epochs_show_a_truncation(fragile: ShortTimeoutLake, cluster: Cluster) -> None:
     """The detection relies on this behaviour of librdkafka (KIP-320, OffsetsForLeaderEpoch).
 
     An assigned offset with a leader epoch is an error if it is past the end of that epoch.

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from tests.faults.tally import Court
 from tests.support.connect_page import ConnectPage
-from tests.support.crashes import KILLED, Ended, Site, held_in_mid_read, wait_until
+from tests.support.crashes import KILLED, ProcessEnd, Site, held_in_mid_read, wait_until
 from tests.support.proxy import ProxiedBroker
 from tests.support.transactions import produce_values
 from tidemark.core.errors import ExitCode
@@ -96,7 +96,7 @@ def ingest(site: Site) -> list[str]:
     return site.tidemark("ingest", "events", "--plan", "1")
 
 
-def assert_fix_is_named(ended: Ended) -> None:
+def assert_fix_is_named(ended: ProcessEnd) -> None:
     assert ended.code == ExitCode.TRANSIENT, ended.printed
     assert "EngineUnavailable" in ended.printed
     assert "tidemark spark start" in ended.printed

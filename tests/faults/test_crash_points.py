@@ -1,7 +1,7 @@
 """Every step of every process is killed before and after it, and the process runs again.
 
-Each case kills a real process at a fail point (dev/failpoints.py) or during a read, repeats the
-command as an operator or Airflow does, and compares the table with the log.
+Each case kills a real process at a fail point (dev/failpoints.py) or during a read. It repeats the
+command as an operator or Airflow does, and then compares the table with the log.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def abandoned_plan(site: Site) -> str:
     return "ingest events --plan 1"
 
 
-def kafka_away(site: Site) -> str:
+def kafka_unreachable(site: Site) -> str:
     """No broker answers."""
     command = _planned(site)
     site.monkeypatch.setenv(connection_variable("kafka_default"), kafka_connection("127.0.0.1:1"))
@@ -236,7 +236,7 @@ def no_typed_table(site: Site) -> str:
 
 
 FAILURES: list[Callable[[Site], str]] = [
-    *(topic_deleted, unknown_plan, abandoned_plan, kafka_away, file_for_a_table),
+    *(topic_deleted, unknown_plan, abandoned_plan, kafka_unreachable, file_for_a_table),
     *(rule_is_no_condition, rule_does_not_parse, rule_fails_at_a_value, too_many_quarantined),
     *(bronze_file_missing, bronze_file_damaged, typed_file_missing),
     *(suite_missing, suite_column_unknown, suite_column_does_not_parse),

@@ -8,9 +8,9 @@ from confluent_kafka.admin import AdminClient
 from tests.faults.tally import Court
 from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
-from tests.support.mid_read import ImpatientLake, in_mid_read, long_topic
+from tests.support.mid_read import ShortTimeoutLake, in_mid_read, long_topic
 from tests.support.proxy import ProxiedBroker
-from tests.support.topics import add_partitions, delete_records, delete_topic, make_again
+from tests.support.topics import add_partitions, delete_records, delete_topic, recreate_topic
 from tests.support.transactions import Record, produce_records, produce_values
 from tests.support.verdict import compare
 from tidemark.core.errors import LostRange, TidemarkError, TopicRecreated
@@ -30,7 +30,7 @@ def admin(proxied: ProxiedBroker) -> AdminClient:
 @pytest.fixture
 def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest) -> Lake:
     """Return a pipeline that reads 12 MB through the proxy."""
-    impatient = ImpatientLake(
+    impatient = ShortTimeoutLake(
         session=lake.session, root=lake.root, connection={"bootstrap.servers": proxied.bootstrap}
     )
     return impatient.of(long_topic(proxied, request.function.__name__))
@@ -110,7 +110,7 @@ def error_of_recreation_during_the_read(
     """Return the error of a plan whose topic is recreated with other records during the read."""
     other = [Record(value=b"another" * 70_000)] * records
     with in_mid_read(pipeline, plan, proxied) as (running, _):
-        make_again(admin, proxied.direct, pipeline.spec.topic)
+        recreate_topic(admin, proxied.direct, pipeline.spec.topic)
         produce_records(proxied.direct, pipeline.spec.topic, other)
     with pytest.raises(TidemarkError) as caught:
         running.result()

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture
 def eager_cleaner(admin: AdminClient) -> Iterator[None]:
-    """Let the log cleaner look for work every 100 ms instead of every 15 s."""
+    """Run the log cleaner every 100 ms instead of every 15 s."""
     (node,) = admin.describe_cluster().result(timeout=30).nodes
 
     def alter(operation: AlterConfigOpType, value: str | None) -> None:

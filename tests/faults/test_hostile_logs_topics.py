@@ -11,7 +11,7 @@ from tests.conftest import TopicFactory
 from tests.faults.tally import Court
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake, as_judged
-from tests.support.topics import add_partitions, delete_records, delete_topic, make_again
+from tests.support.topics import add_partitions, delete_records, delete_topic, recreate_topic
 from tests.support.transactions import produce_values
 from tests.support.verdict import judge
 from tidemark.core.errors import TopicRecreated
@@ -47,7 +47,7 @@ def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
     topic_id = pipeline.run("first").plan.topic_id
     court.judge(pipeline)
     version = pipeline.version()
-    make_again(admin, broker.bootstrap, name)
+    recreate_topic(admin, broker.bootstrap, name)
     produce_values(broker.bootstrap, name, records)
     with pytest.raises(TopicRecreated) as caught:
         pipeline.planner.plan("second")
@@ -77,7 +77,7 @@ def test_s5_a_topic_recreated_between_plan_and_landing_is_refused(
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)
     plan = pipeline.plan("test")
-    make_again(admin, broker.bootstrap, name)
+    recreate_topic(admin, broker.bootstrap, name)
     produce_values(broker.bootstrap, name, records)
     with pytest.raises(TopicRecreated) as caught:
         pipeline.ingest.execute(plan.sequence)

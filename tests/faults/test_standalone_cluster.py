@@ -1,7 +1,7 @@
 """Tests of landing and decoding on a Spark standalone cluster, with killed executors.
 
-Master, workers, executors and driver are processes. The proxy before Kafka holds the fetches of
-the executors, so that each is in the middle of a task when one of them is killed.
+Master, workers, executors and driver are processes. The proxy before Kafka holds the fetches of the
+executors. Each executor is in the middle of a task when one of them is killed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 _PARTITIONS = 2
 """Each is read by one task: the `LONG` records, at most three fetches of 4 MiB."""
 _NO_TASK_ENDS = 9 * 1024 * 1024
-"""Bytes that pass before the proxy holds the rest: more than two fetches, so at least one task has
-rows to write, and less than one task reads."""
+"""Bytes that pass before the proxy holds the rest.
+
+They are more than two fetches, so at least one task has rows to write. They are less than one task
+reads, so no task ends."""
 
 EXECUTORS = {
     "spark.executor.memory": "512m",

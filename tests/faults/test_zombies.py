@@ -30,7 +30,7 @@ from tests.support.plans import wanted
 from tests.support.proxy import ProxiedBroker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
-from tests.support.zombies import Interposed, LostAnswer, zombie
+from tests.support.zombies import LostAnswer, PortWithStep, zombie
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
@@ -141,7 +141,7 @@ def test_i4_one_of_two_drivers_that_commit_at_once_writes(court: Court, pipeline
 def test_i4_a_driver_whose_plan_has_landed_writes_nothing(court: Court, pipeline: Lake) -> None:
     plan = pipeline.plan("a run")
     # The first driver lands the plan just before the second one commits.
-    table = Interposed(
+    table = PortWithStep(
         pipeline.table, "append", before=lambda: pipeline.ingest.execute(plan.sequence)
     )
     second = replace(pipeline.ingest, table=table).execute(plan.sequence)
@@ -164,7 +164,7 @@ def test_two_driver_processes_of_one_plan_land_it_once(
     with site.started(site.driver("ingest", plan.sequence)) as one:
         gate.wait_held()
         with site.started(site.driver("ingest", plan.sequence)) as other:
-            # A driver looks for a landing before it reads.
+            # Before its read, a driver checks whether its plan has landed.
             wait_until(lambda: other.reads_from(proxied.proxy.port))
             gate.release()
             assert one.wait().code == ExitCode.OK
@@ -256,7 +256,7 @@ def test_abandon_of_a_plan_that_just_landed_is_refused(court: Court, pipeline: L
     plan = pipeline.plan("a run that hangs")
     pipeline.table.prepare(plan.pipeline)
     # Only the data table's log contains the landing, because its driver is slow or dead.
-    late = Interposed(pipeline.table, "fence", before=lambda: pipeline.land(plan))
+    late = PortWithStep(pipeline.table, "fence", before=lambda: pipeline.land(plan))
     with pytest.raises(PlanLanded):
         replace(pipeline.abandon, table=late).abandon(plan.sequence, "ops", "it hangs")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
@@ -272,7 +272,7 @@ def test_i5_driver_and_abandon_record_one_landing(court: Court, pipeline: Lake) 
         with pytest.raises(PlanLanded):
             pipeline.abandon.abandon(plan.sequence, "ops", "it hangs")
 
-    control = Interposed(pipeline.control, "append", before=abandon)
+    control = PortWithStep(pipeline.control, "append", before=abandon)
     replace(pipeline.ingest, control=control).execute(plan.sequence)
     assert_settled(court, pipeline)
 
@@ -281,7 +281,7 @@ def test_i5_driver_and_abandon_record_one_landing(court: Court, pipeline: Lake) 
 def test_a_plan_adopted_during_its_abandon_is_abandoned(court: Court, pipeline: Lake) -> None:
     """I2. The abandon meets a conflict and repeats its record."""
     plan = pipeline.plan("a run")
-    control = Interposed(
+    control = PortWithStep(
         pipeline.control, "append", before=lambda: pipeline.plan("a run that comes between")
     )
     replace(pipeline.abandon, control=control).abandon(plan.sequence, "ops", "too large")
@@ -297,7 +297,7 @@ def test_a_plan_adopted_during_its_abandon_is_abandoned(court: Court, pipeline: 
 
 def planner_waiting_at_append(lake: Lake, barrier: Barrier) -> Planner:
     """Return a planner that waits at the barrier before it records."""
-    return replace(lake.planner, control=Interposed(lake.control, "append", before=barrier.wait))
+    return replace(lake.planner, control=PortWithStep(lake.control, "append", before=barrier.wait))
 
 
 @pytest.mark.faults
@@ -351,7 +351,7 @@ def test_i5_planner_and_driver_record_once(
 ) -> None:
     plan = pipeline.plan("a run")
     barrier = Barrier(2, timeout=180)
-    late = Interposed(pipeline.control, "append", before=barrier.wait)
+    late = PortWithStep(pipeline.control, "append", before=barrier.wait)
 
     def next_run() -> None:
         wait_until(lambda: commits_or_none(pipeline, plan))
@@ -378,11 +378,11 @@ def compact_control(lake: Lake) -> None:
 def test_i4_a_compaction_before_an_append_loses_nothing(court: Court, pipeline: Lake) -> None:
     pipeline.run("a run")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
-    planner_control = Interposed(
+    planner_control = PortWithStep(
         pipeline.control, "append", before=lambda: compact_control(pipeline)
     )
     assert replace(pipeline.planner, control=planner_control).plan("the next").plan is not None
-    driver_control = Interposed(
+    driver_control = PortWithStep(
         pipeline.control, "append", before=lambda: compact_control(pipeline)
     )
     replace(pipeline.ingest, control=driver_control).execute(2)
@@ -502,7 +502,7 @@ def test_an_unacknowledged_plan_is_kept(court: Court, pipeline: Lake, calls: int
     """I4. The conflict is with the planner's own commit."""
     conflict = ControlConflict(pipeline="events", event_number=1)
     for _ in range(calls):
-        control = Interposed(pipeline.control, "append", after=raises(conflict))
+        control = PortWithStep(pipeline.control, "append", after=raises(conflict))
         planned = replace(pipeline.planner, control=control).plan("a run")
         assert planned.outcome is PlanOutcome.KEPT
     assert sorted(pipeline.ledger.plans) == [1]
@@ -514,7 +514,7 @@ def test_an_unacknowledged_plan_is_kept(court: Court, pipeline: Lake, calls: int
 def test_i4_an_unacknowledged_landing_is_recorded_once(court: Court, pipeline: Lake) -> None:
     plan = pipeline.plan("a run")
     conflict = ControlConflict(pipeline="events", event_number=2)
-    control = Interposed(pipeline.control, "append", after=raises(conflict))
+    control = PortWithStep(pipeline.control, "append", after=raises(conflict))
     replace(pipeline.ingest, control=control).execute(plan.sequence)
     assert_settled(court, pipeline)
 
@@ -526,8 +526,8 @@ def test_i4_an_unacknowledged_abandon_is_recorded_once(court: Court, pipeline: L
     conflict = ControlConflict(pipeline="events", event_number=2)
     abandon = replace(
         pipeline.abandon,
-        table=Interposed(pipeline.table, "fence", after=raises(unfenced)),
-        control=Interposed(pipeline.control, "append", after=raises(conflict)),
+        table=PortWithStep(pipeline.table, "fence", after=raises(unfenced)),
+        control=PortWithStep(pipeline.control, "append", after=raises(conflict)),
     )
     assert abandon.abandon(plan.sequence, "ops", "too large") == plan
     assert pipeline.ledger.event_number == 2

@@ -138,7 +138,7 @@ def test_a_reported_commit_that_the_log_lacks_is_not_recorded() -> None:
     assert pipeline.committed() == {0: 0, 1: 0}
 
 
-def test_i5_a_table_that_has_seen_later_plans_is_refused() -> None:
+def test_i5_a_table_with_plans_that_the_control_table_lacks_is_refused() -> None:
     """The control table is from a backup."""
     pipeline = pipeline_with_open_plan()
     pipeline.table.commits.append(("tidemark:events:0", 2, "of a later plan"))

@@ -28,7 +28,7 @@ LATER_MS = 1_000
 
 def restore_snapshot(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
     """Restore a partition, with its leader epochs, from a snapshot that ended at `end`."""
-    pipeline.kafka.put_back("events", partition, end)
+    pipeline.kafka.restore_log("events", partition, end)
 
 
 def truncate(pipeline: MemoryPipeline, end: int, partition: int = 0) -> None:
@@ -313,7 +313,7 @@ def test_i1_a_recreated_topic_is_not_reported_as_a_restored_log() -> None:
 
 
 def compact_log(lake: FileLake, *retained: int) -> None:
-    """Produce as many records again; compaction removes the first ones except `kept`."""
+    """Produce as many records again; compaction removes the first ones except `retained`."""
     log = lake.kafka.topics["events"][0]
     old = [offset for offset in log.records if offset not in retained]
     lake.kafka.produce("events", 0, len(log.records), LATER_MS)
@@ -355,7 +355,7 @@ def test_a_row_deleted_elsewhere_does_not_hide_a_truncated_log(
         lake.run(1, partition=1)
     partition, offset = deleted
     DeltaTable(lake.uri).delete(f'partition = {partition} AND "offset" = {offset}')
-    lake.kafka.put_back("events", 0, 0)
+    lake.kafka.restore_log("events", 0, 0)
     for _ in range(25):
         lake.kafka.add_gaps("events", 0, 1)
         lake.kafka.produce("events", 0, 1, LATER_MS)
@@ -427,6 +427,6 @@ def test_verify_reports_the_last_row_that_equals_its_record(tmp_path: Path) -> N
     change_rows(lake, '"offset" IN (6, 9)')
     assert last_line() == "partition 0: the last row that equals Kafka's record has offset 8"
     lake.land_again((0, 6, 10))
-    lake.kafka.put_back("events", 0, 6)
+    lake.kafka.restore_log("events", 0, 6)
     lake.kafka.produce("events", 0, 10, LATER_MS + 1)
     assert last_line() == "partition 0: the last row that equals Kafka's record has offset 5"

@@ -168,7 +168,7 @@ def test_limited_runs_land_every_record_once() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
-def test_s10_a_new_partition_is_picked_up_from_its_start() -> None:
+def test_s10_a_new_partition_is_read_from_its_start() -> None:
     """The start policy `latest` does not apply to it."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST), partitions=1)
     pipeline.run("a")

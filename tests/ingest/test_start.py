@@ -22,7 +22,7 @@ from tidemark.kafka.errors import GroupActive, TopicMissing
 from tidemark.repair.exports import Exports
 from tidemark.spec.model import StartPolicy
 
-WHO = "cli:ann:1"
+REQUESTED_BY = "cli:ann:1"
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def of_group(offsets: Mapping[int, int]) -> SourceOffsets:
 
 def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryPipeline) -> None:
     """I3. The control table has user and reason."""
-    done = pipeline.starts.start(of_group({0: 4, 1: 10}), WHO, "moved")
+    done = pipeline.starts.start(of_group({0: 4, 1: 10}), REQUESTED_BY, "moved")
     assert done.outcome is StartOutcome.RECORDED
     assert [(p.partition, p.offset, p.named_by_source, p.lost) for p in done.partitions] == [
         (0, 4, True, 0),
@@ -57,8 +57,8 @@ def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryP
     columns = ("event", "partition", "committed_offset", "requested_by", "reason")
     reason = "started at the offsets of consumer group 'old'; moved"
     assert [[row[name] for name in columns] for row in pipeline.control.rows] == [
-        ["started", 0, 4, WHO, reason],
-        ["started", 1, 10, WHO, reason],
+        ["started", 0, 4, REQUESTED_BY, reason],
+        ["started", 1, 10, REQUESTED_BY, reason],
     ]
     plan = pipeline.run("first")
     assert plan is not None
@@ -69,23 +69,23 @@ def test_a_pipeline_starts_at_the_committed_offsets_of_a_group(pipeline: MemoryP
 def test_starting_at_offsets_of_a_group_with_members_adds_a_note(pipeline: MemoryPipeline) -> None:
     groups = MemoryGroups({"old": {"events": {0: 4, 1: 4}}})
     found = group_position(groups, "old", "events", (0, 1))
-    assert pipeline.starts.start(found, WHO, dry_run=True).notes == ()
+    assert pipeline.starts.start(found, REQUESTED_BY, dry_run=True).notes == ()
     groups.active.add("old")
     found = group_position(groups, "old", "events", (0, 1))
-    (note,) = pipeline.starts.start(found, WHO, dry_run=True).notes
+    (note,) = pipeline.starts.start(found, REQUESTED_BY, dry_run=True).notes
     assert note.startswith("consumer group 'old' has members")
 
 
 def test_the_leader_epoch_of_the_start_offset_is_recorded(pipeline: MemoryPipeline) -> None:
     """A truncation before the first landing is detected by it."""
     pipeline.kafka.elect("events", 0)
-    pipeline.starts.start(given({0: 4, 1: 4}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 4}), REQUESTED_BY)
     assert pipeline.ledger.start_epochs == {0: 1, 1: 0}
 
 
 def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
-    draft = pipeline.starts.start(given({0: 4, 1: 3}), WHO, dry_run=True)
+    draft = pipeline.starts.start(given({0: 4, 1: 3}), REQUESTED_BY, dry_run=True)
     assert draft.outcome is StartOutcome.DRAFT
     assert [(p.offset, p.low_watermark, p.end, p.lost) for p in draft.partitions] == [
         (4, 6, 10, 2),
@@ -97,18 +97,20 @@ def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: Memo
 
 def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
-    pipeline.starts.start(given({0: 4, 1: 10}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 10}), REQUESTED_BY)
     with pytest.raises(LostRange) as refused:
         pipeline.planner.plan("first")
     assert refused.value.lost == ((0, 4, 6),)
-    pipeline.decisions.accept_loss((), WHO, "the old consumer stood still for too long")
+    pipeline.decisions.accept_loss((), REQUESTED_BY, "the old consumer stood still for too long")
     pipeline.run("first")
     assert pipeline.committed() == {0: 10, 1: 10}
 
 
 def test_repeating_a_start_changes_nothing_even_after_runs(pipeline: MemoryPipeline) -> None:
     """The answer to the first call may have been lost."""
-    first = pipeline.starts.start(of_group({0: 4}), WHO, "moved", others=OtherPartitions.LATEST)
+    first = pipeline.starts.start(
+        of_group({0: 4}), REQUESTED_BY, "moved", others=OtherPartitions.LATEST
+    )
     pipeline.produce(1, 5)
     pipeline.run("first")
     before = list(pipeline.control.rows)
@@ -136,11 +138,11 @@ def test_a_started_pipeline_cannot_start_at_other_offsets(
     others: OtherPartitions | None,
 ) -> None:
     """I4. Equal offsets of another source are refused too."""
-    pipeline.starts.start(of_group({0: 4, 1: 4}), WHO)
+    pipeline.starts.start(of_group({0: 4, 1: 4}), REQUESTED_BY)
     before = list(pipeline.control.rows)
     for dry_run in (True, False):
         with pytest.raises(AlreadyStarted) as refused:
-            pipeline.starts.start(found, WHO, reason, others=others, dry_run=dry_run)
+            pipeline.starts.start(found, REQUESTED_BY, reason, others=others, dry_run=dry_run)
         assert refused.value.known == ("0:4", "1:4")
         assert "consumer group 'old'" in str(refused.value)
     assert pipeline.control.rows == before
@@ -151,11 +153,11 @@ def test_a_pipeline_started_by_its_policy_cannot_start_again(pipeline: MemoryPip
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     pipeline.run("first")
     with pytest.raises(AlreadyStarted, match="start policy"):
-        pipeline.starts.start(given({0: 0, 1: 0}), WHO)
+        pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
 
 
 def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeline) -> None:
-    pipeline.starts.start(given({0: 7, 1: 7}), WHO)
+    pipeline.starts.start(given({0: 7, 1: 7}), REQUESTED_BY)
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     plan = pipeline.run("first")
     assert plan is not None
@@ -165,10 +167,10 @@ def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeli
 def test_repeating_a_start_after_the_topic_was_recreated_is_refused(
     pipeline: MemoryPipeline,
 ) -> None:
-    pipeline.starts.start(given({0: 0, 1: 0}), WHO)
+    pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(AlreadyStarted):
-        pipeline.starts.start(given({0: 0, 1: 0}), WHO)
+        pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
 
 
 def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline) -> None:
@@ -182,7 +184,7 @@ def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline)
 
     pipeline.control.before_append = overtake
     with pytest.raises(AlreadyStarted) as refused:
-        pipeline.starts.start(given({0: 4, 1: 4}), WHO)
+        pipeline.starts.start(given({0: 4, 1: 4}), REQUESTED_BY)
     assert refused.value.known == ("0:1", "1:1")
     assert pipeline.committed() == {0: 1, 1: 1}
 
@@ -205,22 +207,22 @@ def test_i7_incomplete_or_unavailable_start_offsets_are_refused(
 ) -> None:
     for dry_run in (True, False):
         with pytest.raises(error):
-            pipeline.starts.start(given(offsets), WHO, dry_run=dry_run)
+            pipeline.starts.start(given(offsets), REQUESTED_BY, dry_run=dry_run)
     assert pipeline.control.rows == []
 
 
 @pytest.mark.parametrize(
     ("others", "begins"), [(OtherPartitions.EARLIEST, 3), (OtherPartitions.LATEST, 10)]
 )
-def test_others_sets_the_start_of_partitions_that_the_source_lacks(
+def test_the_option_others_sets_the_start_of_partitions_that_the_source_lacks(
     pipeline: MemoryPipeline, others: OtherPartitions, begins: int
 ) -> None:
     """Without the option, the partitions are refused and listed."""
     pipeline.kafka.delete_records("events", 1, 3)
     with pytest.raises(InvalidStart) as refused:
-        pipeline.starts.start(of_group({0: 4}), WHO)
+        pipeline.starts.start(of_group({0: 4}), REQUESTED_BY)
     assert refused.value.seen == "none for partition(s) 1"
-    done = pipeline.starts.start(of_group({0: 4}), WHO, others=others)
+    done = pipeline.starts.start(of_group({0: 4}), REQUESTED_BY, others=others)
     assert [(p.offset, p.named_by_source) for p in done.partitions] == [(4, True), (begins, False)]
     assert pipeline.committed() == {0: 4, 1: begins}
 
@@ -236,10 +238,10 @@ def test_starting_a_copy_or_with_a_missing_topic_is_refused(pipeline: MemoryPipe
     """A copy has only backfills."""
     pipeline.spec = make_spec(topic="nosuch")
     with pytest.raises(TopicMissing):
-        pipeline.starts.start(given({0: 0}), WHO)
+        pipeline.starts.start(given({0: 0}), REQUESTED_BY)
     pipeline.spec = make_spec().copied("july")
     with pytest.raises(NotLive):
-        pipeline.starts.start(given({0: 0, 1: 0}), WHO)
+        pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0:", "0:-1", "0:1,", "0:1;1:2", "a:1", "0:1,0:2"])
@@ -267,7 +269,7 @@ def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
 
 def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeline) -> None:
     """Other topics of the group and the control table do not change."""
-    pipeline.starts.start(given({0: 4, 1: 9}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 9}), REQUESTED_BY)
     pipeline.run("first")
     groups = MemoryGroups({"lag": {"events": {0: 2}, "prices": {0: 1}}})
     preview = exports(pipeline, groups).export("lag", dry_run=True)
@@ -288,7 +290,7 @@ def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
     groups = MemoryGroups(active={"busy"})
     with pytest.raises(NothingLanded):
         exports(pipeline, groups).export("lag")
-    pipeline.starts.start(given({0: 4, 1: 9}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 9}), REQUESTED_BY)
     for dry_run in (True, False):
         with pytest.raises(GroupActive, match="busy"):
             exports(pipeline, groups).export("busy", dry_run=dry_run)
@@ -301,7 +303,7 @@ def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
 def test_i6_offsets_that_do_not_fit_the_topic_are_not_exported(pipeline: MemoryPipeline) -> None:
     """Covers a truncated log and a recreated topic."""
     groups = MemoryGroups()
-    pipeline.starts.start(given({0: 4, 1: 9}), WHO)
+    pipeline.starts.start(given({0: 4, 1: 9}), REQUESTED_BY)
     pipeline.kafka.elect("events", 1, end=6)
     with pytest.raises(EndBehindCommitted):
         exports(pipeline, groups).export("lag")

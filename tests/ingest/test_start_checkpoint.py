@@ -56,7 +56,7 @@ def test_checkpoint_offsets_are_those_of_the_highest_committed_batch_number(tmp_
 
 
 def test_a_batch_without_commit_is_ignored_and_noted(tmp_path: Path) -> None:
-    """A note says so, because the stream's table may have the rows of the batch."""
+    """The stream's table may have the rows of the batch."""
     write(tmp_path, 6, [kafka(p0=5)])
     write(tmp_path, 7, [kafka(p0=9)], committed=False)
     found = checkpoint_position(str(tmp_path), "events")

@@ -209,7 +209,7 @@ def test_repeating_the_commit_of_a_compaction_changes_nothing(lake: FileLake) ->
     assert (lake.rows(), DeltaTable(lake.uri).version()) == (ROWS, version)
 
 
-# -- between the snapshot and the commit of the others -------------------------------------------
+# -- between the snapshot and the commit of other writers ----------------------------------------
 
 
 @pytest.mark.parametrize("step", ["discard", "append"])

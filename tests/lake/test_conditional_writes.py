@@ -91,7 +91,7 @@ def test_a_copied_control_table_is_tested_at_its_new_location(tmp_path: Path) ->
     for _ in range(2):
         append_event(DeltaControlTable(str(tmp_path / "copy")), "events")
     assert proofs(tmp_path / "copy") == [0, 2]
-    # Renamed: the path is the one that passed the test, and the folder is another.
+    # After renaming, the path has passed the test, but its folder has not.
     (tmp_path / "control").rename(tmp_path / "old")
     (tmp_path / "copy").rename(tmp_path / "control")
     append_event(DeltaControlTable(str(tmp_path / "control")), "events")
@@ -198,9 +198,9 @@ def refuse_result(place: str) -> None:
 @pytest.mark.store
 @pytest.mark.parametrize("write", [refuse_control, refuse_data, refuse_decision, refuse_result])
 def test_a_store_that_ignores_conditional_writes_is_refused(
-    ignoring: Store, place_in: PlaceIn, write: Callable[[str], None]
+    unconditional_store: Store, place_in: PlaceIn, write: Callable[[str], None]
 ) -> None:
-    place = place_in(ignoring)
+    place = place_in(unconditional_store)
     with pytest.raises(UnsafeStorage, match=f"{place}/table is unsafe"):
         write(place)
     assert stored(place) == []
@@ -208,10 +208,10 @@ def test_a_store_that_ignores_conditional_writes_is_refused(
 
 @pytest.mark.store
 def test_a_store_whose_condition_is_turned_off_is_refused(
-    honouring: Store, place_in: PlaceIn, monkeypatch: pytest.MonkeyPatch
+    conditional_store: Store, place_in: PlaceIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs has an option that disables conditional writes."""
-    place = place_in(honouring)
+    place = place_in(conditional_store)
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(UnsafeStorage, match="conditional put is disabled"):
         refuse_control(place)
@@ -220,10 +220,10 @@ def test_a_store_whose_condition_is_turned_off_is_refused(
 
 @pytest.mark.store
 def test_a_store_that_honours_conditional_writes_keeps_every_acknowledged_event(
-    honouring: Store, place_in: PlaceIn
+    conditional_store: Store, place_in: PlaceIn
 ) -> None:
     """Three writers append at the same time."""
-    place = place_in(honouring)
+    place = place_in(conditional_store)
     names = [f"events_{number}" for number in range(WRITERS)]
 
     def write(name: str) -> None:
@@ -253,28 +253,30 @@ def test_a_store_that_honours_conditional_writes_keeps_every_acknowledged_event(
 
 @pytest.mark.store
 def test_a_control_table_that_moved_to_another_server_is_tested_there(
-    honouring: Store, ignoring: Store, place_in: PlaceIn
+    conditional_store: Store, unconditional_store: Store, place_in: PlaceIn
 ) -> None:
     """The copy has the same bucket and path, and the result of the first server's test."""
-    place = place_in(honouring)
+    place = place_in(conditional_store)
     refuse_control(place)
     objects = PyFileSystem(DeltaStorageHandler(place))
     copied = {}
     for path in stored(place):
         with objects.open_input_file(path) as source:
             copied[path] = source.read()
-    assert place_in(ignoring) == place
+    assert place_in(unconditional_store) == place
     for path, content in copied.items():
-        ignoring.put(f"{place}/{path}", content)
+        unconditional_store.put(f"{place}/{path}", content)
     with pytest.raises(UnsafeStorage):
         refuse_control(place)
     assert stored(place) == sorted(copied)
 
 
 @pytest.mark.store
-def test_the_ignoring_store_loses_acknowledged_commits(ignoring: Store, place_in: PlaceIn) -> None:
+def test_a_store_without_conditional_writes_loses_acknowledged_commits(
+    unconditional_store: Store, place_in: PlaceIn
+) -> None:
     """This shows that the refusal prevents real losses."""
-    place = place_in(ignoring)
+    place = place_in(unconditional_store)
     columns = Schema([Field("value", DataType.int64())])
     DeltaTable.create(place, schema=columns)
 

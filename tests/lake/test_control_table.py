@@ -246,7 +246,7 @@ def pipeline_with_history(seed: int) -> MemoryPipeline:
 
 
 def correct(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
-    """Abandon, restore, replace or undo what was planned or has landed."""
+    """Abandon plans, restore the table, replace landed rows, or undo a plan."""
     match step:
         case "abandon":
             for record in pipeline.ledger.open_plans():

@@ -120,13 +120,15 @@ def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
 
 
 @pytest.mark.store
-def test_objects_without_a_log_are_not_an_empty_table(honouring: Store, place_in: PlaceIn) -> None:
+def test_objects_without_a_log_are_not_an_empty_table(
+    conditional_store: Store, place_in: PlaceIn
+) -> None:
     """Files of other tables below the location do not count."""
-    place = place_in(honouring)
+    place = place_in(conditional_store)
     append_event(DeltaControlTable(f"{place}/lake/control"), "events")
     assert DeltaControlTable(f"{place}/lake").ledger("events").event_number == 0
-    honouring.put(f"{place}/copy/pipeline=events/part-0.parquet", b"rows")
-    honouring.put(f"{place}/copy/.tidemark-trial-1/part-0.parquet", b"rows")
+    conditional_store.put(f"{place}/copy/pipeline=events/part-0.parquet", b"rows")
+    conditional_store.put(f"{place}/copy/.tidemark-trial-1/part-0.parquet", b"rows")
     before = stored(place)
     with pytest.raises(DeltaLogDamaged, match=r"pipeline=events/part-0\.parquet"):
         append_event(DeltaControlTable(f"{place}/copy"), "events")

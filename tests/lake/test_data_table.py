@@ -131,7 +131,9 @@ PLAN = make_plan((0, 0, 10), (0, 20, 30), (1, 5, 10), (2, 0, 5))
         ([[(0, 0), (1, 5), (2, 4)], [(0, 1)]], [2, 0, 1, 1]),
     ],
 )
-def test_i1_ranges_are_counted(tmp_path: Path, files: list[list[Row]], wanted: list[int]) -> None:
+def test_i1_records_are_counted_for_each_range(
+    tmp_path: Path, files: list[list[Row]], wanted: list[int]
+) -> None:
     commit_files(tmp_path, PLAN, files)
     assert counts(tmp_path, PLAN) == wanted
 

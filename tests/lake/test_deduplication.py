@@ -58,7 +58,7 @@ def test_the_status_reports_doubled_rows(lake: FileLake) -> None:
 
 
 def test_a_report_over_doubled_rows_is_refused(lake: FileLake, offline: Command) -> None:
-    """It would certify the period as complete."""
+    """The report would certify the period as complete."""
     period = ("--since", "2000-01-01", "--until", "2100-01-01")
     assert offline("report", "events", *period, "--json").code == 0
     double(lake.uri)
@@ -69,7 +69,7 @@ def test_a_report_over_doubled_rows_is_refused(lake: FileLake, offline: Command)
 
 @pytest.mark.parametrize("table", ["bronze", "typed"])
 def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> None:
-    """It would commit each row twice before it fails."""
+    """The decoder would commit each row twice before it fails."""
     lake = TypedLake(root=tmp_path)
     for _ in range(2):
         lake.bronze.run(3)

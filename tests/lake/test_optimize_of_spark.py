@@ -1,4 +1,4 @@
-"""Tests that of a compaction and Spark's `OPTIMIZE` of one version only one commits."""
+"""Tests that a compaction and an `OPTIMIZE` of Spark from the same version do not both commit."""
 
 from __future__ import annotations
 

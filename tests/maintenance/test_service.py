@@ -100,14 +100,14 @@ def test_a_conflicting_compaction_is_retried_a_bounded_number_of_times(
 
 
 def test_a_dry_run_compacts_nothing() -> None:
-    """And its outcome is a draft."""
+    """Its outcome is a draft."""
     table = RecordingTable()
     assert maintenance(table).maintain(WEEK, dry_run=True).outcome is MaintenanceOutcome.DRY_RUN
     assert table.steps == ["current_files", "plans", "dry run"]
 
 
 def test_a_maintenance_result_as_record_has_plain_values() -> None:
-    """For `--json` and Airflow."""
+    """`--json` and Airflow use the record."""
     assert maintenance(RecordingTable()).maintain(WEEK).as_record() == {
         "table": "t",
         "outcome": "maintained",
@@ -143,7 +143,7 @@ def _refuse(plan: object) -> tuple[int, int]:
     raise EngineFailed(operation="removing", reason=str(plan))
 
 
-def test_finished_plans_of_a_missing_control_table_is_an_error() -> None:
+def test_reading_finished_plans_of_a_missing_control_table_is_an_error() -> None:
     """I7: no file of an unknown plan may be removed."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)

@@ -1,8 +1,8 @@
 """Actors that stop before every call of a port, without threads.
 
 An actor runs a real service. A service depends only on the answers of its ports, so an actor is the
-tuple of the answers that it has got. For the next step, its program runs again from the start with
-these answers until it makes a call without an answer. An actor is therefore a value: it can be
+tuple of the answers that it has received. For the next step, its program runs again from the start
+with these answers until it makes a call without an answer. An actor is therefore a value: it can be
 copied, paused for any time, and killed by dropping it. Two actors with the same answers are in the
 same state, so a search recognises states that it has visited.
 """
@@ -253,7 +253,7 @@ class Actor:
         name: Its name in traces.
         program: Its work.
         spec: Its pipeline.
-        answers: The answers that it has got.
+        answers: The answers that it has received.
     """
 
     name: str

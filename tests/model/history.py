@@ -231,7 +231,7 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        """I1-I5."""
+        """Check I1 to I5."""
         check_world(self.world)
 
     def teardown(self) -> None:

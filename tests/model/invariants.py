@@ -28,7 +28,7 @@ class InvariantViolated(AssertionError):
 
 
 @dataclass
-class PlanStory:
+class PlanHistory:
     """History of one plan according to the rows.
 
     Attributes:
@@ -64,7 +64,7 @@ class PlanStory:
 
 
 @dataclass
-class Story:
+class PipelineHistory:
     """History of the pipeline according to the rows.
 
     Attributes:
@@ -74,7 +74,7 @@ class Story:
         lost_plans: Plans of later events of this epoch whose `planned` event is missing.
     """
 
-    plans: dict[int, PlanStory] = field(default_factory=dict)
+    plans: dict[int, PlanHistory] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     accepted: set[Offset] = field(default_factory=set)
     lost_plans: set[int] = field(default_factory=set)
@@ -83,36 +83,36 @@ class Story:
 _OF_PLANS = ("superseded", "landed", "abandoned", "undo_started", "undone")
 
 
-def story_of(world: World) -> Story:
-    story = Story()
+def history_of(world: World) -> PipelineHistory:
+    history = PipelineHistory()
     for row in sorted(world.control.rows, key=lambda row: int(row["event_number"])):
-        _fold(story, row)
-    for plan in story.plans.values():
+        _fold(history, row)
+    for plan in history.plans.values():
         plan.held = plan.landed
         for by, remaining in sorted(plan.superseded.items()):
-            if _has_replaced(world, story.plans[by]):
+            if _has_replaced(world, history.plans[by]):
                 plan.held, plan.was_replaced = remaining, True
-    return story
+    return history
 
 
-def _fold(story: Story, row: Row) -> None:
+def _fold(history: PipelineHistory, row: Row) -> None:
     event, sequence = row["event"], int(row.get("plan_sequence") or 0)
     if event in ("started", "new_incarnation"):
-        story.starts[row["topic_id"], row["partition"]] = row["committed_offset"]
+        history.starts[row["topic_id"], row["partition"]] = row["committed_offset"]
     elif event == "loss_accepted":
         lost = range(row["start_offset"], row["end_offset"])
-        story.accepted |= {(row["topic_id"], row["partition"], o) for o in lost}
+        history.accepted |= {(row["topic_id"], row["partition"], o) for o in lost}
     elif event == "planned":
-        story.plans.setdefault(sequence, PlanStory()).planned.append(row)
-    elif event in _OF_PLANS and sequence not in story.plans:
-        story.lost_plans.add(sequence)
+        history.plans.setdefault(sequence, PlanHistory()).planned.append(row)
+    elif event in _OF_PLANS and sequence not in history.plans:
+        history.lost_plans.add(sequence)
     elif event == "new_epoch" and row.get("missing_events"):
-        story.lost_plans.clear()
+        history.lost_plans.clear()
     elif event in _OF_PLANS:
-        _fold_plan(story.plans[sequence], row)
+        _fold_plan(history.plans[sequence], row)
 
 
-def _fold_plan(plan: PlanStory, row: Row) -> None:
+def _fold_plan(plan: PlanHistory, row: Row) -> None:
     event = row["event"]
     if event == "superseded":
         plan.superseded.setdefault(int(row["superseded_by"]), []).append(row)
@@ -125,7 +125,7 @@ def _fold_plan(plan: PlanStory, row: Row) -> None:
     plan.is_undone = event == "undone" and row.get("table_version") is not None
 
 
-def _has_replaced(world: World, plan: PlanStory) -> bool:
+def _has_replaced(world: World, plan: PlanHistory) -> bool:
     """Return whether a plan's rows have replaced others, even if they were undone."""
     if plan.status == "open":
         # The plan may be committed and not recorded.
@@ -139,83 +139,85 @@ def check_world(world: World) -> None:
     Raises:
         InvariantViolated: Something does not.
     """
-    story = story_of(world)
+    history = history_of(world)
     for check in _ALWAYS:
-        check(world, story)
+        check(world, history)
     if not world.is_disturbed:
         for check in _UNDISTURBED:
-            check(world, story)
+            check(world, history)
 
 
-def _i1_no_duplicates(world: World, _: Story) -> None:
+def _i1_no_duplicates(world: World, _: PipelineHistory) -> None:
     counts = Counter(row[:3] for row in world.table.rows)
     duplicates = sorted(identity for identity, times in counts.items() if times > 1)
-    _hold(not duplicates, "I1", f"rows that are in the table more than once: {duplicates}")
+    _require(not duplicates, "I1", f"rows that are in the table more than once: {duplicates}")
 
 
-def _i1_all_of_landed_ranges(world: World, story: Story) -> None:
+def _i1_all_of_landed_ranges(world: World, history: PipelineHistory) -> None:
     counts = Counter(row[:3] for row in world.table.rows)
-    for number, plan in story.plans.items():
+    for number, plan in history.plans.items():
         if plan.status != "landed":
             continue
         foreign = [row for row in world.table.foreign if row[3] == number]
-        _hold(not foreign, "I1", f"plan {number} landed records of another incarnation: {foreign}")
+        _require(
+            not foreign, "I1", f"plan {number} landed records of another incarnation: {foreign}"
+        )
         for identity in plan.live:
             fate = _fate(world, identity)
             count = counts[identity]
             if fate is Fate.RECORD:
                 broken = f"{identity} is in landed plan {number}, not in the table"
-                _hold(count == 1 or _is_refused(world), "I1", broken)
+                _require(count == 1 or _is_refused(world), "I1", broken)
             elif fate is not Fate.COMPACTED:
-                _hold(count == 0, "I1", f"{identity} is {fate} and in the table")
+                _require(count == 0, "I1", f"{identity} is {fate} and in the table")
 
 
-def _i2_no_overlap(_: World, story: Story) -> None:
+def _i2_no_overlap(_: World, history: PipelineHistory) -> None:
     holders: dict[Offset, int] = {}
-    for number, plan in story.plans.items():
+    for number, plan in history.plans.items():
         for identity in plan.live:
             other = holders.setdefault(identity, number)
-            if plan.status == "open" and number in story.plans[other].superseded:
+            if plan.status == "open" and number in history.plans[other].superseded:
                 continue
-            _hold(other == number, "I2", f"plans {other} and {number} both hold {identity}")
+            _require(other == number, "I2", f"plans {other} and {number} both hold {identity}")
         counts = Counter(plan.live)
-        _hold(max(counts.values(), default=1) == 1, "I2", f"plan {number} names an offset twice")
+        _require(max(counts.values(), default=1) == 1, "I2", f"plan {number} names an offset twice")
 
 
-def _i3_committed_offset(world: World, story: Story) -> None:
+def _i3_committed_offset(world: World, history: PipelineHistory) -> None:
     landed = {row[:3] for row in world.table.rows}
     ledger = world.pipeline.ledger
     for partition in ledger.starts:
         topic_id = ledger.topic_id or ""
         committed = ledger.committed_offset(partition)
-        for offset in range(story.starts[topic_id, partition], committed):
+        for offset in range(history.starts[topic_id, partition], committed):
             identity = (topic_id, partition, offset)
             is_accounted_for = (
                 identity in landed
-                or identity in story.accepted
+                or identity in history.accepted
                 or _fate(world, identity) in (Fate.GAP, Fate.COMPACTED)
             )
             broken = f"committed offset {committed} passed {identity}, which is not accounted for"
-            _hold(is_accounted_for or _is_refused(world), "I3", broken)
-    for identity in story.accepted:
+            _require(is_accounted_for or _is_refused(world), "I3", broken)
+    for identity in history.accepted:
         low = world.kafka.truth[identity[:2]].low
-        _hold(identity[2] < low, "I3", f"{identity} was accepted as lost and is readable")
+        _require(identity[2] < low, "I3", f"{identity} was accepted as lost and is readable")
 
 
-def _i4_effect_of_once(world: World, _: Story) -> None:
+def _i4_effect_of_once(world: World, _: PipelineHistory) -> None:
     landed = Counter(fingerprint for _, _, fingerprint in world.table.commits if fingerprint)
     twice = [fingerprint for fingerprint, times in landed.items() if times > 1]
-    _hold(not twice, "I4", f"plans that were committed more than once: {twice}")
+    _require(not twice, "I4", f"plans that were committed more than once: {twice}")
 
 
-def _i5_table_is_the_truth(world: World, story: Story) -> None:
+def _i5_table_is_the_truth(world: World, history: PipelineHistory) -> None:
     """A landing contains a version of the table with the plan: its commit or a later one."""
-    for number, plan in story.plans.items():
+    for number, plan in history.plans.items():
         if plan.status != "landed":
             continue
         version = plan.landed[0]["table_version"]
-        _hold(1 <= version <= len(world.table.commits), "I5", f"there is no version {version}")
-        _hold(
+        _require(1 <= version <= len(world.table.commits), "I5", f"there is no version {version}")
+        _require(
             _contains_landing(world, plan.landed[0], version),
             "I5",
             f"plan {number} is recorded as landed in version {version}, which does not have it",
@@ -227,7 +229,7 @@ def _i5_table_is_the_truth(world: World, story: Story) -> None:
                 recorded[row.get("partition", -1)] += row.get("records", 0)
             rows = Counter(row[1] for row in content if row[3] == number)
             broken = f"plan {number} is recorded with {+recorded}, the table has {+rows}"
-            _hold(+rows == +recorded or (content is now and _is_refused(world)), "I5", broken)
+            _require(+rows == +recorded or (content is now and _is_refused(world)), "I5", broken)
 
 
 def _is_refused(world: World) -> bool:
@@ -243,28 +245,28 @@ def _contains_landing(world: World, landed: Row, version: int) -> bool:
     return bool(landed.get("records"))
 
 
-def _i5_no_rows_of_abandoned_plans(world: World, story: Story) -> None:
+def _i5_no_rows_of_abandoned_plans(world: World, history: PipelineHistory) -> None:
     # Rows of a topic that was recreated during the read stay until `--discard` has completed.
     current = set(world.kafka.topic_ids.values())
     sequences = {row[3] for row in world.table.rows if row[0] in current}
-    for number, plan in story.plans.items():
+    for number, plan in history.plans.items():
         is_removed = plan.status in ("abandoned", "undone")
-        _hold(
+        _require(
             not (is_removed and number in sequences),
             "I5",
             f"plan {number} is {plan.status} and has rows",
         )
 
 
-_Check: TypeAlias = Callable[[World, Story], None]
+_Check: TypeAlias = Callable[[World, PipelineHistory], None]
 
 
-def _i7_lost_events_are_detected(world: World, story: Story) -> None:
+def _i7_lost_events_are_detected(world: World, history: PipelineHistory) -> None:
     refused = _is_refused(world)
-    _hold(
-        refused or not story.lost_plans,
+    _require(
+        refused or not history.lost_plans,
         "I7",
-        f"plans {story.lost_plans} were lost and not detected",
+        f"plans {history.lost_plans} were lost and not detected",
     )
 
 
@@ -292,15 +294,15 @@ def check_step(before: World, after: World) -> None:
             table changed (I5), or Kafka changed (I6).
     """
     before_count = len(before.control.rows)
-    _hold(
+    _require(
         after.control.rows[:before_count] == before.control.rows, "I4", "a recorded event changed"
     )
     newest = before.control.newest.get(before.spec.name, 0)
     numbers = {row["event_number"] for row in after.control.rows[before_count:]}
-    _hold(numbers <= {newest + 1}, "I4", f"event {newest} is followed by {sorted(numbers)}")
+    _require(numbers <= {newest + 1}, "I4", f"event {newest} is followed by {sorted(numbers)}")
     commits = len(before.table.commits)
-    _hold(after.table.commits[:commits] == before.table.commits, "I5", "the table's log changed")
-    _hold(repr(after.kafka) == repr(before.kafka), "I6", "a step of Tidemark changed Kafka")
+    _require(after.table.commits[:commits] == before.table.commits, "I5", "the table's log changed")
+    _require(repr(after.kafka) == repr(before.kafka), "I6", "a step of Tidemark changed Kafka")
 
 
 def check_end(world: World, done: Done, errors: Container[str]) -> None:
@@ -315,44 +317,46 @@ def check_end(world: World, done: Done, errors: Container[str]) -> None:
         InvariantViolated: The error does not fit, or the landing is not recorded (I7).
     """
     error = done.error
-    _hold(error is None or isinstance(error, TidemarkError), "I7", f"not a named error: {error!r}")
-    _hold(
+    _require(
+        error is None or isinstance(error, TidemarkError), "I7", f"not a named error: {error!r}"
+    )
+    _require(
         error is None or type(error).__name__ in errors,
         "I7",
         f"{type(error).__name__} without a reason",
     )
     if isinstance(done.result, ExecutionResult):
         number = done.result.plan.sequence
-        story = story_of(world)
-        status = "landed" if number in story.lost_plans else story.plans[number].status
-        _hold(status == "landed", "I7", f"plan {number} was reported landed: {status}")
+        history = history_of(world)
+        status = "landed" if number in history.lost_plans else history.plans[number].status
+        _require(status == "landed", "I7", f"plan {number} was reported landed: {status}")
 
 
 def check_settled(world: World) -> None:
-    """Check a world in which nothing is left to do: every record that can be read is there.
+    """Check a world in which nothing is left to do: every readable record has landed.
 
     Raises:
         InvariantViolated: A record is missing or doubled.
     """
     topic_id = world.kafka.topic_ids[world.spec.topic]
     counts = Counter(row[:3] for row in world.table.rows)
-    story = story_of(world)
+    history = history_of(world)
     for (its_id, partition), truth in world.kafka.truth.items():
         if its_id != topic_id:
             continue
         first = truth.low
         if world.spec.start is not StartPolicy.EARLIEST:
-            first = max(first, story.starts.get((topic_id, partition), 0))
+            first = max(first, history.starts.get((topic_id, partition), 0))
         for offset in range(first, truth.stable):
             identity = (topic_id, partition, offset)
             if truth.fates[offset] is Fate.RECORD:
-                _hold(
+                _require(
                     counts[identity] == 1, "I1", f"{identity}: {counts[identity]} times at the end"
                 )
     still_open = [
-        number for number, plan in story.plans.items() if plan.status in ("open", "undo_started")
+        number for number, plan in history.plans.items() if plan.status in ("open", "undo_started")
     ]
-    _hold(not still_open, "I7", f"plans that cannot be settled: {still_open}")
+    _require(not still_open, "I7", f"plans that cannot be settled: {still_open}")
 
 
 def _fate(world: World, identity: Offset) -> Fate:
@@ -360,6 +364,6 @@ def _fate(world: World, identity: Offset) -> Fate:
     return world.kafka.truth[topic_id, partition].fates[offset]
 
 
-def _hold(holds: bool, invariant: str, broken: str) -> None:
+def _require(holds: bool, invariant: str, broken: str) -> None:
     if not holds:
         raise InvariantViolated(f"{invariant}: {broken}")

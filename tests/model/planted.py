@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from tests.model.actors import Program
-from tests.model.world import Fetched, ModelTable, StartedFence, World
+from tests.model.world import FetchedRecords, ModelTable, StartedFence, World
 from tests.support.memory import MemoryControlTable, MemoryKafka
 from tests.support.plans import MemoryPipeline
 from tidemark.core.accounting import Landing
@@ -30,7 +30,7 @@ class NoTransactions(ModelTable):
         del plan
         return len(self.commits)
 
-    def finish(self, plan: Plan, start_version: int, fetched: Fetched) -> None:
+    def finish(self, plan: Plan, start_version: int, fetched: FetchedRecords) -> None:
         del start_version
         super().finish(plan, len(self.commits), fetched)
 
@@ -63,7 +63,7 @@ class NoConfirm(ModelTable):
     """Data table that reports each skipped commit as a landing.
 
     Attributes:
-        believed: Plans whose commit was skipped.
+        skipped: Plans whose commit was skipped.
     """
 
     skipped: list[Plan] = field(default_factory=list)
@@ -101,7 +101,7 @@ class NoChainFence(ModelTable):
 
 
 class _Kafka:
-    """Kafka as a service without a rule reads it."""
+    """Kafka, read by a service that lacks a rule."""
 
     def __init__(self, kafka: MemoryKafka) -> None:
         self._kafka = kafka

@@ -97,7 +97,7 @@ class _History:
     """History of one actor.
 
     Attributes:
-        answers: The answers that it has got.
+        answers: The answers that it has received.
         at: Its next call, or its end.
         faults: Possible failures of its next call.
     """

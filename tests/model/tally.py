@@ -13,7 +13,7 @@ from tests.model.search import Report
 
 
 @dataclass(frozen=True)
-class Visited:
+class CountRecorder:
     """Records counts of a test as properties of its report, which a worker passes on.
 
     Attributes:
@@ -35,8 +35,8 @@ _HISTORIES = "random histories"
 
 
 @pytest.fixture
-def visited(record_property: Callable[[str, object], None]) -> Visited:
-    return Visited(record_property)
+def recorder(record_property: Callable[[str, object], None]) -> CountRecorder:
+    return CountRecorder(record_property)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

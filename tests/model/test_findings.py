@@ -12,7 +12,7 @@ from tests.model.actors import Actor, Call, Program
 from tests.model.programs import abandon, run
 from tests.model.world import make_world
 from tests.support.memory import MemoryTable
-from tests.support.plans import MemoryPipeline, make_overtaken
+from tests.support.plans import MemoryPipeline, make_pipeline_with_concurrent_run
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ControlTruncated, TableRestored, TidemarkError
 from tidemark.core.plan import Plan
@@ -37,7 +37,7 @@ def test_i1_a_plan_committed_just_before_its_fence_is_not_abandoned() -> None:
 
 
 def test_i7_an_overtaken_run_raises_no_ledger_behind_table() -> None:
-    pipeline = make_overtaken()
+    pipeline = make_pipeline_with_concurrent_run()
     pipeline.run("late")
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
@@ -104,7 +104,7 @@ class _TableWithConcurrentAction(MemoryTable):
 
 
 def test_i1_rows_of_a_recorded_landing_are_never_discarded() -> None:
-    """The driver was slow, and the topic was recreated after its record."""
+    """The topic was recreated after a slow driver had recorded its landing."""
     pipeline = MemoryPipeline(partitions=1)
     table = _TableWithConcurrentAction(kafka=pipeline.kafka)
     pipeline.table = table

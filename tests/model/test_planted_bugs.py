@@ -1,4 +1,4 @@
-"""Tests that a search finds each removed rule, with a trace."""
+"""Tests that a search finds each removed rule and prints a trace."""
 
 from __future__ import annotations
 

@@ -139,32 +139,32 @@ DAILY = ("run", "replace", "replace", "plan_again", "undo", "abandon")
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "damages",
     [(), ("restore",), ("lose_control",), ("back_up_control", "restore_control")],
     ids=["none", "RESTORE", "lost control table", "control table from a backup"],
 )
 @pytest.mark.parametrize(
     "histories", [60, pytest.param(2_000, marks=pytest.mark.faults)], ids=["few", "many"]
 )
-def test_ledger_equals_table_after_operations(trouble: tuple[str, ...], histories: int) -> None:
+def test_ledger_equals_table_after_operations(damages: tuple[str, ...], histories: int) -> None:
     for seed in range(histories):
-        check_history(seed, trouble)
+        check_history(seed, damages)
 
 
 @pytest.mark.parametrize(
-    ("seed", "trouble"), [(70, ("restore",)), (543, ("back_up_control", "restore_control"))]
+    ("seed", "damages"), [(70, ("restore",)), (543, ("back_up_control", "restore_control"))]
 )
-def test_a_plan_removed_twice_is_rewound_once(seed: int, trouble: tuple[str, ...]) -> None:
+def test_a_plan_removed_twice_is_rewound_once(seed: int, damages: tuple[str, ...]) -> None:
     """Two equal events would count as duplicates."""
-    check_history(seed, trouble)
+    check_history(seed, damages)
 
 
-def check_history(seed: int, trouble: tuple[str, ...]) -> None:
+def check_history(seed: int, damages: tuple[str, ...]) -> None:
     """Perform nine random operations, and compare the ledger with the table after each."""
     operations = Operations(Random(seed))
     try:
         for _ in range(9):
-            operations.one((*DAILY, *trouble))
+            operations.one((*DAILY, *damages))
             operations.check()
         operations.settle()
     except TidemarkError as error:

@@ -15,33 +15,35 @@ from tests.model.scenarios import (
     Sketch,
 )
 from tests.model.search import Report, Search
-from tests.model.tally import Visited
+from tests.model.tally import CountRecorder
 
 TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPLACEMENTS + REPAIRS
 
 
-def search(sketch: Sketch, faults: int, visited: Visited) -> Report:
+def search(sketch: Sketch, faults: int, recorder: CountRecorder) -> Report:
     """Visit every state of a scenario; the number of states must reach the floor."""
     report = Search(sketch.with_faults(faults)).run()
-    visited.search(report)
+    recorder.search(report)
     assert report.states >= sketch.floor
     assert any(outcome.endswith("returned") for outcome in report.outcomes)
     return report
 
 
 @pytest.mark.parametrize("sketch", TWO, ids=lambda sketch: sketch.name)
-def test_invariants_hold_for_two_actors(sketch: Sketch, visited: Visited) -> None:
-    report = search(sketch, sketch.faults, visited)
+def test_invariants_hold_for_two_actors(sketch: Sketch, recorder: CountRecorder) -> None:
+    report = search(sketch, sketch.faults, recorder)
     assert report.ends > 0
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("sketch", TWO, ids=lambda sketch: sketch.name)
-def test_invariants_hold_for_two_actors_and_more_faults(sketch: Sketch, visited: Visited) -> None:
-    search(sketch, sketch.more_faults, visited)
+def test_invariants_hold_for_two_actors_and_more_faults(
+    sketch: Sketch, recorder: CountRecorder
+) -> None:
+    search(sketch, sketch.more_faults, recorder)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("sketch", THREE, ids=lambda sketch: sketch.name)
-def test_invariants_hold_for_three_actors(sketch: Sketch, visited: Visited) -> None:
-    search(sketch, sketch.faults, visited)
+def test_invariants_hold_for_three_actors(sketch: Sketch, recorder: CountRecorder) -> None:
+    search(sketch, sketch.faults, recorder)

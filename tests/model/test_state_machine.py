@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.model.history import History
 from tests.model.invariants import InvariantViolated
 from tests.model.planted import NoCompareAndSet, NoTransactions, planted
-from tests.model.tally import Visited
+from tests.model.tally import CountRecorder
 from tests.model.world import World
 from tidemark.core.errors import OverfullRange
 
@@ -33,7 +33,7 @@ def check(
     """Run histories over changed worlds; count them and Tidemark's steps in them."""
     counts: Counter[str] = Counter()
 
-    class Counted(History):
+    class CountedHistory(History):
         def __init__(self) -> None:
             super().__init__()
             self.world = change(self.world)
@@ -43,8 +43,8 @@ def check(
             counts.update(histories=1, steps=self.steps)
 
     if seed_number is not None:
-        seed(seed_number)(Counted)
-    run_state_machine_as_test(Counted, settings=options)
+        seed(seed_number)(CountedHistory)
+    run_state_machine_as_test(CountedHistory, settings=options)
     return counts
 
 
@@ -52,22 +52,22 @@ def unchanged(world: World) -> World:
     return world
 
 
-def test_invariants_hold_in_fixed_random_histories(visited: Visited) -> None:
+def test_invariants_hold_in_fixed_random_histories(recorder: CountRecorder) -> None:
     options = settings(_SETTINGS, max_examples=75, derandomize=True)
     counts = check(options, unchanged, None)
-    visited.histories(counts["histories"], counts["steps"])
+    recorder.histories(counts["histories"], counts["steps"])
     assert counts["histories"] >= 50
     assert counts["steps"] >= 300
 
 
 @pytest.mark.faults
-def test_invariants_hold_in_many_random_histories(visited: Visited) -> None:
+def test_invariants_hold_in_many_random_histories(recorder: CountRecorder) -> None:
     """Each run uses another seed and prints it."""
     seed_number = random.SystemRandom().randrange(2**32)
     print(f"seed {seed_number}")
     options = settings(_SETTINGS, max_examples=2_000, stateful_step_count=60)
     counts = check(options, unchanged, seed_number)
-    visited.histories(counts["histories"], counts["steps"])
+    recorder.histories(counts["histories"], counts["steps"])
     assert counts["steps"] >= 20_000
 
 

@@ -129,7 +129,7 @@ class ModelKafka(MemoryKafka):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchedRecords:
     """Records of a plan that the engine read.
 
     Attributes:
@@ -177,14 +177,14 @@ class ModelTable(MemoryTable):
             return None
         return len(self.commits)
 
-    def fetch(self, plan: Plan) -> Fetched:
+    def fetch(self, plan: Plan) -> FetchedRecords:
         """Return the records of a plan and the incarnation that they were read from."""
         rows = [
             row
             for row in self.read(plan)
             if plan.sequence > 1 or row[1] != 0 or row[2] not in self.missing
         ]
-        return Fetched(topic_id=self.kafka.topic_ids[plan.topic], rows=tuple(rows))
+        return FetchedRecords(topic_id=self.kafka.topic_ids[plan.topic], rows=tuple(rows))
 
     def read(self, plan: Plan) -> list[MemoryRow]:
         """Return rows as Spark's batch reader does; it fails only outside the log."""
@@ -196,7 +196,7 @@ class ModelTable(MemoryTable):
                 raise EngineFailed(operation="reading", reason="OffsetOutOfRangeException")
         return [row for row in super().read(plan) if row[2] < self._reach(plan, row[1])]
 
-    def finish(self, plan: Plan, start_version: int, fetched: Fetched) -> None:
+    def finish(self, plan: Plan, start_version: int, fetched: FetchedRecords) -> None:
         if self._moved({plan.app_id}, start_version):
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         self.add(plan, fetched.rows)
@@ -209,10 +209,10 @@ class ModelTable(MemoryTable):
 
     def write(  # type: ignore[override]  # the files of the model
         self, plan: Plan, _: int
-    ) -> Fetched:
+    ) -> FetchedRecords:
         return self.fetch(plan)
 
-    def append(self, plan: Plan, files: Fetched) -> None:  # type: ignore[override]
+    def append(self, plan: Plan, files: FetchedRecords) -> None:  # type: ignore[override]
         start_version = self.begin(plan)
         if start_version is not None:
             self.finish(plan, start_version, files)
@@ -247,7 +247,7 @@ class ModelTable(MemoryTable):
         return len(self.commits)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """All steps in one."""
+        """Perform all steps at once."""
         started_fence = self.begin_fence_chains(pipeline, app_ids)
         return (
             self.finish_fence_chains(pipeline, started_fence) if started_fence else self.version()

@@ -89,7 +89,7 @@ def planned(partition: int = 0, start: int = 0, end: int = 10, records: int = 10
 def test_the_most_severe_failed_check_decides_the_outcome(
     failed: tuple[Severity, ...], outcome: CheckOutcome
 ) -> None:
-    """Passed checks of any severity do not."""
+    """Passed checks do not count, even critical ones."""
     results = [result(severity, passed=True) for severity in Severity]
     results += [result(severity, passed=False) for severity in failed]
     assert report(*results).outcome is outcome
@@ -118,7 +118,7 @@ def test_a_report_refuses_a_time_without_time_zone() -> None:
 
 
 def test_a_report_as_record_has_json_types() -> None:
-    """For `--json`."""
+    """`--json` prints the record."""
     record = report(result(Severity.WARNING, passed=False)).as_record()
     assert record["outcome"] == "warned"
     assert record["run_at"] == "2026-01-01T00:00:00+00:00"
@@ -126,7 +126,7 @@ def test_a_report_as_record_has_json_types() -> None:
 
 
 def test_a_landing_yields_one_expectation_for_each_range() -> None:
-    """With the recorded number of records."""
+    """It has the recorded number of records."""
     plan = make_plan((0, 5, 9), topic_id="T1")
     landing = Landing(
         sequence=1,
@@ -137,7 +137,7 @@ def test_a_landing_yields_one_expectation_for_each_range() -> None:
 
 
 def test_every_built_in_check_has_a_figure() -> None:
-    """And every figure has a check."""
+    """Every figure has a check, too."""
     found = figures([range_of()], NO_KEY, [planned()])
     assert {*found, *drifts(found, {})} == set(BUILT_IN_CHECKS)
 
@@ -156,7 +156,7 @@ def test_duplicates_are_counted_by_partition() -> None:
 
 
 def test_a_range_with_another_record_count_is_a_mismatch() -> None:
-    """Too few records, too many, and none."""
+    """Covers too few records, too many, and none."""
     expected = [planned(0), planned(1), planned(2), planned(3)]
     found = figures(
         [range_of(0), range_of(1, records=9), range_of(2, records=11)], NO_KEY, expected
@@ -175,7 +175,7 @@ def test_a_range_of_gaps_without_rows_is_no_mismatch() -> None:
 
 
 def test_rows_outside_the_plan_are_counted() -> None:
-    """By partition, offset or topic id."""
+    """They differ by partition, offset or topic id."""
     stray = range_of(4, start=None, records=2, topic_id="T2")
     found = figures([range_of(), stray], NO_KEY, [planned()])
     assert found["records_outside_plan"] == Figure(value=2, detail="partition 4 of topic T2: 2")
@@ -206,7 +206,7 @@ def test_the_largest_partition_is_measured_over_all_its_ranges() -> None:
 
 
 def test_an_empty_batch_has_no_shares() -> None:
-    """And no division by zero."""
+    """No division by zero occurs."""
     found = figures([], NO_KEY, [])
     assert {name for name, figure in found.items() if figure.value is not None} == {
         "records",

@@ -43,7 +43,7 @@ def earlier_figures(
 
 
 def test_earlier_figures_are_those_of_newest_attempts_newest_plan_first(tmp_path: Path) -> None:
-    """Without later plans, backfills and other pipelines."""
+    """Later plans, backfills and other pipelines do not count."""
     table = str(tmp_path / "results")
     assert earlier_figures(table, 9) == {}
     for plan in (3, 1, 2, 7):

@@ -198,7 +198,7 @@ def sample_rows(topic: str) -> list[Row]:
     [("streams-intro", "streams_intro"), ("prices", "prices"), ("orders", "orders")],
 )
 def test_the_samples_pass_their_suites(shipped: Check, topic: str, suite: str) -> None:
-    """Every check of every shipped suite."""
+    """Covers every check of every shipped suite."""
     shipped.land(sample_rows(topic))
     report = shipped(planned(0, 500), suite=suite)
     assert [result for result in report.results if not result.passed] == []
@@ -248,7 +248,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
 
 
 def test_duplicate_missing_and_stray_rows_fail_the_fixed_checks(check: Check) -> None:
-    """I1: in the results and on the page; range figures and figures have tests of their own."""
+    """I1: results and page contain the failures. Figures have separate tests."""
     check.land(rows(range(8)))
     version = check.land([row(5), row(10)])
     report = check(planned(0, 10), version=version)
@@ -273,7 +273,7 @@ def test_a_plan_of_gaps_passes_checks_and_suite(check: Check) -> None:
 
 
 def test_other_plans_and_later_versions_are_not_checked(check: Check) -> None:
-    """Neither by built-in checks nor by the suite."""
+    """This holds for built-in checks and for the suite."""
     version = check.land([*rows(range(10)), *rows(range(10), plan_sequence=2)])
     check.land(rows(range(10)))
     suite = check.suite([{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 10}}])
@@ -282,7 +282,7 @@ def test_other_plans_and_later_versions_are_not_checked(check: Check) -> None:
 
 
 def test_late_clocks_and_missing_timestamps_are_warnings(check: Check) -> None:
-    """Two hours after ingestion, and a timestamp that Kafka marks as none."""
+    """One timestamp is two hours after ingestion, and Kafka marks another one as missing."""
     check.land(
         [row(0, timestamp=NOW + timedelta(hours=2)), row(1, timestamp_type=-1), row(2), row(3)]
     )
@@ -295,7 +295,7 @@ def test_late_clocks_and_missing_timestamps_are_warnings(check: Check) -> None:
 
 
 def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> None:
-    """Without records that have no timestamp. A suite may set limits."""
+    """Records without a timestamp do not count. A suite may set limits."""
     stamps = [NOW - timedelta(hours=3), NOW - timedelta(minutes=1)]
     check.land(
         [row(offset, timestamp=stamp) for offset, stamp in enumerate(stamps)]
@@ -310,7 +310,7 @@ def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> Non
 
 
 def test_a_batch_unlike_earlier_plans_fails_drift_checks(check: Check) -> None:
-    """Compared with the figures in the results table."""
+    """The batch is compared with the figures in the results table."""
     check.land(rows(range(40)))
     usual = check(planned(0, 40))
     for plan in range(1, 9):
@@ -403,7 +403,7 @@ def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path)
 
 
 def test_unexpected_values_are_counted_and_shown_with_partition_and_offset(shipped: Check) -> None:
-    """In the results and on the page."""
+    """This holds for the results and for the page."""
     shipped.land(
         [
             *(price(offset) for offset in range(18)),
@@ -444,7 +444,7 @@ def test_ten_shortened_examples_are_shown_of_many_unexpected_rows(check: Check) 
 
 
 def test_masked_values_are_in_no_page_table_or_result(check: Check) -> None:
-    """Counts, partitions and offsets are."""
+    """Counts, partitions and offsets are shown."""
     check.land([row(0, key=b"secret-key", value=b"secret-value"), row(1, value=None)])
     in_set = {"type": "expect_column_values_to_be_in_set"}
     rules: list[dict[str, Any]] = [
@@ -617,7 +617,7 @@ def test_pages_load_no_external_resources(shipped: Check) -> None:
 
 
 def test_all_links_between_pages_have_a_target(shipped: Check) -> None:
-    """From the start page of all pipelines to a run and back."""
+    """The links lead from the start page of all pipelines to a run and back."""
     shipped.land([price(0)])
     shipped(planned(0, 1), suite="prices")
     for file in shipped.home.rglob("*.html"):
@@ -664,7 +664,7 @@ def test_repeating_an_attempt_replaces_its_pages(check: Check) -> None:
 
 
 def test_spark_reads_recorded_results_unchanged(check: Check, spark: SparkSession) -> None:
-    """Nulls are nulls."""
+    """Null values stay null."""
     check.land(rows(range(9)))
     report = check(planned(0, 10))
     check.quality.record(report)
@@ -679,7 +679,7 @@ def test_spark_reads_recorded_results_unchanged(check: Check, spark: SparkSessio
 
 
 def test_concurrent_processes_lose_no_report(tmp_path: Path) -> None:
-    """Four processes for two pipelines, in pages and in the results table."""
+    """Four processes write pages and results of two pipelines."""
     context = multiprocessing.get_context("spawn")
     work = [
         context.Process(target=report_often, args=(tmp_path, pipeline, 10))

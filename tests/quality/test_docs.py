@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import seen
+from tests.support.browser import open_page
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.lake.errors import ClockDiffers
@@ -29,7 +29,7 @@ class Pages(DataDocs):
         return NOW
 
 
-def checked(home: Path, pipeline: str, run_at: datetime, plan: int = 1) -> list[Path]:
+def write_check_pages(home: Path, pipeline: str, run_at: datetime, plan: int = 1) -> list[Path]:
     """Write the pages of one check, with the age of the check."""
     folders = DocsFolders(home=home, pipeline=pipeline)
     run = f"plan-{plan:06d}/{run_at:%Y%m%dT%H%M%S}Z"
@@ -71,8 +71,8 @@ def existing(pages: Sequence[Path]) -> list[bool]:
 
 def test_pruning_removes_old_pages_and_the_lines_that_link_to_them(tmp_path: Path) -> None:
     """A dry run counts the same pages and removes none."""
-    old = checked(tmp_path, "prices", NOW - 91 * DAY, plan=1)
-    young = checked(tmp_path, "prices", NOW - 89 * DAY, plan=2)
+    old = write_check_pages(tmp_path, "prices", NOW - 91 * DAY, plan=1)
+    young = write_check_pages(tmp_path, "prices", NOW - 89 * DAY, plan=2)
     everything = sorted(tmp_path.rglob("*"))
     assert Pages(tmp_path).prune(NOW, 90 * DAY, dry_run=True) == 2
     assert sorted(tmp_path.rglob("*")) == everything
@@ -87,7 +87,7 @@ def test_pruning_removes_old_pages_and_the_lines_that_link_to_them(tmp_path: Pat
 
 @pytest.mark.e2e
 def test_a_browser_shows_start_pages_completely_and_escaped(tmp_path: Path) -> None:
-    """Also on a phone: without requests, overflow or scripts."""
+    """This also holds on a phone. No request, overflow or script occurs."""
     evil = "<script>alert(1)</script> " + "x" * 200
     (passed,) = REPORT.results
     failed = replace(passed, passed=False, observed=evil)
@@ -103,15 +103,17 @@ def test_a_browser_shows_start_pages_completely_and_escaped(tmp_path: Path) -> N
         (start, ["orders", "passed", "1", when, "", "prices", "failed", "1", when, line]),
         (start.parent / "prices" / "index.html", ["failed", "1", "0", when, line, "built-in"]),
     ):
-        shown = seen(page, tmp_path, width=500)
-        assert (shown.fetched, shown.words, shown.overflow) == ([], [], 0)
+        shown = open_page(page, tmp_path, width=500)
+        assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
         assert [text for tag, text in shown.elements if tag == "TD"] == cells
         assert [tag for tag, _ in shown.elements].count("H1") == 1
 
 
 def test_pruning_keeps_the_newest_check_of_each_pipeline(tmp_path: Path) -> None:
     """The start page of all pipelines shows it, whatever its age."""
-    pages = [page for name in ("a", "b") for page in checked(tmp_path, name, NOW - 400 * DAY)]
+    pages = [
+        page for name in ("a", "b") for page in write_check_pages(tmp_path, name, NOW - 400 * DAY)
+    ]
     assert Pages(tmp_path).prune(NOW, 0 * DAY) == 0
     assert all(existing(pages))
     assert dead_links(tmp_path) == []
@@ -119,9 +121,9 @@ def test_pruning_keeps_the_newest_check_of_each_pipeline(tmp_path: Path) -> None
 
 def test_pruning_removes_old_pages_that_no_start_page_lists(tmp_path: Path) -> None:
     """A start page lists a limited number of checks."""
-    first = checked(tmp_path, "prices", NOW - 100 * DAY, plan=0)
+    first = write_check_pages(tmp_path, "prices", NOW - 100 * DAY, plan=0)
     for plan in range(1, RUNS_LISTED + 1):
-        checked(tmp_path, "prices", NOW - plan * timedelta(minutes=1), plan=plan)
+        write_check_pages(tmp_path, "prices", NOW - plan * timedelta(minutes=1), plan=plan)
     assert all(existing(first))
     assert Pages(tmp_path).prune(NOW, 90 * DAY) == 2
     assert not any(existing(first))
@@ -131,7 +133,7 @@ def test_pruning_removes_old_pages_that_no_start_page_lists(tmp_path: Path) -> N
 
 def test_pruning_keeps_pages_of_suites_and_other_files(tmp_path: Path) -> None:
     """Only pages of checks and reports are pruned."""
-    checked(tmp_path, "prices", NOW - 100 * DAY)
+    write_check_pages(tmp_path, "prices", NOW - 100 * DAY)
     suite = tmp_path / "data_docs" / "prices" / "expectations" / "own.html"
     suite.parent.mkdir()
     suite.write_text("<p>a suite</p>")
@@ -142,14 +144,18 @@ def test_pruning_keeps_pages_of_suites_and_other_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("home", ["nowhere", "."])
 def test_pruning_without_pages_creates_and_removes_nothing(tmp_path: Path, home: str) -> None:
-    """With and without the folder."""
+    """The folder may be missing."""
     assert Pages(tmp_path / home).prune(NOW, 0 * DAY) == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_pruning_with_a_wrong_clock_removes_no_page(tmp_path: Path) -> None:
-    """To a clock that is 91 days ahead every page looks old."""
-    pages = [page for plan in (1, 2) for page in checked(tmp_path, "a", datetime.now(UTC), plan)]
+    """Every page looks old to a clock that is 91 days ahead."""
+    pages = [
+        page
+        for plan in (1, 2)
+        for page in write_check_pages(tmp_path, "a", datetime.now(UTC), plan)
+    ]
     with pytest.raises(ClockDiffers):
         DataDocs(tmp_path).prune(datetime.now(UTC) + 91 * DAY, 90 * DAY)
     assert all(existing(pages))

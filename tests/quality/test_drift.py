@@ -76,12 +76,12 @@ def test_a_collapse_exceeds_the_limit_in_a_varying_history(history: list[float])
 def test_a_constant_history_has_a_minimum_spread(
     measure: str, usual: float, now: float, wanted: float
 ) -> None:
-    """One percentage point, a tenth of the records, one minute."""
+    """It is one percentage point, a tenth of the records, or one minute."""
     assert drift_of(measure, now, [usual] * MIN_HISTORY)[0] == pytest.approx(wanted, rel=0.01)
 
 
 def test_there_is_no_drift_without_a_history_or_without_a_figure() -> None:
-    """For the first batches, and for batches without records."""
+    """The first batches have no history. Batches without records have no figure."""
     assert drift_of("records", 5, [1.0] * (MIN_HISTORY - 1))[0] is None
     assert drift_of("seconds_behind", None, [1.0] * MIN_HISTORY)[0] is None
 

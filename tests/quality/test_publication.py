@@ -160,7 +160,7 @@ def test_a_blocked_range_is_hidden_and_later_plans_are_published(lake: FileLake)
 
 
 def test_a_failed_warning_does_not_block_a_plan(lake: FileLake) -> None:
-    """Only critical checks do."""
+    """Only failed critical checks block."""
     check(lake, 2, passed=False, severity=Severity.WARNING, minutes=1)
     assert published(lake) == [(0, offset) for offset in range(9)]
     decision = publication_of(lake).plans()[1].decision
@@ -169,7 +169,7 @@ def test_a_failed_warning_does_not_block_a_plan(lake: FileLake) -> None:
 
 
 def test_an_unchecked_plan_is_not_published_until_an_operator_releases_it(lake: FileLake) -> None:
-    """Also if it can no longer be checked."""
+    """A plan that can no longer be checked can be released, too."""
     lake.run(2)
     assert (0, 9) not in published(lake)
     assert publication_of(lake).plans()[-1].decision is None
@@ -178,7 +178,7 @@ def test_an_unchecked_plan_is_not_published_until_an_operator_releases_it(lake: 
 
 
 def test_an_operators_decision_overrides_later_checks(lake: FileLake) -> None:
-    """Until the next operator's decision."""
+    """The next operator's decision replaces it."""
     publication_of(lake, 1).release(2, "ann", "the currency is new")
     check(lake, 2, passed=False, minutes=2)
     assert len(published(lake)) == 9
@@ -206,7 +206,6 @@ def test_the_newest_check_decides(lake: FileLake) -> None:
 
 
 def test_a_dry_run_of_a_decision_records_nothing(lake: FileLake) -> None:
-    """For `--dry-run`."""
     drafted = publication_of(lake).release(2, "ann", "why", dry_run=True)
     assert drafted.is_published
     publication_of(lake).reject(1, "ann", "why", dry_run=True)
@@ -214,7 +213,7 @@ def test_a_dry_run_of_a_decision_records_nothing(lake: FileLake) -> None:
 
 
 def test_deciding_about_published_unknown_open_or_undone_plans_is_an_error(lake: FileLake) -> None:
-    """With another error for each."""
+    """Each state has its own error."""
     with pytest.raises(NotBlocked, match="already published"):
         publication_of(lake).release(1, "ann", "why")
     with pytest.raises(UnknownPlan):
@@ -296,7 +295,7 @@ def test_a_recreated_data_table_has_no_decisions(lake: FileLake) -> None:
 
 
 def test_a_partly_replaced_plan_stays_blocked_and_can_be_released(lake: FileLake) -> None:
-    """A plan without any rows left cannot."""
+    """A plan without remaining rows cannot be released."""
     for name, span in (("part", (0, 2, 3)), ("rest", (0, 3, 5))):
         lake.land_again(span, requested_by=name)
         plans = {each.plan.sequence: each for each in publication_of(lake).plans()}
@@ -322,7 +321,7 @@ _decisions = st.builds(
 def test_the_view_and_the_command_agree_about_effective_decisions(
     decisions: list[PublicationDecision],
 ) -> None:
-    """One rule in SQL and in Python, also for ties."""
+    """SQL and Python apply the same rule, even to ties."""
     partition = {"topic_id": "id", "partition": 0}
     columns = ["plan_sequence", "status", "decided_at", "decided_by"]
     values = [(w.plan, str(w.status), w.decided_at, w.decided_by) for w in decisions]
@@ -377,6 +376,6 @@ def test_concurrent_decisions_are_all_recorded(lake: FileLake, tmp_path: Path) -
 
 @pytest.mark.spark
 def test_spark_reads_the_published_view(lake: FileLake, spark: SparkSession) -> None:
-    """The query that `tidemark publication view` prints."""
+    """Spark runs the query that `tidemark publication view` prints."""
     sql = published_view("events", str(lake.uri), str(lake.root / "publication"), Engine.SPARK)
     assert sorted(row["offset"] for row in spark.sql(sql).collect()) == [0, 1, 5, 6, 7, 8]

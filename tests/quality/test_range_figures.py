@@ -99,7 +99,7 @@ def _by_range(figures: Sequence[RangeFigures]) -> Any:
 def test_every_row_counts_in_its_planned_range_or_outside_all_ranges(
     tmp_path: Path, seed: int
 ) -> None:
-    """With duplicates and other topic ids, in several files and batches."""
+    """Several files and batches have duplicates and other topic ids."""
     random = Random(seed)
     rows = [_row(random) for _ in range(_ROWS)]
     for part in (rows[:20_000], rows[20_000:]):
@@ -117,7 +117,7 @@ def test_every_row_counts_in_its_planned_range_or_outside_all_ranges(
     ref = BatchRef(pipeline="p", table=str(tmp_path), table_version=1, plan_sequence=1)
     expected = _counted([row for row in rows if row["plan_sequence"] == 1], planned)
     assert _by_range(range_figures(ref, planned)) == expected
-    # In the version of the reference, and in no later one.
+    # Rows of versions after the referenced one do not count.
     first = BatchRef(pipeline="p", table=str(tmp_path), table_version=0, plan_sequence=1)
     earlier = [row for row in rows[:20_000] if row["plan_sequence"] == 1]
     assert _by_range(range_figures(first, planned)) == _counted(earlier, planned)

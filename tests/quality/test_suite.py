@@ -36,14 +36,14 @@ def problems(file: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.json")), ids=lambda file: file.stem)
 def test_shipped_suites_are_valid_and_describe_their_expectations(file: Path) -> None:
-    """Every suite in the repository."""
+    """Covers every suite in the repository."""
     suite = load_suite(file)
     assert suite.name == file.stem
     assert all(one["description"] for one in suite.expectations)
 
 
 def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
-    """With the key of each."""
+    """Each problem has its key."""
     found = problems(
         write(
             tmp_path,
@@ -104,14 +104,14 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
 def test_a_file_that_is_no_suite_is_a_suite_error(tmp_path: Path, text: str) -> None:
-    """Also if it is no JSON."""
+    """Covers files that are not JSON."""
     file = tmp_path / "mine.json"
     file.write_text(text, encoding="utf-8")
     assert problems(file)
 
 
 def test_a_missing_suite_is_a_suite_error(tmp_path: Path) -> None:
-    """The spec names it."""
+    """A spec names the suite."""
     assert problems(tmp_path / "mine.json") == {
         "(file)": "a readable file / No such file or directory"
     }
@@ -128,7 +128,7 @@ def test_a_missing_suite_is_a_suite_error(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_types_in_meta_are_problems_with_a_key(tmp_path: Path, meta: Any) -> None:
-    """They are no crash."""
+    """No command crashes."""
     (key,) = problems(write(tmp_path, {"name": "mine", "meta": meta, "expectations": []}))
     assert key.startswith("meta")
 
@@ -167,7 +167,7 @@ def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -
 
 
 def test_expectations_may_name_the_suites_own_columns(tmp_path: Path) -> None:
-    """Also with a `mostly` of three digits, which the library's JSON schema refuses."""
+    """A `mostly` may have three digits, which the library's JSON schema refuses."""
     suite = load_suite(
         write(
             tmp_path,

@@ -111,7 +111,7 @@ def test_a_field_has_the_type_that_represents_all_its_values(
 
 
 def test_rules_describe_the_sample() -> None:
-    """Limits, sets, shapes, presence, uniqueness and keys."""
+    """Covers limits, sets, shapes, presence, uniqueness and keys."""
     values = [
         {
             "id": f"{number:08x}-0000-4000-8000-000000000000",

@@ -30,24 +30,24 @@ def batch_with(folder: Path, *files: Sequence[bytes | None]) -> BatchRef:
 
 
 def test_the_key_with_the_most_rows_is_found(tmp_path: Path) -> None:
-    """In all files; rows without a key do not count."""
+    """All files count; rows without a key do not."""
     ref = batch_with(tmp_path, [b"a", b"b", None, None, None], [b"b", b"c", None])
     assert top_key(ref) == TopKey(key="b", records=2)
 
 
-def test_of_equally_frequent_keys_the_smaller_one_is_found(tmp_path: Path) -> None:
+def test_the_smaller_of_equally_frequent_keys_is_found(tmp_path: Path) -> None:
     """A repetition finds the same key."""
     assert top_key(batch_with(tmp_path, [b"z", b"b", b"z", b"b"])) == TopKey(key="b", records=2)
 
 
 def test_a_key_is_returned_as_text_and_shortened(tmp_path: Path) -> None:
-    """Also if its bytes are not UTF-8."""
+    """Its bytes may be invalid UTF-8."""
     assert top_key(batch_with(tmp_path, [b"\xff" * 50])) == TopKey(key="\ufffd" * 40, records=1)
 
 
 @pytest.mark.parametrize("keys", [(), (None, None)])
 def test_a_batch_without_keys_has_no_top_key(tmp_path: Path, keys: Sequence[None]) -> None:
-    """Also without rows, as for a plan of gaps."""
+    """A plan of gaps has no rows at all."""
     assert top_key(batch_with(tmp_path, keys)) == TopKey(key=None, records=0)
 
 
@@ -88,7 +88,7 @@ def test_keys_at_the_end_of_a_batch_do_not_hide_the_most_frequent_key(
     assert found == TopKey(key="frequent", records=10)
 
 
-def test_of_long_distinct_keys_any_key_is_found(
+def test_any_of_many_long_distinct_keys_may_be_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them is one of the most frequent keys."""

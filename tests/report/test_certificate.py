@@ -48,7 +48,7 @@ def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledg
 
 
 def test_every_offset_of_the_period_is_landed_a_gap_lost_or_missing() -> None:
-    """Also landed by plans outside the period."""
+    """Plans outside the period may have landed the offset."""
     records = [landed(1, 0, 10, gaps=2), landed(2, 10, 20), landed(3, 30, 40), landed(4, 50, 60)]
     # Plan 2 landed a day later.
     times = {1: _DAY, 2: _NEXT, 3: _DAY, 4: _NEXT - timedelta(microseconds=1)}
@@ -76,7 +76,7 @@ def test_every_offset_of_the_period_is_landed_a_gap_lost_or_missing() -> None:
 
 
 def test_partitions_have_separate_counts() -> None:
-    """Gaps, unproven gaps, losses and missing offsets."""
+    """Covers gaps, unproven gaps, losses and missing offsets."""
     both = over(
         1,
         RangeCount(partition=0, start=0, end=10, records=8, unproven_gaps=1),

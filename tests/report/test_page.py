@@ -121,7 +121,7 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[st
 def test_the_page_states_losses_gaps_open_plans_and_earlier_topics(
     certificate: dict[str, Any], account: dict[str, Any], words: str
 ) -> None:
-    """And omits these sentences in a report without them."""
+    """A page without them omits these sentences."""
     partitions = (replace(_ACCOUNT, **account),)
     changes: dict[str, Any] = {"partitions": partitions, **certificate}
     changed = replace(_CERTIFICATE, **changes)
@@ -150,7 +150,7 @@ def test_a_chart_rises_with_its_figure() -> None:
 
 
 def test_a_failed_plan_has_a_circle_at_its_point() -> None:
-    """Also after a plan without a figure."""
+    """A plan without a figure may come before."""
     checked = [
         result(1, 10.0),
         result(2, None),
@@ -163,7 +163,7 @@ def test_a_failed_plan_has_a_circle_at_its_point() -> None:
 
 
 def test_a_constant_figure_is_a_line_in_the_middle() -> None:
-    """Without a division by zero."""
+    """No division by zero occurs."""
     checked = [result(1, 0.5), result(2, 0.5)]
     assert trends(checked) == [("null_key_percent: 0.5 to 0.5", "0.0,30.0 240.0,30.0", [])]
 
@@ -182,14 +182,14 @@ def test_a_built_in_check_with_several_limits_is_one_rule() -> None:
 
 @pytest.mark.parametrize("values", [[], [10.0], [10.0, None]])
 def test_a_rule_with_fewer_than_two_figures_has_no_chart(values: list[float | None]) -> None:
-    """And the page has no section for charts."""
+    """A page without charts has no section for them."""
     checked = [result(number, value) for number, value in enumerate(values, 1)]
     assert trends(checked) == []
     assert "Trends" not in text_of(render(replace(_REPORT, checked=checked)))
 
 
 def test_landed_records_have_one_chart() -> None:
-    """From the certificate, and not from the check `records`."""
+    """The chart comes from the certificate, not from the check `records`."""
     plans = tuple(
         LandedPlan(plan=number, kind=PlanKind.LIVE, landed_at=NOW, records=records, gaps=0)
         for number, records in ((1, 2000), (2, 1000))

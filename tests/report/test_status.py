@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.memory import MemoryPartition
-from tests.support.plans import MemoryPipeline, make_overtaken, make_spec, wanted
+from tests.support.plans import MemoryPipeline, make_pipeline_with_concurrent_run, make_spec, wanted
 from tests.support.services import NOW
 from tidemark.core.errors import EndBehindCommitted, LedgerBehindTable
 from tidemark.core.origins import RunOrigin
@@ -27,7 +27,7 @@ def test_a_pipeline_that_has_not_started_has_no_lag() -> None:
 
 
 def test_lag_counts_offsets_that_have_not_landed() -> None:
-    """Without offsets that a backfill has landed beyond the committed offset."""
+    """Offsets that a backfill landed beyond the committed offset do not count."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.EARLIEST))
     pipeline.planner.plan("begin")
     pipeline.produce(0, 10)
@@ -55,7 +55,7 @@ def test_a_truncated_log_that_has_grown_again_is_a_problem() -> None:
 
 def test_a_concurrent_run_is_no_problem() -> None:
     """The status is that after the run."""
-    status = make_overtaken().status()
+    status = make_pipeline_with_concurrent_run().status()
     assert (status.problem, status.records) == (None, 2)
 
 
@@ -69,7 +69,7 @@ def test_an_open_plan_that_cannot_land_is_a_problem() -> None:
 
 
 def test_the_problem_is_the_error_that_would_refuse_a_run() -> None:
-    """A missing start offset, a missing topic, a table with another history."""
+    """Covers a missing start offset, a missing topic, and a table with another history."""
     fresh = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     assert isinstance(fresh.status().problem, NoStartOffset)
     assert raised(fresh) == ["NoStartOffset"]
@@ -110,7 +110,7 @@ def test_lag_in_time_is_the_age_of_the_oldest_visible_record() -> None:
 
 
 def test_runway_is_that_of_the_partition_with_the_oldest_unread_record() -> None:
-    """By the topic's retention time."""
+    """The topic's retention time determines it."""
     pipeline = make_waiting(3)
     pipeline.kafka.retention = 24 * HOUR
     pipeline.kafka.produce("events", 1, 1, int((NOW - 5 * HOUR).timestamp() * 1000))
@@ -120,7 +120,7 @@ def test_runway_is_that_of_the_partition_with_the_oldest_unread_record() -> None
 
 
 def test_an_alarm_is_raised_beyond_its_limit_and_not_at_the_limit() -> None:
-    """For each rule."""
+    """This holds for each rule."""
     assert raised(make_waiting(3, lag_records=12, lag_time=3 * HOUR)) == []
     assert raised(make_waiting(3, lag_records=11)) == ["LagTooLarge"]
     assert raised(make_waiting(4, lag_time=3 * HOUR)) == ["LagTooLong"]
@@ -132,7 +132,7 @@ def test_an_alarm_is_raised_beyond_its_limit_and_not_at_the_limit() -> None:
 
 
 def test_a_pipeline_with_lag_and_recent_landings_is_not_stalled() -> None:
-    """However long records wait."""
+    """The age of unread records does not matter."""
     moving = make_waiting(4, stalled=3 * HOUR)
     assert raised(moving) == []
     stalled = make_waiting(4, stalled=3 * HOUR)
@@ -146,7 +146,7 @@ def test_a_pipeline_with_lag_and_recent_landings_is_not_stalled() -> None:
 
 
 def test_the_forecast_of_a_pipeline_with_a_limit_follows_its_throughput() -> None:
-    """One offset in each run, 10 unread, and no new records."""
+    """Each run lands one offset. There are 10 unread offsets and no new records."""
     pipeline = MemoryPipeline(spec=make_spec(records_per_run=2))
     pipeline.kafka.produce("events", 0, 14, int((NOW - 100 * HOUR).timestamp() * 1000))
     for run in range(3):
@@ -195,7 +195,7 @@ def test_a_pipeline_that_has_not_started_has_a_runway_and_no_lag() -> None:
 
 @pytest.mark.parametrize("stamp", [-1, 10**16, 10**14])
 def test_invalid_timestamps_do_not_prevent_the_stalled_alarm(stamp: int) -> None:
-    """None, microseconds as milliseconds, and a far future. The last landing decides."""
+    """Covers no timestamp, microseconds, and a far future. The last landing decides."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=3 * HOUR, lag_records=1)))
     pipeline.produce(0, 5)
     pipeline.run("before")

@@ -64,7 +64,7 @@ def test_a_repeated_request_of_one_run_counts_once() -> None:
 def test_a_plan_that_is_open_for_longer_than_the_limit_is_an_alarm(
     stalled: timedelta | None, alarms: list[str]
 ) -> None:
-    """Also if only one run requested it, such as a backfill."""
+    """One request is enough, such as that of a backfill."""
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=stalled)))
     pipeline.produce(0, 5)
     pipeline.planner.plan("run-1")
@@ -223,7 +223,7 @@ def checked_status(lake: FileLake) -> PipelineStatus:
 
 
 def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) -> None:
-    """Or a newer check passes, or the plan is undone."""
+    """A newer check that passes, or an undo, also ends the alarm."""
     lake = FileLake(root=tmp_path)
     for plan in (1, 2, 3, 4, 5):
         lake.run(2)

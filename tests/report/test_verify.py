@@ -134,7 +134,7 @@ def test_verifying_offsets_that_have_not_landed_is_an_error(pipeline: MemoryPipe
 def test_a_row_outside_landed_ranges_is_unexpected(
     pipeline: MemoryPipeline, row: tuple[str, int, int, int]
 ) -> None:
-    """Of any topic id, in any partition."""
+    """Covers other topic ids and other partitions."""
     pipeline.table.rows.append(row)
     verification = pipeline.verify.verify()
     assert verification.differences == {DifferenceKind.UNEXPECTED: 1}
@@ -175,14 +175,14 @@ class _WithAborted(MemoryKafka):
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As in every cluster."""
+        """As `LogReader.read`."""
         for record in super().read(topic, isolation_level, spans):
             if isolation_level is IsolationLevel.READ_UNCOMMITTED or record.offset < 5:
                 yield record
 
 
 def test_rows_are_compared_at_the_isolation_level_of_their_plan() -> None:
-    """Not at the level that the spec has now."""
+    """The current level of the spec does not matter."""
     uncommitted = with_aborted(IsolationLevel.READ_UNCOMMITTED).verify.verify()
     uncommitted.check()
     assert [(v.records, v.rows, v.compacted) for v in uncommitted.partitions] == [(15, 15, 0)]
@@ -195,7 +195,7 @@ def test_rows_are_compared_at_the_isolation_level_of_their_plan() -> None:
 
 
 def test_plans_of_two_isolation_levels_in_one_partition_are_compared() -> None:
-    """Each at its own level."""
+    """Each plan is compared at its own level."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 3)
     pipeline.run("committed")
@@ -245,7 +245,7 @@ def lake(landed: FileLake, tmp_path: Path) -> FileLake:
 def test_altered_metadata_columns_are_found(
     lake: FileLake, column: str, value: str, kinds: Mapping[str, int], deleted: int
 ) -> None:
-    """Also if Kafka has deleted the record."""
+    """They are found even if Kafka has deleted the record."""
     lake.kafka.delete_records("events", 0, deleted)
     assert not lake.verify.verify().differences
     table = DeltaTable(lake.uri)
@@ -267,7 +267,7 @@ def test_rows_ingested_after_the_recorded_landing_are_mislabelled(lake: FileLake
 
 
 def test_replaced_undone_and_landing_rows_are_not_mislabelled(lake: FileLake) -> None:
-    """Also during a replacement that is not recorded yet."""
+    """This also holds during a replacement that is not recorded yet."""
     lake.land_again((0, 3, 7))
     assert lake.verified() == [(10, 10)]
     lake.undo.undo(3, "ops", "wrong")

@@ -48,7 +48,7 @@ def failure_of(
 
 
 def write_rows(spark: SparkSession, folder: Path, rows: int = 5) -> Callable[[], object]:
-    """Writes rows that cannot be compressed."""
+    """Return a function that writes incompressible rows."""
     return lambda: spark.range(rows).selectExpr("rand(1) r").write.parquet(str(folder))
 
 
@@ -74,7 +74,7 @@ def spark_log(spark: SparkSession) -> Iterator[Callable[[], str]]:
 # -- storage -------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_storage_that_is_unavailable(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_full_disk_raises_storage_unavailable(spark: SparkSession, tmp_path: Path) -> None:
     """Spark wraps it into "Task failed while writing rows"."""
     with mounted(tmp_path / "small", "size=64k") as disk:
         error = failure_of(spark, write_rows(spark, disk / "plan", 100_000))

@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
 
 
 def record(offset: int, **changes: Any) -> dict[str, Any]:
-    """A record of partition 0, a second after the one before."""
+    """Return a record of partition 0; its timestamp is `offset` seconds after 1970."""
     usual = {
         "key": None,
         "value": b"value %d" % offset,
@@ -57,7 +57,7 @@ def record(offset: int, **changes: Any) -> dict[str, Any]:
 
 
 def write(table: Path, plan: Plan, *tasks: list[dict[str, Any]]) -> list[DataFile]:
-    """A folder with a file for each task, as Spark leaves it, and what its footers tell."""
+    """Write a file for each task as Spark does; return the descriptions of the files."""
     folder = table / f"plan-{plan.sequence}-{uuid4()}"
     folder.mkdir()
     (folder / "_notes").touch()
@@ -76,13 +76,13 @@ def table(tmp_path: Path) -> Path:
 
 
 def append(table: Path, plan: Plan, files: list[DataFile]) -> int:
-    """Commit files; the version after it."""
+    """Commit files and return the new version."""
     DeltaDataTable(str(table)).append(plan, files)
     return DeltaTable(table).version()
 
 
 def rows(table: Path) -> list[dict[str, Any]]:
-    """What a reader of the table sees, as delta-rs' engine reads it."""
+    """Return the rows of the table, read by the engine of delta-rs."""
     found = (
         QueryBuilder().register("t", DeltaTable(table)).execute("SELECT * FROM t ORDER BY offset")
     )
@@ -146,7 +146,7 @@ def test_footers_are_read_concurrently(table: Path) -> None:
     together = threading.Barrier(2, timeout=60)
 
     class Remote:
-        """A file system that answers when it was asked for both files."""
+        """File system that opens both files at the same time."""
 
         def __init__(self, files: FileSystem) -> None:
             self.get_file_info = files.get_file_info
@@ -166,7 +166,7 @@ def test_footers_are_read_concurrently(table: Path) -> None:
 def test_a_uri_that_pyarrow_does_not_support_is_refused(uri: str) -> None:
     """The driver raises the error before it reads anything."""
     sink = SparkSink(
-        session=None,  # It does not get that far.
+        session=None,  # The error comes before its use.
         uri=uri,
         kafka_options={},
         log_reader=MemoryKafka(),
@@ -194,7 +194,7 @@ def test_i4_one_of_two_concurrent_commits_of_a_plan_is_refused(table: Path) -> N
     plan = make_plan((0, 0, 5))
     together = threading.Barrier(2, timeout=60)
 
-    class Together(DeltaDataTable):
+    class ConcurrentTable(DeltaDataTable):
         def _add_files(self, *arguments: Any, **named: Any) -> None:
             together.wait()
             super()._add_files(*arguments, **named)
@@ -202,7 +202,7 @@ def test_i4_one_of_two_concurrent_commits_of_a_plan_is_refused(table: Path) -> N
     def land(number: int) -> Exception | None:
         files = write(table, replace(plan, origin=RunOrigin(f"{number}")), [record(0)])
         try:
-            Together(str(table)).append(plan, files)
+            ConcurrentTable(str(table)).append(plan, files)
         except TransactionConflict as refused:
             return refused
         return None
@@ -248,24 +248,24 @@ def test_records_with_impossible_timestamps_land(table: Path, timestamp: int) ->
     """Kafka accepts every number from a producer; the commit omits such statistics."""
     plan = make_plan((0, 0, 4))
     append(table, plan, write(table, plan, [record(0, timestamp=timestamp), record(1)]))
-    (told,) = (
+    (stats,) = (
         json.loads(action["add"]["stats"])
         for line in (table / "_delta_log" / f"{1:020}.json").read_text().splitlines()
         if "add" in (action := json.loads(line))
     )
-    assert "timestamp" not in told["minValues"]
-    assert told["numRecords"] == 2
+    assert "timestamp" not in stats["minValues"]
+    assert stats["numRecords"] == 2
 
 
-def test_the_commit_fails_by_name(table: Path) -> None:
-    """Whatever delta-rs says, the driver looks again and says what it was doing."""
+def test_a_failed_commit_raises_a_named_error(table: Path) -> None:
+    """It contains the operation, for any error of delta-rs."""
     (table / "_delta_log" / f"{1:020}.json").write_text("{")
     with pytest.raises(EngineFailed, match="committing plan 1 of pipeline 'events'"):
         DeltaDataTable(str(table)).append(make_plan((0, 0, 4)), [])
 
 
-def ruled(uri: Path, *actions: dict[str, Any], version: int) -> None:
-    """Commit changes of a table's metadata or protocol, as somebody else's engine would."""
+def commit_actions(uri: Path, *actions: dict[str, Any], version: int) -> None:
+    """Commit changes of a table's metadata or protocol, as another engine does."""
     text = "\n".join(json.dumps(action) for action in actions)
     (uri / "_delta_log" / f"{version:020}.json").write_text(text)
 
@@ -281,7 +281,7 @@ def test_a_table_with_a_feature_that_delta_rs_lacks_is_refused(table: Path) -> N
     """Otherwise each commit would fail after the whole read."""
     features = ["appendOnly", "invariants", "rowTracking", "domainMetadata"]
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
-    ruled(table, {"protocol": protocol}, version=1)
+    commit_actions(table, {"protocol": protocol}, version=1)
     with pytest.raises(TableAltered, match="the table feature domainMetadata, rowTracking"):
         DeltaDataTable(str(table)).prepare("events")
 
@@ -291,13 +291,13 @@ def test_a_changed_table_property_is_retried_without_a_conflict(table: Path) -> 
     plan = make_plan((0, 0, 5))
     files = write(table, plan, [record(0)])
 
-    class Changed(DeltaDataTable):
+    class ChangedTable(DeltaDataTable):
         def _add_files(self, *arguments: Any, **named: Any) -> None:
             DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
             super()._add_files(*arguments, **named)
 
     with pytest.raises(LandingOvertaken, match="Protocol changed"):
-        Changed(str(table)).append(plan, files)
+        ChangedTable(str(table)).append(plan, files)
     assert rows(table) == []
     append(table, plan, files)
     assert len(rows(table)) == 1

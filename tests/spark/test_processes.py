@@ -28,7 +28,7 @@ def wait_until(held: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[Script]:
-    """Runs shell scripts detached, with their log in `log`; ends what is left of them."""
+    """Return a function that runs a shell script detached; kill remaining processes at the end."""
     sessions: list[int] = []
 
     def run(text: str) -> DetachedProcess:

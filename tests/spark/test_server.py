@@ -74,8 +74,8 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         token = (home / "token").read_text()
         assert stat.S_IMODE((home / "token").stat().st_mode) == 0o600
         process = Path("/proc") / str(status.pid)
-        told = (process / "cmdline").read_bytes() + (home / "server.properties").read_bytes()
-        assert token.encode() not in told
+        visible = (process / "cmdline").read_bytes() + (home / "server.properties").read_bytes()
+        assert token.encode() not in visible
         assert b"canary" not in (process / "environ").read_bytes()
         with connect_sessions(found, {}) as sessions:
             session = sessions.shared()
@@ -123,7 +123,7 @@ def test_the_token_does_not_go_to_another_listener_on_the_port(connect_server: S
 def test_a_server_of_another_user_is_refused_by_name(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its token cannot be read; the remedy names spark-submit."""
+    """Its token cannot be read; the fix names spark-submit."""
     server = SparkServer(layout.spark, {}, server_settings(layout, {}))
 
     def denied(path: Path, *_: object, **__: object) -> str:

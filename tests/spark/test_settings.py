@@ -54,7 +54,7 @@ def test_settings_of_the_spec_override_all_others(layout: Layout) -> None:
     """They also override options that depend on the size of a run."""
     own = {JVM_OPTIONS: "-XX:+UseZGC", "spark.driver.memory": "6g", "spark.mine": "yes"}
     found = submit_settings(layout, own, 1)
-    # All but Avro's limits, which are about what records may do to a JVM.
+    # Avro's limits stay, because they protect the JVM from records.
     limits = " ".join(f"-D{key}={value}" for key, value in AVRO_LIMITS.items())
     limited = {**own, JVM_OPTIONS: f"{limits} -XX:+UseZGC"}
     assert {key: found[key] for key in own} == limited
@@ -88,9 +88,9 @@ def test_the_java_client_accepts_the_readers_defaults(spark: SparkSession) -> No
 def test_files_have_no_dictionary_of_payloads_and_no_int96(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What Parquet's own footer says of a file that was written with the settings of every job.
+    """The file is written with the settings of every job.
 
-    It tells that no value is missing: a check need not read them then.
+    Its footer has null counts, so a check need not read values without nulls.
     """
     rows = spark.sql(
         "SELECT CAST(hex(id) AS BINARY) AS key, CAST(hex(id) AS BINARY) AS value, id AS offset,"

@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def used_port() -> Iterator[int]:
     """A port with a listener."""
     with socket.socket() as holder:
         holder.bind((HOST, 0))
@@ -23,10 +23,13 @@ def taken() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def test_a_port_with_a_listener_is_not_free(taken: int) -> None:
+def test_a_port_with_a_listener_is_not_free(used_port: int) -> None:
     """It accepts connections."""
     (free,) = sockets.free_ports(HOST, 1)
-    assert (sockets.is_free(HOST, taken), sockets.is_listening(HOST, taken)) == (False, True)
+    assert (sockets.is_free(HOST, used_port), sockets.is_listening(HOST, used_port)) == (
+        False,
+        True,
+    )
     assert (sockets.is_free(HOST, free), sockets.is_listening(HOST, free)) == (True, False)
 
 
@@ -36,12 +39,12 @@ def test_free_ports_are_different() -> None:
 
 
 def test_a_port_in_use_is_refused_with_its_purpose(
-    taken: int, monkeypatch: pytest.MonkeyPatch
+    used_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error contains the port and the name of the server."""
     monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
-    with pytest.raises(SetupError, match=f"Port {taken} is in use.*for the judge"):
-        sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), taken], "the judge")
+    with pytest.raises(SetupError, match=f"Port {used_port} is in use.*for the judge"):
+        sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), used_port], "the judge")
 
 
 def test_the_last_port_is_chosen_again_after_its_killed_process_releases_it() -> None:
@@ -57,12 +60,12 @@ def test_the_last_port_is_chosen_again_after_its_killed_process_releases_it() ->
 
 
 def test_the_chosen_port_is_the_wanted_then_the_last_then_a_spare(
-    taken: int, monkeypatch: pytest.MonkeyPatch
+    used_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`require_free` refuses a wanted port in use."""
     monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
     last, spare = sockets.free_ports(HOST, 2)
-    assert sockets.choose_port(HOST, taken, last, spare) == taken
+    assert sockets.choose_port(HOST, used_port, last, spare) == used_port
     assert sockets.choose_port(HOST, 0, last, spare) == last
-    assert sockets.choose_port(HOST, 0, taken, spare) == spare
+    assert sockets.choose_port(HOST, 0, used_port, spare) == spare
     assert sockets.choose_port(HOST, 0, None, spare) == spare

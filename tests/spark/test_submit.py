@@ -24,7 +24,7 @@ def run_program(
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    said: list[str] = []
+    lines: list[str] = []
     run = submit(
         Path("ingest.py"),
         [],
@@ -32,9 +32,9 @@ def run_program(
         engine=Submit("local"),
         settings={},
         environ={},
-        print_line=said.append,
+        print_line=lines.append,
     )
-    return run, said
+    return run, lines
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_result_line_is_not_printed_and_a_truncated_one_is_no_result(
 ) -> None:
     """A driver may be killed during its output."""
     script = f"echo first\necho '{printed}'\nexit 65"
-    run, said = run_program(script, tmp_path, monkeypatch)
+    run, lines = run_program(script, tmp_path, monkeypatch)
     assert run == JobRun(exit_code=ExitCode.REFUSED, results=results)
-    assert [line for line in said if line] == ["first"]
+    assert [line for line in lines if line] == ["first"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tidemark.typed.decoder import stale_offsets
 
 
 def test_types_survive_parsing_and_printing() -> None:
-    """Names, mappings and lists."""
+    """Covers names, mappings and lists."""
     raw = {"a": "long", "price": "decimal(18,4)", "legs": [{"on": "date"}], "tags": ["string"]}
     parsed = parse_type(raw)
     assert parsed == Struct(
@@ -62,7 +62,7 @@ def decode_spec(**changes: Any) -> DecodeSpec:
 
 
 def test_the_fingerprint_covers_all_settings_that_affect_rows() -> None:
-    """Formats, schemas and rules in their order; not targets or limits."""
+    """It covers formats, schemas, and rules in their order, but no targets or limits."""
     spec = decode_spec()
     others = [
         decode_spec(key=PayloadSpec()),
@@ -119,7 +119,7 @@ def test_every_field_is_in_the_fingerprint_or_has_a_reason_for_its_absence() -> 
 
 
 def test_the_quarantine_limit_is_the_larger_of_number_and_percentage() -> None:
-    """The percentage counts for many records."""
+    """The percentage is larger for many records."""
     spec = decode_spec(max_quarantined=10, max_quarantined_percent=5.0)
     assert [spec.quarantine_limit(records) for records in (0, 200, 201, 1_000)] == [10, 10, 10, 50]
 
@@ -147,7 +147,7 @@ def seen_at(plan: Plan, version: int, epoch: int = 0) -> tuple[Plan, int]:
 
 
 def test_offsets_landed_again_since_their_decoding_are_stale() -> None:
-    """Only the offsets of these landings."""
+    """Other offsets are not."""
     bronze = ledger(
         (make_plan((0, 0, 10)), 1),
         (make_plan((0, 10, 20), sequence=2), 2),

@@ -63,7 +63,7 @@ def test_a_merge_key_is_an_alias(folders: Folders) -> None:
     ],
 )
 def test_a_file_beyond_a_limit_is_refused(folders: Folders, text: str, expected: str) -> None:
-    """Size, depth, and numbers whose parsing or printing takes quadratic time."""
+    """Covers size, depth, and numbers whose parsing or printing takes quadratic time."""
     (problem,) = refusal(folders, text).problems
     assert (problem.key, problem.expected) == ("(file)", expected)
 
@@ -137,7 +137,7 @@ def test_a_spec_must_be_a_regular_file(folders: Folders, kind: str) -> None:
 
 
 def test_a_large_spec_within_the_limits_is_read(folders: Folders) -> None:
-    """A schema with thousands of fields."""
+    """Its schema has thousands of fields."""
     fields = "".join(f"        field_{number}: long\n" for number in range(4_000))
     folders.write(f"{HEAD}decode:\n  value:\n    format: json\n    schema:\n{fields}")
     spec = folders.load()["events"]

@@ -143,7 +143,7 @@ tags: [one, two]
 spark: {spark.executor.memory: 2g}
 """
     used = yaml.safe_load(text)
-    # The section `decode` has a test of its own.
+    # Another test covers the section `decode`.
     assert missing_keys(specs._Spec, used) == {"decode"}
     assert missing_keys(specs._Limits, used["limits"]) == set()
     assert missing_keys(specs._Quality, used["quality"]) == set()
@@ -243,7 +243,7 @@ def test_a_pipeline_that_runs_once_has_no_default_alarm(folders: Folders) -> Non
     ],
 )
 def test_s9_a_start_timestamp_may_be_quoted_or_not(folders: Folders, written: str) -> None:
-    """YAML parses an unquoted timestamp itself, with its distance from UTC."""
+    """YAML parses an unquoted timestamp itself, with its UTC offset."""
     folders.spec(start=f"{{timestamp: {written}}}")
     spec = folders.load()["events"]
     assert spec.start is StartPolicy.TIMESTAMP
@@ -267,7 +267,7 @@ def test_no_spec_is_no_problem(folders: Folders) -> None:
 
 
 def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) -> None:
-    """In the file and in every section."""
+    """This holds for the file and for every section."""
     folders.spec(topics="x", limits="{per_run: 5}", quality="{suit: basic}", start="{offset: 5}",
                  alarms="{lag: 5}")  # fmt: skip
     found = {key: expected for _, key, expected, _ in folders.problems()}
@@ -349,7 +349,7 @@ def test_a_schedule_that_airflow_would_refuse_is_refused(folders: Folders, sched
         ("", "None"),
     ],
 )
-def test_s9_a_start_timestamp_without_a_distance_from_utc_is_refused(
+def test_s9_a_start_timestamp_without_a_utc_offset_is_refused(
     folders: Folders, written: str, found: str
 ) -> None:
     """Local times are ambiguous, and a date is a whole day."""
@@ -384,7 +384,7 @@ def test_a_suite_must_exist(folders: Folders) -> None:
     assert folders.problem() == ("quality.suite", "a suite that exists (basic)", "'no_such'")
 
 
-def test_a_spec_is_named_as_its_file(folders: Folders) -> None:
+def test_a_spec_with_another_name_than_its_file_is_refused(folders: Folders) -> None:
     """A name leads to its file."""
     folders.spec(name="other")
     assert folders.problem() == ("name", "'events', the file's name", "'other'")
@@ -413,7 +413,7 @@ def test_invalid_yaml_is_reported_with_its_line(folders: Folders, text: str) -> 
 
 @pytest.mark.parametrize(("text", "found"), [("", "NoneType"), ("- a", "list"), ("text", "str")])
 def test_a_file_that_is_no_mapping_is_refused(folders: Folders, text: str, found: str) -> None:
-    """An empty file, a list, a text."""
+    """Covers an empty file, a list and a text."""
     folders.write(text)
     assert folders.problem() == ("(file)", "a mapping of keys", found)
 
@@ -431,7 +431,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_invalid_spec_does_not_affect_the_others(folders: Folders) -> None:
-    """Of two specs that contradict each other, the later one is invalid."""
+    """If two specs contradict each other, the later one is invalid."""
     folders.spec()
     folders.spec("a.yaml", name="a", retries="many")
     folders.write("name: [", "b.yaml")

@@ -79,7 +79,7 @@ def test_an_absolute_path_of_a_relative_target_is_the_same_target(folders: Folde
 
 
 def test_a_symbolic_link_to_another_target_is_the_same_target(folders: Folders) -> None:
-    """Of the table's folder, or of a parent."""
+    """The link replaces the table's folder, or a parent."""
     folders.spec()
     lakehouse = Path(folders.layout.lakehouse)
     (lakehouse / "bronze" / "events").mkdir(parents=True)
@@ -118,7 +118,7 @@ def test_a_target_around_another_table_is_refused(folders: Folders) -> None:
     ],
 )
 def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: str) -> None:
-    """Typed table, quarantine and upsert table: the same location, inside, and around."""
+    """Covers typed table, quarantine and upsert table: equal, inside, and around."""
     folders.spec("zzz.yaml", name="zzz", topic="t", schedule="'@daily'")
     folders.spec(decode=DECODED)
     assert refusal(folders, table) == ("other.yaml", "target", OWN)
@@ -139,7 +139,7 @@ def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: s
      "quality/x"],
 )  # fmt: skip
 def test_the_folders_of_tidemarks_own_tables_are_no_target(folders: Folders, target: str) -> None:
-    """For bronze tables and derived tables."""
+    """This holds for bronze tables and for derived tables."""
     assert refusal(folders, target) == ("other.yaml", "target", AROUND)
     assert refusal(folders, f"{folders.layout.lakehouse}/{target}") == (
         *("other.yaml", "target", AROUND),
@@ -154,7 +154,7 @@ def test_the_folders_of_tidemarks_own_tables_are_no_target(folders: Folders, tar
 
 
 def test_a_target_around_tidemarks_own_tables_is_refused(folders: Folders) -> None:
-    """The lakehouse itself, or a folder above it."""
+    """Covers the lakehouse itself and a folder above it."""
     lakehouse = folders.layout.lakehouse
     for target in (lakehouse, f"{lakehouse}/", str(Path(lakehouse).parent), "file:///"):
         assert refusal(folders, target) == ("other.yaml", "target", AROUND)

@@ -114,7 +114,7 @@ class Cluster:
         kill_node(self.broker, node)
         self.proxies[node].cut()
 
-    def mend(self) -> None:
+    def restart_dead_nodes(self) -> None:
         """Start every dead node, and return when all replicas are in sync."""
         for proxy in self.proxies.values():
             proxy.clear()
@@ -193,7 +193,7 @@ class Cluster:
 
         def elected() -> bool:
             # A new client each time, because a client with the address of a dead node waits for it.
-            # Nodes may refuse a request until they know each other.
+            # Nodes may refuse a request until they have connected to each other.
             admin = self.admin(timeout_s=5)
             try:
                 admin.elect_leaders(kind, [TopicPartition(topic, partition)]).result(timeout=30)

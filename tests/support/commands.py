@@ -61,8 +61,8 @@ def in_process(
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        told = capsys.readouterr()
-        return CommandResult(int(ended.value.code or 0), told.out, told.err)
+        captured = capsys.readouterr()
+        return CommandResult(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
 

@@ -49,7 +49,7 @@ KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ProcessEnd:
     """The end of a process.
 
     Attributes:
@@ -93,7 +93,7 @@ class Running:
         """Return whether the JVM has a connection to a port."""
         return any(reads_from(pid, port) for pid in self.find("org.apache.spark.deploy"))
 
-    def kill(self) -> Ended:
+    def kill(self) -> ProcessEnd:
         """Kill the whole session, as a machine that stops; no process sees another one end."""
         while members := self.members():
             for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -103,7 +103,7 @@ class Running:
             self.process.poll()
         return self._ended()
 
-    def wait(self, timeout_s: float = 420.0) -> Ended:
+    def wait(self, timeout_s: float = 420.0) -> ProcessEnd:
         """Wait for the end of the process, and kill its children."""
         try:
             self.process.wait(timeout_s)
@@ -111,9 +111,9 @@ class Running:
             ended = self.kill()
         return ended
 
-    def _ended(self) -> Ended:
+    def _ended(self) -> ProcessEnd:
         code = self.process.wait(30)
-        return Ended(code=code, printed=self.log.read_text(errors="replace"))
+        return ProcessEnd(code=code, printed=self.log.read_text(errors="replace"))
 
 
 @dataclass(kw_only=True)
@@ -223,14 +223,14 @@ class Site:
         finally:
             running.kill()
 
-    def run(self, command: list[str], *, code: int = 0) -> Ended:
+    def run(self, command: list[str], *, code: int = 0) -> ProcessEnd:
         """Run a process, which must end with this exit code."""
         with self.started(command) as running:
             ended = running.wait()
         assert ended.code == code, ended.printed
         return ended
 
-    def crash(self, command: list[str], at: str) -> Ended:
+    def crash(self, command: list[str], at: str) -> ProcessEnd:
         """Run a process that kills itself at a fail point."""
         with self.started(command, fail_at=at) as running:
             ended = running.wait()

@@ -40,14 +40,14 @@ from tidemark.lake.errors import ControlConflict, ForeignCommit, RowsWouldBeLost
 
 @dataclass
 class MemoryPartition:
-    """One partition's log: records by offset, and where it begins and ends.
+    """Log of one partition.
 
     Attributes:
         records: Timestamp in ms by offset; an offset without a record is a gap.
         low: Low watermark.
         end: High watermark.
         stable: Last stable offset; the high watermark if None.
-        epochs: Where each leader epoch began, from epoch 0 on.
+        epochs: First offset of each leader epoch, from epoch 0 on.
     """
 
     records: dict[int, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class MemoryPartition:
 
 @dataclass
 class MemoryKafka:
-    """A cluster of one topic's worth of logs, and the `WatermarkReader` over it."""
+    """A Kafka cluster in memory, which is also its own `WatermarkReader` and `LogReader`."""
 
     cluster_id: str = "memory"
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class MemoryKafka:
     retention: timedelta | None = None
 
     def create(self, topic: str, partitions: int, topic_id: str) -> None:
-        """Make a topic, or make it again under a new id."""
+        """Create a topic, or recreate it with a new id."""
         self.topic_ids[topic] = topic_id
         self.topics[topic] = {number: MemoryPartition() for number in range(partitions)}
 
@@ -89,13 +89,13 @@ class MemoryKafka:
         log.records = {offset: ts for offset, ts in log.records.items() if offset >= before}
 
     def elect(self, topic: str, partition: int, end: int | None = None) -> None:
-        """Have another leader; an unclean election cuts the log at `end`."""
+        """Elect another leader; an unclean election truncates the log at `end`."""
         log = self.topics[topic][partition]
         log.end = log.end if end is None else end
         log.records = {offset: ts for offset, ts in log.records.items() if offset < log.end}
         log.epochs.append(log.end)
 
-    def put_back(self, topic: str, partition: int, end: int) -> None:
+    def restore_log(self, topic: str, partition: int, end: int) -> None:
         """Restore the log from a copy that ended at `end`, with its leader epochs."""
         log = self.topics[topic][partition]
         log.end = end
@@ -192,8 +192,8 @@ class MemoryControlTable:
     """The control table as a list of rows.
 
     Attributes:
-        rows: What a reader of the Delta table would see.
-        newest: Newest event number of each pipeline that the table's log has seen.
+        rows: The rows.
+        newest: Newest event number of each pipeline in the log of the table.
         before_append: Called with the ledger before each append; may raise, or write first.
     """
 
@@ -218,23 +218,27 @@ class MemoryControlTable:
         )
 
     def throughput(self, pipeline: str) -> Throughput:
-        told: dict[tuple[int, str], list[Row]] = defaultdict(list)
+        by_event: dict[tuple[int, str], list[Row]] = defaultdict(list)
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
-        gone = {row["plan_sequence"] for row in mine if row["event"] in _TAKEN_OUT}
+        gone = {row["plan_sequence"] for row in mine if row["event"] in _REMOVALS}
         for row in mine:
             if row.get("plan_kind") == PlanKind.LIVE and row["plan_sequence"] not in gone:
-                told[row["plan_sequence"], row["event"]].append(row)
-        sequences = sorted(number for number, event in told if event == EventKind.LANDED)[-RUNS:]
+                by_event[row["plan_sequence"], row["event"]].append(row)
+        sequences = sorted(number for number, event in by_event if event == EventKind.LANDED)[
+            -RUNS:
+        ]
         if not sequences:
             return Throughput()
         return Throughput(
             runs=[
-                _run(number, told[number, EventKind.PLANNED], told[number, EventKind.LANDED])
+                _run(
+                    number, by_event[number, EventKind.PLANNED], by_event[number, EventKind.LANDED]
+                )
                 for number in sequences
             ],
             lows={
                 row["partition"]: row["low_watermark"]
-                for row in told[sequences[0], EventKind.PLANNED]
+                for row in by_event[sequences[0], EventKind.PLANNED]
             },
         )
 
@@ -270,12 +274,12 @@ class MemoryControlTable:
         self.newest[ledger.pipeline] = number
 
     def clear(self) -> None:
-        """Lose the table."""
+        """Remove the table."""
         self.rows.clear()
         self.newest.clear()
 
     def restore(self, pipeline: str, event_number: int) -> None:
-        """What a RESTORE does: rows go, what the log has seen stays."""
+        """Remove later rows as a RESTORE does; their event numbers stay in the log."""
         self.rows = [
             row
             for row in self.rows
@@ -283,7 +287,7 @@ class MemoryControlTable:
         ]
 
 
-_TAKEN_OUT = (EventKind.UNDO_STARTED, EventKind.UNDONE)
+_REMOVALS = (EventKind.UNDO_STARTED, EventKind.UNDONE)
 
 
 def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:
@@ -331,19 +335,19 @@ class MemoryTable:
     """A data table with Delta's transaction rule, as `Sink` and `DataTable` over a `MemoryKafka`.
 
     Attributes:
-        kafka: What to read from.
+        kafka: The cluster to read.
         rows: Every row of the newest version.
         commits: App id, plan and fingerprint of each version, from 1; a fence and a RESTORE have
             no fingerprint.
         contents: Rows of each version, from 1.
         restores: Every RESTORE.
         plans: Plans that landed, by fingerprint: the metadata of their commits.
-        removed: Newest version that took a plan's rows out, by plan.
+        removed: Newest version that removed a plan's rows, by plan.
         files: Rows that were written, whether or not a commit has added them.
         stamps: Timestamps of rows, where they are not 0.
         records_per_task: Argument of the last write.
         before_commit: Called with the plan before each commit; may raise.
-        after_commit: Called with the plan after each commit; may raise: the answer is lost.
+        after_commit: Called with the plan after each commit; may raise, as for a lost answer.
     """
 
     kafka: MemoryKafka
@@ -377,7 +381,7 @@ class MemoryTable:
         )
 
     def prepare(self, pipeline: str) -> TableSize:  # noqa: ARG002  the port's
-        """As `DataTable.prepare`; there is always a table, and it is the pipeline's."""
+        """As `DataTable.prepare`; the table always exists and belongs to the pipeline."""
         return self.size()
 
     def fence(self, plan: Plan) -> None:
@@ -386,7 +390,7 @@ class MemoryTable:
             self.commit(plan.app_id, plan.sequence)
 
     def check_removable(self, plan: Plan) -> None:
-        """As `DataTable.check_removable`: nothing here is unreadable."""
+        """As `DataTable.check_removable`; all rows are readable."""
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
         kept = [row for row in self.rows if row[3] != plan.sequence]
@@ -404,7 +408,7 @@ class MemoryTable:
         return len(self.commits)
 
     def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:
-        """As `Sink.write`; a file of its own for each row."""
+        """As `Sink.write`; each row has a separate file."""
         self.records_per_task = records_per_task
         rows = self.read(plan)
         first = len(self.files)
@@ -433,13 +437,13 @@ class MemoryTable:
         return True
 
     def add(self, plan: Plan, rows: Sequence[MemoryRow]) -> None:
-        """Commit a plan's rows, in place of those at its offsets if it replaces them."""
+        """Commit rows of a plan; first remove rows at its offsets if it is a replacement."""
         if plan.replaces:
-            self._make_way(plan, {row[1:3] for row in rows})
+            self._remove_replaced(plan, {row[1:3] for row in rows})
         self.plans[plan.fingerprint] = plan
         self.commit(plan.app_id, plan.sequence, plan.fingerprint, rows)
 
-    def _make_way(self, plan: Plan, successors: Collection[tuple[int, int]]) -> None:
+    def _remove_replaced(self, plan: Plan, successors: Collection[tuple[int, int]]) -> None:
         spans = plan.spans()
         replaced = [
             row
@@ -457,11 +461,11 @@ class MemoryTable:
         self.rows = [row for row in self.rows if row not in replaced]
 
     def land(self, plan: Plan) -> None:
-        """Write and append in one, whatever became of the topic meanwhile."""
+        """Write and append, even if the topic was recreated in between."""
         self.append(plan, self.write(plan, 1))
 
     def read(self, plan: Plan) -> list[MemoryRow]:
-        """What the engine reads of a plan now, from whatever topic has that name."""
+        """Return the rows that the engine reads for a plan from the topic that has its name now."""
         stamps = {
             (plan.topic_id, planned.partition, offset, plan.sequence): timestamp_ms
             for planned in plan.ranges
@@ -484,7 +488,7 @@ class MemoryTable:
         self.contents.append(tuple(self.rows))
 
     def restore(self, version: int) -> None:
-        """What a RESTORE does: old rows come back, transactions stay."""
+        """Restore the rows of a version as a RESTORE does; transactions stay."""
         self.rows = list(self.contents[version - 1]) if version else []
         self.commit("", 0)
         self.restores.append(Restore(at=len(self.commits), to=version))
@@ -583,7 +587,7 @@ class MemoryTable:
         return ()
 
     def transaction_version(self, app_id: str) -> int:
-        """The newest transaction version of an application id; 0 before the first."""
+        """Return the newest transaction version of an application id; 0 before the first."""
         return max((seq for app, seq, _ in self.commits if app == app_id), default=0)
 
     def _counts(self, plan: Plan) -> Mapping[int, int]:

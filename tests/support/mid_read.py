@@ -25,7 +25,7 @@ LONG = [Record(value=b"%07d" % number * 70_000) for number in range(24)]
 """12 MB: three fetches of the reader, which takes 4 MiB at a time."""
 ONE_FETCH_AND_A_HALF = 6 * 1024 * 1024
 
-PATIENCE = {
+SHORT_TIMEOUTS = {
     # Kafka's client closes the connection of a request without an answer; 30 s by default.
     "kafka.request.timeout.ms": "2000",
     # Limit of one call with all its retries; 60 s by default.
@@ -37,15 +37,15 @@ PATIENCE = {
 
 
 @dataclass(kw_only=True)
-class ImpatientLake(Lake):
+class ShortTimeoutLake(Lake):
     """A lake whose clients fail after seconds without an answer.
 
     Attributes:
-        patience: Further options of Spark's Kafka source.
+        reader_timeouts: Further options of Spark's Kafka source.
         watermarks_timeout_s: Time limit of a request of the planner.
     """
 
-    patience: dict[str, str] = field(default_factory=lambda: dict(PATIENCE))
+    reader_timeouts: dict[str, str] = field(default_factory=lambda: dict(SHORT_TIMEOUTS))
     watermarks_timeout_s: float = 2.0
 
     @property
@@ -62,7 +62,7 @@ class ImpatientLake(Lake):
         return SparkSink(
             session=self.session,
             uri=str(self.uri),
-            kafka_options={**options, **self.patience},
+            kafka_options={**options, **self.reader_timeouts},
             log_reader=self.log_reader,
             now=lambda: NOW,
         )

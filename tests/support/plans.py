@@ -112,7 +112,7 @@ class MemoryPipeline(Services):
         return self.table
 
     def plan(self, requested_by: str) -> Plan:
-        """Make a plan; there must be something to do."""
+        """Make a plan; some offsets must be unread."""
         plan = self.planner.plan(requested_by).plan
         assert plan is not None
         return plan
@@ -146,7 +146,7 @@ def wanted(*ranges: tuple[int, int, int]) -> RequestedOffsets:
 
 
 @dataclass
-class _Overtaken(MemoryTable):
+class _TableWithConcurrentRun(MemoryTable):
     """A table on which another run lands before the next read of its state."""
 
     other: MemoryPipeline | None = None
@@ -160,10 +160,10 @@ class _Overtaken(MemoryTable):
         return super().state(pipeline, app_ids, restores_since=restores_since)
 
 
-def make_overtaken() -> MemoryPipeline:
+def make_pipeline_with_concurrent_run() -> MemoryPipeline:
     """Return a pipeline with two records; another run lands them during the next use."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)
-    pipeline.table = table = _Overtaken(kafka=pipeline.kafka)
+    pipeline.table = table = _TableWithConcurrentRun(kafka=pipeline.kafka)
     table.other = replace(pipeline)
     return pipeline

@@ -85,20 +85,22 @@ def connection_environ(
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class RegistryProxy:
     """An HTTP server in front of a registry.
 
     Attributes:
-        place: Host and port.
-        asked: Paths of the authorised requests.
+        address: Host and port.
+        requests: Paths of the authorised requests.
     """
 
-    place: str
-    asked: list[str] = field(default_factory=list)
+    address: str
+    requests: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def guarded(answer: Callable[[str], bytes | None], user_info: str | None = None) -> Iterator[Door]:
+def registry_proxy(
+    answer: Callable[[str], bytes | None], user_info: str | None = None
+) -> Iterator[RegistryProxy]:
     """Run an HTTP server in front of a registry.
 
     Args:
@@ -110,16 +112,16 @@ def guarded(answer: Callable[[str], bytes | None], user_info: str | None = None)
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if expected and self.headers.get("Authorization") != expected:
-                self._say(401, b"{}")
+                self._respond(401, b"{}")
                 return
-            door.asked.append(self.path)
+            proxy.requests.append(self.path)
             found = answer(self.path)
             if found is None:
-                self._say(404, b'{"error_code": 40403, "message": "Schema not found"}')
+                self._respond(404, b'{"error_code": 40403, "message": "Schema not found"}')
             else:
-                self._say(200, found)
+                self._respond(200, found)
 
-        def _say(self, status: int, body: bytes) -> None:
+        def _respond(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", _JSON)
             self.send_header("Content-Length", str(len(body)))
@@ -130,11 +132,11 @@ def guarded(answer: Callable[[str], bytes | None], user_info: str | None = None)
             """Log nothing."""
 
     server = ThreadingHTTPServer((HOST, 0), Handler)
-    door = Door(f"{HOST}:{server.server_port}")
+    proxy = RegistryProxy(f"{HOST}:{server.server_port}")
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield door
+        yield proxy
     finally:
         server.shutdown()
         thread.join()

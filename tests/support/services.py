@@ -87,7 +87,7 @@ class PortPipeline(Pipeline):
 
     @property
     def decoder(self) -> DecodePlanner:
-        """Plans what is decoded."""
+        """Plans the decoding."""
         return self.ports.decoding
 
     def _source(self) -> tuple[WatermarkReader, LogReader]:
@@ -160,7 +160,7 @@ class Services:
 
     @property
     def repair(self) -> Repair:
-        """Makes the control table follow the data table."""
+        """Repairs the control table from the data table."""
         return self.pipeline._repair
 
     @property
@@ -194,7 +194,7 @@ class Services:
 
 
 class DeltaServices(Services):
-    """Services over Delta tables in the places of a lakehouse, where commands look for them.
+    """Services over Delta tables at the locations that commands use.
 
     Attributes:
         root: Folder of the lakehouse.
@@ -242,8 +242,8 @@ class DeltaServices(Services):
 
 
 def _table_later(uri: Path, pipeline: str, after: timedelta) -> DeltaMaintainedTable:
-    class Later(DeltaMaintainedTable):
+    class TableWithLaterClock(DeltaMaintainedTable):
         def _storage_time(self) -> datetime:
             return super()._storage_time() + after
 
-    return Later(str(uri), pipeline)
+    return TableWithLaterClock(str(uri), pipeline)

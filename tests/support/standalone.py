@@ -49,7 +49,7 @@ class Standalone:
 
     def living_workers(self) -> int:
         """Return the number of workers that are alive according to the master."""
-        return int(_asked(self.page)["aliveworkers"])
+        return int(_master_state(self.page)["aliveworkers"])
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def standalone_cluster(home: Path) -> Iterator[Standalone]:
 
         master = start("master", "master.Master", *_ANY_PORTS)
         page = _page(master)
-        url = str(_asked(page)["url"])
+        url = str(_master_state(page)["url"])
         workers = tuple(
             start(
                 f"worker-{number}",
@@ -129,18 +129,18 @@ def _page(master: Running) -> str:
     """Wait until the master is alive, and return the address of its web page."""
     printed: list[str] = []
 
-    def in_charge() -> bool:
+    def is_alive() -> bool:
         ports = _PAGE.findall(master.log.read_text())
         if master.process.poll() is not None:
             raise ChildProcessError(master.log.read_text())
         printed[:] = [f"http://{HOST}:{port}" for port in ports]
-        return bool(printed) and _asked(printed[0])["status"] == "ALIVE"
+        return bool(printed) and _master_state(printed[0])["status"] == "ALIVE"
 
-    wait_until(in_charge)
+    wait_until(is_alive)
     return printed[0]
 
 
-def _asked(page: str) -> Mapping[str, Any]:
+def _master_state(page: str) -> Mapping[str, Any]:
     """Return the state of the master, its workers and its applications."""
     with urlopen(f"{page}/json/", timeout=10) as answer:
         state: Mapping[str, Any] = json.load(answer)
@@ -156,7 +156,7 @@ class Task:
 
     Attributes:
         executor: Spark's id of the executor, or "driver".
-        outcome: "Success", or the reason of the failure.
+        outcome: "Success", or the reason for the failure.
         written: Number of records that it wrote to a table.
     """
 

@@ -25,8 +25,10 @@ def _transaction(broker: BrokerStatus, topic: str, values: list[bytes], *, commi
         producer.abort_transaction(30)
 
 
-def test_range_that_ends_in_markers_ends(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """I1: aborted records and markers are gaps, also as the last offsets of a range and a log."""
+def test_i1_reading_a_range_that_ends_in_markers_ends(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Aborted records and markers at the end of a log are gaps."""
     name = topic()
     _transaction(broker, name, [b"a", b"b"], commit=True)
     _transaction(broker, name, [b"x", b"y"], commit=False)
@@ -35,10 +37,10 @@ def test_range_that_ends_in_markers_ends(broker: BrokerStatus, topic: TopicFacto
     assert [(record.offset, record.value) for record in seen] == [(0, b"a"), (1, b"b")]
 
 
-def test_range_that_ends_in_a_gap_inside_the_log_ends(
+def test_i1_reading_a_range_that_ends_in_a_gap_inside_the_log_ends(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
-    """I1: nothing at or past the end is returned, though the first visible record is past it."""
+    """No record at or past the end is returned."""
     name = topic()
     _transaction(broker, name, [b"x", b"y"], commit=False)
     _transaction(broker, name, [b"a", b"b"], commit=True)
@@ -47,8 +49,9 @@ def test_range_that_ends_in_a_gap_inside_the_log_ends(
     assert [(record.offset, record.value) for record in one] == [(3, b"a")]
 
 
-def test_read_uncommitted_sees_aborted_records(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """S8: the isolation level asked for is the one used."""
+def test_s8_read_uncommitted_returns_aborted_records(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
     name = topic()
     _transaction(broker, name, [b"x"], commit=False)
     assert [r.value for r in read_all(broker.bootstrap, name, isolation="read_uncommitted")] == [
@@ -56,8 +59,9 @@ def test_read_uncommitted_sees_aborted_records(broker: BrokerStatus, topic: Topi
     ]
 
 
-def test_null_is_not_empty(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """S4: keys, values and headers come back as they went in, absent or empty."""
+def test_s4_null_and_empty_keys_values_and_headers_are_distinguished(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
     name = topic()
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     headers = [("h", None), ("h", b""), ("other", b"\x00")]
@@ -70,7 +74,7 @@ def test_null_is_not_empty(broker: BrokerStatus, topic: TopicFactory) -> None:
     ]
 
 
-def test_s1_judge_leaves_no_group(broker: BrokerStatus, topic: TopicFactory) -> None:
-    """S1: reading by assignment leaves nothing in Kafka, so a group found later is not its."""
+def test_s1_the_judge_creates_no_consumer_group(broker: BrokerStatus, topic: TopicFactory) -> None:
+    """The judge assigns partitions and does not subscribe."""
     assert read_all(broker.bootstrap, topic()) == []
     assert "judge" not in group_names(broker.bootstrap)

@@ -1,4 +1,4 @@
-"""The proxy disturbs the chosen traffic, and no other."""
+"""Tests that the proxy affects only the selected traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ RECORDS = [Record(value=b"%07d" % number * 5_000) for number in range(20)]
 
 
 @pytest.fixture(scope="module")
-def filled(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedBroker]:
+def broker_with_records(
+    layout: Layout, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxiedBroker]:
     """A proxied broker with one topic of 700 kB."""
     with proxied_broker(tmp_path_factory.mktemp("proxied"), layout.kafka_jars) as broker:
         admin = AdminClient({"bootstrap.servers": broker.direct})
@@ -35,15 +37,15 @@ def filled(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def broker(filled: ProxiedBroker) -> Iterator[ProxiedBroker]:
-    """The same, undisturbed again after the test."""
-    yield filled
-    filled.proxy.clear()
+def broker(broker_with_records: ProxiedBroker) -> Iterator[ProxiedBroker]:
+    """Return the broker, and clear its proxy after the test."""
+    yield broker_with_records
+    broker_with_records.proxy.clear()
 
 
 @contextmanager
 def reading(broker: ProxiedBroker) -> Iterator[Future[list[Judged]]]:
-    """A reader of the whole topic through the proxy, in a thread of its own."""
+    """Read the whole topic through the proxy in another thread during the block."""
     with ThreadPoolExecutor(1) as pool:
         try:
             yield pool.submit(read_all, broker.bootstrap, TOPIC)
@@ -51,16 +53,18 @@ def reading(broker: ProxiedBroker) -> Iterator[Future[list[Judged]]]:
             broker.proxy.clear()
 
 
-def test_what_passes_is_not_altered(broker: ProxiedBroker) -> None:
-    """Clients come through the proxy, both at first and when they come back, and see the log."""
+def test_the_proxy_alters_no_record(broker: ProxiedBroker) -> None:
+    """Connections to the advertised address go through the proxy, too."""
     accepted, fetched = broker.proxy.accepted, broker.proxy.fetched
     assert read_all(broker.bootstrap, TOPIC) == read_all(broker.direct, TOPIC)
     assert broker.proxy.accepted > accepted + 1
     assert broker.proxy.fetched > fetched + 700_000
 
 
-def test_a_fetch_is_held_at_its_byte_and_all_else_works(broker: ProxiedBroker) -> None:
-    """Exactly so many bytes have passed; marks are still answered; released, the rest comes."""
+def test_a_fetch_is_held_at_the_given_byte_and_other_requests_are_answered(
+    broker: ProxiedBroker,
+) -> None:
+    """Watermarks are returned while the fetch is held. After the release, all records arrive."""
     before = broker.proxy.fetched
     gate = broker.proxy.hold(after=100_001)
     with reading(broker) as read:
@@ -72,8 +76,8 @@ def test_a_fetch_is_held_at_its_byte_and_all_else_works(broker: ProxiedBroker) -
         assert len(read.result(timeout=60)) == len(RECORDS)
 
 
-def test_a_dead_network_answers_nothing(broker: ProxiedBroker) -> None:
-    """With everything held not even the watermarks can be read, and then they can."""
+def test_holding_everything_also_holds_watermarks(broker: ProxiedBroker) -> None:
+    """After the release, watermarks can be read."""
     gate = broker.proxy.hold(everything=True)
     config = {"bootstrap.servers": broker.bootstrap}
     with pytest.raises(KafkaUnavailable):
@@ -85,8 +89,8 @@ def test_a_dead_network_answers_nothing(broker: ProxiedBroker) -> None:
     assert log_ranges(broker.bootstrap, TOPIC) == {0: (0, len(RECORDS))}
 
 
-def test_a_slow_network_takes_its_time(broker: ProxiedBroker) -> None:
-    """700 kB at 700 kB a second are not there in half a second, and they are complete."""
+def test_a_throttled_read_is_slow_and_complete(broker: ProxiedBroker) -> None:
+    """700 kB at 700 kB/s take about one second."""
     broker.proxy.throttle(700_000)
     begun = time.monotonic()
     records = read_all(broker.bootstrap, TOPIC)
@@ -94,8 +98,8 @@ def test_a_slow_network_takes_its_time(broker: ProxiedBroker) -> None:
     assert len(records) == len(RECORDS)
 
 
-def test_a_cut_connection_is_made_again(broker: ProxiedBroker) -> None:
-    """The reader loses its connections in the middle of a fetch, comes back and reads it all."""
+def test_a_reader_reconnects_after_a_cut_during_a_fetch(broker: ProxiedBroker) -> None:
+    """The reader then reads all records."""
     gate = broker.proxy.hold(after=100_001)
     with reading(broker) as read:
         gate.wait_held()
@@ -106,7 +110,6 @@ def test_a_cut_connection_is_made_again(broker: ProxiedBroker) -> None:
         assert broker.proxy.accepted > accepted
 
 
-def test_a_gate_that_nothing_reaches_says_so(broker: ProxiedBroker) -> None:
-    """Waiting has an end."""
+def test_waiting_for_a_gate_that_holds_no_byte_times_out(broker: ProxiedBroker) -> None:
     with pytest.raises(TimeoutError, match="nothing had to wait"):
         broker.proxy.hold().wait_held(timeout_s=0.01)

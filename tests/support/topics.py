@@ -52,7 +52,7 @@ def make_topic(
             return name
 
 
-def make_again(admin: AdminClient, bootstrap: str, name: str) -> None:
+def recreate_topic(admin: AdminClient, bootstrap: str, name: str) -> None:
     """Delete a topic, and create it again."""
     delete_topic(admin, name)
     make_topic(admin, bootstrap, name)

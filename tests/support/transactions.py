@@ -23,7 +23,7 @@ from tidemark.dev.producer import producer_settings
 
 
 class Record(NamedTuple):
-    """A record to produce. None is not empty; a timestamp of None is the present.
+    """A record to produce. None is not empty; a timestamp of None is the current time.
 
     Old timestamps need a topic without retention, because retention uses them.
     """

@@ -159,7 +159,7 @@ class TypedLake(Services):
 
     @property
     def decoding(self) -> DecodePlanner:
-        """Plans what is decoded."""
+        """Plans the decoding."""
         return DecodePlanner(
             spec=self.spec,
             decode=self.decode,

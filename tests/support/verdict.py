@@ -28,7 +28,7 @@ class Verdict:
         records: Records that a reader of Kafka sees.
         lost: Records without a row.
         doubled: Rows beyond the first of a record.
-        foreign: Records of the table that Kafka does not show.
+        foreign: Records of the table that Kafka does not have.
         altered: Records whose content differs.
     """
 

@@ -17,11 +17,11 @@ class Webhook:
 
     Attributes:
         url: URL of the webhook.
-        heard: Path and body of each request.
+        requests: Path and body of each request.
     """
 
     url: str
-    heard: list[tuple[str, Any]] = field(default_factory=list)
+    requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def environ(self) -> dict[str, str]:
         """Return the variable of Airflow's connection to the webhook."""
@@ -30,13 +30,13 @@ class Webhook:
 
 
 @contextmanager
-def listening(status: int = 200) -> Iterator[Webhook]:
+def running_webhook(status: int = 200) -> Iterator[Webhook]:
     """Run a webhook that answers with a status."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            webhook.heard.append((self.path, json.loads(body)))
+            webhook.requests.append((self.path, json.loads(body)))
             self.send_response(status)
             self.end_headers()
 

@@ -17,7 +17,7 @@ from tidemark.ingest.executor import ExecutionResult
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import EngineFailed
 
-PATIENCE_S = 90.0
+HOLD_TIMEOUT_S = 90.0
 """Time limit of a held step, in seconds."""
 
 
@@ -53,7 +53,7 @@ class HeldTable(DeltaDataTable):
 
     def _add_files(self, *arguments: Any, **named: Any) -> None:
         self._reached.set()
-        assert self._let_go.wait(PATIENCE_S), "the test did not let the landing go"
+        assert self._let_go.wait(HOLD_TIMEOUT_S), "the test did not let the landing go"
         super()._add_files(*arguments, **named)
 
 
@@ -72,7 +72,7 @@ class Zombie:
     def wake(self) -> Exception | ExecutionResult:
         """Let the driver commit, and return its result or its exception."""
         self.table.let_go()
-        failure = self.running.exception(PATIENCE_S)
+        failure = self.running.exception(HOLD_TIMEOUT_S)
         if isinstance(failure, Exception):
             return failure
         return self.running.result()
@@ -85,7 +85,7 @@ def zombie(lake: Lake, plan: Plan) -> Iterator[Zombie]:
     with ThreadPoolExecutor(1) as pool:
         held = Zombie(table, pool.submit(replace(lake.ingest, table=table).execute, plan.sequence))
         try:
-            wait_until(lambda: table.is_held or held.running.done(), PATIENCE_S)
+            wait_until(lambda: table.is_held or held.running.done(), HOLD_TIMEOUT_S)
             assert table.is_held, held.running.exception()
             yield held
         finally:
@@ -101,7 +101,7 @@ class LostAnswer(DeltaDataTable):
         raise EngineFailed(operation=f"landing plan {plan.sequence}", reason="the answer was lost")
 
 
-class Interposed:
+class PortWithStep:
     """A port that runs a step before or after the first call of one of its methods."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A section `decode` from records that have landed."""
+"""Tests of drafts of the section `decode`, from landed records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.typed.profile import Profile
 
 
 def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
-    """One of no particular place."""
+    """Return a record at offset 0 of partition 0."""
     return LogRecord(
         partition=0,
         offset=0,
@@ -29,14 +29,14 @@ def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
     )
 
 
-def drafted(records: list[LogRecord]) -> DecodeDraft:
-    """The draft for some records."""
+def draft_of_records(records: list[LogRecord]) -> DecodeDraft:
+    """Return the draft for some records."""
     return draft_decode(Profile.of(records))
 
 
-def of(*values: Any) -> DecodeDraft:
-    """Of records with these values, in JSON."""
-    return drafted([record(json.dumps(value).encode()) for value in values])
+def draft_of_values(*values: Any) -> DecodeDraft:
+    """Return the draft for records with these values in JSON."""
+    return draft_of_records([record(json.dumps(value).encode()) for value in values])
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def of(*values: Any) -> DecodeDraft:
     ],
 )
 def test_the_drafted_type_stores_all_sampled_values(values: list[Any], kind: Any) -> None:
-    """In any order."""
+    """The order of the values does not matter."""
     for some in (values, values[::-1]):
-        found = of(*({"field": value} for value in some)).as_section()["value"]
+        found = draft_of_values(*({"field": value} for value in some)).as_section()["value"]
         if isinstance(kind, dict):
             assert dict(found["schema"]["field"]) == kind
         else:
@@ -78,10 +78,12 @@ def test_the_drafted_type_stores_all_sampled_values(values: list[Any], kind: Any
 
 def test_fields_of_unknown_type_are_reported_as_left_out() -> None:
     """A guessed type could reject later values."""
-    found = of({"a": None, "b": [], "c": {}, "d": {"e": None}, "f": [[None]], "g": 1, "x y": 2})
+    found = draft_of_values(
+        {"a": None, "b": [], "c": {}, "d": {"e": None}, "f": [[None]], "g": 1, "x y": 2}
+    )
     assert found.as_section()["value"]["schema"] == {"g": "long"}
     assert [path for path, _ in found.left_out] == ["a", "b[]", "c", "d.e", "d", "f[][]", "x y"]
-    assert [path for path, _ in of({"a": 1, "A": 2}).left_out] == ["A"]
+    assert [path for path, _ in draft_of_values({"a": 1, "A": 2}).left_out] == ["A"]
 
 
 @pytest.mark.parametrize(
@@ -101,22 +103,22 @@ def test_nearly_all_values_decide_the_format(
     values: list[bytes | None], key: bytes | None, formats: tuple[str, str]
 ) -> None:
     """A few broken values go to the quarantine; other bytes stay binary."""
-    found = drafted([record(value, key) for value in values]).as_section()
+    found = draft_of_records([record(value, key) for value in values]).as_section()
     assert (found["key"]["format"], found["value"]["format"]) == formats
 
 
 def test_values_with_schema_ids_are_reported() -> None:
     """Their bytes could also be text."""
     frames = [record(b"\0\0\0\0\x03text")] * 99
-    assert drafted([*frames, record(b"other")]).is_framed
-    assert not drafted([*frames, record(b"other"), record(b"\0")]).is_framed
-    assert not drafted([record(None)]).is_framed
+    assert draft_of_records([*frames, record(b"other")]).is_framed
+    assert not draft_of_records([*frames, record(b"other"), record(b"\0")]).is_framed
+    assert not draft_of_records([record(None)]).is_framed
 
 
 def test_a_deeply_nested_value_does_not_stop_the_draft() -> None:
     """One such record may be among thousands."""
     deep = b'{"a":' * 600 + b"1" + b"}" * 600
-    found = drafted([record(deep), record(b'{"b": 1}')])
+    found = draft_of_records([record(deep), record(b'{"b": 1}')])
     assert found.schema is not None
     assert dict(found.schema.fields)["b"] == "long"
 
@@ -136,7 +138,7 @@ _JSON = st.recursive(
 @given(st.lists(st.dictionaries(st.text(max_size=3), _JSON, max_size=4), max_size=4))
 def test_any_sample_drafts_a_valid_schema(values: list[Any]) -> None:
     """Each field is in the schema or reported as left out."""
-    found = of(*values)
+    found = draft_of_values(*values)
     schema = found.as_section()["value"].get("schema")
     if schema is not None:
         assert parse_type(schema) == found.schema
@@ -147,4 +149,7 @@ def test_any_sample_drafts_a_valid_schema(values: list[Any]) -> None:
 def test_only_dates_of_the_calendar_are_dates() -> None:
     """Other texts of the same form stay text."""
     value = {"day": date(2026, 2, 28).isoformat(), "at": datetime(2026, 2, 28, 12).isoformat()}
-    assert of(value).as_section()["value"]["schema"] == {"day": "date", "at": "timestamp"}
+    assert draft_of_values(value).as_section()["value"]["schema"] == {
+        "day": "date",
+        "at": "timestamp",
+    }

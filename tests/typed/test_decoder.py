@@ -57,7 +57,7 @@ def test_landed_records_are_decoded_once(lake: TypedLake) -> None:
 
 
 def test_undecodable_records_go_to_the_quarantine_with_their_bytes(lake: TypedLake) -> None:
-    """With the reason and the plan; the other records are decoded."""
+    """Their rows have the reason and the plan. The other records are decoded."""
     lake.land_and_run(4, 2)
     lake.check()
     assert lake.quarantined() == [(0, 2)]
@@ -88,7 +88,7 @@ def test_a_replay_decodes_only_quarantined_records_again(lake: TypedLake) -> Non
 def test_a_large_replay_is_split_into_plans(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each offset is in one plan, also if it fails again."""
+    """Each offset is in one plan, even if it fails again."""
     monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
     lake.land_and_run(5, 0, 2, 4)
     lake.broken = {2}
@@ -119,7 +119,7 @@ def test_undoing_a_bronze_plan_removes_its_typed_rows(lake: TypedLake) -> None:
 
 
 def test_replaced_bronze_rows_are_decoded_again(lake: TypedLake) -> None:
-    """Although their offsets are decoded already."""
+    """Their offsets were already decoded."""
     lake.land_and_run(4)
     again = replace(wanted((0, 1, 3)), replaces=True)
     plan = lake.bronze.planner.backfill(again, RunOrigin("test")).plan
@@ -191,54 +191,54 @@ def test_an_open_plan_over_undone_bronze_rows_is_abandoned(lake: TypedLake) -> N
     assert [place[:2] for place in lake.decoded()] == [(1, 0), (1, 1)]
 
 
-class Unreachable(DeltaDataTable):
-    """A typed table that a driver does not live to commit to."""
+class FailingTypedTable(DeltaDataTable):
+    """A typed table whose commit fails."""
 
     def land(self, *_: Any) -> bool:
-        """The quarantine has its commit by now."""
+        """Fail; the quarantine has already committed."""
         raise EngineFailed(operation="committing", reason="the machine is gone")
 
 
-class Dies(TypedLake):
-    """A lake whose driver dies between the two commits of a plan."""
+class LakeWithFailingDriver(TypedLake):
+    """A lake whose driver fails between the two commits of a plan."""
 
     @property
     def table(self) -> TypedTablePair:
-        """The typed table is never reached."""
-        typed = Unreachable(str(self.typed_uri), typed_schema(self.decode))
+        """Both tables; the commit of the typed table fails."""
+        typed = FailingTypedTable(str(self.typed_uri), typed_schema(self.decode))
         return TypedTablePair(typed, self.quarantine, self.grown)
 
 
 @pytest.fixture
-def half_done(lake: TypedLake) -> TypedLake:
-    """A lake with an open plan whose commit the quarantine has, and the typed table has not."""
+def half_committed(lake: TypedLake) -> TypedLake:
+    """A lake with an open plan that is committed in the quarantine and not in the typed table."""
     lake.bronze.run(4)
     lake.broken = {1}
-    dying = Dies(root=lake.root, broken=lake.broken)
-    dying.bronze = lake.bronze
+    failing = LakeWithFailingDriver(root=lake.root, broken=lake.broken)
+    failing.bronze = lake.bronze
     plan = lake.decoding.plan().plan
     assert plan is not None
     with pytest.raises(EngineFailed):
-        dying.ingest.execute(plan.sequence)
+        failing.ingest.execute(plan.sequence)
     assert (lake.quarantined(), lake.in_quarantine_table()) == ([], [(0, 1)])
     return lake
 
 
-def test_a_crash_half_way_between_the_two_commits_loses_and_duplicates_no_record(
-    half_done: TypedLake,
+def test_a_crash_half_way_through_the_commits_loses_and_duplicates_no_record(
+    half_committed: TypedLake,
 ) -> None:
-    """The next driver finds its records in quarantine, and adds the others."""
-    assert half_done.run() == [1]
-    half_done.check()
-    assert half_done.quarantined() == [(0, 1)]
+    """The next driver finds the quarantined records, and adds the others."""
+    assert half_committed.run() == [1]
+    half_committed.check()
+    assert half_committed.quarantined() == [(0, 1)]
 
 
 @pytest.mark.parametrize("broken_then", [(), (2,), (1, 2)])
 def test_two_drivers_that_decode_differently_raise_an_error(
-    half_done: TypedLake, broken_then: tuple[int, ...]
+    half_committed: TypedLake, broken_then: tuple[int, ...]
 ) -> None:
-    """No record is in both tables or in neither; abandoning the plan removes its records."""
-    lake = half_done
+    """No record is in both tables or in neither. Abandoning the plan removes its records."""
+    lake = half_committed
     lake.broken = broken_then
     with pytest.raises(DecodedDifferently):
         lake.run()
@@ -250,9 +250,9 @@ def test_two_drivers_that_decode_differently_raise_an_error(
     assert lake.quarantined() == [(0, n) for n in broken_then]
 
 
-def test_a_driver_of_an_abandoned_plan_adds_nothing_half_way(half_done: TypedLake) -> None:
-    """Neither to the typed table nor to the quarantine."""
-    lake = half_done
+def test_a_driver_of_an_abandoned_plan_adds_nothing_half_way(half_committed: TypedLake) -> None:
+    """This holds for the typed table and for the quarantine."""
+    lake = half_committed
     record = lake.control.plan_record("events@typed", 1)
     assert record is not None
     files = lake.sink.write(record.plan, 1)
@@ -264,18 +264,18 @@ def test_a_driver_of_an_abandoned_plan_adds_nothing_half_way(half_done: TypedLak
 
 
 def test_a_replay_abandoned_half_way_leaves_its_records_open(lake: TypedLake) -> None:
-    """The records that it closed are open again."""
+    """The records that the replay closed are open again."""
     lake.land_and_run(4, 1, 3)
     before = content(lake)
     spans = {0: SpanSet((Span(1, 2), Span(3, 4)))}
     plan = lake.decoding.replay("id-1", spans).plan
     assert plan is not None
     lake.broken = {3}
-    dying = Dies(root=lake.root, broken=lake.broken)
-    dying.bronze = lake.bronze
+    failing = LakeWithFailingDriver(root=lake.root, broken=lake.broken)
+    failing.bronze = lake.bronze
     with pytest.raises(EngineFailed):
-        dying.ingest.execute(plan.sequence)
-    # It has not landed: nothing that it did counts.
+        failing.ingest.execute(plan.sequence)
+    # The replay has not landed, so it closes no record.
     assert lake.quarantined() == [(0, 1), (0, 3)]
     lake.abandon.abandon(plan.sequence, "test", "a mistake")
     assert lake.quarantined() == lake.in_quarantine_table() == [(0, 1), (0, 3)]
@@ -287,7 +287,7 @@ def test_a_replay_abandoned_half_way_leaves_its_records_open(lake: TypedLake) ->
 
 
 def content(lake: TypedLake) -> list[tuple[Any, ...]]:
-    """What the open records of the quarantine are, by offset."""
+    """Return offset, value and headers of the open records of the quarantine."""
     rows = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
     some = [row for row in rows if row["closed_by"] is None]
     return sorted((row["offset"], row["value"], row["headers"]) for row in some)
@@ -327,7 +327,7 @@ def test_a_failed_erasure_is_repeated_before_the_next_plan_lands(
 
 
 def test_a_quarantine_table_that_was_lost_raises_an_error(lake: TypedLake) -> None:
-    """Before another plan lands: the typed table alone does not have every record."""
+    """No other plan lands, because the typed table lacks the quarantined records."""
     lake.land_and_run(4, 1)
     shutil.rmtree(lake.root / DECODE.quarantine_target)
     with pytest.raises(TableBehindLedger):
@@ -400,7 +400,7 @@ def test_a_log_that_forgets_a_plan_without_typed_rows_loses_no_record(lake: Type
 def test_a_log_that_forgets_a_replay_with_replaced_rows_duplicates_no_record(
     lake: TypedLake,
 ) -> None:
-    """The records that it closed stay closed."""
+    """The records that the replay closed stay closed."""
     lake.land_and_run(4, 1)
     lake.broken = ()
     lake.replay(Span(1, 2))
@@ -427,7 +427,7 @@ def test_the_fix_of_the_error_restores_a_deleted_typed_row(lake: TypedLake) -> N
 
 
 def test_offsets_lost_by_a_restore_of_the_typed_table_are_decoded_again(lake: TypedLake) -> None:
-    """After a rewind, whether quarantined or not."""
+    """This follows a rewind, and includes quarantined offsets."""
     lake.land_and_run(4, 1)
     lake.land_and_run(4, 1, 6)
     DeltaTable(lake.typed_uri).restore(1)
@@ -461,7 +461,7 @@ def test_records_erased_by_a_replay_are_decoded_again_after_a_restore_to_before_
 
 
 @pytest.mark.e2e
-def test_a_new_target_is_filled_anew_after_a_rewind(lake: TypedLake) -> None:
+def test_a_new_target_gets_all_records_after_a_rewind(lake: TypedLake) -> None:
     """Another schema needs another table."""
     lake.land_and_run(4)
     lake.decode = replace(DECODE, target="silver/other")
@@ -472,7 +472,7 @@ def test_a_new_target_is_filled_anew_after_a_rewind(lake: TypedLake) -> None:
     lake.check()
 
 
-def test_bronze_rows_that_a_restore_removed_for_now_do_not_count_as_gaps(lake: TypedLake) -> None:
+def test_bronze_rows_that_a_restore_removed_temporarily_are_not_gaps(lake: TypedLake) -> None:
     """A plan over them waits until the bronze table is repaired."""
     lake.bronze.run(3)
     lake.bronze.run(2)
@@ -489,14 +489,14 @@ def test_bronze_rows_that_a_restore_removed_for_now_do_not_count_as_gaps(lake: T
 def test_bronze_rows_that_a_restore_removed_during_a_decode_do_not_count_as_gaps(
     lake: TypedLake,
 ) -> None:
-    """The rows are away during the read and the recording, and back at the check in between."""
+    """Rows are missing during the read and the recording, but not during the check in between."""
     lake.bronze.run(3)
     lake.bronze.run(2)
     assert lake.decoding.plan().plan is not None
     version = DeltaTable(lake.bronze.uri).version()
 
     class SinkDuringRestore:
-        """Reads while the rows of the second plan are away."""
+        """Reads while the rows of the second plan are missing."""
 
         def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
             DeltaTable(lake.bronze.uri).restore(version - 1)
@@ -505,7 +505,7 @@ def test_bronze_rows_that_a_restore_removed_during_a_decode_do_not_count_as_gaps
             return files
 
     class TableBeforeRestore(TypedTablePair):
-        """Commits before the rows of the second plan go away."""
+        """Commits, and then removes the rows of the second plan."""
 
         def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
             appended = super().append(plan, files)
@@ -534,7 +534,7 @@ def test_typed_rows_without_bronze_rows_are_removed(lake: TypedLake) -> None:
 
 
 @pytest.mark.e2e
-def test_bronze_rows_landed_before_two_rewinds_are_decoded_anew(lake: TypedLake) -> None:
+def test_bronze_rows_landed_before_two_rewinds_are_decoded_again(lake: TypedLake) -> None:
     """Their plan is older than the decoded version, and its landing is recorded again."""
     lake.land_and_run(3)
     lake.bronze.run(2)

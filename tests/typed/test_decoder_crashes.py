@@ -1,9 +1,9 @@
-"""A decoder dies after each of its changes, and the next run continues.
+"""Tests that kill a decoder after each of its changes, and let the next run continue.
 
-Death before a change leaves what death after the change before it leaves. In one process: what
-dies is a call, and what counts afterwards is what the tables have. Steps are
-counted over the ports and over both tables that one of them is made of; that the typed table grows
-is one of them, and so is that schemas are kept.
+A kill before a change leaves the same tables as a kill after the previous change. All runs share
+one process: a kill is an exception, and the test compares the tables afterwards.
+
+The tests count the changes of all ports, of both tables, of new columns and of stored schemas.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _CHANGES = {
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """The kill; no code catches it, as no code catches SIGKILL."""
 
 
 @dataclass
-class Death:
-    """Counts changes down, and dies after the last one."""
+class KillAfter:
+    """Counts changes down, and raises `Killed` after the last one."""
 
     left: int
 
     def on(self, port: _Port) -> _Port:
         """The port with counted changes."""
-        return cast(_Port, _Mortal(port, self))
+        return cast(_Port, _CountedPort(port, self))
 
     def call(self, change: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Make a change, and die afterwards if the count is zero."""
+        """Make a change, and raise `Killed` afterwards if the count is zero."""
         self.left -= 1
         is_last = self.left == 0
         result = change(*arguments, **named)
@@ -58,51 +58,51 @@ class Death:
         return result
 
 
-class _Mortal:
-    def __init__(self, port: object, death: Death) -> None:
+class _CountedPort:
+    def __init__(self, port: object, kill: KillAfter) -> None:
         self._port = port
-        self._death = death
+        self._kill = kill
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._port, name)
         if name not in _CHANGES:
             return value
-        return lambda *arguments, **named: self._death.call(value, *arguments, **named)
+        return lambda *arguments, **named: self._kill.call(value, *arguments, **named)
 
 
-class MortalLake(TypedLake):
-    """A lake whose driver dies."""
+class KillableLake(TypedLake):
+    """A lake whose driver is killed after some changes."""
 
-    death: Death
+    kill: KillAfter
 
     @property
     def control(self) -> Any:
         """The control table."""
-        return self.death.on(super().control)
+        return self.kill.on(super().control)
 
     @property
     def table(self) -> TypedTablePair:
         """Both tables; a change of either may be the last one."""
-        return TypedTablePair(self.death.on(self.typed), self.death.on(self.quarantine), self.grown)
+        return TypedTablePair(self.kill.on(self.typed), self.kill.on(self.quarantine), self.grown)
 
     def grown(self, columns: Mapping[Part, FieldType]) -> Any:
         """The typed table with more columns, which `prepare` adds."""
-        return self.death.on(super().grown(columns))
+        return self.kill.on(super().grown(columns))
 
     @property
     def schemas(self) -> SchemaResolver:
         """Resolves schemas; storing them may be the last change."""
         schemas = super().schemas
-        return replace(schemas, store=self.death.on(schemas.store))
+        return replace(schemas, store=self.kill.on(schemas.store))
 
     @property
     def sink(self) -> Any:
         """The decoder."""
-        return self.death.on(super().sink)
+        return self.kill.on(super().sink)
 
 
-def prepared(root: Path) -> TypedLake:
-    """Something to decode, to decode again, and to take out; records are in quarantine."""
+def lake_with_all_work(root: Path) -> TypedLake:
+    """Return a lake with rows to decode, to decode again and to remove, and a quarantine."""
     lake = TypedLake(root=root, broken={1, 5})
     lake.bronze.run(4)
     lake.run()
@@ -115,29 +115,29 @@ def prepared(root: Path) -> TypedLake:
     return lake
 
 
-def killed_everywhere(
+def count_kills(
     first: TypedLake,
     broken: set[int],
     act: Callable[[TypedLake], object],
     recover: Callable[[TypedLake], object] = lambda _: None,
 ) -> int:
-    """Act on copies of a lake and die, once after each change; check the remaining state.
+    """Kill an action after each of its changes, each on a copy of a lake; check each copy.
 
     Args:
         first: The lake to copy.
         broken: Offsets of the records that fail to decode in the copies.
-        act: The action that dies. It survives once it makes fewer changes than the count.
+        act: The action. It ends normally if it makes fewer changes than the count.
         recover: An operator's action before the next run.
 
     Returns:
-        The number of deaths.
+        The number of kills.
     """
     for number in range(1, 1_000):
         root = first.root.parent / str(number)
         shutil.copytree(first.root, root)
-        lake = MortalLake(root=root, broken=broken, decode=first.decode, registry=first.registry)
+        lake = KillableLake(root=root, broken=broken, decode=first.decode, registry=first.registry)
         lake.bronze = replace(first.bronze, root=root)
-        lake.death = Death(number)
+        lake.kill = KillAfter(number)
         survived = False
         with suppress(Killed):
             act(lake)
@@ -157,8 +157,8 @@ def killed_everywhere(
 
 def test_a_decoder_killed_at_any_step_loses_and_duplicates_no_record(tmp_path: Path) -> None:
     """Each record is in exactly one of the two tables."""
-    first = prepared(tmp_path / "prepared")
-    assert killed_everywhere(first, {2, 5}, lambda lake: lake.run()) >= 10
+    first = lake_with_all_work(tmp_path / "prepared")
+    assert count_kills(first, {2, 5}, lambda lake: lake.run()) >= 10
 
 
 def replay(lake: TypedLake) -> None:
@@ -187,17 +187,17 @@ def test_a_replay_killed_at_any_step_loses_and_duplicates_no_record(
     first = TypedLake(root=tmp_path / "prepared", broken={1, 3})
     first.bronze.run(5)
     first.run()
-    assert killed_everywhere(first, {3}, replay, recover) >= 5
+    assert count_kills(first, {3}, replay, recover) >= 5
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("landed", [0, 1])
 def test_a_planner_killed_while_it_adds_columns_loses_no_field(tmp_path: Path, landed: int) -> None:
-    """Between storing schemas, adding columns and planning; with and without a column before."""
+    """Covers each step between storing schemas and planning, for a new and an old table."""
     first = RegisteredLake(root=tmp_path / "prepared")
     for _ in range(landed):
         first.land_objects(1, {"id": 1}, {"id": 2})
         first.run()
     first.land_objects(2, {"id": 3, "price": 0.5}, {"id": 4, "price": 1.5})
     first.land_objects(3, {"id": 5, "note": "n"})
-    assert killed_everywhere(first, {landed * 2}, lambda lake: lake.decoding.plan()) >= 3
+    assert count_kills(first, {landed * 2}, lambda lake: lake.decoding.plan()) >= 3

@@ -1,6 +1,6 @@
-"""Records written with Protobuf schemas of a registry: a real one, real Spark, real tables.
+"""Records with Protobuf schemas of a real registry, decoded with real Spark to real tables.
 
-Messages are made by Google's compiler and library; what they decode to is written down.
+Google's compiler and library write the messages. The tests contain the expected values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MESSAGE = "shop.Trade"
 
 
 def trade(fields: str, leg: str = "int32 qty = 1;", imports: str = "") -> str:
-    """A schema of trades: a number, and some fields; and what else is in its file."""
+    """Return a schema of trades with an id and these fields, and the messages that they use."""
     return f"""
       syntax = "proto3";
       package shop;
@@ -59,29 +59,29 @@ THIRD = trade("repeated Leg legs = 6; map<string, Leg> by = 7;")
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession, registry: Registry) -> FramedLake:
     """Nothing has landed."""
-    asked = ConfluentRegistry("schema_registry_default", {"url": registry.url})
-    return FramedLake(root=tmp_path, decode=PROTOBUF, registry=asked, spark=spark)
+    client = ConfluentRegistry("schema_registry_default", {"url": registry.url})
+    return FramedLake(root=tmp_path, decode=PROTOBUF, registry=client, spark=spark)
 
 
 def add(lake: FramedLake, registry: Registry, schema: str, **more: Any) -> int:
-    """Register a schema in a subject of the test's own; its id."""
-    # Other text, other id: what several tests register is not one schema.
+    """Register a schema in a subject of this test, and return its id."""
+    # The text differs for each test, so that each test has its own ids.
     text = f"// {lake.root}\n{schema}"
     return registry.register(f"protobuf-{lake.root.name}", text, "PROTOBUF", **more)
 
 
-def written(number: int, schema: str, values: Any) -> bytes:
-    """A trade in the frame of its schema."""
+def trade_payload(number: int, schema: str, values: Any) -> bytes:
+    """Return a trade with its schema id."""
     return framed(number, proto_bytes(schema, _MESSAGE, values))
 
 
 def values(lake: FramedLake) -> dict[tuple[int, int], Any]:
-    """Decoded values by place."""
+    """Return decoded values by partition and offset."""
     return {place: row["value"] for place, row in lake.rows().items()}
 
 
 def quarantined(lake: FramedLake) -> list[tuple[int, QuarantineReason, str | None, int | None]]:
-    """Offsets of the records in quarantine, with why."""
+    """Return offset, reason, detail and schema id of quarantined records."""
     records = lake.quarantine.records()
     return [(each.offset, each.reason, each.detail, each.schema_id) for each in records]
 
@@ -92,11 +92,11 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
     """S27: three schemas, broken frames, tombstones and invalid payloads in one range."""
     lake.decode = replace(PROTOBUF, rules=(("small", "value.id < 100"),))
     first, second, third = (add(lake, registry, each) for each in (FIRST, SECOND, THIRD))
-    whole = written(first, FIRST, {"id": 5})
+    whole = trade_payload(first, FIRST, {"id": 5})
     lake.land_values(
         [
-            written(first, FIRST, {"id": 1}),
-            written(
+            trade_payload(first, FIRST, {"id": 1}),
+            trade_payload(
                 second,
                 SECOND,
                 {
@@ -108,18 +108,20 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
                 },
             ),
             None,
-            written(third, THIRD, {"id": 3, "legs": [{"qty": 1}, {}], "by": {"k": {"qty": 2}}}),
-            written(second, SECOND, {"side": 9}),
-            # What follows is quarantined.
+            trade_payload(
+                third, THIRD, {"id": 3, "legs": [{"qty": 1}, {}], "by": {"k": {"qty": 2}}}
+            ),
+            trade_payload(second, SECOND, {"side": 9}),
+            # The following records are quarantined.
             b"plain",
             b"\x00\x00\x01",
             whole[:-1],
             whole + b"\x7f",
             framed(first, b""),
             framed(first, b"\x02\x02\x08\x01"),
-            written(first, SECOND, {"side": "BUY"}),
-            written(2**20, FIRST, {"id": 1}),
-            written(third, THIRD, {"id": 100}),
+            trade_payload(first, SECOND, {"side": "BUY"}),
+            trade_payload(2**20, FIRST, {"id": 1}),
+            trade_payload(third, THIRD, {"id": 100}),
             framed(second, b"\x00\x1a\x07\x08\xff\xff\xff\xff\xff\x7f"),
         ]
     )
@@ -162,17 +164,17 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
 def test_new_fields_of_nested_messages_become_new_columns(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """The plan that needs them adds them; older rows have null."""
+    """The plan that needs the columns adds them; older rows have null."""
     old = trade("repeated Leg legs = 2;")
     new = trade("repeated Leg legs = 2;", leg="int64 qty = 1; string venue = 2;")
     first, second = add(lake, registry, old), add(lake, registry, new)
-    lake.land_values([written(first, old, {"legs": [{"qty": 1}]})])
+    lake.land_values([trade_payload(first, old, {"legs": [{"qty": 1}]})])
     lake.run()
-    # The registry is asked for the first one again, and says the same.
+    # The registry returns the first schema again, unchanged.
     lake.land_values(
         [
-            written(second, new, {"legs": [{"qty": str(2**40), "venue": "XNYS"}]}),
-            written(first, old, {"id": 2}),
+            trade_payload(second, new, {"legs": [{"qty": str(2**40), "venue": "XNYS"}]}),
+            trade_payload(first, old, {"id": 2}),
         ]
     )
     lake.run()
@@ -181,10 +183,10 @@ def test_new_fields_of_nested_messages_become_new_columns(
         (0, 1): {"id": 0, "legs": [{"qty": 2**40, "venue": "XNYS"}]},
         (0, 2): {"id": 2, "legs": []},
     }
-    told = [
+    commits = [
         json.loads(each.get("userMetadata", "{}")) for each in DeltaTable(lake.typed_uri).history()
     ]
-    assert [each["added"] for each in told if "added" in each] == [["value.legs[].venue"]]
+    assert [each["added"] for each in commits if "added" in each] == [["value.legs[].venue"]]
     lake.check()
 
 
@@ -195,8 +197,8 @@ def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
     """The error has the first offset, the schema and the difference."""
     other = trade("bytes note = 2;")
     first, second = add(lake, registry, FIRST), add(lake, registry, other)
-    good = written(first, FIRST, {"note": "n"})
-    lake.land_values([good, good, written(second, other, {"note": "AA=="}), good])
+    good = trade_payload(first, FIRST, {"note": "n"})
+    lake.land_values([good, good, trade_payload(second, other, {"note": "AA=="}), good])
     lake.land_values([good], partition=1)
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
@@ -218,14 +220,14 @@ def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
 def test_a_schema_without_a_column_stops_its_partition(
     lake: FramedLake, registry: Registry, schema: str, kind: str, difference: str
 ) -> None:
-    """The error has the reason, and nothing is written."""
+    """The error has the reason, and nothing is trade_payload."""
     number = registry.register(f"protobuf-{lake.root.name}", schema, kind)
     lake.land_values([framed(number, b"\x00")])
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
     assert difference in str(stopped.value)
     assert not lake.typed_uri.exists()
-    # The next compiler may take what this one does not.
+    # A later compiler may accept the schema, so its rejection is not stored.
     assert len(lake.schemas.store.stored([number])) == ("compile" not in difference)
 
 
@@ -237,7 +239,7 @@ def test_keys_and_values_have_separate_schemas_and_columns(
     lake.decode = replace(PROTOBUF, key=PayloadSpec(format=Format.PROTOBUF))
     account = 'syntax = "proto3"; message Account { string name = 1; }'
     of_key, of_value = add(lake, registry, account), add(lake, registry, FIRST)
-    value = written(of_value, FIRST, {"id": 1})
+    value = trade_payload(of_value, FIRST, {"id": 1})
     key = framed(of_key, proto_bytes(account, "Account", {"name": "a"}))
     lake.land_values([value], key=key)
     lake.land_values([value, None], key=key + b"\xff")
@@ -249,13 +251,13 @@ def test_keys_and_values_have_separate_schemas_and_columns(
     assert rows[0, 0]["value"] == rows[0, 3]["value"] == {"id": 1, "note": None}
     assert (rows[0, 3]["key"], rows[0, 3]["value_schema_id"]) == (None, of_value)
     assert [each.part for each in lake.quarantine.records()] == [Part.KEY] * 3
-    # The last one's value has a detail, which says nothing of its key.
+    # The last record's detail is that of its value, so its key has none.
     assert quarantined(lake) == [(n, QuarantineReason.MALFORMED, None, of_key) for n in (1, 2, 4)]
     lake.check()
 
 
 def test_imported_schemas_are_requested_and_stored(lake: FramedLake, registry: Registry) -> None:
-    """Also indirectly imported ones."""
+    """Indirect imports are included."""
     unit = 'syntax = "proto3"; package desk; enum Unit { PIECE = 0; LOT = 1; }'
     price = """
       syntax = "proto3";
@@ -277,7 +279,7 @@ def test_imported_schemas_are_requested_and_stored(lake: FramedLake, registry: R
     assert values(lake) == {(0, 0): {"id": 0, "price": {"units": 5, "unit": "LOT"}}}
 
 
-def test_a_direct_import_wins_over_an_older_version_of_an_indirect_one(
+def test_a_direct_import_takes_precedence_over_an_older_indirect_one(
     lake: FramedLake, registry: Registry
 ) -> None:
     """Another import refers to an older version of the same file."""
@@ -308,7 +310,7 @@ def test_a_replay_decodes_records_whose_schema_was_registered_later(
 ) -> None:
     """Only these offsets; the registry gets no request for stored schemas."""
     known = add(lake, registry, FIRST)
-    lake.land_values([written(known + 1, SECOND, {"id": 7, "side": "BUY"})])
+    lake.land_values([trade_payload(known + 1, SECOND, {"id": 7, "side": "BUY"})])
     lake.run()
     assert quarantined(lake) == [(0, QuarantineReason.UNKNOWN_SCHEMA, None, known + 1)]
     assert add(lake, registry, SECOND) == known + 1

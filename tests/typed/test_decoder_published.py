@@ -40,7 +40,7 @@ def lake(tmp_path: Path) -> TypedLake:
 
 
 def offsets(lake: TypedLake) -> list[int]:
-    """The decoded offsets of partition 0."""
+    """Return the decoded offsets of partition 0."""
     return [offset for _, offset, _ in lake.decoded()]
 
 
@@ -51,7 +51,7 @@ def check_plans(lake: TypedLake, failed: int | None = None) -> None:
 
 
 def replace_rows(lake: TypedLake, start: int, end: int) -> int:
-    """Land some offsets of partition 0 again, in place of their rows; the number of the plan."""
+    """Replace rows at some offsets of partition 0, and return the number of the plan."""
     plan = lake.bronze.planner.backfill(
         replace(wanted((0, start, end)), replaces=True), RunOrigin(f"test:{start}-{end}")
     ).plan
@@ -61,7 +61,7 @@ def replace_rows(lake: TypedLake, start: int, end: int) -> int:
 
 
 def test_landed_records_wait_for_their_check(lake: TypedLake) -> None:
-    """The backlog counts them apart, so that a user sees what they wait for."""
+    """The backlog counts waiting records separately, so that users see the cause."""
     assert lake.run() == []
     backlog = lake.decoding.backlog()
     assert (backlog.missing, backlog.unchecked, backlog.refused) == (0, 9, 0)
@@ -73,7 +73,7 @@ def test_landed_records_wait_for_their_check(lake: TypedLake) -> None:
 
 
 def test_a_blocked_plan_is_decoded_after_its_release(lake: TypedLake) -> None:
-    """Not before the release; other plans are decoded."""
+    """Until then, only other plans are decoded."""
     check_plans(lake, failed=2)
     lake.run()
     assert offsets(lake) == [0, 1, 5, 6, 7, 8]
@@ -170,8 +170,8 @@ def test_offsets_that_are_refused_during_a_job_are_not_committed(
     plan = lake.decoding.plan().plan
     assert plan is not None
 
-    class Slow:
-        """A sink during whose work the offsets are refused."""
+    class SinkWithRefusal:
+        """Sink that refuses the offsets after it has written them."""
 
         def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
             written = list(lake.sink.write(plan, records_per_task))
@@ -179,7 +179,7 @@ def test_offsets_that_are_refused_during_a_job_are_not_committed(
             return written
 
     with pytest.raises(NoLongerPublished):
-        replace(lake.ingest, sink=Slow()).execute(plan.sequence)
+        replace(lake.ingest, sink=SinkWithRefusal()).execute(plan.sequence)
     assert lake.typed.row_count() == 0
     lake.run()
     assert offsets(lake) == [offset for _, offset in published(lake.bronze)]
@@ -220,7 +220,7 @@ def test_offsets_that_a_restore_brought_back_are_unchecked(lake: TypedLake) -> N
 def test_replaced_rows_leave_the_typed_table_until_the_new_rows_are_checked(
     lake: TypedLake,
 ) -> None:
-    """As in the published view: the old rows are gone, and the new rows may be wrong."""
+    """The published view does not show them either. The new rows may be wrong."""
     check_plans(lake)
     lake.run()
     first, second = replace_rows(lake, 0, 2), replace_rows(lake, 5, 9)
@@ -255,7 +255,7 @@ def _examples(count: int) -> settings:
 def test_decoded_rows_are_the_rows_of_the_published_view(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
-    """Whatever checks and operators decide, and in which order."""
+    """This holds for any decisions of checks and operators, in any order."""
     _check_decoded(lake_of(tmp_path_factory.mktemp("lake")), actions)
 
 

@@ -1,6 +1,6 @@
-"""Records written with schemas of a registry: a real one, real Spark, real tables.
+"""Records with schemas of a real registry, decoded with real Spark to real tables.
 
-What they decode to is judged by fastavro, which nothing that is tested uses.
+The judge is fastavro, which the tested code does not use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
 
 from tests.support.framed_lake import FramedLake, bare
-from tests.support.registry import Registry, avro_bytes, framed, guarded
+from tests.support.registry import Registry, avro_bytes, framed, registry_proxy
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import DecodeOrigin
 from tidemark.kafka.errors import InvalidConnection
@@ -54,7 +54,7 @@ AVRO = DecodeSpec(
 
 
 def trade(*fields: tuple[str, Any]) -> dict[str, Any]:
-    """A schema of trades: a number, and some fields."""
+    """Return a schema of trades with an id and these fields."""
     made = [{"name": name, "type": kind} for name, kind in (("id", "int"), *fields)]
     return {"type": "record", "name": "Trade", "fields": made}
 
@@ -67,32 +67,32 @@ TEXT_PRICE = trade(("price", "string"))
 
 @dataclass
 class Subject:
-    """A subject of its own for each test, in a registry that they share."""
+    """A subject of one test in the shared registry."""
 
     registry: Registry
     name: str
 
     def add(self, schema: Any, **more: Any) -> int:
-        """Register a schema; its id."""
-        # Records of one name in several tests have ids of their own.
+        """Register a schema and return its id."""
+        # The namespace differs for each test, so that each test has its own ids.
         return self.registry.register(self.name, {**schema, "namespace": self.name}, **more)
 
 
 @pytest.fixture
 def subject(registry: Registry, request: pytest.FixtureRequest, tmp_path: Path) -> Subject:
-    """With a name that no other test has."""
+    """Return a subject with a unique name."""
     return Subject(registry, f"s{abs(hash((request.node.name, str(tmp_path))))}")
 
 
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession, registry: Registry) -> FramedLake:
     """Nothing has landed."""
-    asked = ConfluentRegistry("schema_registry_default", {"url": registry.url})
-    return FramedLake(root=tmp_path, decode=AVRO, registry=asked, spark=spark)
+    client = ConfluentRegistry("schema_registry_default", {"url": registry.url})
+    return FramedLake(root=tmp_path, decode=AVRO, registry=client, spark=spark)
 
 
-def priced(number: int, price: str | None = "1.5000") -> dict[str, Any]:
-    """A trade of the first schema."""
+def trade_value(number: int, price: str | None = "1.5000") -> dict[str, Any]:
+    """Return a trade of the first schema."""
     return {"id": number, "price": None if price is None else Decimal(price)}
 
 
@@ -104,11 +104,11 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
     schemas = dict(zip(ids, (FIRST, SECOND, THIRD), strict=True))
     first, second, third = ids
     good = [
-        framed(first, avro_bytes(FIRST, priced(1))),
-        framed(second, avro_bytes(SECOND, {**priced(2), "note": "n"})),
+        framed(first, avro_bytes(FIRST, trade_value(1))),
+        framed(second, avro_bytes(SECOND, {**trade_value(2), "note": "n"})),
         None,
         framed(third, avro_bytes(THIRD, {"id": 3, "legs": [{"id": 1, "qty": 2**40}]})),
-        framed(first, avro_bytes(FIRST, priced(4, None))),
+        framed(first, avro_bytes(FIRST, trade_value(4, None))),
     ]
     poison = framed(second, b"\x02\x00\x02\xfe\xff\xff\xff\x0f")
     broken = [b"", b"plain", b"\x00\x00\x01", framed(first, b"\x02"), poison, framed(2**31, b"x")]
@@ -124,7 +124,7 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
         (0, 9): (QuarantineReason.MALFORMED, second),
         (0, 10): (QuarantineReason.UNKNOWN_SCHEMA, 2**31),
     }
-    # The plan says what it was decoded with, and the schemas are in a table.
+    # The plan contains the schema ids, and a table contains the schemas.
     origin = lake.control.ledger(lake.spec.name).plans[1].plan.origin
     assert isinstance(origin, DecodeOrigin)
     assert origin.schemas == {Part.VALUE: tuple(sorted(ids))}
@@ -133,18 +133,18 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
 
 
 def test_new_fields_become_new_columns(lake: FramedLake, subject: Subject) -> None:
-    """The plan that needs them adds them; older rows have null."""
+    """The plan that needs the columns adds them; older rows have null."""
     first = subject.add(FIRST)
-    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
     lake.run()
     second = subject.add(SECOND)
-    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(2), "note": "new"}))])
+    lake.land_values([framed(second, avro_bytes(SECOND, {**trade_value(2), "note": "new"}))])
     lake.run()
     assert lake.judge({first: FIRST, second: SECOND}) == 2
-    told = [
+    commits = [
         json.loads(each.get("userMetadata", "{}")) for each in DeltaTable(lake.typed_uri).history()
     ]
-    assert [each["added"] for each in told if "added" in each] == [["value.note"]]
+    assert [each["added"] for each in commits if "added" in each] == [["value.note"]]
     assert lake.rows()[0, 0]["value"]["note"] is None
 
 
@@ -153,7 +153,7 @@ def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
 ) -> None:
     """The error has the first offset, the schema and the difference; other partitions continue."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
-    good = framed(first, avro_bytes(FIRST, priced(1)))
+    good = framed(first, avro_bytes(FIRST, trade_value(1)))
     other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
     lake.land_values([good, good, other, good])
     lake.land_values([good, good], partition=1)
@@ -163,12 +163,12 @@ def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
     conflict = stopped.value
     assert (conflict.schema_id, conflict.partition, conflict.offset) == (text, 0, 2)
     assert conflict.differences == ("value.price is decimal(18,4) in the table, not string",)
-    # It goes on stopping there, and nothing is written, until somebody decides.
+    # The partition stays stopped until the spec refuses the schema.
     lake.land_values([good], partition=1)
     with pytest.raises(SchemaConflict):
         lake.run()
     assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
-    # None at all may be quarantined, but for what was asked for.
+    # The quarantine limit does not apply to records of refused schemas.
     lake.decode = replace(
         AVRO, refused_schemas=(text,), max_quarantined=0, max_quarantined_percent=0
     )
@@ -181,10 +181,10 @@ def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
 def test_the_earlier_of_two_conflicting_schemas_defines_the_column(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """In the order of the log, not of the registration."""
+    """The order of the log counts, not the order of registration."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
     lake.land_values([framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))])
-    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
     assert (stopped.value.schema_id, stopped.value.offset) == (first, 1)
@@ -215,7 +215,9 @@ def test_a_replay_decodes_records_whose_schema_was_registered_later(
 ) -> None:
     """It closes only these records, and adds the column."""
     known = subject.add(FIRST)
-    lake.land_values([framed(known + 1, avro_bytes(SECOND, {**priced(7), "note": "late"})), None])
+    lake.land_values(
+        [framed(known + 1, avro_bytes(SECOND, {**trade_value(7), "note": "late"})), None]
+    )
     lake.run()
     assert lake.reasons() == {(0, 0): (QuarantineReason.UNKNOWN_SCHEMA, known + 1)}
     assert "value" not in lake.typed.columns()
@@ -232,9 +234,9 @@ def test_a_replay_decodes_records_whose_schema_was_registered_later(
 def test_a_record_with_a_schema_id_header_is_quarantined_and_stops_nothing(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """Although its payload begins with the id of a conflicting schema."""
+    """Its payload begins with the id of a conflicting schema, which does not matter."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
-    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
     other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
     lake.land_values([other, None], headers=(("__value_schema_id", b"\x01" + bytes(16)),))
     lake.run()
@@ -255,7 +257,7 @@ def test_keys_and_values_have_separate_schemas_and_columns(
         "fields": [{"name": "account", "type": "string"}],
     }
     of_key, of_value = subject.add(key_schema), subject.add(FIRST)
-    value = framed(of_value, avro_bytes(FIRST, priced(1)))
+    value = framed(of_value, avro_bytes(FIRST, trade_value(1)))
     lake.land_values([value], key=framed(of_key, avro_bytes(key_schema, {"account": "a"})))
     lake.land_values([value, None], key=b"broken")
     lake.land_values([value], key=None)
@@ -278,10 +280,10 @@ def test_an_open_plan_gets_its_columns_again_after_a_restore(
 ) -> None:
     """A RESTORE had removed the columns."""
     first, second = subject.add(FIRST), subject.add(SECOND)
-    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
+    lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
     lake.run()
     version = DeltaTable(lake.typed_uri).version()
-    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(2), "note": "n"}))])
+    lake.land_values([framed(second, avro_bytes(SECOND, {**trade_value(2), "note": "n"}))])
     plan = lake.decoding.plan().plan
     assert plan is not None
     DeltaTable(lake.typed_uri).restore(version)
@@ -381,7 +383,7 @@ def test_json_records_are_decoded_by_their_own_registered_schema(
 def test_json_schemas_add_columns_and_stop_on_conflicts(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """Records behind a conflict are not decoded either."""
+    """Records after a conflict are not decoded either."""
     lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
     number, text = {"id": {"type": "integer"}}, {"note": {"type": "string"}}
     first, second, other = (
@@ -404,8 +406,8 @@ def test_json_schemas_add_columns_and_stop_on_conflicts(
         (1, 0): {"id": 3, "note": None},
     }
     history = DeltaTable(lake.typed_uri).history()
-    told = [json.loads(each.get("userMetadata", "{}")) for each in history]
-    assert [each["added"] for each in told if "added" in each] == [["value.note"]]
+    commits = [json.loads(each.get("userMetadata", "{}")) for each in history]
+    assert [each["added"] for each in commits if "added" in each] == [["value.note"]]
 
 
 @pytest.mark.parametrize(
@@ -432,15 +434,15 @@ def test_a_schema_without_a_column_stops_its_partition(
     assert not lake.typed_uri.exists()
 
 
-class Away:
+class UnreachableRegistry:
     """A registry that does not answer."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
 
     def schema(self, schema_id: int) -> None:
-        """Nothing."""
-        self.asked += 1
+        """Fail to connect."""
+        self.requests += 1
         ConfluentRegistry("away", {"url": "http://127.0.0.1:1", "max.retries": 0}).schema(schema_id)
 
 
@@ -450,8 +452,8 @@ def test_an_unavailable_registry_stops_only_unknown_schemas(
     """Records of stored schemas and open plans are decoded; the others raise an error."""
     first, second = subject.add(FIRST), subject.add(SECOND)
     there: SchemaRegistry | None = lake.registry
-    lake.land_values([framed(first, avro_bytes(FIRST, priced(1)))])
-    lake.registry = Away()
+    lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
+    lake.registry = UnreachableRegistry()
     with pytest.raises(RegistryUnavailable) as away:
         lake.run()
     assert "ConnectError" in str(away.value)
@@ -459,12 +461,12 @@ def test_an_unavailable_registry_stops_only_unknown_schemas(
     assert not lake.typed_uri.exists()
     lake.registry = there
     lake.run()
-    # Its schema is kept.
-    lake.registry = Away()
-    lake.land_values([framed(first, avro_bytes(FIRST, priced(2)))])
+    # The schema of the next record is stored.
+    lake.registry = UnreachableRegistry()
+    lake.land_values([framed(first, avro_bytes(FIRST, trade_value(2)))])
     lake.run()
     assert lake.judge({first: FIRST}) == 2
-    lake.land_values([framed(second, avro_bytes(SECOND, {**priced(3), "note": "n"}))])
+    lake.land_values([framed(second, avro_bytes(SECOND, {**trade_value(3), "note": "n"}))])
     with pytest.raises(RegistryUnavailable):
         lake.run()
     lake.registry = there
@@ -473,21 +475,21 @@ def test_an_unavailable_registry_stops_only_unknown_schemas(
 
 
 def test_a_rebuilt_registry_is_detected(lake: FramedLake, subject: Subject) -> None:
-    """Before a record is decoded with another schema than its own."""
+    """The error comes before a record is decoded with another schema than its own."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
 
-    class Anew:
+    class RebuiltRegistry:
         def schema(self, schema_id: int) -> Any:
             assert there is not None
             found = there.schema({first: text, text: first}[schema_id])
             return found and replace(found, id=schema_id)
 
     there: SchemaRegistry | None = lake.registry
-    payload = framed(first, avro_bytes(FIRST, priced(1)))
+    payload = framed(first, avro_bytes(FIRST, trade_value(1)))
     lake.land_values([payload])
     lake.run()
     lake.land_values([payload])
-    lake.registry = Anew()
+    lake.registry = RebuiltRegistry()
     with pytest.raises(SchemaReplaced, match=f"under id {first}"):
         lake.run()
     assert len(lake.rows()) == 1
@@ -498,9 +500,9 @@ def test_a_404_of_another_server_does_not_count_as_an_unknown_schema(
 ) -> None:
     """Valid records would be quarantined."""
     first = subject.add(FIRST)
-    asked = ConfluentRegistry("right", {"url": registry.url})
-    assert asked.schema(first + 1000) is None
-    assert asked.schema(2**31) is None
+    client = ConfluentRegistry("right", {"url": registry.url})
+    assert client.schema(first + 1000) is None
+    assert client.schema(2**31) is None
     with pytest.raises(RegistryRefused, match="the url may lack a path"):
         ConfluentRegistry("short", {"url": registry.url.partition("/apis")[0]}).schema(first)
 
@@ -511,11 +513,11 @@ class Failing:
     def __init__(self, there: SchemaRegistry, *failing: int) -> None:
         self.there = there
         self.failing = failing
-        self.asked: list[int] = []
+        self.requests: list[int] = []
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """An answer, or a failure."""
-        self.asked.append(schema_id)
+        """Return the schema, or fail."""
+        self.requests.append(schema_id)
         if schema_id in self.failing:
             raise RegistryUnavailable(connection="x", schema_id=schema_id, reason="HTTP 429")
         return self.there.schema(schema_id)
@@ -524,11 +526,11 @@ class Failing:
 def test_answers_before_a_failure_are_stored_and_refused_ids_are_not_requested(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """So runs make progress although the registry limits requests."""
+    """Runs therefore make progress even if the registry limits requests."""
     ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
     values = [
-        framed(ids[0], avro_bytes(FIRST, priced(1))),
-        framed(ids[1], avro_bytes(SECOND, {**priced(2), "note": None})),
+        framed(ids[0], avro_bytes(FIRST, trade_value(1))),
+        framed(ids[1], avro_bytes(SECOND, {**trade_value(2), "note": None})),
         framed(ids[2], avro_bytes(THIRD, {"id": 3, "legs": []})),
         framed(2**20, b"x"),
     ]
@@ -540,21 +542,19 @@ def test_answers_before_a_failure_are_stored_and_refused_ids_are_not_requested(
         lake.registry = failing = Failing(there, 2**20)
         with pytest.raises(RegistryUnavailable):
             lake.decoding.plan()
-        assert sorted(failing.asked) == [ids[0], ids[1], 2**20]
+        assert sorted(failing.requests) == [ids[0], ids[1], 2**20]
         assert sorted(lake.schemas.store.stored(ids)) == ids[:2]
     lake.registry = there
     plan = lake.decoding.plan().plan
     assert plan is not None
-    # What is planned goes on without it, though nobody can say what the last one is.
+    # The open plan needs no registry, although one schema is still unknown.
     lake.registry = Failing(there, ids[0], ids[1], 2**20)
     assert lake.decoding.plan().plan == plan
     lake.ingest.execute(plan.sequence)
     assert lake.judge({ids[0]: FIRST, ids[1]: SECOND}) == 2
 
 
-def test_schemas_behind_a_conflict_do_not_change_columns(
-    lake: FramedLake, subject: Subject
-) -> None:
+def test_schemas_after_a_conflict_do_not_change_columns(lake: FramedLake, subject: Subject) -> None:
     """A replay in another place continues."""
     first = subject.add(trade())
     other = trade(("note", "string"))
@@ -602,34 +602,34 @@ _SECRET = "s3cret"
 def test_credentials_of_the_registry_are_in_no_error_and_no_log(
     registry: Registry, subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From either setting of the client, also by libraries."""
+    """Covers both settings that contain them, and the logs of libraries."""
     caplog.set_level("INFO")
     first = subject.add(FIRST)
 
     def answer(path: str) -> bytes:
-        # Pages for people and for machines, and no API.
+        # These paths answer like pages, without the API of a registry.
         if path.startswith(("/page", "/health")):
             return b"{}" if path.startswith("/health") else b"<html></html>"
         return registry.answer(path)
 
-    with guarded(answer, f"reader:{_SECRET}") as door:
-        place = door.place
+    with registry_proxy(answer, f"reader:{_SECRET}") as proxy:
+        place = proxy.address
         for extra in (
             {"url": f"http://{place}", "basic.auth.user.info": f"reader:{_SECRET}"},
             {"url": f"http://reader:{_SECRET}@{place}"},
         ):
-            assert ConfluentRegistry("door", extra).schema(first) is not None
+            assert ConfluentRegistry("proxy", extra).schema(first) is not None
         for extra in (
             {"url": f"http://{place}"},
             {"url": f"http://{place}", "basic.auth.user.info": f"writer:{_SECRET}"},
         ):
             with pytest.raises(RegistryRefused, match="HTTP 401") as refused:
-                ConfluentRegistry("door", extra).schema(first)
+                ConfluentRegistry("proxy", extra).schema(first)
             assert _SECRET not in str(refused.value)
         for page in ("page", "health"):
             extra = {"url": f"http://{place}/{page}", "basic.auth.user.info": f"reader:{_SECRET}"}
             with pytest.raises(RegistryRefused, match="not a schema registry's"):
-                ConfluentRegistry("door", extra).schema(first)
+                ConfluentRegistry("proxy", extra).schema(first)
     assert _SECRET not in caplog.text
     for wrong in (
         {"url": f"reader:{_SECRET}"},
@@ -640,6 +640,6 @@ def test_credentials_of_the_registry_are_in_no_error_and_no_log(
         {"url": "http://x", "max.retries": -1},
     ):
         with pytest.raises(InvalidConnection) as invalid:
-            ConfluentRegistry("door", wrong)
+            ConfluentRegistry("proxy", wrong)
         assert _SECRET not in str(invalid.value)
         assert invalid.value.__cause__ is None

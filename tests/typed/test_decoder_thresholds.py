@@ -1,4 +1,4 @@
-"""Row rules, and how much may go into quarantine unasked, on real Spark and real tables."""
+"""Row rules and quarantine limits, on real Spark and real tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DECODE = DecodeSpec(
 
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
-    """Ten records are decoded but for the last, which is in quarantine."""
+    """Nine of ten records are decoded; the last one is in quarantine."""
     lake = FramedLake(root=tmp_path, decode=_DECODE, spark=spark)
     lake.land_values([*(b'{"n": %d}' % n for n in range(9)), b"no"])
     assert lake.run() == [1]
@@ -68,7 +68,7 @@ def test_a_rule_that_is_always_false_quarantines_every_record(lake: FramedLake) 
 def test_an_invalid_rule_raises_an_error_before_anything_is_written(
     lake: FramedLake, sql: str, seen: str
 ) -> None:
-    """A missing field, another type, invalid SQL."""
+    """Covers a missing field, another type and invalid SQL."""
     lake.bronze.land_again((0, 0, 10))
     before = lake.rows()
     lake.decode = replace(_DECODE, rules=(("wrong", sql),))

@@ -55,7 +55,7 @@ def _schema(kind: Format, names: Sequence[str]) -> str:
 
 
 def _source(names: Sequence[str]) -> str:
-    # A field has another number in each message, so that no schema reads another one's payloads.
+    # Field numbers differ between messages, so a schema cannot read payloads of another schema.
     fields = (f"optional string {name} = {at};" for at, name in enumerate(names, 1))
     return f'syntax = "proto3"; message R {{ {" ".join(fields)} }}'
 
@@ -95,9 +95,9 @@ def _lake(
     ],
 )
 def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kind: Format) -> None:
-    """Five forms, two in each pass, all faults, and a limit over all passes."""
+    """There are five forms, two in each pass, all faults, and one limit for all passes."""
     forms = dict(enumerate(islice(combinations(_FIELDS, 2), 5), 1))
-    # The schema 6 decodes as the schema 1 does.
+    # Schemas 6 and 1 decode alike.
     forms[6] = forms[1]
     lake = _lake(
         tmp_path,
@@ -115,7 +115,7 @@ def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kin
     lake.land_values([*good, *wrong, *rest])
     with pytest.raises(TooManyQuarantined) as refused:
         lake.run()
-    # The refused schema is expected.
+    # The record of the refused schema does not count.
     assert (refused.value.quarantined, refused.value.records) == (8, 15)
     lake.decode = replace(lake.decode, max_quarantined=8)
     lake.run()
@@ -153,7 +153,7 @@ def test_a_range_of_300_forms_is_decoded(tmp_path: Path, spark: SparkSession, ki
     assert found == dict(enumerate(values.values()))
     assert [row["value_schema_id"] for _, row in sorted(rows.items())] == list(forms)
     lake.check()
-    # And each as it is alone.
+    # A range with only one form has the same results.
     for at, number in ((0, 1001), (299, 1300)):
         alone = _lake(tmp_path / str(number), spark, kind, {number: texts[number]})
         alone.land_values([payloads[at], framed(number, b"\xff")])
@@ -163,7 +163,7 @@ def test_a_range_of_300_forms_is_decoded(tmp_path: Path, spark: SparkSession, ki
 
 
 def _passes(kind: Format, *texts: str, at_once: int = 1, widens: bool = True) -> list[list[int]]:
-    """The ids of the schemas of each pass."""
+    """Return the schema ids of each pass."""
     written = WriterSchemas(
         schemas=[
             RegisteredSchema(id=number, kind=kind.kind, text=text)
@@ -197,7 +197,7 @@ def test_schemas_with_other_number_types_have_other_forms() -> None:
 
 
 def test_a_pass_has_at_most_the_given_number_of_forms() -> None:
-    """With all schemas of each form; a range without schemas has one pass."""
+    """Each form has all its schemas. A range without schemas has one pass."""
     texts = [_schema(Format.JSON_SCHEMA, [name]) for name in (*_FIELDS[:5], *_FIELDS[:2])]
     assert _passes(Format.JSON_SCHEMA, *texts, at_once=2) == [[1, 6, 2, 7], [3, 4], [5]]
     assert _passes(Format.JSON_SCHEMA, *texts, at_once=5) == [[1, 6, 2, 7, 3, 4, 5]]

@@ -78,7 +78,7 @@ def test_layout_comments_and_generator_options_do_not_change_the_compiled_schema
 
 
 def test_options_that_affect_reading_are_kept() -> None:
-    """As the compiler writes them."""
+    """The compiler's form of the options is kept."""
     source = """
       edition = "2023";
       option features.field_presence = IMPLICIT;
@@ -97,7 +97,7 @@ def test_options_that_affect_reading_are_kept() -> None:
 
 
 def test_google_and_confluent_files_need_no_reference() -> None:
-    """Writers of schemas rely on them."""
+    """Schemas of producers rely on these files."""
     text = compiled(
         """
         syntax = "proto3";
@@ -134,7 +134,7 @@ def test_google_and_confluent_files_need_no_reference() -> None:
         (SIDE + 'import "caf\xff.proto";', {}, "File not found"),
         ('{"type": "string"}', {}, "schema.proto"),
         ('{"file": [{"messageType": [{"name": "M", "field": [{}]}]}]}', {}, "schema.proto"),
-        # The compiler takes it, and the library does not.
+        # The compiler accepts the schema, and the library does not.
         (
             'syntax = "proto3"; package google.protobuf; message Timestamp { int64 seconds = 1; }',
             {},
@@ -224,7 +224,7 @@ def test_a_descriptor_of_an_edition_compiles_without_the_options_of_its_source(s
 
 
 def test_the_reason_of_a_failed_compilation_is_in_the_error() -> None:
-    """With the line in the schema, and without a folder of this machine."""
+    """It contains the line in the schema, and no folder of this machine."""
     text = compiled('edition = "2024"; message M { int32 badField = 1; }', {})
     with pytest.raises(UnsupportedSchema) as refused:
         column_of(text)

@@ -26,7 +26,7 @@ _ONE, _OTHER = {"id": 1}, {"id": 2.0}
 
 @pytest.fixture
 def lake(tmp_path: Path) -> RegisteredLake:
-    """Two records of schema 1 are decoded; schema 9 has doubles where it has whole numbers."""
+    """Two records of schema 1 are decoded; its integers are doubles in schema 9."""
     lake = RegisteredLake(
         root=tmp_path, registry=MemoryRegistry({1: {"id": "integer"}, 9: {"id": "number"}})
     )
@@ -36,7 +36,7 @@ def lake(tmp_path: Path) -> RegisteredLake:
 
 
 def test_a_schema_that_does_not_fit_stops_only_its_partition(lake: RegisteredLake) -> None:
-    """Records before it are decoded. It and the records after it wait for a decision."""
+    """Records before it are decoded. Its record and later records wait for a decision."""
     lake.land_objects(1, _ONE)
     lake.land_objects(9, _OTHER)
     lake.land_objects(1, _ONE)
@@ -68,7 +68,7 @@ _DEADLINE_S = 30.0
 
 
 @dataclass
-class _Together(MemoryRegistry):
+class _ConcurrentRegistry(MemoryRegistry):
     """Answers once eight requests have arrived, and counts concurrent requests."""
 
     eight: Barrier = field(default_factory=lambda: Barrier(8))
@@ -88,16 +88,16 @@ class _Together(MemoryRegistry):
 
 
 @dataclass
-class _Failing(MemoryRegistry):
+class _FailingRegistry(MemoryRegistry):
     """Fails for some ids, for the lowest of them last."""
 
     failures: dict[int, type[RegistryFailure]] = field(default_factory=dict)
     lowest_may_fail: Event = field(default_factory=Event)
-    asked: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """As `SchemaRegistry.schema`."""
-        self.asked.append(schema_id)
+        self.requests.append(schema_id)
         if schema_id == min(self.failures):
             assert self.lowest_may_fail.wait(_DEADLINE_S)
         if failure := self.failures.get(schema_id):
@@ -112,8 +112,8 @@ def _land_many(lake: RegisteredLake) -> None:
 
 
 def test_eight_ids_are_requested_at_the_same_time(tmp_path: Path) -> None:
-    """At most eight, and each id once."""
-    registry = _Together({each: {"id": "integer"} for each in _MANY})
+    """At most eight requests are concurrent, and each id is requested once."""
+    registry = _ConcurrentRegistry({each: {"id": "integer"} for each in _MANY})
     lake = RegisteredLake(root=tmp_path, registry=registry)
     _land_many(lake)
     lake.run()
@@ -126,23 +126,23 @@ def test_eight_ids_are_requested_at_the_same_time(tmp_path: Path) -> None:
 def test_the_failure_of_the_lowest_id_is_raised(
     tmp_path: Path, failure: type[RegistryFailure]
 ) -> None:
-    """Also if a request for a higher id fails earlier.
+    """It is raised even if a request for a higher id fails earlier.
 
     The run stores the other answers after `RegistryUnavailable`, and none after `RegistryRefused`.
     """
     other = RegistryRefused if failure is RegistryUnavailable else RegistryUnavailable
     fields: dict[int, dict[str, str]] = {each: {"id": "integer"} for each in _MANY}
-    registry = _Failing({**fields}, failures={2: failure, 5: other})
+    registry = _FailingRegistry({**fields}, failures={2: failure, 5: other})
     lake = RegisteredLake(root=tmp_path, registry=registry)
     _land_many(lake)
     with pytest.raises(failure) as failed:
         lake.run()
     error: Any = failed.value
     assert error.schema_id == 2
-    assert len(registry.asked) == len(set(registry.asked))
+    assert len(registry.requests) == len(set(registry.requests))
     assert lake.control.ledger(lake.spec.name).plans == {}
     kept = set(lake.schemas.store.stored(_MANY))
-    answered = set(registry.asked) - registry.failures.keys()
+    answered = set(registry.requests) - registry.failures.keys()
     assert kept == (answered if failure is RegistryUnavailable else set())
     lake.registry = MemoryRegistry({**fields})
     lake.run()
@@ -151,10 +151,10 @@ def test_the_failure_of_the_lowest_id_is_raised(
 
 def test_no_request_starts_after_a_failure(tmp_path: Path) -> None:
     """An unavailable registry does not get a request for each of many ids."""
-    registry = _Failing({}, failures=dict.fromkeys(_MANY, RegistryUnavailable))
+    registry = _FailingRegistry({}, failures=dict.fromkeys(_MANY, RegistryUnavailable))
     registry.lowest_may_fail.set()
     lake = RegisteredLake(root=tmp_path, registry=registry)
     _land_many(lake)
     with pytest.raises(RegistryUnavailable):
         lake.run()
-    assert 1 <= len(registry.asked) <= 8
+    assert 1 <= len(registry.requests) <= 8

@@ -133,7 +133,7 @@ class UpsertLake(TypedLake):
         op = random.choice([None, "c", "u", "r", "d", "d", "m", "tombstone"])
         return None if op == "tombstone" else change(op, content)
 
-    def modelled(self, order: tuple[str, ...]) -> dict[tuple[int, bytes], Row]:
+    def expected_rows(self, order: tuple[str, ...]) -> dict[tuple[int, bytes], Row]:
         """Return the expected rows, computed from the typed table in Python."""
         newest: dict[tuple[int, bytes], Row] = {}
         content: dict[tuple[int, bytes], Any] = {}
@@ -166,7 +166,7 @@ class UpsertLake(TypedLake):
     def check(self, order: tuple[str, ...] = ("id-1",)) -> None:
         """Check that the table has the rows of the model, and that nothing is left to merge."""
         super().check()
-        assert self.upsert_rows() == self.modelled(order)
+        assert self.upsert_rows() == self.expected_rows(order)
         assert self.upserts.next() is None
 
 
@@ -191,7 +191,7 @@ mostly_hard = pytest.mark.parametrize(
 
 @both_ways
 def test_the_row_of_a_key_is_its_newest_record(lake: UpsertLake) -> None:
-    """Ordered by offset within a partition. A record without a key has no row."""
+    """Offsets order the records of a partition. A record without a key has no row."""
     lake.land_records(("a", "1"), ("b", "1"), (None, "x"), ("a", "2"), ("c", None))
     lake.land_records(("a", "other"), partition=1)
     merge = lake.merge()
@@ -207,7 +207,7 @@ def test_the_row_of_a_key_is_its_newest_record(lake: UpsertLake) -> None:
     assert rows[0, b"a"]["value"] == "3"
     assert rows[1, b"a"]["value"] == "other"
     if lake.deletes is Deletes.SOFT:
-        # The content that it had, and where it was deleted.
+        # The row has the last content, and the offset of the deletion.
         assert (rows[0, b"b"]["value"], rows[0, b"b"]["deleted"]) == ("1", True)
         assert rows[0, b"b"]["offset"] == 5
     else:
@@ -217,7 +217,7 @@ def test_the_row_of_a_key_is_its_newest_record(lake: UpsertLake) -> None:
 
 @mostly_hard
 def test_a_replay_never_moves_a_row_back(lake: UpsertLake) -> None:
-    """Late records of newer, deleted and unknown keys."""
+    """Covers late records of newer, deleted and unknown keys."""
     lake.broken = {0, 1, 2}
     lake.land_records(("a", "old"), ("b", "old"), ("c", "old"))
     lake.land_records(("a", "new"), ("b", None))
@@ -238,7 +238,7 @@ def test_a_replay_never_moves_a_row_back(lake: UpsertLake) -> None:
 
 @mostly_hard
 def test_a_backfill_never_moves_a_row_back(lake: UpsertLake) -> None:
-    """Records older than all others, of newer, deleted, unknown and removed keys."""
+    """Covers the oldest records, of newer, deleted, unknown and removed keys."""
     early = lake.land_records(("a", "old"), ("b", "old"), ("c", "old"))
     lake.land_records(("a", "new"), ("b", None), ("d", "new"))
     lake.merge()
@@ -250,14 +250,14 @@ def test_a_backfill_never_moves_a_row_back(lake: UpsertLake) -> None:
     merge = lake.merge()
     assert merge is not None
     assert merge.scope is MergeScope.KEYS
-    # In the place of nothing, so that only their offsets tell how old they are.
+    # The records replace no rows, so only their offsets show their age.
     assert (len(merge.changes.appended), len(merge.changes.replaced)) == (1, 0)
     lake.check()
     assert lake.visible() == {"a": "new", "c": "old", "d": "new"}
 
 
-def test_an_undo_brings_the_previous_rows_back(lake: UpsertLake) -> None:
-    """Also after a deletion."""
+def test_an_undo_restores_the_previous_rows(lake: UpsertLake) -> None:
+    """It also restores a deleted row."""
     lake.land_records(("a", "1"), ("b", "1"))
     undone = lake.land_records(("a", "2"), ("b", None), ("c", "1"))
     lake.merge()
@@ -280,7 +280,7 @@ def test_a_restored_upsert_table_or_a_foreign_update_causes_a_rebuild(lake: Upse
     assert merge is not None
     assert merge.scope is MergeScope.ALL
     lake.check()
-    # Of the typed table nobody knows what somebody else has done.
+    # The effect of a foreign commit on the typed table is unknown.
     DeltaTable(lake.typed_uri).update(updates={"value": "'changed'"}, predicate="key IS NOT NULL")
     merge = lake.merge()
     assert merge is not None
@@ -327,7 +327,7 @@ def test_a_foreign_delete_and_a_lost_folder_are_repaired(lake: UpsertLake) -> No
 
 
 def test_a_changed_spec_causes_a_rebuild(lake: UpsertLake) -> None:
-    """Old deletions also run_random_changes the new setting."""
+    """Old deletions also follow the new setting."""
     lake.land_records(("a", "1"), ("a", None), ("b", "1"))
     lake.merge()
     lake.deletes = Deletes.SOFT
@@ -378,7 +378,7 @@ def test_a_merge_refused_for_a_concurrent_one_does_not_revert_it(
     monkeypatch.setattr(SparkMerger, "_execute", meet)
     merger.merge(late)
     lake.check()
-    # The next run has landed again what was undone.
+    # The next run has landed the undone records again.
     assert lake.visible() == {"a": "3", "b": "1", "c": "1"}
 
 
@@ -413,7 +413,7 @@ def test_a_late_merge_changes_nothing(lake: UpsertLake) -> None:
 
 
 def test_records_of_a_recreated_topic_are_newer_than_all_before(lake: UpsertLake) -> None:
-    """Whatever their offsets."""
+    """Their offsets do not matter."""
     lake.land_records(("a", "1"), ("a", "2"), ("b", "1"))
     lake.merge()
     lake.bronze.kafka.create("events", 2, "id-2")
@@ -421,7 +421,7 @@ def test_records_of_a_recreated_topic_are_newer_than_all_before(lake: UpsertLake
     lake.bronze.payloads.clear()
     lake.land_records(("a", "again"))
     lake.merge()
-    assert lake.upsert_rows() == lake.modelled(("id-1", "id-2"))
+    assert lake.upsert_rows() == lake.expected_rows(("id-1", "id-2"))
     assert lake.visible() == {"a": "again", "b": "1"}
 
 
@@ -463,7 +463,7 @@ def actions(random: Random, lake: UpsertLake) -> Iterator[str]:  # noqa: C901  o
             record = random.choice(landed)
             lake.bronze.undo.undo(record.plan.sequence, "test", "by chance")
             if random.random() < 0.5:
-                # They come back, below what has landed since.
+                # The undone offsets land again, below newer offsets.
                 plan = lake.bronze.planner.plan("again").plan
                 if plan is not None:
                     lake.bronze.ingest.execute(plan.sequence)
@@ -596,7 +596,7 @@ def test_debeziums_deletion_and_tombstone_may_be_in_separate_merges(changes: Ups
     assert merge.scope is MergeScope.NEW
     lake.check()
     assert lake.visible() == {"a": {"n": "2"}, "c": {"n": "2"}}
-    # What it goes back to is a deletion, and what was before that.
+    # The undo restores the deletion and the content before it.
     lake.bronze.undo.undo(back, "test", "not meant")
     merge = lake.merge()
     assert merge is not None
@@ -606,7 +606,7 @@ def test_debeziums_deletion_and_tombstone_may_be_in_separate_merges(changes: Ups
 
 
 def test_values_without_the_envelope_raise_an_error(tmp_path: Path) -> None:
-    """Before a table is created."""
+    """The error comes before a table is created."""
     latest = DeltaUpsertTable(str(tmp_path / "upsert"), Envelope.DEBEZIUM)
     with pytest.raises(ColumnsDiffer, match="the fields `after` and `op`"):
         latest.prepare("events", {Part.KEY: "string", Part.VALUE: Struct((("after", "long"),))})

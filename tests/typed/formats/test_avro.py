@@ -25,7 +25,7 @@ from tidemark.typed.formats.avro import as_spark_reads, column_of, is_raw, with_
 
 
 def record(*fields: tuple[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:
-    """A record schema."""
+    """Return a record schema."""
     made = [{"name": field, "type": kind} for field, kind in fields]
     return {"type": "record", "name": name, "fields": made, **more}
 
@@ -103,7 +103,7 @@ _ADDRESS = record(("street", "string"), name="shop.Address")
                 )
             ),
         ),
-        # A name is looked for in the namespace of the record that it stands in.
+        # A name resolves in the namespace of the enclosing record.
         (
             record(("at", _ADDRESS), ("to", "Address"), namespace="shop"),
             Struct(
@@ -184,13 +184,13 @@ def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
     ],
 )
 def test_a_schema_without_a_column_raises_the_reason(schema: Any, problem: str) -> None:
-    """Before any record is read."""
+    """The error comes before any record is read."""
     with pytest.raises(UnsupportedSchema, match=problem):
         column_of(json.dumps(schema))
 
 
 def test_the_readers_schema_has_numbers_of_64_bits() -> None:
-    """In the same binary form, without parts that readers ignore. Unions keep their names."""
+    """The binary form is the same. Ignored parts are removed, and unions keep their names."""
     side = {"type": "enum", "name": "a.Side", "symbols": ["BUY"], "default": "BUY"}
     money = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
     schema = record(
@@ -239,7 +239,7 @@ def test_the_readers_schema_has_numbers_of_64_bits() -> None:
     ],
 )
 def test_top_level_bytes_have_no_length(schema: Any, raw: bool) -> None:
-    """Confluent's serializers write them so. Inside a union, they have a length."""
+    """Confluent's serializers omit it. Bytes inside a union have a length."""
     assert is_raw(json.dumps(schema)) is raw
 
 
@@ -254,17 +254,17 @@ def test_a_referenced_type_is_defined_at_its_first_use() -> None:
         name="Order",
     )
     whole = with_references(json.dumps(order), map(json.dumps, (address, country)))
-    # An independent parser takes it, without the others.
+    # An independent parser accepts the schema without the referenced ones.
     fastavro.parse_schema(json.loads(whole))
     place = Struct((("country", "string"),))
     assert column_of(whole) == Struct((("to", place), ("from", ListOf(place)), ("vat", "string")))
     assert with_references(json.dumps(order), ()) == json.dumps(order)
-    # A name without a namespace stays one, wherever it is put.
+    # A name without a namespace stays without one at any place.
     bare = {"type": "enum", "name": "Bare", "symbols": ["A"]}
     inner = record(("b", "Bare"), name="other.Inner")
     outer = record(("b", "Bare"), ("i", inner), name="shop.Outer")
     whole = with_references(json.dumps(outer), [json.dumps(bare)])
-    # As Java's parser has it, which looks for a name without a namespace as well.
+    # Java's parser writes the same, because it also resolves names without a namespace.
     assert json.loads(whole)["fields"][0]["type"] == {**bare, "namespace": ""}
     assert column_of(whole) == Struct((("b", "string"), ("i", Struct((("b", "string"),)))))
 

@@ -1,4 +1,4 @@
-"""JSON Schemas to columns."""
+"""Tests of the conversion of JSON Schemas to columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_NAMES = ("a b", "a,b", "a;b", "{a", "a}", "a(", ")", "a=b", "a`b", "", "a\tb
 
 
 def schema(properties: Any, **more: Any) -> str:
-    """A schema of objects."""
+    """Return a schema of objects."""
     return json.dumps({"type": "object", "properties": properties, **more})
 
 
@@ -38,9 +38,9 @@ def schema(properties: Any, **more: Any) -> str:
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, "string"),
         ({"enum": ["A", "B"]}, "string"),
-        # As Java's serializer writes what may be left out.
+        # Java's serializer writes optional properties so.
         ({"oneOf": [{"type": "null", "title": "Not included"}, {"type": "integer"}]}, "long"),
-        # All that holds for a value at once.
+        # All constraints of a value are combined.
         (
             {"properties": {"a": {"type": "integer"}}, "allOf": [{"$ref": "#/definitions/leg~1s"}]},
             {"a": "long", "qty": "long"},
@@ -64,7 +64,7 @@ def schema(properties: Any, **more: Any) -> str:
         ),
         ({"allOf": [{"type": "integer"}, {"type": "string"}]}, "string"),
         ({"$ref": "#/definitions/leg~1%73"}, {"qty": "long"}),
-        # References to other properties, anchors, and what has an identifier.
+        # References to other properties, to anchors, and to schemas with an identifier.
         ({"$ref": "#/properties/g"}, "long"),
         ({"$ref": "#/properties/h/anyOf/1/items"}, "boolean"),
         ({"$ref": "#anchored"}, "double"),
@@ -76,7 +76,7 @@ def schema(properties: Any, **more: Any) -> str:
         ({"$ref": "inner.json"}, {"own": "boolean"}),
         ({"$ref": "inner.json#/properties/own"}, "boolean"),
         ({"$ref": "urn:example:other"}, {"own": "timestamp"}),
-        # No column can have a field of such a name: the bronze table has it.
+        # No column can have a field with such a name; only the bronze table has its value.
         (
             {"properties": {name: {"type": "integer"} for name in _NO_NAMES} | {"b.c": {}}},
             {"b.c": "string"},
@@ -87,12 +87,12 @@ def schema(properties: Any, **more: Any) -> str:
     ],
 )
 def test_properties_become_fields(field: Any, kind: Any) -> None:
-    """With the types of a spec."""
+    """Their types are those of a spec."""
     definitions = {
         "leg/s": {"type": "object", "properties": {"qty": {"type": "integer"}}},
         "anchored": {"$anchor": "anchored", "type": "number"},
         "dynamic": {"$dynamicAnchor": "dynamic", "type": "number"},
-        # As drafts 6 and 7 have anchors.
+        # Drafts 6 and 7 write anchors so.
         "fragment": {"$id": "#fragment", "type": "string", "format": "date"},
         "inner": {"$id": "inner.json", "properties": {"own": {"$ref": "#/definitions/flag"}},
                   "definitions": {"flag": {"type": "boolean"}}},
@@ -156,6 +156,6 @@ def test_draft_4_has_identifiers_named_id() -> None:
     ],
 )
 def test_a_schema_without_a_column_raises_the_reason(text: str, problem: str) -> None:
-    """Before any record is read."""
+    """The error comes before any record is read."""
     with pytest.raises(UnsupportedSchema, match=problem):
         column_of(text)

@@ -24,7 +24,7 @@ enum Side { NO = 0; BUY = 1; }
 
 
 def schema(body: str, others: str = _OTHERS) -> str:
-    """A schema whose first message has these fields."""
+    """Return a schema whose first message has these fields."""
     source = f'syntax = "proto3"; package shop; {_IMPORTS} message M {{ {body} }} {others}'
     return compiled(source, {})
 
@@ -36,7 +36,7 @@ def schema(body: str, others: str = _OTHERS) -> str:
         (b"\x02\x00", (0,), 2),
         (b"\x02\x02", (1,), 2),
         (b"\x04\x02\x00rest", (1, 0), 3),
-        # 150, as Protobuf's documents have it, in zigzag.
+        # The example 150 of Protobuf's documentation, in zigzag.
         (b"\x02\xac\x02", (150,), 3),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_payload_begins_with_the_index_of_its_message(
     ],
 )
 def test_an_invalid_message_index_raises(payload: bytes) -> None:
-    """Truncated, negative, endless, or with more numbers than bytes."""
+    """Covers truncated, negative and endless indexes, and more numbers than bytes."""
     with pytest.raises(ValueError, match="message index"):
         message_index(payload)
 
@@ -116,20 +116,20 @@ _KINDS: list[tuple[str, Any]] = [
 
 
 def test_each_type_of_field_becomes_a_delta_type() -> None:
-    """All types of Protobuf."""
+    """Covers all types of Protobuf."""
     fields = "".join(f"{kind} f{number} = {number};" for number, (kind, _) in enumerate(_KINDS, 1))
     made = plain_type(column_of(schema(fields)))
     assert made == {f"f{number}": kind for number, (_, kind) in enumerate(_KINDS, 1)}
 
 
 def test_each_member_of_a_oneof_becomes_a_field() -> None:
-    """In the order of the schema."""
+    """The order is that of the schema."""
     text = schema("int32 a = 7; oneof b { string c = 1; Leg d = 2; }")
     assert plain_type(column_of(text)) == {"a": "integer", "c": "string", "d": {"qty": "integer"}}
     assert first_message(text).full_name == "shop.M"
 
 
-def test_the_first_message_is_of_the_schemas_own_file() -> None:
+def test_the_first_message_is_not_one_of_an_imported_file() -> None:
     """Types of other packages have full names; groups are messages."""
     source = """
       syntax = "proto2";
@@ -147,7 +147,7 @@ def test_the_first_message_is_of_the_schemas_own_file() -> None:
 
 
 def _chain(length: int) -> str:
-    """A schema of messages in messages, deeper than any real schema."""
+    """Return a schema of nested messages, deeper than any real schema."""
     fields = [
         {"name": "f", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_MESSAGE"}
         | {"typeName": f".M{n + 1}"}
@@ -184,6 +184,6 @@ def _chain(length: int) -> str:
     ],
 )
 def test_a_schema_without_a_column_raises_the_reason(text: str, problem: str) -> None:
-    """Before any record is read."""
+    """The error comes before any record is read."""
     with pytest.raises(ValueError, match=problem):
         column_of(text)

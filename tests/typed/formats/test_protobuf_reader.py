@@ -1,6 +1,6 @@
 """Protobuf messages to Arrow columns, without Spark.
 
-Messages are made by Google's library from their JSON; what is expected is written down.
+Google's library writes the messages from JSON. The tests contain the expected values.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _NOTHING_SET = {
 
 
 def decoded(payloads: list[bytes | None], source: str = ALL) -> list[tuple[Any, Any, Any]]:
-    """What payloads are read as: value, reason and detail of each."""
+    """Return value, reason and detail of each payload."""
     rows = read(pa.array(payloads, pa.binary()), compiled(source, {})).to_pylist()
     return [(row["value"], row["reason"], row["detail"]) for row in rows]
 
 
 def test_an_unset_field_is_null_or_its_default() -> None:
-    """As the schema defines it; a tombstone is null."""
+    """The schema decides which; a tombstone is null."""
     assert decoded([b"\x00", None]) == [(_NOTHING_SET, None, None), (None, None, None)]
 
 
@@ -119,7 +119,7 @@ _UNCHANGED: list[dict[str, Any]] = [
             {"at": "9999-12-31T23:59:59.999999999Z"},
             {"at": datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)},
         ),
-        # Before 1970, what is less than a microsecond is cut off as after it.
+        # Fractions of a microsecond are cut off, before 1970 as well.
         (
             {"times": ["1969-12-31T23:59:59.999999999Z", "1970-01-01T00:00:00Z"]},
             {
@@ -144,7 +144,7 @@ _UNCHANGED: list[dict[str, Any]] = [
     ],
 )
 def test_each_type_of_field_is_read_exactly(values: Any, expected: Any) -> None:
-    """With values at its bounds, beside an empty message."""
+    """Covers values at the bounds, beside an empty message."""
     payloads: list[bytes | None] = [b"\x00", proto_bytes(ALL, "shop.M", values), None]
     assert decoded(payloads) == [
         (_NOTHING_SET, None, None),
@@ -166,7 +166,7 @@ def test_each_type_of_field_is_read_exactly(values: Any, expected: Any) -> None:
     ],
 )
 def test_a_message_without_a_delta_type_becomes_json(field: str, value: Any) -> None:
-    """In Protobuf's own form."""
+    """The form is Protobuf's own JSON."""
     ((row, reason, _),) = decoded([proto_bytes(ALL, "shop.M", {field: value})])
     assert reason is None
     assert json.loads(row[field]) == value
@@ -174,7 +174,7 @@ def test_a_message_without_a_delta_type_becomes_json(field: str, value: Any) -> 
 
 @pytest.mark.parametrize("type_url", ["x/other.T", ""])
 def test_an_any_of_an_unknown_or_missing_type_keeps_its_bytes(type_url: str) -> None:
-    """In base64."""
+    """Base64 encodes the bytes."""
     written: Any = message(ALL, "shop.M")
     written.any.type_url, written.any.value = type_url, b"\xff\x00"
     ((row, _, _),) = decoded([b"\x00" + written.SerializeToString()])
@@ -185,7 +185,7 @@ def test_an_any_of_an_unknown_or_missing_type_keeps_its_bytes(type_url: str) -> 
     "name", ["ByteSize", "IsInitialized", "DiscardUnknownFields", "HasField", "ListFields"]
 )
 def test_a_field_may_have_the_name_of_a_method_of_messages(name: str) -> None:
-    """At the top level, in a nested message, and in an Any."""
+    """Covers the top level, a nested message, and an Any."""
     source = f"""
       syntax = "proto3";
       import "google/protobuf/any.proto";
@@ -210,7 +210,7 @@ def test_equal_json_names_of_fields_are_accepted() -> None:
 
 
 def test_the_first_alias_of_an_enum_value_is_read() -> None:
-    """As in Protobuf's JSON: a later alias changes nothing."""
+    """Protobuf's JSON has the first alias, too."""
     source = """
       syntax = "proto3";
       message M { E e = 1; }
@@ -225,7 +225,7 @@ def test_the_first_alias_of_an_enum_value_is_read() -> None:
     [
         (b"\x08\x01", True),
         (b"\x08\x01\x1a\x02\x08\x01", True),
-        # Unknown fields, here and in a message in it; a required one that is missing; a text.
+        # Unknown fields in the message and in a nested one, a missing required field, broken texts.
         (b"\x08\x01\x98\x06\x01", False),
         (b"\x08\x01\x1a\x05\x08\x01\x98\x06\x01", False),
         (b"", False),
@@ -263,7 +263,7 @@ def test_faults_inside_an_any_are_found(held: bytes, is_whole: bool) -> None:
     [{}, {"@type": "x/google.protobuf.Any", "value": {}}, {"@type": "x/shop.M", "any": {}}],
 )
 def test_an_empty_any_is_an_empty_object(values: dict[str, Any]) -> None:
-    """As in Protobuf's JSON, also within another Any."""
+    """Protobuf's JSON is the same, even within another Any."""
     written: Any = message(ALL, "shop.M", {"any": values})
     ((row, reason, _),) = decoded([b"\x00" + written.SerializeToString()])
     assert reason is None
@@ -273,7 +273,7 @@ def test_an_empty_any_is_an_empty_object(values: dict[str, Any]) -> None:
 
 
 def _any(content: bytes, depth: int = 1) -> bytes:
-    """A message with an Any that has an Any, and so on; the innermost is broken or not."""
+    """Return a message with nested Anys, of which the innermost has this content."""
     for _ in range(depth):
         written: Any = message(ALL, "shop.M")
         written.any.type_url = "x/google.protobuf.Any"
@@ -298,13 +298,13 @@ def _timestamp(seconds: int, nanos: int = 0) -> bytes:
         (b"", None),
         (_WHOLE[:-1], None),
         (_WHOLE + b"\x08", None),
-        # A field that the schema does not have: in the message, in one in it, in a map's entry.
+        # An unknown field in the message, in a nested message, and in an entry of a map.
         (_WHOLE + b"\xf8\x3f\x01", None),
         (b"\x00\x8a\x01\x03\xf8\x3f\x01", None),
         (b"\x00\xc2\x01\x07\x0a\x01a\x10\x01\x18\x01", None),
-        # A known field, written as another type is.
+        # A known field with the wire type of another type.
         (b"\x00\x0d\x00\x00\x00\x00", None),
-        # Text that is not in UTF-8.
+        # Text that is not UTF-8.
         (b"\x00\x72\x02\xff\xfe", None),
         (_timestamp(253_402_300_800), "at"),
         (_timestamp(-62_135_596_801), "at"),
@@ -314,7 +314,7 @@ def _timestamp(seconds: int, nanos: int = 0) -> bytes:
         (b"\x00\x8a\x02\x0b\x08" + b"\xff" * 8 + b"\x7f", None),
         (_any(b"\xff"), "any"),
         (_any(b"", depth=2000), "any"),
-        # Other messages, and none.
+        # Indexes of other messages, and invalid indexes.
         (b"\x02\x02", "message 1"),
         (b"\x04\x02\x00", "message 1.0"),
         (b"\x02\x64" + _WHOLE[1:], "message 50"),
@@ -333,7 +333,7 @@ def test_an_incomplete_message_is_malformed(payload: bytes, detail: str | None) 
 
 
 def test_the_detail_is_the_path_of_the_wrong_field() -> None:
-    """For one wrong message of many, and for every second one."""
+    """This holds for one wrong message of many, and for every second one."""
     source = """
       syntax = "proto3";
       import "google/protobuf/timestamp.proto";

@@ -1,4 +1,4 @@
-"""Avro payloads, written by fastavro: what is decoded, and what is not."""
+"""Tests of valid and invalid Avro payloads, written by fastavro."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decoded(
     part: Part = Part.VALUE,
     widens: bool = True,
 ) -> list[Any]:
-    """Value, reason, id and detail of each payload."""
+    """Return value, reason, schema id and detail of each payload."""
     columns = [column_of(json.dumps(each)) for each in schemas.values()]
     if widens:
         columns = [widened_type(each) for each in columns]
@@ -105,12 +105,12 @@ def read(
     schemas: Mapping[int, Any],
     headers: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """What becomes of payloads: value, reason and id of each."""
+    """Return value, reason and schema id of each payload."""
     return [row[:3] for row in decoded(spark, payloads, schemas, headers)]
 
 
 def ddl(kind: FieldType) -> str:
-    """A type as Spark's schemas in text have it."""
+    """Return a type in the syntax of Spark's DDL."""
     match kind:
         case Struct():
             return f"STRUCT<{', '.join(f'{name}: {ddl(each)}' for name, each in kind.fields)}>"
@@ -123,7 +123,7 @@ def ddl(kind: FieldType) -> str:
 
 
 def trade(**changes: Any) -> dict[str, Any]:
-    """A trade as fastavro takes it."""
+    """Return a trade for fastavro."""
     usual = {
         "id": 1,
         "price": Decimal("12.50"),
@@ -177,12 +177,12 @@ def test_each_record_is_read_with_its_own_schema(spark: SparkSession) -> None:
 
 
 def test_a_payload_that_does_not_match_its_schema_is_malformed(spark: SparkSession) -> None:
-    """Truncated anywhere, too long, or with invalid lengths; never null without a reason."""
+    """Covers truncated and long payloads and invalid lengths. No value is null without a reason."""
     whole = avro_bytes(_SECOND, {"note": "note", "id": 300, "legs": [{"due": "due", "qty": 70}]})
     cut = [framed(9, whole[:length]) for length in range(len(whole))]
     longer = [framed(9, whole + more) for more in (b"\x00", b"x", whole, bytes(16))]
     poison = [
-        # Texts of 2^31 - 1 bytes, of 2^30 and of less than none; a list of 2^62 elements.
+        # Texts of 2^31 - 1, 2^30 and -1 bytes; a list of 2^62 elements.
         framed(9, b"\x02" + length + b"abc")
         for length in (b"\xfe\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x08", b"\x01")
     ]
@@ -207,7 +207,7 @@ def test_a_decimal_of_more_digits_than_its_type_is_malformed(spark: SparkSession
 
 
 def test_missing_frames_and_unknown_schemas_have_separate_reasons(spark: SparkSession) -> None:
-    """With the schema id if the payload has one."""
+    """Rows have the schema id if the payload has one."""
     payloads = [b"", b"\x00", b"\x00\x00\x00\x07", b"{}", b"\x01\x00\x00\x00\x07", framed(8, b"x")]
     payloads += [framed(2**32 - 1, b""), framed(13, b"x"), framed(7, b"")]
     assert read(spark, payloads, SCHEMAS) == [
@@ -228,7 +228,7 @@ def test_a_schema_id_header_takes_precedence_over_the_payload(spark: SparkSessio
     payloads = [payload, framed(9, b""), framed(13, b""), b"plain", b"", None]
     refused = (None, "schema_in_header", None)
     assert read(spark, payloads, SCHEMAS, context.headers) == [*[refused] * 5, (None, None, None)]
-    # Those of the other half, and headers without that name, decide nothing.
+    # Headers of the key and headers with other names have no effect.
     for headers in ([], [("__key_schema_id", b"\1"), ("other", None)]):
         assert read(spark, payloads[2:], SCHEMAS, headers) == [
             (None, "refused_schema", 13),
@@ -272,7 +272,7 @@ _SIDE = {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"]}
 
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
-    """A schema."""
+    """Return a record schema."""
     made = [{"name": name, "type": kind} for name, kind in fields]
     return {"type": "record", "name": "R", "fields": made}
 
@@ -303,7 +303,7 @@ def test_an_int_beyond_32_bits_is_read_exactly(spark: SparkSession) -> None:
         "until": _LARGE,
     }
     small = {**value, "n": 1, "either": "x", "again": True, "maybe": None}
-    # In unions fastavro does check: a record of one `long` has the same bytes.
+    # In unions fastavro checks numbers, so the test writes a record of one `long`.
     plain = json.loads(json.dumps(schema).replace("time-millis", "none").replace('"int"', '"long"'))
     plain["fields"][4]["type"][0] = {**record(("n", "long")), "name": "Int"}
     payloads = [
@@ -331,7 +331,7 @@ def test_an_int_beyond_32_bits_is_read_exactly(spark: SparkSession) -> None:
         "again": {"member_int": None, "member_boolean": True},
         "lists": lists,
     }
-    # As a serializer writes it.
+    # A serializer writes a top-level `int` so.
     assert read(spark, [framed(1, avro_bytes("int", _LARGE))], {1: "int"}) == [(_LARGE, None, 1)]
 
 
@@ -357,7 +357,7 @@ def test_an_int_beyond_the_column_is_malformed(spark: SparkSession) -> None:
         (
             {"type": "long", "logicalType": "timestamp-micros"},
             {
-                # Python, in whatever time zone it is, makes no moment of the outermost days.
+                # Python cannot represent the outermost days in every time zone.
                 -62_135_424_000_000_000: datetime(1, 1, 3),
                 253_402_127_999_999_999: datetime(9999, 12, 29, 23, 59, 59, 999_999),
             },
@@ -504,7 +504,7 @@ def test_a_text_that_is_not_utf8_has_its_own_reason(spark: SparkSession) -> None
     )
     assert made[0][0]["java"] == "Grüße"
     assert made[1:] == [(None, "not_utf8", 1, at) for _, at in wrong]
-    # A text alone has no name.
+    # A top-level text has no name.
     assert decoded(spark, [framed(1, b"\x02\xff")], {1: java}, part=Part.KEY) == [
         (None, "not_utf8", 1, None)
     ]
@@ -523,13 +523,13 @@ def test_top_level_bytes_are_the_rest_of_the_payload(spark: SparkSession) -> Non
     made = decoded(spark, [framed(1, each) for each in numbers], {1: _MONEY})
     assert made[:2] == [(Decimal("1.25"), None, 1, None), (Decimal("-1.25"), None, 1, None)]
     assert made[2][:2] == (None, "malformed")
-    # A union at the top is written as Avro has it.
+    # A top-level union has its usual form.
     made = decoded(spark, [framed(1, b"\x02\x02a"), framed(1, b"\x02a")], {1: ["null", "bytes"]})
     assert made == [(bytearray(b"a"), None, 1, None), (None, "malformed", 1, None)]
 
 
 def test_records_of_avros_interop_schema_are_decoded(spark: SparkSession) -> None:
-    """Without the recursive record, which has no column, and the null field."""
+    """The recursive record is left out of the schema, and the null field has no column."""
     schema = interop.without("recordField")
     value = {
         "intField": -(2**31),
@@ -565,6 +565,6 @@ def test_records_of_avros_interop_schema_are_decoded(spark: SparkSession) -> Non
     assert made == [
         ({**typed, "unionField": {**members, **union}}, None, 1, None) for _, union in unions
     ]
-    # Each payload is read to its end: with a byte less, or one more, it is malformed.
+    # A payload with one byte less or one more is malformed.
     wrong = [framed(1, each) for payload in payloads for each in (payload[:-1], payload + b"\0")]
     assert {row[1] for row in decoded(spark, wrong, {1: schema})} == {"malformed"}

@@ -1,4 +1,4 @@
-"""What is decoded, and what is not: each case is one payload in one Spark query."""
+"""Tests of valid and invalid payloads; one Spark query decodes all cases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b' {"text": "a"} \n', {"text": "a"}),
     (b'{"other": 1, "text": null}', {}),
     ('{"text": "Grüße"}'.encode(), {"text": "Grüße"}),
-    # What is no text is written anew.
+    # Other values become JSON text.
     (b'{"text": 12.50}', {"text": "12.5"}),
     (b'{"text": {"a": 1}}', {"text": '{"a":1}'}),
     (
@@ -62,7 +62,7 @@ GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b'{"price": ".5"}', {"price": Number("0.5000")}),
     (b'{"price": "-1E2"}', {"price": Number("-100.0000")}),
     (b'{"price": 1e2}', {"price": Number("100.0000")}),
-    # A digit more than a double has.
+    # More digits than a double has.
     (b'{"price": 12345678901234.1234}', {"price": Number("12345678901234.1234")}),
     (b'{"price": 1.50000000}', {"price": Number("1.5000")}),
     (
@@ -90,14 +90,14 @@ GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b'{"inner": {"price": 1.25}}', {"inner": {"price": Number("1.25")}}),
     (b'{"inner": {}}', {"inner": {"price": None}}),
     (b'{"text": "}"}', {"text": "}"}),
-    # A character in two escapes; a backslash, and what would be half of one.
+    # A character as two escapes, and an escaped backslash before `ud800`.
     (b'{"text": "\\ud83d\\uDE00"}', {"text": "\U0001f600"}),
     (b'{"text": "\\\\ud800"}', {"text": "\\ud800"}),
     (b'{"text": "\\u00fc\\ufffd?"}', {"text": "\xfc\ufffd?"}),
-    # What no column has.
+    # Fields without a column are not checked.
     (b'{"other": "\\ud800", "text": "?", "a\\udc00": 1}', {"text": "?"}),
     (b'{"other": 1e999, "text": "Infinity"}', {"text": "Infinity"}),
-    # Text that is what an infinite number would be.
+    # Texts that equal the marker of an infinite number.
     (b'{"other": 1e999, "text": "\\"Infinity\\""}', {"text": '"Infinity"'}),
     (b'{"text": {"Infinity": 1}}', {"text": '{"Infinity":1}'}),
     (b'{"texts": ["\\"-Infinity\\"", null]}', {"texts": ['"-Infinity"', None]}),
@@ -153,7 +153,7 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"price": "12\'50"}', ("malformed", "price")),
     (b'{"ratio": 1e400}', ("malformed", "ratio")),
     (b'{"ratios": [1, -1e400]}', ("malformed", "ratios[]")),
-    # Whoever knows how the end of a text is told cannot say that it is there.
+    # A payload cannot contain a valid end marker.
     (b'{"text": "a"},{"__tidemark_end":true}] x', _NOT_JSON),
     (b'{"price": " 1"}', ("malformed", "price")),
     (b'{"price": "NaN"}', ("malformed", "price")),
@@ -194,12 +194,12 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"text": [{"a": ["\\ud800"]}]}', ("malformed", "text")),
     (b'{"text": "a", "texts": ["a", "\\ude00\\ud83d"]}', ("malformed", "texts[]")),
     (b'{"notes": [{"note": "a"}, {"note": "\\ud800"}]}', ("malformed", "notes[]")),
-    # A number that is too large for the double that it goes through.
+    # A number that exceeds a double, which Spark uses on the way.
     (b'{"text": 1e999}', ("malformed", "text")),
     (b'{"text": [1, {"a": -1e400}]}', ("malformed", "text")),
     (b'{"text": "\\"Infinity\\"", "texts": ["a", 1e999]}', ("malformed", "texts[]")),
     (b'{"notes": [{"note": 1E999}]}', ("malformed", "notes[]")),
-    # What Python's dates and moments do not have.
+    # Dates and timestamps outside Python's range.
     (b'{"day": "0000-12-31"}', ("malformed", "day")),
     (b'{"at": "0000-12-31T23:59:59Z"}', ("malformed", "at")),
     (b'{"at": "0001-01-01T00:00:00+00:01"}', ("malformed", "at")),
@@ -216,7 +216,7 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"price": "1,250"}', ("malformed", "price")),
     (b'{"price": ""}', ("malformed", "price")),
     (b'{"price": "+5"}', ("malformed", "price")),
-    # A number that is longer than the parser takes, whatever field it is in.
+    # A number that is too long for the parser, in any field.
     (b'{"big": %s}' % (b"1" * 1_001), _NOT_JSON),
     (b'{"text": 1.%s}' % (b"0" * 1_001), _NOT_JSON),
     (b'{"other": %s}' % (b"1" * 1_001), _NOT_JSON),
@@ -230,35 +230,35 @@ def read(
     *,
     names_faults: bool = False,
 ) -> list[Any]:
-    """Value, reason and detail of each payload; no value where there is a reason."""
+    """Return value, reason and detail of each payload; a row with a reason has no value."""
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
     rows = spark.createDataFrame(
         [(number, payload) for number, payload in enumerate(payloads)],
         f"number int, {raw(Part.VALUE)} binary",
     )
-    told = with_decoded(rows, Part.VALUE, spec, names_faults=names_faults).select(
+    decoded = with_decoded(rows, Part.VALUE, spec, names_faults=names_faults).select(
         "number",
         F.when(F.col(reason(Part.VALUE)).isNull(), F.col("value")).alias("value"),
         F.col(reason(Part.VALUE)).alias("reason"),
         F.col(detail(Part.VALUE)).alias("detail"),
     )
-    return [row.asDict(recursive=True) for row in told.orderBy("number").collect()]
+    return [row.asDict(recursive=True) for row in decoded.orderBy("number").collect()]
 
 
 def json_spec() -> PayloadSpec:
-    """JSON with a field of every type."""
+    """Return a spec of JSON with a field of every type."""
     schema = parse_type(_SCHEMA)
     assert isinstance(schema, Struct)
     return PayloadSpec(format=Format.JSON, schema=schema)
 
 
 def test_valid_json_is_decoded_exactly(spark: SparkSession) -> None:
-    """Digits, times and nulls."""
-    told = read(spark, json_spec(), [payload for payload, _ in GOOD])
+    """Covers digits, times and nulls."""
+    decoded = read(spark, json_spec(), [payload for payload, _ in GOOD])
     wrong = {
         payload: row
-        for (payload, expected), row in zip(GOOD, told, strict=True)
+        for (payload, expected), row in zip(GOOD, decoded, strict=True)
         if (row["value"], row["reason"], row["detail"]) != ({**_NONE, **expected}, None, None)
     }
     assert wrong == {}
@@ -267,26 +267,26 @@ def test_valid_json_is_decoded_exactly(spark: SparkSession) -> None:
 def test_invalid_json_has_a_reason_and_a_detail(spark: SparkSession) -> None:
     """No value is rounded, truncated, guessed or replaced by null."""
     payloads = [payload for payload, _ in BAD]
-    told = read(spark, json_spec(), payloads, names_faults=True)
+    decoded = read(spark, json_spec(), payloads, names_faults=True)
     wrong = {
         payload: row
-        for (payload, expected), row in zip(BAD, told, strict=True)
+        for (payload, expected), row in zip(BAD, decoded, strict=True)
         if (row["reason"], row["detail"]) != expected
     }
     assert wrong == {}
-    # And nothing more is refused for it.
+    # Without names of faults, the same payloads are refused.
     quick = read(spark, json_spec(), payloads)
     assert [row["reason"] is not None for row in quick] == [True] * len(BAD)
-    assert {row["detail"] for row in quick} <= {None, *(row["detail"] for row in told)}
+    assert {row["detail"] for row in quick} <= {None, *(row["detail"] for row in decoded)}
 
 
 def test_extreme_json_is_quarantined_and_fails_no_job(spark: SparkSession) -> None:
-    """Deeper or longer than Spark's parser accepts."""
+    """The payloads are deeper or longer than Spark's parser accepts."""
     deep = b"[" * 1_100 + b"]" * 1_100
     poison = [b'{"text": %s}' % deep, b'{"other": %s}' % deep, b'{"legs": %s}' % deep, deep]
     poison += [b'{"text": "%s"}' % (b"x" * 25_000_000), b'{"text": "after"}']
-    told = read(spark, json_spec(), poison, names_faults=True)
-    assert [(row["reason"], row["detail"]) for row in told] == [
+    decoded = read(spark, json_spec(), poison, names_faults=True)
+    assert [(row["reason"], row["detail"]) for row in decoded] == [
         *[_NOT_JSON] * 4,
         ("malformed", "text"),
         (None, None),
@@ -294,7 +294,7 @@ def test_extreme_json_is_quarantined_and_fails_no_job(spark: SparkSession) -> No
 
 
 def test_a_missing_payload_is_null_without_a_reason(spark: SparkSession) -> None:
-    """A tombstone, or a record without a key."""
+    """It is a tombstone, or a record without a key."""
     for spec in (json_spec(), PayloadSpec(format=Format.STRING), PayloadSpec()):
         assert read(spark, spec, [None]) == [
             {"number": 0, "value": None, "reason": None, "detail": None}
@@ -302,7 +302,7 @@ def test_a_missing_payload_is_null_without_a_reason(spark: SparkSession) -> None
 
 
 def test_binary_accepts_any_bytes_and_string_only_utf8(spark: SparkSession) -> None:
-    """Bytes are anything; text is UTF-8."""
+    """The format `string` quarantines other bytes."""
     payloads = [b"", "Grüße".encode(), b"\xff", b"\xed\xa0\x80"]
     text = read(spark, PayloadSpec(format=Format.STRING), payloads)
     assert [row["reason"] for row in text] == [None, None, "not_utf8", "not_utf8"]
@@ -312,6 +312,6 @@ def test_binary_accepts_any_bytes_and_string_only_utf8(spark: SparkSession) -> N
 
 
 def test_timestamps_are_utc(spark: SparkSession) -> None:
-    """Whatever the time zone of the machine."""
+    """The time zone of the machine does not matter."""
     (row,) = read(spark, json_spec(), [b'{"at": "2026-07-01T12:00:00Z"}'])
     assert row["value"]["at"].astimezone(UTC) == datetime(2026, 7, 1, 12, tzinfo=UTC)

@@ -37,7 +37,7 @@ def _spec() -> PayloadSpec:
 
 
 def _number(random: Random) -> str:
-    """A random JSON number, often near the limits of integers."""
+    """Return a random JSON number, often near the limits of integers."""
     whole = ["0", "1", "10", "100", "9007199254740993", "2147483647", "2147483648"]
     whole += ["9223372036854775807", "9223372036854775808", str(random.randrange(1, 10**9))]
     whole += [str(random.randrange(1, 10**18)), "1" + "0" * random.randrange(1, 30)]
@@ -51,7 +51,7 @@ def _number(random: Random) -> str:
 
 
 def _spelled(random: Random) -> str:
-    """A random integer with the point at any place."""
+    """Return a random integer with the point at any place."""
     limit = random.choice([10, 2**31, 2**53, 2**63])
     whole = Decimal(random.choice([limit - 1, -limit, random.randrange(-limit, limit)]))
     shift = random.randrange(-5, 25)
@@ -60,7 +60,7 @@ def _spelled(random: Random) -> str:
 
 
 def _exact(number: str, limit: int) -> int | None:
-    """The integer that a number equals by Python's decimals."""
+    """Return the integer that equals a number by Python's decimals; None without one."""
     sign, digits, exponent = Decimal(number).as_tuple()
     assert isinstance(exponent, int)
     while exponent < 0 and len(digits) > 1 and digits[-1] == 0:
@@ -217,7 +217,7 @@ def test_a_huge_exponent_is_malformed_at_once(spark: SparkSession, number: str, 
 
 
 def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession) -> None:
-    """In a schema without decimals, whose exponents are not bounded."""
+    """The schema has no decimals, so exponents are not bounded."""
     schema = parse_type({"big": "long", "ratio": "double"})
     assert isinstance(schema, Struct)
     numbers = [
@@ -243,7 +243,7 @@ def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession)
 
 
 def test_a_huge_exponent_changes_no_valid_record(spark: SparkSession) -> None:
-    """In a text, in a field that the schema does not have, and of a number near zero."""
+    """Covers texts, fields that the schema does not have, and numbers near zero."""
     record = b'{"text": "9e900000000, 1e-900000000", "other": 1e900000000, "ratio": 1e-900000000}'
     (row,) = read(spark, _spec(), [record])
     assert row["reason"] is None
