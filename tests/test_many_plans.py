@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.support.kafka_judge import Judged, read_all
-from tests.support.lake import as_judged
+from tests.support.kafka_judge import DeliveredRecord, read_all
+from tests.support.lake import row_as_delivered
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tidemark.app import App
@@ -89,9 +89,9 @@ class Pipelines:
     def uri(self, name: str) -> str:
         return self.app.layout.data_table(self.app.spec(name).target)
 
-    def judged(self, name: str) -> list[Judged]:
+    def delivered_rows(self, name: str) -> list[DeliveredRecord]:
         rows = pa.table(DeltaTable(self.uri(name)).scan()).to_pylist()
-        return sorted(as_judged(row) for row in rows)
+        return sorted(row_as_delivered(row) for row in rows)
 
 
 @pytest.fixture
@@ -132,18 +132,18 @@ def test_i1_plans_of_one_application_land_once_each_despite_a_refusal(
     landed = {"committed": 500, "uncommitted": 507, "other": 400}
     assert {name: first[name]["records"] for name in landed} == landed
     committed = read_all(broker.bootstrap, shared)
-    assert pipelines.judged("committed") == committed
-    assert pipelines.judged("uncommitted") == read_all(
+    assert pipelines.delivered_rows("committed") == committed
+    assert pipelines.delivered_rows("uncommitted") == read_all(
         broker.bootstrap, shared, isolation="read_uncommitted"
     )
-    assert pipelines.judged("other") == read_all(broker.bootstrap, other)
+    assert pipelines.delivered_rows("other") == read_all(broker.bootstrap, other)
     assert not Path(pipelines.uri("lost")).exists()
 
     produce_values(broker.bootstrap, other, 5)
     again = pipelines.results("committed", "other")
     assert again["committed"]["outcome"] == "nothing to do"
-    assert (again["other"]["records"], len(pipelines.judged("other"))) == (5, 405)
-    assert pipelines.judged("committed") == committed
+    assert (again["other"]["records"], len(pipelines.delivered_rows("other"))) == (5, 405)
+    assert pipelines.delivered_rows("committed") == committed
 
 
 def test_i4_repeating_a_killed_application_lands_each_plan_once(
@@ -164,7 +164,7 @@ def test_i4_repeating_a_killed_application_lands_each_plan_once(
     again = pipelines.results(*names)
     assert sum(record.get("wrote") is True for record in again.values()) <= 3
     for name, its_topic in topics.items():
-        assert pipelines.judged(name) == read_all(broker.bootstrap, its_topic)
+        assert pipelines.delivered_rows(name) == read_all(broker.bootstrap, its_topic)
         assert pipelines.app.control.ledger(name).committed_offset(0) == 100
 
 

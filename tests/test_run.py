@@ -197,7 +197,7 @@ TABLES: dict[str, Any] = {
 }
 
 
-def submitted(home: Path, monkeypatch: pytest.MonkeyPatch, job: str) -> tuple[JobRun, set[str]]:
+def submit_job(home: Path, monkeypatch: pytest.MonkeyPatch, job: str) -> tuple[JobRun, set[str]]:
     """Submit a job to a program that ends well; its result, and the variables with connections."""
     program = home / "spark-submit"
     program.write_text('#!/bin/sh\nenv > "$TIDEMARK_HOME/environ"\necho "TIDEMARK_RESULT []"\n')
@@ -226,7 +226,7 @@ def test_a_job_gets_the_connections_that_it_needs(
         "ingest": {"AIRFLOW_CONN_KAFKA_DEFAULT"},
         "run": {"AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_TRADES"},
     }
-    _, variables = submitted(tmp_path, monkeypatch, job)
+    _, variables = submit_job(tmp_path, monkeypatch, job)
     assert variables == expected.get(job, set())
 
 
@@ -239,5 +239,5 @@ def test_a_broken_typed_table_does_not_keep_a_job_from_starting(
     log = lake.typed_uri / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text("{")
-    done, _ = submitted(tmp_path, monkeypatch, "run")
+    done, _ = submit_job(tmp_path, monkeypatch, "run")
     assert done.exit_code == ExitCode.OK

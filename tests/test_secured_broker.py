@@ -305,7 +305,7 @@ def test_s25_describe_and_read_on_the_topic_are_enough(
     with jvm_log(spark, tmp_path / "jvm.log"):
         done = lake.run("test")
     assert done.landing.records == 10
-    assert lake.judged() == read_all(secured.inside, TOPIC)
+    assert lake.delivered_rows() == read_all(secured.inside, TOPIC)
 
     logged = (tmp_path / "jvm.log").read_text("utf-8", errors="replace")
     assert "sasl.jaas.config = [hidden]" in logged
@@ -402,7 +402,7 @@ def test_s25_both_clients_verify_the_broker_by_a_certificate_in_the_connection(
         spec=make_spec(topic=TOPIC),
     )
     assert lake.run("test").landing.records == 10
-    assert lake.judged() == read_all(secured.inside, TOPIC)
+    assert lake.delivered_rows() == read_all(secured.inside, TOPIC)
 
 
 def test_s25_a_certificate_may_be_a_file(secured: SecuredCluster, tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_i6_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
     )
     (count,) = lake.run("test").landing.counts
     assert (count.records, count.gaps, count.unproven_gaps) == (4, 5, 0)
-    assert lake.judged() == read_all(secured.inside, TOPIC_WITH_GAPS)
+    assert lake.delivered_rows() == read_all(secured.inside, TOPIC_WITH_GAPS)
     verification = lake.verify.verify()
     verification.check()
     assert sum(each.records for each in verification.partitions) == 4

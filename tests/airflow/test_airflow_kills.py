@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 from tests.airflow.test_airflow_run import (
     DAG,
     SPEC,
-    finished,
     running_airflow,
     scheduled_run,
+    wait_for_end,
     whole_rows,
 )
 from tests.conftest import PROJECT
@@ -74,7 +74,7 @@ def test_a_task_killed_while_a_server_reads_ends_its_session_and_commits_nothing
         hold(first)
         path = f"/dags/{DAG}/dagRuns/{quote(first)}/taskInstances/ingest"
         api.call("PATCH", path, {"new_state": "failed"})
-        assert finished(api, first).tasks["ingest"] == "failed"
+        assert wait_for_end(api, first).tasks["ingest"] == "failed"
         # The proxy still holds the fetch, so no operation ends by itself.
         wait_until(lambda: (page.sessions(), page.requests()) == (0, 0), 60, 0.5)
         kafka.proxy.clear()
@@ -86,7 +86,7 @@ def test_a_task_killed_while_a_server_reads_ends_its_session_and_commits_nothing
         hold(second)
         clear_tasks(api, DAG, second, ["ingest"], downstream=True)
         kafka.proxy.clear()
-        assert set(finished(api, second).tasks.values()) == {"success"}
+        assert set(wait_for_end(api, second).tasks.values()) == {"success"}
         wait_until(lambda: page.sessions() == 0, 60, 0.5)
         ledger = control.ledger("clicks")
         assert ledger.topic_id is not None

@@ -106,7 +106,7 @@ def test_runs_land_new_records_once_and_can_be_cleared(
     api.wait_for_dags([DAG, "tidemark_backfill"])
 
     api.set_paused(DAG, False)
-    first = finished(api, scheduled_run(api))
+    first = wait_for_end(api, scheduled_run(api))
     assert set(first.tasks.values()) == {"success"}
     app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
     uri = app.layout.data_table("bronze/clicks")
@@ -115,11 +115,11 @@ def test_runs_land_new_records_once_and_can_be_cleared(
     assert rows(uri) == sorted(landed)
     version = DeltaTable(uri).version()
 
-    second = finished(api, api.trigger(DAG))
+    second = wait_for_end(api, api.trigger(DAG))
     assert second.tasks == {**dict.fromkeys(first.tasks, "skipped"), "plan": "success"}
 
     clear_tasks(api, DAG, first.run_id, ["ingest"], downstream=False)
-    assert set(finished(api, first.run_id).tasks.values()) == {"success"}
+    assert set(wait_for_end(api, first.run_id).tasks.values()) == {"success"}
     assert DeltaTable(uri).version() == version
     assert rows(uri) == sorted(landed)
 
@@ -174,7 +174,7 @@ def test_backfills_by_form_and_by_date_land_the_selected_records(
     api.wait_for_dags([DATED, FORM])
     api.set_paused(FORM, False)
     form = {"pipeline": "dated", "retained": True, "partitions": "0", "chunk": 8}
-    filled = finished(api, api.trigger(FORM, conf=form), FORM)
+    filled = wait_for_end(api, api.trigger(FORM, conf=form), FORM)
     tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "check", "publish") for n in (0, 1)}
     assert filled.tasks == dict.fromkeys(["request", "complete", *tasks], "success")
     app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
@@ -182,14 +182,14 @@ def test_backfills_by_form_and_by_date_land_the_selected_records(
     assert rows(uri) == [(0, offset) for offset in range(16)]
     assert [event.extra["records"] for event in asset_events(api, FORM)] == [8, 8]
     again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
-    replaced = finished(api, api.trigger(FORM, conf=again), FORM)
+    replaced = wait_for_end(api, api.trigger(FORM, conf=again), FORM)
     assert set(replaced.tasks.values()) == {"success"}
     assert rows(uri) == [(0, offset) for offset in range(16)]
     assert [event.extra["replaces"] for event in asset_events(api, FORM)][-1] is True
 
     version = DeltaTable(uri).version()
     into = {"pipeline": "dated", "retained": True, "into": "twin"}
-    copied = finished(api, api.trigger(FORM, conf=into), FORM)
+    copied = wait_for_end(api, api.trigger(FORM, conf=into), FORM)
     assert set(copied.tasks.values()) == {"success"}
     twin = app.layout.data_table("bronze/dated@twin")
     topic_id = app.control.ledger("dated@twin").topic_id
@@ -203,12 +203,12 @@ def test_backfills_by_form_and_by_date_land_the_selected_records(
     assert sorted(app.control.ledger("dated").plans) == [1, 2, 3]
 
     api.set_paused(DATED, False)
-    finished(api, scheduled_run(api, DATED), DATED)
+    wait_for_end(api, scheduled_run(api, DATED), DATED)
     dates = {"from_date": "2025-06-01T00:00:00Z", "to_date": "2025-06-30T00:00:00Z"}
     ask = {"dag_id": DATED, **dates, "max_active_runs": 1}
     wait_until(lambda: request_backfill(api, ask), timeout_s=120, pause_s=1)
     by_date = next(run for run in api.run_ids(DATED) if run.startswith("backfill"))
-    assert set(finished(api, by_date, DATED).tasks.values()) == {"success"}
+    assert set(wait_for_end(api, by_date, DATED).tasks.values()) == {"success"}
     assert rows(uri) == [(0, offset) for offset in range(16)] + [(1, n) for n in range(7, 16)]
 
 
@@ -247,7 +247,7 @@ def test_a_cancelled_backfill_keeps_landed_chunks_and_continues_when_cleared(
 
             path = f"/dags/{FORM}/dagRuns/{run}"
             api.call("PATCH", path, {"state": "failed"})
-            cancelled = finished(api, run, FORM)
+            cancelled = wait_for_end(api, run, FORM)
             assert cancelled.state == "failed"
             # Airflow then marks every chunk as failed, even a landed one.
             assert cancelled.tasks["chunk.ingest[0]"] == "failed"
@@ -270,7 +270,7 @@ def test_a_cancelled_backfill_keeps_landed_chunks_and_continues_when_cleared(
 
             kafka.proxy.clear()
             api.call("POST", f"{path}/clear", {"dry_run": False})
-            cleared = finished(api, run, FORM, timeout_s=800)
+            cleared = wait_for_end(api, run, FORM, timeout_s=800)
             assert set(cleared.tasks.values()) == {"success"}
             verdict = judge(whole_rows(uri), kafka.direct, name, request.topic_id)
             assert (verdict.exact, verdict.records) == (True, 6_000), verdict
@@ -288,7 +288,7 @@ def test_a_refused_member_fails_a_group_run_and_the_others_are_published(
     api = airflow.api()
     api.wait_for_dags([GROUP_DAG])
     api.set_paused(GROUP_DAG, False)
-    first = finished(api, scheduled_run(api, GROUP_DAG), GROUP_DAG)
+    first = wait_for_end(api, scheduled_run(api, GROUP_DAG), GROUP_DAG)
     assert first.tasks == {
         "plan": "failed",
         "ingest": "success",
@@ -342,7 +342,7 @@ def test_limited_runs_follow_each_other_and_alarms_reach_the_webhook(
         scheduled_run(api)
         wait_until(lambda: len(api.run_ids(DAG)) == 2, timeout_s=600, pause_s=0.5)
         for run in api.run_ids(DAG):
-            assert finished(api, run).state == "success"
+            assert wait_for_end(api, run).state == "success"
         app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
         landed = [(r.partition, r.offset) for r in read_all(broker.bootstrap, name)]
         assert rows(app.layout.data_table("bronze/clicks")) == sorted(landed)
@@ -351,7 +351,7 @@ def test_limited_runs_follow_each_other_and_alarms_reach_the_webhook(
 
         produce(client, "streams-intro", records=30, topic=name)
         api.set_paused("tidemark_status", False)
-        looked = finished(api, scheduled_run(api, "tidemark_status"), "tidemark_status")
+        looked = wait_for_end(api, scheduled_run(api, "tidemark_status"), "tidemark_status")
         alarms = {f"alarm[{number}]": "failed" for number in range(3)}
         assert looked.tasks == {"look": "success", **alarms}
         seen = query_rows(DeltaTable(app.layout.status_table), "SELECT * FROM t")
@@ -384,7 +384,7 @@ def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:
     return runs[0]
 
 
-def finished(api: AirflowApi, run_id: str, dag: str = DAG, timeout_s: float = 400) -> DagRun:
+def wait_for_end(api: AirflowApi, run_id: str, dag: str = DAG, timeout_s: float = 400) -> DagRun:
     """Wait for the end of a run and return it; print the logs of its failed tasks."""
     run = api.wait(dag, run_id, timeout_s=timeout_s, progress=print)
     for task in run.failed_tasks:

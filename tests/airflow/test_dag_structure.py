@@ -21,26 +21,28 @@ OPERATOR = "airflow.providers.apache.spark.operators.spark_submit"
 
 
 @pytest.fixture(scope="module")
-def parsed(probe: Probe) -> dict[str, Any]:
+def parse_results(probe: Probe) -> dict[str, Any]:
     """The answer about each DAG file."""
     return {file: probe.ask("parse", file=file, environ={}).value for file in FILES}
 
 
 @pytest.fixture(scope="module")
-def dags(parsed: dict[str, Any]) -> dict[str, Any]:
+def dags(parse_results: dict[str, Any]) -> dict[str, Any]:
     """Every DAG by its id."""
-    return {dag_id: dag for answer in parsed.values() for dag_id, dag in answer["dags"].items()}
+    return {
+        dag_id: dag for answer in parse_results.values() for dag_id, dag in answer["dags"].items()
+    }
 
 
 def test_airflow_loads_these_dag_files_without_heavy_modules(
-    probe: Probe, parsed: dict[str, Any]
+    probe: Probe, parse_results: dict[str, Any]
 ) -> None:
     """No file has an import error; the DAG processor loads only Airflow's own modules."""
     assert probe.ask("dag_files").value == sorted(FILES)
-    assert {file: answer["import_errors"] for file, answer in parsed.items()} == {
+    assert {file: answer["import_errors"] for file, answer in parse_results.items()} == {
         file: {} for file in FILES
     }
-    heavy = {file: HEAVY & set(answer["modules"]) for file, answer in parsed.items()}
+    heavy = {file: HEAVY & set(answer["modules"]) for file, answer in parse_results.items()}
     assert heavy == {file: set() for file in FILES}
 
 

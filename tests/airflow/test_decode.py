@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.airflow.conftest import Answer, Probe, submit_environ
 from tests.airflow.test_job_operator import SECRET
 from tests.conftest import PROJECT
-from tests.support.registry import connection_environ, framed, known, registry_proxy
+from tests.support.registry import connection_environ, framed, registry_answers, registry_proxy
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import DecodeOrigin
@@ -160,7 +160,7 @@ def test_only_planning_gets_the_registrys_password(task_probe: Probe, spark_subm
     home = spark_submit.parent
     lake = home_typed_lake(home, "registry: trades, value: {format: avro}")
     lake.land_values([framed(7, b"\x02")])
-    with registry_proxy(known({7: _SCHEMA}), f"reader:{SECRET}") as proxy:
+    with registry_proxy(registry_answers({7: _SCHEMA}), f"reader:{SECRET}") as proxy:
         extra = {"url": f"http://{proxy.address}", "basic.auth.user.info": f"reader:{SECRET}"}
         # The connection is in a secrets backend, because a job inherits the worker's environment.
         (defined,) = connection_environ(extra).values()

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def landed(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
+def landed_tables(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
     """Plan 1 landed partition 0 up to 10, plan 2 partition 0 up to 15 and partition 1 up to 5."""
     lake = FileLake(root=tmp_path_factory.mktemp("landed"))
     lake.run(10)
@@ -58,11 +58,11 @@ def landed(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
 
 
 @pytest.fixture
-def lake(landed: FileLake, tmp_path: Path) -> FileLake:
+def lake(landed_tables: FileLake, tmp_path: Path) -> FileLake:
     """Return a copy of the landed tables for one test."""
-    shutil.copytree(landed.root, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(landed_tables.root, tmp_path, dirs_exist_ok=True)
     lake = FileLake(root=tmp_path)
-    lake.kafka = deepcopy(landed.kafka)
+    lake.kafka = deepcopy(landed_tables.kafka)
     # The copy is another location. This commit records that its storage has been tested.
     DeltaTable(lake.uri).create_write_transaction(
         [],

@@ -40,7 +40,7 @@ from tidemark.spec.model import StartPolicy
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def started(records: int = 10) -> MemoryPipeline:
+def started_pipeline(records: int = 10) -> MemoryPipeline:
     """Return a started pipeline with `records` in partition 0 and half as many in partition 1."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, records)
@@ -85,7 +85,7 @@ def missing_offsets(result: BackfillPreview) -> dict[int, list[tuple[int, int]]]
 
 
 def test_a_preview_lists_offsets_by_their_state() -> None:
-    pipeline = started(20)
+    pipeline = started_pipeline(20)
     request(pipeline, select(offsets=["0:4-6"]), 10, "landed")
     land(pipeline, 1, "landed")
     pipeline.produce(0, 5)
@@ -110,11 +110,11 @@ def test_a_preview_lists_offsets_by_their_state() -> None:
         "plans_replaced": {},
         "notes": [],
     }
-    assert preview(started(), select(offsets=["0:0-5"])).size_estimate.bytes is None
+    assert preview(started_pipeline(), select(offsets=["0:0-5"])).size_estimate.bytes is None
 
 
 def test_a_preview_notes_an_unfinished_request_of_the_same_offsets() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-6"]), 3, "yesterday")
     land(pipeline, 1, "yesterday")
     again = select(offsets=["0:2-8", "1:0-2"])
@@ -145,7 +145,7 @@ def test_a_time_window_is_resolved_in_each_partition() -> None:
 
 
 def test_the_retained_log_selects_all_offsets_in_kafka() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     pipeline.kafka.delete_records("events", 0, 4)
     assert missing_offsets(preview(pipeline, select(retained=True))) == {0: [(4, 10)], 1: [(0, 5)]}
     assert missing_offsets(preview(pipeline, select(retained=True, partitions=[1]))) == {
@@ -193,7 +193,7 @@ def test_a_copy_has_its_own_plans_and_table() -> None:
 
 
 def test_offsets_outside_the_log_are_refused_and_deleted_ones_skipped_on_request() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     pipeline.kafka.delete_records("events", 0, 4)
     events = len(pipeline.control.rows)
     for offsets, error in (
@@ -210,7 +210,7 @@ def test_offsets_outside_the_log_are_refused_and_deleted_ones_skipped_on_request
 
 
 def test_deleted_offsets_that_have_landed_are_accepted() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-4"]), 10, "first")
     land(pipeline, 1, "first")
     pipeline.kafka.delete_records("events", 0, 4)
@@ -222,7 +222,7 @@ def test_deleted_offsets_that_have_landed_are_accepted() -> None:
 
 def test_chunks_land_in_order_and_contain_all_requested_offsets() -> None:
     """I1, I2, I3."""
-    pipeline = started()
+    pipeline = started_pipeline()
     assert request(pipeline, select(retained=True), 4) == 4
     for number in range(1, 5):
         assert [each.done for each in pipeline.backfills.progress("ops")] == [
@@ -236,7 +236,7 @@ def test_chunks_land_in_order_and_contain_all_requested_offsets() -> None:
 
 
 def test_a_recorded_request_does_not_change_with_the_log() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     chunks = request(pipeline, select(retained=True), 4)
     pipeline.produce(0, 50)
     assert pipeline.backfills.chunk_count("ops") == chunks
@@ -248,7 +248,7 @@ def test_a_recorded_request_does_not_change_with_the_log() -> None:
 
 
 def test_a_request_of_a_window_records_the_offsets_of_its_preview() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
     result = preview(pipeline, window, 6)
     pipeline.produce(0, 7)
@@ -273,7 +273,7 @@ def test_a_request_of_a_window_records_the_offsets_of_its_preview() -> None:
 
 def test_a_request_without_offsets_records_nothing() -> None:
     """An event without rows would count as a missing event."""
-    pipeline = started()
+    pipeline = started_pipeline()
     assert request(pipeline, select(offsets=["0:0-4"]), 4, "first") == 1
     land(pipeline, 1, "first")
     before = pipeline.ledger.event_number
@@ -283,7 +283,7 @@ def test_a_request_without_offsets_records_nothing() -> None:
 
 def test_an_interrupted_chunk_continues_with_its_plan() -> None:
     """I4. The next chunk and other backfills wait for the open plan."""
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(retained=True), 4)
     open_plan = pipeline.backfills.plan_chunk("ops", 1).plan
     with pytest.raises(BackfillAhead):
@@ -297,7 +297,7 @@ def test_an_interrupted_chunk_continues_with_its_plan() -> None:
 
 
 def test_a_chunk_landed_by_other_plans_needs_no_plan() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-4"]), 2)
     request(pipeline, select(offsets=["0:0-2"]), 2, "other")
     land(pipeline, 1, "other")
@@ -306,7 +306,7 @@ def test_a_chunk_landed_by_other_plans_needs_no_plan() -> None:
 
 
 def test_an_abandoned_chunk_is_planned_again() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-4"]), 2)
     plan = pipeline.backfills.plan_chunk("ops", 1).plan
     assert plan is not None
@@ -317,7 +317,7 @@ def test_an_abandoned_chunk_is_planned_again() -> None:
 
 def test_a_chunk_of_a_recreated_topic_is_refused() -> None:
     """The chunk is refused before and after the new incarnation is accepted."""
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(retained=True), 4)
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 30)
@@ -355,7 +355,7 @@ def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
 
 
 def test_i7_ranges_of_a_plan_of_another_topic_are_refused() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(retained=True), 4)
     pipeline.kafka.create("other", 2, "id-2")
     pipeline.kafka.produce("other", 0, 10)
@@ -376,7 +376,7 @@ def test_i7_ranges_of_a_plan_of_another_topic_are_refused() -> None:
 
 
 def test_concurrent_window_runs_wait_for_the_open_plan() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     hours = [EPOCH + timedelta(hours=hour) for hour in range(3)]
     first, second = TimeWindow(start=EPOCH, end=hours[1]), TimeWindow(start=hours[1], end=hours[2])
     plan = pipeline.backfills.plan_whole(first, "one").plan
@@ -392,7 +392,7 @@ def test_concurrent_window_runs_wait_for_the_open_plan() -> None:
 
 def test_missed_records_of_a_chunk_are_planned_again() -> None:
     """I1. No other plan would read them."""
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-6"]), 3)
     plan = pipeline.backfills.plan_chunk("ops", 1).plan
     assert plan is not None
@@ -413,7 +413,7 @@ def test_missed_records_of_a_chunk_are_planned_again() -> None:
 
 
 def test_offsets_deleted_before_planning_are_refused_or_skipped_as_requested() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-3"]), 2, "strict")
     lenient = preview(pipeline, select(offsets=["0:0-6"]), 4, readable_only=True)
     pipeline.backfills.request(lenient, "lenient", approved=False)
@@ -432,7 +432,7 @@ def test_offsets_deleted_before_planning_are_refused_or_skipped_as_requested() -
 
 def test_a_window_notes_partitions_that_may_lack_records() -> None:
     """Kafka's time index covers retained offsets only."""
-    pipeline = started()
+    pipeline = started_pipeline()
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(hours=1))
     assert preview(pipeline, window).notes == ()
     pipeline.kafka.delete_records("events", 1, 2)
@@ -442,7 +442,7 @@ def test_a_window_notes_partitions_that_may_lack_records() -> None:
 
 
 def test_a_landed_backfill_without_a_record_does_not_block_the_next() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-4"]), 10, "dead")
     plan = pipeline.backfills.plan_chunk("dead", 1).plan
     assert plan is not None
@@ -462,7 +462,7 @@ def test_a_landed_backfill_without_a_record_does_not_block_the_next() -> None:
 
 def test_a_landed_replacement_without_a_record_does_not_block_the_next() -> None:
     """The next replacement also replaces the rows of the unrecorded one."""
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-4"]), 10, "first")
     land(pipeline, 1, "first")
     for name in ("dead", "next"):
@@ -494,7 +494,7 @@ def test_a_request_that_the_planner_refuses_is_not_recorded() -> None:
 
 
 def test_a_backfill_above_the_limit_needs_approval() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     pipeline.spec = make_spec(start=StartPolicy.LATEST, records_per_backfill=14)
     result = preview(pipeline, select(retained=True))
     with pytest.raises(BackfillTooLarge, match="15 offsets"):
@@ -527,7 +527,7 @@ def test_a_window_skips_offsets_deleted_during_planning() -> None:
 
 
 def test_an_unknown_chunk_or_backfill_is_refused() -> None:
-    pipeline = started()
+    pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-4"]), 2)
     with pytest.raises(UnknownBackfill, match=r"recorded chunks: 2"):
         pipeline.backfills.plan_chunk("ops", 3)

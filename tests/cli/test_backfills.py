@@ -56,7 +56,7 @@ def produce_at(bootstrap: str, topic: str, partition: int, *hours: int) -> None:
     produce_records(bootstrap, topic, records)
 
 
-def refused(ran: CommandResult) -> str:
+def error_name(ran: CommandResult) -> str:
     """Return the error of a refused command."""
     assert ran.code == ExitCode.REFUSED
     return str(ran.json["error"])
@@ -80,7 +80,7 @@ def test_each_kind_of_selection_is_shown_by_a_dry_run(
         return tidemark("backfill", "events", *options, "--dry-run", "--json")
 
     gone = ask("--offsets", "0:1-5", "--offsets", "1:2-4")
-    assert refused(gone) == "InvalidRange"
+    assert error_name(gone) == "InvalidRange"
     assert "low watermark is 3" in gone.json["problem"]
     answer = ask("--offsets", "0:1-5", "--offsets", "1:2-4", "--readable-only").json
     assert (answer["ranges"], answer["deleted"]) == ([[0, 3, 5], [1, 2, 4]], [[0, 1, 3]])
@@ -90,8 +90,8 @@ def test_each_kind_of_selection_is_shown_by_a_dry_run(
     assert (answer["ranges"], answer["deleted"]) == ([[0, 3, 5], [1, 1, 4]], [])
     (note,) = answer["notes"]
     assert note.endswith("in partition(s) 0")
-    assert refused(ask(*window, "--partition", "4")) == "UnknownPartition"
-    assert refused(ask("--from", "2026-03-01T01:00:00Z")) == "InvalidSelection"
+    assert error_name(ask(*window, "--partition", "4")) == "UnknownPartition"
+    assert error_name(ask("--from", "2026-03-01T01:00:00Z")) == "InvalidSelection"
     assert not (tmp_path / "lakehouse").exists()
 
     assert tidemark("plan", "events").code == ExitCode.OK
@@ -101,7 +101,7 @@ def test_each_kind_of_selection_is_shown_by_a_dry_run(
     assert (answer["ranges"], answer["planned"]) == ([], [[0, 8, 10]])
     answer = ask("--plan", "1", "--into", "checked", "--chunk", "1").json
     assert (answer["pipeline"], answer["chunks"]) == ("events@checked", 2)
-    assert refused(ask("--plan", "2")) == "UnknownPlan"
+    assert error_name(ask("--plan", "2")) == "UnknownPlan"
 
 
 def test_a_large_backfill_needs_approval(

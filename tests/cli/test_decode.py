@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.support.commands import Command
-from tests.support.kafka_judge import Judged, read_ranges
+from tests.support.kafka_judge import DeliveredRecord, read_ranges
 from tests.support.protobuf import proto_bytes
 from tests.support.registry import Registry, avro_bytes, connection_environ, framed, registry_proxy
 from tests.support.transactions import (
@@ -74,7 +74,7 @@ class Pipeline:
         """Write to the topic."""
         produce_records(self._bootstrap, self._topic, records)
 
-    def judged(self) -> list[Judged]:
+    def kafka_records(self) -> list[DeliveredRecord]:
         """Return the records that librdkafka reads."""
         return read_ranges(self._bootstrap, self._topic, {0: (0, 10**9), 1: (0, 10**9)})
 
@@ -93,7 +93,7 @@ class Pipeline:
         kept = {(row["partition"], row["offset"]): row for row in quarantine}
         assert len(typed) == len(self.rows("silver/events"))
         assert len(kept) == len(quarantine)
-        for record in self.judged():
+        for record in self.kafka_records():
             place = (record.partition, record.offset)
             expected, reason = expectation(record, rule)
             if reason is None:
@@ -111,7 +111,7 @@ class Pipeline:
         return len(self.rows("silver/events")), len(quarantine)
 
 
-def expectation(record: Judged, rule: str | None) -> tuple[tuple[Any, Any], str | None]:
+def expectation(record: DeliveredRecord, rule: str | None) -> tuple[tuple[Any, Any], str | None]:
     """Return the decoded record, and the quarantine reason if any, by Python alone."""
     try:
         key = None if record.key is None else record.key.decode()
@@ -344,7 +344,7 @@ def test_s27_avro_records_are_decoded_with_the_schemas_of_a_registry(
     rows = {
         (row["partition"], row["offset"]): row["value"] for row in pipeline.rows("silver/events")
     }
-    for record in pipeline.judged():
+    for record in pipeline.kafka_records():
         place = (record.partition, record.offset)
         if place in kept:
             continue

@@ -18,8 +18,8 @@ from tests.cli.test_main import tidemark
 from tests.cli.test_repairs import lake_over
 from tests.conftest import TopicFactory
 from tests.support.commands import command_in
-from tests.support.kafka_judge import Judged, as_delivered, group_names, read_all
-from tests.support.lake import Lake, as_judged
+from tests.support.kafka_judge import DeliveredRecord, as_delivered, group_names, read_all
+from tests.support.lake import Lake, row_as_delivered
 from tests.support.topics import delete_records
 from tests.support.transactions import (
     Record,
@@ -202,7 +202,7 @@ def test_a_start_from_a_kafka_delta_ingest_table_uses_the_next_offsets(home: Hom
 # -- the other reader and Tidemark together ------------------------------------------------------
 
 
-def land_by_streaming(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+def land_by_streaming(lake: Lake, home: Path) -> tuple[list[DeliveredRecord], tuple[str, ...]]:
     """Let a Structured Streaming query land all records in a table of its own."""
     checkpoint, table = str(home / "checkpoint"), str(home / "land_by_streaming")
     query = (
@@ -221,10 +221,10 @@ def land_by_streaming(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, 
     )
     assert query.awaitTermination(120)
     rows = pa.table(DeltaTable(table).scan()).to_pylist()
-    return [as_judged(row) for row in rows], ("--from-checkpoint", checkpoint)
+    return [row_as_delivered(row) for row in rows], ("--from-checkpoint", checkpoint)
 
 
-def read_by_group(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]]:
+def read_by_group(lake: Lake, home: Path) -> tuple[list[DeliveredRecord], tuple[str, ...]]:
     """Let a member of a consumer group read some records, commit and leave."""
     group = f"{lake.spec.topic}-old"
     consumer = Consumer(
@@ -236,7 +236,7 @@ def read_by_group(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]
         }
     )
     consumer.subscribe([lake.spec.topic])
-    taken: list[Judged] = []
+    taken: list[DeliveredRecord] = []
     try:
         while len(taken) < 6:
             messages = consumer.consume(6 - len(taken), timeout=120)
@@ -253,7 +253,7 @@ def read_by_group(lake: Lake, home: Path) -> tuple[list[Judged], tuple[str, ...]
 @pytest.mark.spark
 @pytest.mark.parametrize("read", [land_by_streaming, read_by_group])
 def test_another_reader_and_tidemark_together_read_each_record_once(
-    read: Callable[[Lake, Path], tuple[list[Judged], tuple[str, ...]]],
+    read: Callable[[Lake, Path], tuple[list[DeliveredRecord], tuple[str, ...]]],
     spark: SparkSession,
     broker: BrokerStatus,
     topic: TopicFactory,
@@ -280,7 +280,7 @@ def test_another_reader_and_tidemark_together_read_each_record_once(
         produce_values(bootstrap, name, 2, partition=partition)
     lake.run("first")
 
-    ours = lake.judged()
+    ours = lake.delivered_rows()
     assert len(theirs) >= 6
     assert {r[:2] for r in theirs}.isdisjoint(r[:2] for r in ours)
     assert sorted([*theirs, *ours], key=lambda r: r[:2]) == read_all(bootstrap, name)

@@ -102,7 +102,7 @@ def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
 ) -> None:
     """The plans before and after it are published; the owner's report contains all."""
 
-    def published() -> list[Place]:
+    def published_places() -> list[Place]:
         rows = spark.sql(tidemark("publication", "view", "events").out).collect()
         return sorted((row["partition"], row["offset"]) for row in rows)
 
@@ -115,7 +115,7 @@ def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
     assert check(1, 3) == ExitCode.OK
     blocked = tidemark("quality", "events", "--plan=2", "--json")
     assert (blocked.code, blocked.json["error"]) == (ExitCode.QUALITY_FAILED, "QualityFailed")
-    assert published() == sorted(good | later)
+    assert published_places() == sorted(good | later)
     (kept,) = tidemark("publication", "list", "events", "--json").json
     assert (kept["plan"], kept["status"], kept["reason"]) == (2, "blocked", _PRICE_RULE)
 
@@ -142,4 +142,4 @@ def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
 
     released = tidemark("publication", "release", "events", "--plan=2", "--reason=a correction")
     assert released.code == ExitCode.OK
-    assert published() == sorted(good | bad | later)
+    assert published_places() == sorted(good | bad | later)

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from tests.support.commands import Command, CommandResult
-from tests.support.registry import avro_bytes, connection_environ, framed, known, registry_proxy
+from tests.support.registry import (
+    avro_bytes,
+    connection_environ,
+    framed,
+    registry_answers,
+    registry_proxy,
+)
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import engine as cli_engine
@@ -47,7 +53,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, place: str, **extra: Any) -> None:
         monkeypatch.setenv(variable, text)
 
 
-def refused(lake: TypedLake, ran: CommandResult) -> dict[str, Any]:
+def error_of(lake: TypedLake, ran: CommandResult) -> dict[str, Any]:
     """Return the error of a command; check that it recorded no plan and created no table."""
     assert lake.control.ledger("events@typed").plans == {}
     assert not lake.typed_uri.exists()
@@ -61,11 +67,11 @@ def test_the_error_of_a_wrong_password_names_the_connection(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No output contains the right or the wrong password."""
-    with registry_proxy(known({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as proxy:
+    with registry_proxy(registry_answers({3: _TRADE, 5: _TRADE}), f"reader:{_SECRET}") as proxy:
         connect(monkeypatch, proxy.address, **{"basic.auth.user.info": f"reader:not-{_SECRET}"})
         as_json, plain = offline("decode", "events", "--json"), offline("decode", "events")
     assert as_json.code == plain.code == ExitCode.REFUSED
-    error = refused(lake, as_json)
+    error = error_of(lake, as_json)
     assert error["error"] == "RegistryRefused"
     assert "HTTP 401" in error["problem"]
     assert "credentials of the connection" in error["fix"]
@@ -88,7 +94,7 @@ def test_a_registry_that_never_answers_is_a_transient_error(
         with pytest.raises(BlockingIOError):
             silent.accept()
     assert ran.code == ExitCode.TRANSIENT
-    error = refused(lake, ran)
+    error = error_of(lake, ran)
     assert error["error"] == "RegistryUnavailable"
     assert "ReadTimeout" in error["problem"]
     assert "run the command again" in error["fix"]
@@ -111,7 +117,7 @@ def test_plans_with_stored_schemas_need_no_registry(
         return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
 
     monkeypatch.setattr(cli_engine, "run", run)
-    with registry_proxy(known({3: _TRADE, 5: _TRADE})) as proxy:
+    with registry_proxy(registry_answers({3: _TRADE, 5: _TRADE})) as proxy:
         connect(monkeypatch, proxy.address)
         offline("decode", "events")
     offline("decode", "events")
@@ -130,7 +136,7 @@ def test_a_run_requests_each_schema_once(tmp_path: Path, lake: TypedLake) -> Non
     lake.bronze.land_payloads(
         [(trade_payload(3), framed(4, b"")), (trade_payload(3), trade_payload(5))]
     )
-    with registry_proxy(known({3: _TRADE, 4: _OTHER, 5: _TRADE})) as proxy:
+    with registry_proxy(registry_answers({3: _TRADE, 4: _OTHER, 5: _TRADE})) as proxy:
         environ = {
             "TIDEMARK_HOME": str(tmp_path),
             "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),

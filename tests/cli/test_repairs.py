@@ -109,15 +109,17 @@ def test_a_plan_is_undone_with_user_time_and_reason(
         lake.run(f"run {number}")
     shown = tidemark("undo", "events", "--plan", "2", "--reason", "wrong", "--dry-run", "--json")
     assert (shown.json["outcome"], shown.json["plan"]["rows"]) == ("draft", 3)
-    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, name)
     done = tidemark("undo", "events", "--plan", "2", "--reason", "wrong")
     assert (done.code, done.out) == (ExitCode.OK, "plan 2 of events is undone: 3 row(s)\n")
     kept = ({0: (0, 4)}, {0: (7, 9)})
-    assert lake.judged() == [r for each in kept for r in read_ranges(broker.bootstrap, name, each)]
+    assert lake.delivered_rows() == [
+        r for each in kept for r in read_ranges(broker.bootstrap, name, each)
+    ]
     recorded = [(row["event"], row["reason"]) for row in events(lake, "event_number > 6")]
     assert recorded == [("undo_started", "wrong"), ("undone", "wrong")]
     lake.run("next")
-    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, name)
 
 
 def test_a_new_incarnation_is_accepted_with_user_time_and_reason(
@@ -192,7 +194,7 @@ def test_rewind_and_rebuild_repair_the_tables_as_their_dry_runs_show(
     assert (done.code, done.json["rows"]) == (ExitCode.OK, shown.json["rows"])
     produce_values(broker.bootstrap, name, 2)
     lake.run("fourth")
-    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, name)
     assert tidemark("verify", "events").code == ExitCode.OK
     assert lake.committed() == {0: 8, 1: 0}
 

@@ -123,7 +123,7 @@ def judge(home: Path, broker: BrokerStatus) -> int:
     return len(records)
 
 
-def published() -> list[bool]:
+def published_plans() -> list[bool]:
     """Return for each plan whether the published view contains it, oldest first."""
     return [
         each.is_published for each in App.from_environment().pipeline("events").publication.plans()
@@ -161,7 +161,7 @@ def test_a_run_takes_every_step_once(
     shown = tidemark("run", "events")
     assert shown.code == ExitCode.QUALITY_FAILED
     assert judge(tmp_path, broker) == 15
-    assert published() == [True, False]
+    assert published_plans() == [True, False]
     assert "blocked" in shown.out
     assert "QualityFailed" in shown.err
     assert "nothing to do" in tidemark("run", "events").out
@@ -183,7 +183,7 @@ def test_later_steps_run_after_a_failed_check_which_is_not_repeated(
     produce(2)
     (record,) = tidemark("run", "events", "--json").json
     assert steps(record) == EVERY_STEP
-    assert published() == [False, True]
+    assert published_plans() == [False, True]
     assert judge(tmp_path, broker) == 5
 
 
@@ -222,7 +222,7 @@ def test_a_run_continues_where_the_previous_run_was_killed(
     done = tidemark("run", "events", "--json")
     assert done.code == ExitCode.OK, done.out
     assert judge(tmp_path, broker) == 4 * len(points)
-    assert all(published())
+    assert all(published_plans())
     assert "nothing to do" in tidemark("run", "events").out
 
 
@@ -259,4 +259,4 @@ def test_a_run_by_spark_submit_is_one_application(
     for step in EVERY_STEP:
         assert sum(f"events: {step}: " in line for line in ran.err.splitlines()) == 1
     assert judge(tmp_path, broker) == 10
-    assert published() == [True]
+    assert published_plans() == [True]

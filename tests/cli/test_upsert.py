@@ -64,7 +64,7 @@ def test_upsert_table_has_the_last_record_of_each_key_in_kafka(
         assert len(found) == len(rows)
         return found
 
-    def judged(start: int) -> dict[tuple[int, str], tuple[int, str]]:
+    def newest_in_kafka(start: int) -> dict[tuple[int, str], tuple[int, str]]:
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for record in read_ranges(broker.bootstrap, name, dict.fromkeys((0, 1), (start, 10**9))):
             if record.key is None:
@@ -93,7 +93,7 @@ def test_upsert_table_has_the_last_record_of_each_key_in_kafka(
         assert draft["pipeline"] == done["pipeline"] == "events"
         silver = DeltaTable(tmp_path / "lakehouse" / "silver" / "events")
         assert draft["typed_version"] == done["typed_version"] == silver.version()
-        assert latest() == judged(start)
+        assert latest() == newest_in_kafka(start)
         assert "nothing to do" in tidemark("upsert", "events").out
     # A key whose tombstone is newer than its records in the backfill.
     assert (0, "k7") not in latest()

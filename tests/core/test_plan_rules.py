@@ -44,7 +44,7 @@ def ledger(starts: dict[int, int], landed: dict[int, list[Span]] | None = None) 
     )
 
 
-def compared(known_ledger: Ledger, partitions: dict[int, tuple[int, int]]) -> ComparedTopic:
+def compared_topic(known_ledger: Ledger, partitions: dict[int, tuple[int, int]]) -> ComparedTopic:
     return ComparedTopic(ledger=known_ledger, watermarks=make_watermarks(partitions))
 
 
@@ -68,7 +68,7 @@ def test_fair_shares_without_limit_are_the_backlogs() -> None:
 
 def test_s3_live_ranges_begin_at_the_committed_offset() -> None:
     known_ledger = ledger({0: 2, 1: 0}, {0: [Span(2, 6)]})
-    ranges = live_ranges(compared(known_ledger, {0: (0, 9), 1: (0, 0)}), {}, None)
+    ranges = live_ranges(compared_topic(known_ledger, {0: (0, 9), 1: (0, 0)}), {}, None)
     assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 9)]
 
 
@@ -80,21 +80,21 @@ def test_live_ranges_skip_offsets_of_a_landed_backfill_i2(
 ) -> None:
     """The committed offset is lower than these offsets."""
     known_ledger = ledger({0: 0}, {0: [Span(0, 5), Span(8, 10)]})
-    ranges = live_ranges(compared(known_ledger, {0: (0, 20)}), {}, limit)
+    ranges = live_ranges(compared_topic(known_ledger, {0: (0, 20)}), {}, limit)
     assert [(r.start, r.end) for r in ranges] == planned
 
 
 def test_low_watermark_above_the_committed_offset_raises_lost_range_s7() -> None:
     """The error contains exactly the deleted offsets."""
     with pytest.raises(LostRange) as lost:
-        live_ranges(compared(ledger({0: 3}), {0: (7, 9)}), {}, None)
+        live_ranges(compared_topic(ledger({0: 3}), {0: (7, 9)}), {}, None)
     assert lost.value.lost == ((0, 3, 7),)
 
 
 def test_log_end_below_the_committed_offset_raises() -> None:
     known_ledger = ledger({0: 0}, {0: [Span(0, 9)]})
     with pytest.raises(EndBehindCommitted):
-        live_ranges(compared(known_ledger, {0: (0, 5)}), {}, None)
+        live_ranges(compared_topic(known_ledger, {0: (0, 5)}), {}, None)
 
 
 def test_added_partitions_are_read_from_offset_zero_s10() -> None:
@@ -134,7 +134,7 @@ def test_plan_outside_the_readable_log_raises(
 
 def test_backfill_leaves_out_landed_offsets_i2() -> None:
     known_ledger = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
-    topic = compared(known_ledger, {0: (0, 30)})
+    topic = compared_topic(known_ledger, {0: (0, 30)})
     found = classify_offsets(topic, {0: SpanSet.of([Span(1, 10)])}, readable_only=False)
     ranges = planned_ranges(topic.watermarks, found.missing)
     assert [(r.start, r.end) for r in ranges] == [(1, 3), (5, 7)]
@@ -153,7 +153,7 @@ def test_backfill_outside_the_log_raises_with_the_reason(
 ) -> None:
     with pytest.raises((InvalidRange, UnknownPartition), match=rule):
         classify_offsets(
-            compared(ledger({0: 2}), {0: (2, 30)}),
+            compared_topic(ledger({0: 2}), {0: (2, 30)}),
             {partition: SpanSet.of([Span(start, end)])},
             readable_only=False,
         )

@@ -29,7 +29,7 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
-class Court:
+class TableJudge:
     """Compares tables with logs, and adds the verdicts to the test's report.
 
     Attributes:
@@ -38,7 +38,7 @@ class Court:
 
     record: Callable[[str, object], None]
 
-    def judge(
+    def check(
         self,
         lake: Lake,
         *,
@@ -71,9 +71,9 @@ _REMOVED = "::test_a_removed_fence_is_noticed["
 
 
 @pytest.fixture
-def court(record_property: Callable[[str, object], None]) -> Court:
+def table_judge(record_property: Callable[[str, object], None]) -> TableJudge:
     """Return the judge of the test's tables."""
-    return Court(record_property)
+    return TableJudge(record_property)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.lake import Lake
 from tests.support.mid_read import LONG, ShortTimeoutLake, in_mid_read, long_topic
 from tests.support.proxy import ProxiedBroker, Proxy
@@ -38,7 +38,7 @@ def wait_for_connections(proxy: Proxy, wanted: int) -> None:
 
 @pytest.mark.faults
 def test_s17_slow_fetches_land_exactly(
-    pipeline: Lake, proxied: ProxiedBroker, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, table_judge: TableJudge
 ) -> None:
     """I1. Each answer is complete within the client's timeout."""
     plan = pipeline.plan("test")
@@ -48,12 +48,12 @@ def test_s17_slow_fetches_land_exactly(
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
     assert time.monotonic() - start > 0.9 * BYTES / bytes_per_second
     proxied.proxy.clear()
-    assert court.judge(pipeline).records == len(LONG)
+    assert table_judge.check(pipeline).records == len(LONG)
 
 
 @pytest.mark.faults
 def test_i7_fetches_too_slow_for_kafkas_client_are_a_transient_error(
-    pipeline: Lake, proxied: ProxiedBroker, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, table_judge: TableJudge
 ) -> None:
     """Kafka's client discards an answer that is incomplete after its timeout, and repeats it."""
     plan = pipeline.plan("test")
@@ -66,12 +66,12 @@ def test_i7_fetches_too_slow_for_kafkas_client_are_a_transient_error(
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
     proxied.proxy.clear()
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
-    assert court.judge(pipeline).records == len(LONG)
+    assert table_judge.check(pipeline).records == len(LONG)
 
 
 @pytest.mark.faults
 def test_s17_kafkas_client_repeats_a_stalled_fetch_in_the_same_run(
-    pipeline: Lake, proxied: ProxiedBroker, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, table_judge: TableJudge
 ) -> None:
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, gate):
@@ -80,13 +80,13 @@ def test_s17_kafkas_client_repeats_a_stalled_fetch_in_the_same_run(
         gate.release()
         landing = running.result().landing
     assert landing.records == len(LONG)
-    assert court.judge(pipeline).records == len(LONG)
+    assert table_judge.check(pipeline).records == len(LONG)
     assert pipeline.ledger.event_number == 2
 
 
 @pytest.mark.faults
 def test_i7_a_fetch_that_stalls_for_ever_is_a_transient_error(
-    pipeline: Lake, proxied: ProxiedBroker, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, table_judge: TableJudge
 ) -> None:
     """The same plan lands when the network works again."""
     plan = pipeline.plan("test")
@@ -97,11 +97,11 @@ def test_i7_a_fetch_that_stalls_for_ever_is_a_transient_error(
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
     proxied.proxy.clear()
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
-    assert court.judge(pipeline).records == len(LONG)
+    assert table_judge.check(pipeline).records == len(LONG)
 
 
 def test_i1_s17_connections_cut_during_a_fetch_land_exactly(
-    pipeline: Lake, proxied: ProxiedBroker, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, table_judge: TableJudge
 ) -> None:
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, gate):
@@ -110,12 +110,12 @@ def test_i1_s17_connections_cut_during_a_fetch_land_exactly(
         gate.release()
         assert running.result().landing.records == len(LONG)
     assert proxied.proxy.accepted > accepted
-    assert court.judge(pipeline).records == len(LONG)
+    assert table_judge.check(pipeline).records == len(LONG)
 
 
 @pytest.mark.faults
 def test_i7_without_a_network_planning_and_landing_write_nothing(
-    pipeline: Lake, proxied: ProxiedBroker, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, table_judge: TableJudge
 ) -> None:
     gate = proxied.proxy.hold(everything=True)
     with pytest.raises(KafkaUnavailable):
@@ -129,4 +129,4 @@ def test_i7_without_a_network_planning_and_landing_write_nothing(
     assert pipeline.version() is None
     gate.release()
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
-    assert court.judge(pipeline).records == len(LONG)
+    assert table_judge.check(pipeline).records == len(LONG)

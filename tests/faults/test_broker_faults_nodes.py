@@ -26,7 +26,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.cluster import Cluster, three_nodes, wait_until
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake
@@ -88,11 +88,11 @@ def purpose(request: pytest.FixtureRequest) -> str:
     return str(request.function.__name__)
 
 
-def check_next_run(cluster: Cluster, lake: Lake, court: Court, records: int) -> None:
+def check_next_run(cluster: Cluster, lake: Lake, table_judge: TableJudge, records: int) -> None:
     """Produce and land more records, and check that the whole table is exact."""
     produce_values(cluster.bootstrap, lake.spec.topic, 3)
     lake.run("further")
-    assert court.judge(lake).records == records + 3
+    assert table_judge.check(lake).records == records + 3
 
 
 def retry_while_unavailable(run: Callable[[], T]) -> T:
@@ -129,7 +129,7 @@ def finish_landing(running: Future[ExecutionResult], pipeline: Lake, plan: Plan)
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_a_leader_election_before_the_landing(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     old, new, third = cluster.others()
     pipeline = lake.of(cluster.make_topic(purpose, [old, new, third]))
@@ -139,12 +139,12 @@ def test_s17_a_plan_lands_after_a_leader_election_before_the_landing(
     plan = pipeline.plan("test")
     cluster.elect(pipeline.spec.topic, new)
     assert pipeline.ingest.execute(plan.sequence).landing.records == 100
-    assert court.judge(pipeline).records == 100
+    assert table_judge.check(pipeline).records == 100
 
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_a_leader_election_during_the_read(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     """The old leader answers that it is not the leader, and the client asks the new one."""
     old, new, third = cluster.others()
@@ -158,13 +158,13 @@ def test_s17_a_plan_lands_after_a_leader_election_during_the_read(
         gate.release()
         assert running.result().landing.records == len(LONG)
     assert cluster.proxies[new].fetched > fetched
-    assert court.judge(pipeline).records == len(LONG)
-    check_next_run(cluster, pipeline, court, len(LONG))
+    assert table_judge.check(pipeline).records == len(LONG)
+    check_next_run(cluster, pipeline, table_judge, len(LONG))
 
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_its_partition_moved_during_the_read(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     old, common, new = cluster.others()
     pipeline = lake.of(cluster.make_topic(purpose, [old, common]))
@@ -175,15 +175,15 @@ def test_s17_a_plan_lands_after_its_partition_moved_during_the_read(
         cluster.wait_for_leader(pipeline.spec.topic, new)
         gate.release()
         assert running.result().landing.records == len(LONG)
-    assert court.judge(pipeline).records == len(LONG)
-    check_next_run(cluster, pipeline, court, len(LONG))
+    assert table_judge.check(pipeline).records == len(LONG)
+    check_next_run(cluster, pipeline, table_judge, len(LONG))
 
 
 # -- killed nodes --------------------------------------------------------------------------------
 
 
 def test_s17_a_plan_lands_after_its_leader_was_killed_during_the_read(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     """The table is also exact after the node has returned."""
     controller = cluster.controller()
@@ -196,17 +196,17 @@ def test_s17_a_plan_lands_after_its_leader_was_killed_during_the_read(
         cluster.kill(leader)
         gate.release()
         finish_landing(running, pipeline, plan)
-    assert retry_while_unavailable(lambda: court.judge(pipeline)).records == len(LONG)
+    assert retry_while_unavailable(lambda: table_judge.check(pipeline)).records == len(LONG)
     assert pipeline.ledger.event_number == 2
     produce_values(cluster.bootstrap, topic, 3)
     cluster.restart_dead_nodes()
     retry_while_unavailable(lambda: pipeline.run("further"))
-    assert court.judge(pipeline).records == len(LONG) + 3
+    assert table_judge.check(pipeline).records == len(LONG) + 3
 
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_its_leader_was_killed_before_the_landing(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     """Until Kafka names a new leader, the error is KafkaUnavailable."""
     controller = cluster.controller()
@@ -220,13 +220,13 @@ def test_s17_a_plan_lands_after_its_leader_was_killed_before_the_landing(
         retry_while_unavailable(lambda: pipeline.ingest.execute(plan.sequence)).landing.records
         == 100
     )
-    assert retry_while_unavailable(lambda: court.judge(pipeline)).records == 100
+    assert retry_while_unavailable(lambda: table_judge.check(pipeline)).records == 100
     assert pipeline.ledger.event_number == 2
 
 
 @pytest.mark.faults
 def test_i7_the_only_replica_killed_during_the_read_is_a_transient_error(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     controller = cluster.controller()
     node = cluster.others(controller)[0]
@@ -245,12 +245,12 @@ def test_i7_the_only_replica_killed_during_the_read_is_a_transient_error(
         impatient.ingest.execute(plan.sequence)
     cluster.restart_dead_nodes()
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
-    assert court.judge(pipeline).records == len(LONG)
+    assert table_judge.check(pipeline).records == len(LONG)
 
 
 @pytest.mark.faults
 def test_s17_a_plan_is_made_and_lands_after_the_controller_was_killed(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
@@ -260,13 +260,13 @@ def test_s17_a_plan_is_made_and_lands_after_the_controller_was_killed(
     cluster.kill(controller)
     assert retry_while_unavailable(lambda: pipeline.run("test")).landing.records == 10
     assert cluster.controller() != controller
-    assert retry_while_unavailable(lambda: court.judge(pipeline)).records == 10
+    assert retry_while_unavailable(lambda: table_judge.check(pipeline)).records == 10
     assert pipeline.ledger.event_number == 2
 
 
 @pytest.mark.faults
 def test_s17_a_plan_lands_after_the_controller_was_killed_during_the_read(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
@@ -278,13 +278,13 @@ def test_s17_a_plan_lands_after_the_controller_was_killed_during_the_read(
         cluster.kill(controller)
         gate.release()
         finish_landing(running, pipeline, plan)
-    assert retry_while_unavailable(lambda: court.judge(pipeline)).records == len(LONG)
+    assert retry_while_unavailable(lambda: table_judge.check(pipeline)).records == len(LONG)
     assert pipeline.ledger.event_number == 2
 
 
 @pytest.mark.faults
 def test_i7_without_a_cluster_planning_and_landing_write_nothing(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     pipeline = lake.of(cluster.make_topic(purpose, cluster.others()))
     impatient = replace(pipeline, watermarks_timeout_s=SHORT_TIMEOUT_S)
@@ -298,8 +298,8 @@ def test_i7_without_a_cluster_planning_and_landing_write_nothing(
         impatient.ingest.execute(plan.sequence)
     assert (pipeline.ledger.event_number, pipeline.version()) == (1, None)
     assert pipeline.run("second").plan == plan
-    assert court.judge(pipeline).records == 10
-    check_next_run(cluster, pipeline, court, 10)
+    assert table_judge.check(pipeline).records == 10
+    check_next_run(cluster, pipeline, table_judge, 10)
 
 
 @contextmanager
@@ -367,7 +367,11 @@ def test_s9_a_leader_that_does_not_answer_has_no_offset_at_a_time(
 @pytest.mark.parametrize("dead_first", [True, False], ids=["dead-live", "live-dead"])
 @pytest.mark.faults
 def test_s18_plan_landing_and_verify_work_with_a_dead_bootstrap_server(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str, dead_first: bool
+    lake: ShortTimeoutLake,
+    cluster: Cluster,
+    table_judge: TableJudge,
+    purpose: str,
+    dead_first: bool,
 ) -> None:
     (unused,) = free_ports("127.0.0.1", 1)
     entries = [f"127.0.0.1:{unused}", cluster.direct[2]]
@@ -377,12 +381,12 @@ def test_s18_plan_landing_and_verify_work_with_a_dead_bootstrap_server(
     produce_values(cluster.bootstrap, topic, 10)
     assert pipeline.run("test").landing.records == 10
     pipeline.verify.verify().check()
-    assert court.judge(pipeline).records == 10
+    assert table_judge.check(pipeline).records == 10
 
 
 @pytest.mark.faults
 def test_s17_records_that_a_follower_lacks_land_and_stay_after_its_election(
-    lake: ShortTimeoutLake, cluster: Cluster, court: Court, purpose: str
+    lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
     controller = cluster.controller()
     leader, follower = cluster.others(controller)
@@ -400,11 +404,11 @@ def test_s17_records_that_a_follower_lacks_land_and_stay_after_its_election(
         assert follower not in cluster.partition(topic).isrs
     finally:
         cluster.throttle_replication(topic, leader, bytes_per_second=None)
-    assert court.judge(pipeline).records == wanted
+    assert table_judge.check(pipeline).records == wanted
     cluster.wait_for_in_sync(topic, [leader, follower, controller])
     cluster.reassign(topic, [follower, leader, controller])
     cluster.elect(topic, follower)
-    check_next_run(cluster, pipeline, court, wanted)
+    check_next_run(cluster, pipeline, table_judge, wanted)
 
 
 # -- unclean truncation --------------------------------------------------------------------------
@@ -450,7 +454,7 @@ def fragile(lake: ShortTimeoutLake, cluster: Cluster, purpose: str) -> ShortTime
 
 @pytest.mark.faults
 def test_i7_an_unclean_truncation_stops_the_pipeline_and_verify_lists_the_records(
-    fragile: ShortTimeoutLake, cluster: Cluster, court: Court
+    fragile: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge
 ) -> None:
     with truncated(cluster, fragile):
         produce_values(cluster.bootstrap, fragile.spec.topic, 2, partition=1)
@@ -470,7 +474,7 @@ def test_i7_an_unclean_truncation_stops_the_pipeline_and_verify_lists_the_record
         verdict = judge(
             remaining, cluster.bootstrap, fragile.spec.topic, topic_id(fragile), ranges=ranges
         )
-        assert court.count(verdict).records == 12
+        assert table_judge.count(verdict).records == 12
         # Once the log has grown again, only the leader epochs show the truncation.
         produce_values(cluster.bootstrap, fragile.spec.topic, 10)
         with pytest.raises(LogTruncated) as regrown:

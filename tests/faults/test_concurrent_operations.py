@@ -23,7 +23,7 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults import test_crash_points_typed as typed
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.faults.test_crash_points import DRIVER, assert_settled
 from tests.support.crashes import KILLED, Site
 from tests.support.file_lake import FileLake
@@ -259,7 +259,9 @@ def finish(lake: Lake | FileLake, name: str) -> None:
 # -- rounds --------------------------------------------------------------------------------------
 
 
-def operate(court: Court, site: Site, seed: int, rounds: int, victims: Sequence[str]) -> None:
+def operate(
+    table_judge: TableJudge, site: Site, seed: int, rounds: int, victims: Sequence[str]
+) -> None:
     """Perform random rounds, and compare the tables with Kafka after each."""
     lake = site.lake
     for number in range(3):
@@ -271,10 +273,10 @@ def operate(court: Court, site: Site, seed: int, rounds: int, victims: Sequence[
         with continuous_maintenance(site):
             perform(site, round_)
         finish(lake, f"after {round_.name}")
-        assert_settled(court, site)
+        assert_settled(table_judge, site)
         lake.verify.verify().check()
         typed.decode(site)
-        typed.assert_settled(court, site)
+        typed.assert_settled(table_judge, site)
 
 
 @pytest.fixture
@@ -283,13 +285,17 @@ def site(spark: SparkSession, broker: BrokerStatus, topic: TopicFactory, tmp_pat
     return Site(home=tmp_path, bootstrap=broker.bootstrap, topic=name, session=spark, more=DECODE)
 
 
-def test_concurrent_and_killed_operations_land_every_record_once(court: Court, site: Site) -> None:
+def test_concurrent_and_killed_operations_land_every_record_once(
+    table_judge: TableJudge, site: Site
+) -> None:
     """I1, I2, I3."""
-    operate(court, site, 1, 1, ("plan", "undo", "maintain"))
+    operate(table_judge, site, 1, 1, ("plan", "undo", "maintain"))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_longer_sequences_land_every_record_once(court: Court, site: Site, seed: int) -> None:
+def test_longer_sequences_land_every_record_once(
+    table_judge: TableJudge, site: Site, seed: int
+) -> None:
     """I1, I2, I3."""
-    operate(court, site, seed, 4, tuple(STEPS))
+    operate(table_judge, site, seed, 4, tuple(STEPS))

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.connect_page import ConnectPage
 from tests.support.crashes import KILLED, ProcessEnd, Site, held_in_mid_read, wait_until
 from tests.support.proxy import ProxiedBroker
@@ -84,10 +84,10 @@ def long_read(long_read: Site) -> Site:
     return long_read
 
 
-def landed_once(court: Court, site: Site) -> None:
+def landed_once(table_judge: TableJudge, site: Site) -> None:
     """Retry the plan as an operator or Airflow does; one commit lands the whole log."""
     site.run(site.tidemark("ingest", "events"))
-    court.judge(site.lake)
+    table_judge.check(site.lake)
     assert site.lake.ledger.open_plans() == []
     assert DeltaTable(site.lake.uri).to_pyarrow_table().num_rows == len(site.lake.rows())
 
@@ -104,7 +104,7 @@ def assert_fix_is_named(ended: ProcessEnd) -> None:
 
 
 def test_i1_a_plan_lands_once_after_the_server_is_killed_during_the_read(
-    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
+    table_judge: TableJudge, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
     """The same command lands the plan on a new server."""
     long_read.lake.plan("a run")
@@ -118,11 +118,11 @@ def test_i1_a_plan_lands_once_after_the_server_is_killed_during_the_read(
     assert took < 20, "PySpark's client retries for ten minutes"
     assert long_read.lake.rows() == []
     server_of_test.start()
-    landed_once(court, long_read)
+    landed_once(table_judge, long_read)
 
 
 def test_i1_a_plan_lands_once_after_the_server_restarts_during_the_read(
-    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
+    table_judge: TableJudge, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
     """The new server has no session of the client, so the client lands nothing."""
     long_read.lake.plan("a run")
@@ -132,11 +132,11 @@ def test_i1_a_plan_lands_once_after_the_server_restarts_during_the_read(
         server_of_test.start()
         ended = running.wait()
     assert_fix_is_named(ended)
-    landed_once(court, long_read)
+    landed_once(table_judge, long_read)
 
 
 def test_i1_a_plan_lands_once_after_the_server_freezes_during_the_read(
-    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
+    table_judge: TableJudge, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
     """The machine still accepts connections; no commit contains the server's later files."""
     long_read.lake.plan("a run")
@@ -152,7 +152,7 @@ def test_i1_a_plan_lands_once_after_the_server_freezes_during_the_read(
     assert_fix_is_named(ended)
     assert took < 150, "gRPC's least interval between two pings is 300 s"
     assert long_read.lake.rows() == []
-    landed_once(court, long_read)
+    landed_once(table_judge, long_read)
 
 
 def test_a_long_operation_without_answers_keeps_its_connection(
@@ -182,7 +182,7 @@ def test_a_long_operation_without_answers_keeps_its_connection(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
 def test_i1_a_plan_lands_once_after_the_client_is_killed_during_the_read(
-    court: Court,
+    table_judge: TableJudge,
     long_read: Site,
     proxied: ProxiedBroker,
     server_of_test: SeparateServer,
@@ -202,11 +202,11 @@ def test_i1_a_plan_lands_once_after_the_client_is_killed_during_the_read(
             )
         gate.release()
     assert long_read.lake.rows() == []
-    landed_once(court, long_read)
+    landed_once(table_judge, long_read)
 
 
 def test_i1_two_concurrent_clients_land_one_plan_once(
-    court: Court, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
+    table_judge: TableJudge, long_read: Site, proxied: ProxiedBroker, server_of_test: SeparateServer
 ) -> None:
     assert server_of_test
     long_read.lake.plan("a run")
@@ -218,12 +218,12 @@ def test_i1_two_concurrent_clients_land_one_plan_once(
         codes = [one.wait().code, other.wait().code]
     assert ExitCode.OK in codes
     assert set(codes) <= {ExitCode.OK, ExitCode.TRANSIENT}
-    landed_once(court, long_read)
+    landed_once(table_judge, long_read)
 
 
 @pytest.mark.parametrize("reconnects", [True, False], ids=["reconnects", "stays-away"])
 def test_i1_a_plan_lands_once_after_the_connection_to_the_server_is_cut(
-    court: Court,
+    table_judge: TableJudge,
     long_read: Site,
     proxied: ProxiedBroker,
     server_of_test: SeparateServer,
@@ -243,7 +243,7 @@ def test_i1_a_plan_lands_once_after_the_connection_to_the_server_is_cut(
     else:
         assert_fix_is_named(ended)
     long_read.environ = {}
-    landed_once(court, long_read)
+    landed_once(table_judge, long_read)
 
 
 def test_an_expired_session_is_reported_as_a_named_error(layout: Layout, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_server_of_another_version_is_refused_before_a_plan_is_recorded(
 
 
 def test_i1_a_plan_lands_once_after_client_and_server_are_killed_at_any_point(
-    court: Court, broker: BrokerStatus, long_read: Site, server_of_test: SeparateServer
+    table_judge: TableJudge, broker: BrokerStatus, long_read: Site, server_of_test: SeparateServer
 ) -> None:
     """The fail points are in the command's own process."""
     assert server_of_test
@@ -309,9 +309,9 @@ def test_i1_a_plan_lands_once_after_client_and_server_are_killed_at_any_point(
         lake.plan(f"a run until {at}")
         number = max(lake.ledger.plans)
         long_read.crash(long_read.tidemark("ingest", "events", "--plan", str(number)), at)
-        landed_once(court, long_read)
+        landed_once(table_judge, long_read)
         produce_values(long_read.bootstrap, long_read.topic, 5)
-    landed_once(court, long_read)
+    landed_once(table_judge, long_read)
 
 
 class TcpProxy:

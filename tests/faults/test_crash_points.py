@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from tests.airflow.conftest import airflow_environment
 from tests.conftest import PROJECT, TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.crashes import KILLED, Site, Trace, held_in_mid_read, wait_until
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.plans import wanted
@@ -89,16 +89,18 @@ def late_site(site: Site) -> Site:
     return replace(site, start="latest")
 
 
-def assert_settled(court: Court, site: Site, ranges: dict[int, Range] | None = None) -> None:
+def assert_settled(
+    table_judge: TableJudge, site: Site, ranges: dict[int, Range] | None = None
+) -> None:
     """Check that the table equals the log, no plan is open, and landed ranges do not overlap.
 
     Args:
-        court: The judge.
+        table_judge: The judge.
         site: The pipeline.
         ranges: The offsets that must have landed; the whole log if None.
     """
     lake = site.lake
-    court.judge(lake, ranges=ranges)
+    table_judge.check(lake, ranges=ranges)
     ledger = lake.ledger
     assert ledger.open_plans() == []
     ends = {
@@ -283,16 +285,20 @@ def test_the_matrix_has_every_step(site: Site) -> None:
 
 
 @pytest.mark.parametrize("at", points(*FIRST_PLAN))
-def test_i2_a_killed_first_plan_leaves_one_plan(court: Court, site: Site, at: str) -> None:
+def test_i2_a_killed_first_plan_leaves_one_plan(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     site.crash(site.tidemark("plan", "events"), at)
     site.run(site.tidemark("plan", "events"))
     assert sorted(site.lake.ledger.plans) == [1]
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 @pytest.mark.parametrize("at", points(*RECORDING))
-def test_a_killed_planner_records_a_landing_once(court: Court, site: Site, at: str) -> None:
+def test_a_killed_planner_records_a_landing_once(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     """I5. Later records are planned once."""
     lake = site.lake
     plan = lake.plan("a run whose driver died after its commit")
@@ -303,23 +309,27 @@ def test_a_killed_planner_records_a_landing_once(court: Court, site: Site, at: s
     site.run(site.tidemark("plan", "events"))
     assert [record.plan.sequence for record in lake.ledger.open_plans()] == [2]
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert sorted(lake.ledger.plans) == [1, 2]
 
 
 @pytest.mark.parametrize("at", points(*ADOPTING))
-def test_i4_a_killed_adoption_does_not_change_the_plan(court: Court, site: Site, at: str) -> None:
+def test_i4_a_killed_adoption_does_not_change_the_plan(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     plan = site.lake.plan("a run that planned and died")
     fill(site.bootstrap, site.topic)
     site.crash(site.tidemark("plan", "events"), at)
     site.run(site.tidemark("plan", "events"))
     assert site.lake.ledger.plans[1].plan == plan
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 @pytest.mark.parametrize("at", points(*BACKFILL))
-def test_a_backfill_killed_in_planning_lands_once(court: Court, late_site: Site, at: str) -> None:
+def test_a_backfill_killed_in_planning_lands_once(
+    table_judge: TableJudge, late_site: Site, at: str
+) -> None:
     """I2. Its request is recorded or not."""
     late_site.lake.planner.plan("begin at the end")
     command = late_site.tidemark("backfill", "events", "--offsets=0:3-9", "--master=local[2]")
@@ -330,7 +340,7 @@ def test_a_backfill_killed_in_planning_lands_once(court: Court, late_site: Site,
     for requested_by in requesters:
         late_site.lake.backfills.plan_chunk(requested_by, 1)
     land_open_and_unread(late_site)
-    assert_settled(court, late_site, {0: (3, 9)})
+    assert_settled(table_judge, late_site, {0: (3, 9)})
 
 
 def backfill_requesters(site: Site) -> set[str]:
@@ -343,7 +353,9 @@ def backfill_requesters(site: Site) -> set[str]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("chunks", [3, 10])
-def test_resume_completes_a_killed_backfill(court: Court, late_site: Site, chunks: int) -> None:
+def test_resume_completes_a_killed_backfill(
+    table_judge: TableJudge, late_site: Site, chunks: int
+) -> None:
     """I1, I2, I4. No chunk lands twice."""
     size = -(
         -sum(end for _, end in log_ranges(late_site.bootstrap, late_site.topic).values()) // chunks
@@ -372,7 +384,7 @@ def test_resume_completes_a_killed_backfill(court: Court, late_site: Site, chunk
     print(printed, resumed.printed)
     assert [each.done for each in progress(requester)] == [True] * chunks
     assert sorted(late_site.lake.ledger.plans) == list(range(1, chunks + 1))
-    assert_settled(court, late_site)
+    assert_settled(table_judge, late_site)
     again = late_site.run(late_site.tidemark("backfill", "events", "--retained"))
     assert "nothing to do" in again.printed
 
@@ -381,27 +393,33 @@ def test_resume_completes_a_killed_backfill(court: Court, late_site: Site, chunk
 
 
 @pytest.mark.parametrize("at", points(*DRIVER, bounded=("after table.append:1",)))
-def test_i1_i4_a_killed_and_repeated_driver_lands_once(court: Court, site: Site, at: str) -> None:
+def test_i1_i4_a_killed_and_repeated_driver_lands_once(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     plan = site.lake.plan("a run")
     site.crash(site.driver("ingest", plan.sequence), at)
     site.run(site.driver("ingest", plan.sequence))
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert landings(site, plan) == 1
 
 
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
-def test_i1_i5_the_next_run_lands_a_killed_plan_once(court: Court, site: Site, at: str) -> None:
+def test_i1_i5_the_next_run_lands_a_killed_plan_once(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     plan = site.lake.plan("a run that does not come back")
     site.crash(site.driver("ingest", plan.sequence), at)
     fill(site.bootstrap, site.topic)
     site.run(site.tidemark("ingest", "events", "--master=local[2]"))
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert landings(site, plan) == 1
 
 
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
-def test_i2_i4_a_killed_backfill_driver_lands_once(court: Court, late_site: Site, at: str) -> None:
+def test_i2_i4_a_killed_backfill_driver_lands_once(
+    table_judge: TableJudge, late_site: Site, at: str
+) -> None:
     lake = late_site.lake
     lake.planner.plan("begin at the end")
     starts = lake.committed()
@@ -418,12 +436,14 @@ def test_i2_i4_a_killed_backfill_driver_lands_once(court: Court, late_site: Site
     lake.planner.backfill(wanted((0, 9, starts[0])), RunOrigin("the rest"))
     land_open_and_unread(late_site)
     assert_settled(
-        court, late_site, {0: (3, lake.committed()[0]), 1: (starts[1], lake.committed()[1])}
+        table_judge, late_site, {0: (3, lake.committed()[0]), 1: (starts[1], lake.committed()[1])}
     )
 
 
 @pytest.mark.parametrize("at", points(*REPLACING))
-def test_a_replacement_killed_in_planning_replaces_once(court: Court, site: Site, at: str) -> None:
+def test_a_replacement_killed_in_planning_replaces_once(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     """I2. It is resumed by its name or requested again."""
     lake = site.lake
     lake.run("a run")
@@ -436,11 +456,13 @@ def test_a_replacement_killed_in_planning_replaces_once(court: Court, site: Site
     for requested_by in requesters:
         site.run(site.tidemark("backfill", "events", f"--resume={requested_by}"))
     assert Counter(row["plan_sequence"] for row in lake.rows() if row["partition"] == 0)[2] == 6
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
-def test_i1_i4_a_killed_replacement_driver_replaces_once(court: Court, site: Site, at: str) -> None:
+def test_i1_i4_a_killed_replacement_driver_replaces_once(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     lake = site.lake
     lake.run("a run")
     fill(site.bootstrap, site.topic)
@@ -454,11 +476,13 @@ def test_i1_i4_a_killed_replacement_driver_replaces_once(court: Court, site: Sit
     lake.run("a scheduled run")
     site.run(site.driver("ingest", plan.sequence))
     assert landings(site, plan) == 1
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 @pytest.mark.parametrize("at", points(*UNDOING, bounded=("after table.remove_rows:1",)))
-def test_a_repeated_undo_completes_a_killed_one(court: Court, site: Site, at: str) -> None:
+def test_a_repeated_undo_completes_a_killed_one(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     """I1, I2. The plan's offsets are read again once."""
     lake = site.lake
     lake.run("a run that was wrong")
@@ -470,7 +494,7 @@ def test_a_repeated_undo_completes_a_killed_one(court: Court, site: Site, at: st
     assert lake.ledger.plans[1].undone_version is not None
     assert {row["plan_sequence"] for row in lake.rows()} == {2}
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 def landings(site: Site, plan: Plan) -> int:
@@ -490,7 +514,7 @@ def landings(site: Site, plan: Plan) -> int:
     ],
 )
 def test_i1_files_of_a_driver_killed_during_its_read_are_not_in_the_table(
-    court: Court, long_read: Site, proxied: ProxiedBroker, is_jvm_killed: bool
+    table_judge: TableJudge, long_read: Site, proxied: ProxiedBroker, is_jvm_killed: bool
 ) -> None:
     plan = long_read.lake.plan("a run")
     driver = long_read.driver("ingest", plan.sequence)
@@ -508,7 +532,7 @@ def test_i1_files_of_a_driver_killed_during_its_read_are_not_in_the_table(
     assert files or not is_jvm_killed
     assert long_read.lake.rows() == []
     long_read.run(driver)
-    assert_settled(court, long_read)
+    assert_settled(table_judge, long_read)
     assert not files & {Path(file).name for file in DeltaTable(long_read.lake.uri).file_uris()}
 
 
@@ -521,7 +545,7 @@ def test_i1_files_of_a_driver_killed_during_its_read_are_not_in_the_table(
 )
 @pytest.mark.faults
 def test_i1_tasks_of_an_executor_killed_during_its_read_run_again_and_land_once(
-    court: Court, long_read: Site, proxied: ProxiedBroker, all_executors: bool
+    table_judge: TableJudge, long_read: Site, proxied: ProxiedBroker, all_executors: bool
 ) -> None:
     plan = long_read.lake.plan("a run")
     driver = long_read.driver("ingest", plan.sequence, master="local-cluster[2,1,1024]")
@@ -535,7 +559,7 @@ def test_i1_tasks_of_an_executor_killed_during_its_read_run_again_and_land_once(
         gate.release()
         ended = running.wait()
     assert ended.code == ExitCode.OK, ended.printed
-    assert_settled(court, long_read)
+    assert_settled(table_judge, long_read)
     assert landings(long_read, plan) == 1
 
 
@@ -545,19 +569,21 @@ ABANDON = ("abandon", "events", "--plan=1", "--reason=a test of crashes")
 
 
 @pytest.mark.parametrize("at", points(*ABANDONING, bounded=("after table.fence:1",)))
-def test_a_repeated_abandon_completes_a_killed_one(court: Court, site: Site, at: str) -> None:
+def test_a_repeated_abandon_completes_a_killed_one(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     """I2. The next run plans and lands the offsets."""
     site.lake.plan("a run")
     site.crash(site.tidemark(*ABANDON), at)
     site.run(site.tidemark(*ABANDON))
     assert site.lake.ledger.plans[1].abandoned == "a test of crashes"
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert sorted(site.lake.ledger.plans) == [1, 2]
 
 
 @pytest.mark.faults
-def test_i7_a_run_after_a_killed_abandon_is_refused(court: Court, site: Site) -> None:
+def test_i7_a_run_after_a_killed_abandon_is_refused(table_judge: TableJudge, site: Site) -> None:
     """I7. The abandon was killed after its fence."""
     plan = site.lake.plan("a run")
     site.crash(site.tidemark(*ABANDON), "table.fence:after:1")
@@ -567,7 +593,7 @@ def test_i7_a_run_after_a_killed_abandon_is_refused(court: Court, site: Site) ->
     assert site.lake.rows() == []
     site.run(site.tidemark(*ABANDON))
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 @pytest.mark.faults
@@ -581,21 +607,23 @@ def test_i7_the_error_of_a_fenced_plan_is_final_and_names_abandon(site: Site) ->
 
 
 @pytest.mark.parametrize("at", points(*ABANDONING_A_LANDED_PLAN))
-def test_i5_a_killed_abandon_of_a_landed_plan_is_refused(court: Court, site: Site, at: str) -> None:
+def test_i5_a_killed_abandon_of_a_landed_plan_is_refused(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     plan = site.lake.plan("a run whose driver died after its commit")
     site.lake.table.prepare("events")
     site.lake.land(plan)
     site.crash(site.tidemark(*ABANDON), at)
     refused = site.run(site.tidemark(*ABANDON), code=ExitCode.REFUSED)
     assert "PlanLanded" in refused.printed
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 # -- maintenance of the control table ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", points("maintenance.compact:2"))
-def test_killed_maintenance_changes_no_event(court: Court, site: Site, at: str) -> None:
+def test_killed_maintenance_changes_no_event(table_judge: TableJudge, site: Site, at: str) -> None:
     """I4. The plan that was open during it lands."""
     site.lake.run("a run")
     fill(site.bootstrap, site.topic)
@@ -611,7 +639,7 @@ def test_killed_maintenance_changes_no_event(court: Court, site: Site, at: str) 
     assert site.lake.ledger == ledger
     fill(site.bootstrap, site.topic)
     land_open_and_unread(site)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert sorted(site.lake.ledger.plans) == [1, 2, 3, 4]
 
 
@@ -627,7 +655,9 @@ def test_killed_maintenance_changes_no_event(court: Court, site: Site, at: str) 
         "publication.append:1",
     ),
 )
-def test_i1_a_killed_check_leaves_only_complete_results(court: Court, site: Site, at: str) -> None:
+def test_i1_a_killed_check_leaves_only_complete_results(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     landed = site.lake.run("a run").landing
     site.crash(site.driver("quality", 1), at)
     site.run(site.driver("quality", 1))
@@ -644,7 +674,7 @@ def test_i1_a_killed_check_leaves_only_complete_results(court: Court, site: Site
     assert len({frozenset(checks) for checks in attempts.values()}) == 1
     assert len(results) == sum(map(len, attempts.values()))
     assert site.lake.version() == landed.table_version
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 # -- Airflow -------------------------------------------------------------------------------------
@@ -680,7 +710,9 @@ def dag_run(*skipped: str) -> list[str]:
 
 @pytest.mark.airflow
 @pytest.mark.parametrize("at", points("watermarks.topic_watermarks:1", "control.append:1"))
-def test_i4_a_dag_run_keeps_a_killed_tasks_plan(court: Court, airflow_site: Site, at: str) -> None:
+def test_i4_a_dag_run_keeps_a_killed_tasks_plan(
+    table_judge: TableJudge, airflow_site: Site, at: str
+) -> None:
     only_ingest = dag_run("quality|publish")
     airflow_site.crash(only_ingest, at)
     fill(airflow_site.bootstrap, airflow_site.topic)
@@ -689,13 +721,15 @@ def test_i4_a_dag_run_keeps_a_killed_tasks_plan(court: Court, airflow_site: Site
     assert sorted(ledger.plans) == [1]
     assert len(ledger.plans[1].requesters) == 1
     land_open_and_unread(airflow_site)
-    assert_settled(court, airflow_site)
+    assert_settled(table_judge, airflow_site)
 
 
 @pytest.mark.airflow
 @pytest.mark.faults
 @pytest.mark.parametrize("at", points("table.append:1", "quality.check:1", "quality.record:1"))
-def test_i4_a_dag_run_completes_a_killed_job(court: Court, airflow_site: Site, at: str) -> None:
+def test_i4_a_dag_run_completes_a_killed_job(
+    table_judge: TableJudge, airflow_site: Site, at: str
+) -> None:
     with airflow_site.started(dag_run(), fail_at=at) as running:
         ended = running.wait()
     assert kill_message(at) in ended.printed, ended.printed
@@ -704,4 +738,4 @@ def test_i4_a_dag_run_completes_a_killed_job(court: Court, airflow_site: Site, a
     airflow_site.run(dag_run())
     assert sorted(airflow_site.lake.ledger.plans) == [1]
     land_open_and_unread(airflow_site)
-    assert_settled(court, airflow_site)
+    assert_settled(table_judge, airflow_site)

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.faults.test_crash_points import points
 from tests.support.crashes import Running, Site, wait_until
 from tests.support.registry import Registry, avro_bytes, framed
@@ -95,9 +95,9 @@ def decode(site: Site) -> None:
         site.app.pipeline("events@typed").executor.execute(plan.sequence)
 
 
-def assert_settled(court: Court, site: Site) -> None:
+def assert_settled(table_judge: TableJudge, site: Site) -> None:
     """Check that each bronze row equals the log and is decoded or quarantined once."""
-    court.judge(site.lake)
+    table_judge.check(site.lake)
     remaining = {(row["partition"], row["offset"]): row["value"] for row in site.lake.rows()}
     for row in rows(site, "silver/events"):
         payload = remaining.pop((row["partition"], row["offset"]))
@@ -120,26 +120,28 @@ def landings(site: Site, plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("at", points("control.append:1", "control.append:2"))
-def test_i2_a_killed_decode_leaves_one_plan(court: Court, site: Site, at: str) -> None:
+def test_i2_a_killed_decode_leaves_one_plan(table_judge: TableJudge, site: Site, at: str) -> None:
     command = site.tidemark("decode", "events", "--master=local[2]")
     site.crash(command, at)
     site.run(command)
     assert sorted(site.app.control.ledger("events@typed").plans) == [1]
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
 
 
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
-def test_i1_i4_a_killed_decoder_decodes_once(court: Court, site: Site, at: str) -> None:
+def test_i1_i4_a_killed_decoder_decodes_once(table_judge: TableJudge, site: Site, at: str) -> None:
     plan = plan_decoding(site)
     driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
     site.crash(driver, at)
     site.run(driver)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert landings(site, plan) == 1
 
 
 @pytest.mark.faults
-def test_two_concurrent_decoders_of_one_plan_land_it_once(court: Court, site: Site) -> None:
+def test_two_concurrent_decoders_of_one_plan_land_it_once(
+    table_judge: TableJudge, site: Site
+) -> None:
     """I4. The first is stopped after it has written its files."""
     plan = plan_decoding(site)
     driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
@@ -152,7 +154,7 @@ def test_two_concurrent_decoders_of_one_plan_land_it_once(court: Court, site: Si
         send_signal(first, signal.SIGCONT)
         ended = first.wait()
     assert ended.code == 0, ended.printed
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert landings(site, plan) == 1
 
 
@@ -198,7 +200,9 @@ def test_i1_a_decoder_killed_while_storing_a_schema_stores_it_once(
 
 
 @pytest.mark.parametrize("at", points("merger.merge:1"))
-def test_a_killed_merge_is_completed_once_when_repeated(court: Court, site: Site, at: str) -> None:
+def test_a_killed_merge_is_completed_once_when_repeated(
+    table_judge: TableJudge, site: Site, at: str
+) -> None:
     decode(site)
     assert site.app.pipeline("events@upsert").merge() is not None
     land(site, 20)
@@ -219,4 +223,4 @@ def test_a_killed_merge_is_completed_once_when_repeated(court: Court, site: Site
     }
     assert found == expected
     assert len(rows(site, "silver/events_latest")) == len(expected) < len(newest)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)

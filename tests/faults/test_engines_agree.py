@@ -80,7 +80,7 @@ class Site:
         """Return the folder of a table."""
         return self.home / "lakehouse" / name
 
-    def done(self, *commands: str) -> None:
+    def run_all(self, *commands: str) -> None:
         """Run commands that must succeed."""
         for command in commands:
             ran = self.run(*command.split())
@@ -88,12 +88,12 @@ class Site:
 
 
 def _planned(site: Site) -> str:
-    site.done("plan events")
+    site.run_all("plan events")
     return "ingest events --plan 1"
 
 
 def _landed(site: Site) -> None:
-    site.done("ingest events")
+    site.run_all("ingest events")
 
 
 def topic_deleted(site: Site) -> str:
@@ -111,7 +111,7 @@ def unknown_plan(_: Site) -> str:
 def abandoned_plan(site: Site) -> str:
     """An operator has abandoned the plan."""
     _planned(site)
-    site.done("abandon events --plan 1 --reason test")
+    site.run_all("abandon events --plan 1 --reason test")
     return "ingest events --plan 1"
 
 
@@ -176,7 +176,7 @@ def bronze_file_damaged(site: Site) -> str:
 
 def typed_file_missing(site: Site) -> str:
     """A file of the typed table is missing."""
-    site.done("ingest events", "decode events")
+    site.run_all("ingest events", "decode events")
     for file in DeltaTable(site.table("silver/events")).file_uris():
         Path(file).unlink()
     return "upsert events"

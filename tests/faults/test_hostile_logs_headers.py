@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.lake import Lake
 from tests.support.raw_batches import RawRecord, produce_raw
 from tests.support.transactions import produce_values
@@ -67,7 +67,7 @@ def test_status_and_next_run_read_records_with_header_names_that_are_not_utf8(
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_with_many_headers_land(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, codec: str
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge, codec: str
 ) -> None:
     pipeline = lake.of(topic())
     settings = producer_settings({"bootstrap.servers": broker.bootstrap})
@@ -78,11 +78,11 @@ def test_compressed_batches_with_many_headers_land(
         producer.produce(pipeline.spec.topic, value=b"%d" % number * 50)
     assert producer.flush(30) == 0
     pipeline.run("test")
-    assert court.judge(pipeline).records == 1_001
+    assert table_judge.check(pipeline).records == 1_001
 
 
 def test_a_record_of_50_mb_lands(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """The record is larger than a fetch of either reader."""
     limit = 60_000_000
@@ -93,5 +93,5 @@ def test_a_record_of_50_mb_lands(
         producer.produce(pipeline.spec.topic, value=bytes(size))
         assert producer.flush(60) == 0
     pipeline.run("test")
-    assert court.judge(pipeline).records == 3
+    assert table_judge.check(pipeline).records == 3
     pipeline.verify.verify().check()

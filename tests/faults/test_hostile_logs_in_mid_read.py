@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.mid_read import ShortTimeoutLake, in_mid_read, long_topic
@@ -38,7 +38,7 @@ def pipeline(lake: Lake, proxied: ProxiedBroker, request: pytest.FixtureRequest)
 
 @pytest.mark.faults
 def test_i4_i1_records_and_partitions_added_during_the_read_wait_for_the_next_plan(
-    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, table_judge: TableJudge
 ) -> None:
     name = pipeline.spec.topic
     plan = pipeline.plan("test")
@@ -47,14 +47,14 @@ def test_i4_i1_records_and_partitions_added_during_the_read_wait_for_the_next_pl
         add_partitions(admin, proxied.direct, name, 2)
         produce_values(proxied.direct, name, 2, partition=1)
     assert running.result().landing.records == 24
-    court.judge(pipeline, ranges={0: (0, 24)})
+    table_judge.check(pipeline, ranges={0: (0, 24)})
     assert pipeline.run("next").landing.records == 5
-    assert court.judge(pipeline).records == 29
+    assert table_judge.check(pipeline).records == 29
 
 
 @pytest.mark.faults
 def test_s7_retention_during_the_read_is_a_lost_range_and_writes_nothing(
-    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, table_judge: TableJudge
 ) -> None:
     """I7. The steps after the error are those of docs/runbook.md (LostRange)."""
     plan = pipeline.plan("test")
@@ -71,13 +71,13 @@ def test_s7_retention_during_the_read_is_a_lost_range_and_writes_nothing(
     accepted = pipeline.decisions.accept_loss((), "operator", "retention was too short")
     assert accepted.lost == {0: SpanSet.of([Span(0, 20)])}
     assert pipeline.run("the rest").landing.records == 4
-    assert court.judge(pipeline).records == 4
+    assert table_judge.check(pipeline).records == 4
     assert pipeline.committed() == {0: 24}
 
 
 @pytest.mark.faults
 def test_i1_s7_records_deleted_by_retention_after_their_fetch_land(
-    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, table_judge: TableJudge
 ) -> None:
     name = pipeline.spec.topic
     records = read_all(proxied.direct, name)
@@ -85,7 +85,7 @@ def test_i1_s7_records_deleted_by_retention_after_their_fetch_land(
     with in_mid_read(pipeline, plan, proxied) as (running, _):
         delete_records(admin, name, 2)
     assert running.result().landing.records == 24
-    court.count(compare(pipeline.rows(), records, plan.topic_id))
+    table_judge.count(compare(pipeline.rows(), records, plan.topic_id))
     assert pipeline.committed() == {0: 24}
 
 
@@ -129,7 +129,7 @@ def test_i7_s5_a_topic_recreated_with_fewer_records_during_the_read_writes_nothi
 
 
 def test_s5_a_topic_recreated_with_more_records_during_the_read_writes_nothing(
-    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, court: Court
+    pipeline: Lake, proxied: ProxiedBroker, admin: AdminClient, table_judge: TableJudge
 ) -> None:
     """I1. Kafka returns records of the new topic for the planned offsets."""
     plan = pipeline.plan("test")
@@ -143,4 +143,4 @@ def test_s5_a_topic_recreated_with_more_records_during_the_read_writes_nothing(
     pipeline.abandon.abandon(plan.sequence, "operator", "its topic is gone")
     pipeline.decisions.new_incarnation("operator", "recreated on purpose")
     assert pipeline.run("the new topic").landing.records == 48
-    assert court.judge(pipeline).records == 48
+    assert table_judge.check(pipeline).records == 48

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.kafka_judge import log_ranges, read_all
 from tests.support.lake import Lake
 from tests.support.topics import make_topic
@@ -41,13 +41,15 @@ EDGE_CASES = [
 
 
 def test_s4_null_and_empty_keys_values_and_headers_land_exactly(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     pipeline = lake.of(topic())
     produce_records(broker.bootstrap, pipeline.spec.topic, EDGE_CASES)
     pipeline.run("test")
-    assert court.judge(pipeline).records == len(EDGE_CASES)
-    assert [(r.key, r.value, r.headers) for r in lake.judged()] == [r[:3] for r in EDGE_CASES]
+    assert table_judge.check(pipeline).records == len(EDGE_CASES)
+    assert [(r.key, r.value, r.headers) for r in lake.delivered_rows()] == [
+        r[:3] for r in EDGE_CASES
+    ]
 
 
 # -- time ----------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ TIMES_MS = [-1, -86_400_001, 1, 1_767_225_600_999, 4_102_444_800_001]
 
 @pytest.mark.faults
 def test_s4_timestamps_of_minus_one_and_of_any_millisecond_land_exactly(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """-1 is Kafka's value for a record without a timestamp."""
     anytime = {"message.timestamp.after.max.ms": str(2**62), "retention.ms": "-1"}
@@ -65,20 +67,20 @@ def test_s4_timestamps_of_minus_one_and_of_any_millisecond_land_exactly(
     records = [Record(timestamp_ms=time_ms) for time_ms in TIMES_MS]
     produce_records(broker.bootstrap, pipeline.spec.topic, records)
     pipeline.run("test")
-    assert court.judge(pipeline).records == len(TIMES_MS)
-    assert [record.timestamp_ms for record in lake.judged()] == TIMES_MS
+    assert table_judge.check(pipeline).records == len(TIMES_MS)
+    assert [record.timestamp_ms for record in lake.delivered_rows()] == TIMES_MS
 
 
 @pytest.mark.faults
 def test_s4_log_append_time_lands_with_its_timestamp_type(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     pipeline = lake.of(topic(config={"message.timestamp.type": "LogAppendTime"}))
     produce_records(broker.bootstrap, pipeline.spec.topic, [Record(timestamp_ms=1)] * 3)
     pipeline.run("test")
-    court.judge(pipeline)
-    assert {record.timestamp_type for record in lake.judged()} == {2}
-    assert min(record.timestamp_ms for record in lake.judged()) > 1
+    table_judge.check(pipeline)
+    assert {record.timestamp_type for record in lake.delivered_rows()} == {2}
+    assert min(record.timestamp_ms for record in lake.delivered_rows()) > 1
 
 
 # -- size ----------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ BATCH_OVERHEAD = 74
 
 @pytest.mark.faults
 def test_records_up_to_the_topics_maximum_size_land(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """They are larger than a fetch of the reader."""
     limit = 6 * MIB
@@ -109,8 +111,8 @@ def test_records_up_to_the_topics_maximum_size_land(
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
         produce(largest + 1)
     assert pipeline.run("test").landing.records == 8
-    assert court.judge(pipeline).records == 8
-    sizes = [len(record.value or b"") for record in lake.judged()]
+    assert table_judge.check(pipeline).records == 8
+    sizes = [len(record.value or b"") for record in lake.delivered_rows()]
     assert sizes == [MIB] * 5 + [largest] * 2 + [1]
 
 
@@ -145,7 +147,7 @@ def old_log(layout: Layout, tmp_path: Path) -> Iterator[BrokerStatus]:
 
 @pytest.mark.faults
 def test_s4_offsets_past_two_to_the_31st_land_exactly(
-    old_log: BrokerStatus, spark: SparkSession, tmp_path: Path, court: Court
+    old_log: BrokerStatus, spark: SparkSession, tmp_path: Path, table_judge: TableJudge
 ) -> None:
     """Covers plan, Spark, table, file statistics and control table."""
     lake = Lake(
@@ -162,8 +164,8 @@ def test_s4_offsets_past_two_to_the_31st_land_exactly(
     ranges = {(r.partition, r.start, r.end) for d in (first, second) for r in d.plan.ranges}
     assert ranges == {(0, START, START + 10), (1, 0, 2), (0, START + 10, START + 20)}
     assert pipeline.committed() == {0: START + 20, 1: 2}
-    assert court.judge(pipeline).records == 22
-    offsets = [record.offset for record in pipeline.judged() if record.partition == 0]
+    assert table_judge.check(pipeline).records == 22
+    offsets = [record.offset for record in pipeline.delivered_rows() if record.partition == 0]
     assert offsets == list(range(START, START + 20))
     assert [type(row["offset"]) for row in pipeline.rows()] == [int] * 22
 
@@ -172,7 +174,7 @@ def test_s4_offsets_past_two_to_the_31st_land_exactly(
     assert counts == [(START + 10, START + 20, 10)]
     produce_values(old_log.bootstrap, "old", 1)
     assert pipeline.run("after").landing.records == 1
-    assert pipeline.judged() == sorted(read_all(old_log.bootstrap, "old"))
+    assert pipeline.delivered_rows() == sorted(read_all(old_log.bootstrap, "old"))
 
 
 def statistics(pipeline: Lake) -> list[tuple[int, int]]:

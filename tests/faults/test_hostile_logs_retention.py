@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.kafka_judge import log_ranges, read_all, read_ranges
 from tests.support.lake import Lake
 from tests.support.topics import (
@@ -54,7 +54,11 @@ def of_keys(*keys: str, value: bytes | None = b"value") -> list[Record]:
 
 
 def test_s6_compacted_offsets_are_gaps_and_tombstones_are_records(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    table_judge: TableJudge,
+    eager_cleaner: None,
 ) -> None:
     """I1. Ranges of four offsets begin and end in gaps, and one has only gaps."""
     pipeline = lake.of(topic(config=COMPACTED), records_per_run=4)
@@ -78,13 +82,17 @@ def test_s6_compacted_offsets_are_gaps_and_tombstones_are_records(
         (8, 11, 3, 0),
     ]
     assert pipeline.planner.plan("more").plan is None
-    assert court.judge(pipeline).records == 4
+    assert table_judge.check(pipeline).records == 4
     assert pipeline.committed() == {0: 11}
 
 
 @pytest.mark.faults
 def test_s6_tombstones_removed_by_compaction_are_gaps(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    table_judge: TableJudge,
+    eager_cleaner: None,
 ) -> None:
     config = {**COMPACTED, "delete.retention.ms": "0"}
     pipeline = lake.of(topic(config=config))
@@ -97,20 +105,24 @@ def test_s6_tombstones_removed_by_compaction_are_gaps(
     wait_for_compaction(broker.bootstrap, name, {1, 3, 4})
     (count,) = pipeline.run("test").landing.counts
     assert (count.start, count.end, count.records, count.gaps) == (0, 5, 3, 2)
-    assert court.judge(pipeline).records == 3
+    assert table_judge.check(pipeline).records == 3
 
 
 @pytest.mark.faults
 def test_s6_records_left_by_compaction_between_plan_and_landing_land(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court, eager_cleaner: None
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    table_judge: TableJudge,
+    eager_cleaner: None,
 ) -> None:
     """I4. A landed record stays in the table when compaction removes it from Kafka."""
     pipeline = lake.of(topic(config=COMPACTED))
     name = pipeline.spec.topic
     produce_rolled(broker.bootstrap, name, of_keys("a", "b"), [], [])
     assert pipeline.run("before").landing.records == 2
-    court.judge(pipeline)
-    landed = pipeline.judged()
+    table_judge.check(pipeline)
+    landed = pipeline.delivered_rows()
     produce_rolled(broker.bootstrap, name, of_keys("a", "a", "b", "c"), [])
     plan = pipeline.plan("planned")
     assert len(read_ranges(broker.bootstrap, name, {0: (2, 6)})) == 4
@@ -118,9 +130,9 @@ def test_s6_records_left_by_compaction_between_plan_and_landing_land(
     wait_for_compaction(broker.bootstrap, name, {3, 4, 5, 6})
     (count,) = pipeline.ingest.execute(plan.sequence).landing.counts
     assert (count.records, count.gaps, count.unproven_gaps) == (3, 1, 0)
-    assert pipeline.judged()[:2] == landed
+    assert pipeline.delivered_rows()[:2] == landed
     rows = [row for row in pipeline.rows() if row["plan_sequence"] == plan.sequence]
-    court.count(judge(rows, broker.bootstrap, name, plan.topic_id, ranges={0: (2, 6)}))
+    table_judge.count(judge(rows, broker.bootstrap, name, plan.topic_id, ranges={0: (2, 6)}))
 
 
 # -- retention -----------------------------------------------------------------------------------
@@ -143,14 +155,18 @@ def test_i7_s7_records_deleted_between_plan_and_landing_are_a_lost_range(
 
 
 def test_s7_records_deleted_before_the_plan_are_a_lost_range(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    table_judge: TableJudge,
 ) -> None:
     """I3. All unread records of one partition are deleted; the other one waits."""
     pipeline = lake.of(topic(partitions=2))
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 2)
     pipeline.run("first")
-    court.judge(pipeline)
+    table_judge.check(pipeline)
     produce_values(broker.bootstrap, name, 3)
     produce_values(broker.bootstrap, name, 3, partition=1)
     delete_records(admin, name, 5)
@@ -163,23 +179,27 @@ def test_s7_records_deleted_before_the_plan_are_a_lost_range(
     assert pipeline.committed() == {0: 5, 1: 3}
     rows = [row for row in pipeline.rows() if row["partition"] == 1]
     topic_id = rows[0]["topic_id"]
-    court.count(judge(rows, broker.bootstrap, name, topic_id, ranges={1: (0, 3)}))
+    table_judge.count(judge(rows, broker.bootstrap, name, topic_id, ranges={1: (0, 3)}))
 
 
 @pytest.mark.faults
 def test_s7_records_deleted_after_their_landing_are_not_a_lost_range(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    table_judge: TableJudge,
 ) -> None:
     """The low watermark equals the committed offset."""
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)
     pipeline.run("first")
-    court.judge(pipeline)
-    landed = pipeline.judged()
+    table_judge.check(pipeline)
+    landed = pipeline.delivered_rows()
     delete_records(admin, name, 5)
     assert pipeline.planner.plan("nothing new").plan is None
     produce_values(broker.bootstrap, name, 2)
     assert pipeline.run("second").landing.records == 2
-    assert pipeline.judged()[:5] == landed
-    assert pipeline.judged()[5:] == read_all(broker.bootstrap, name)
+    assert pipeline.delivered_rows()[:5] == landed
+    assert pipeline.delivered_rows()[5:] == read_all(broker.bootstrap, name)

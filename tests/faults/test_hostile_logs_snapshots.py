@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.lake import Lake
 from tests.support.topics import make_topic
 from tests.support.transactions import (
@@ -74,7 +74,7 @@ def values(text: bytes, count: int) -> list[Record]:
     return [Record(value=b"%s %d" % (text, number)) for number in range(count)]
 
 
-def follow_fixes(lake: Lake, court: Court) -> int:
+def follow_fixes(lake: Lake, table_judge: TableJudge) -> int:
     """Follow the fixes in errors until no run is left; return the number of errors."""
     refusals = 0
     for attempt in range(10):
@@ -90,7 +90,7 @@ def follow_fixes(lake: Lake, court: Court) -> int:
                 raise
             for number in error.undo:
                 lake.undo.undo(number, "ops", "the broker was restored")
-    assert court.judge(lake).exact
+    assert table_judge.check(lake).exact
     lake.verify.verify().check()
     status = lake.status()
     assert (status.problem, status.lag) == (None, 0)
@@ -98,7 +98,7 @@ def follow_fixes(lake: Lake, court: Court) -> int:
 
 
 def test_i3_no_record_is_skipped_after_a_broker_was_restored_from_a_snapshot(
-    own: OwnBroker, spark: SparkSession, tmp_path: Path, court: Court
+    own: OwnBroker, spark: SparkSession, tmp_path: Path, table_judge: TableJudge
 ) -> None:
     """Covers landed offsets with new records, and logs without a change."""
     admin = AdminClient({"bootstrap.servers": own.bootstrap, "log_level": 0})
@@ -142,9 +142,9 @@ def test_i3_no_record_is_skipped_after_a_broker_was_restored_from_a_snapshot(
     assert skipped.rows() == before
 
     equal.undo.undo(1, "ops", "what the status names")
-    assert follow_fixes(skipped, court) == 1
-    assert follow_fixes(gap, court) == 1
-    assert follow_fixes(equal, court) == 0
-    assert follow_fixes(between, court) == 0
+    assert follow_fixes(skipped, table_judge) == 1
+    assert follow_fixes(gap, table_judge) == 1
+    assert follow_fixes(equal, table_judge) == 0
+    assert follow_fixes(between, table_judge) == 0
     produce_values(own.bootstrap, "quiet", 3)
-    assert follow_fixes(quiet, court) == 0
+    assert follow_fixes(quiet, table_judge) == 0

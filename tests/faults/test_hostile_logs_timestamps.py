@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.kafka_judge import read_all
-from tests.support.lake import as_judged
+from tests.support.lake import row_as_delivered
 from tests.support.raw_batches import RawRecord, produce_raw
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
@@ -72,7 +72,7 @@ def test_every_command_handles_timestamps_of_64_bits(
 
     def check_rows() -> None:
         rows = pa.table(DeltaTable(bronze).scan()).to_pylist()
-        assert sorted(map(as_judged, rows)) == read_all(broker.bootstrap, name)
+        assert sorted(map(row_as_delivered, rows)) == read_all(broker.bootstrap, name)
         run("verify", "events")
 
     run("status")

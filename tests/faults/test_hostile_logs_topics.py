@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.kafka_judge import log_ranges
-from tests.support.lake import Lake, as_judged
+from tests.support.lake import Lake, row_as_delivered
 from tests.support.topics import add_partitions, delete_records, delete_topic, recreate_topic
 from tests.support.transactions import produce_values
 from tests.support.verdict import judge
@@ -37,7 +37,7 @@ def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
     broker: BrokerStatus,
     topic: TopicFactory,
     admin: AdminClient,
-    court: Court,
+    table_judge: TableJudge,
     records: int,
 ) -> None:
     """I7. The table then has rows of both incarnations under their topic ids."""
@@ -45,7 +45,7 @@ def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
     name = pipeline.spec.topic
     produce_values(broker.bootstrap, name, 5)
     topic_id = pipeline.run("first").plan.topic_id
-    court.judge(pipeline)
+    table_judge.check(pipeline)
     version = pipeline.version()
     recreate_topic(admin, broker.bootstrap, name)
     produce_values(broker.bootstrap, name, records)
@@ -54,15 +54,15 @@ def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
     assert caught.value.known_topic_id == topic_id != caught.value.current_topic_id
     assert (pipeline.version(), pipeline.committed()) == (version, {0: 5})
 
-    old = pipeline.judged()
+    old = pipeline.delivered_rows()
     pipeline.decisions.new_incarnation("operator", "recreated on purpose")
     done = pipeline.run("third")
     assert (done.landing.records, done.plan.topic_id) == (records, caught.value.current_topic_id)
     rows: dict[str, list[dict[str, Any]]] = {topic_id: [], done.plan.topic_id: []}
     for row in pipeline.rows():
         rows[row["topic_id"]].append(row)
-    court.count(judge(rows[done.plan.topic_id], broker.bootstrap, name, done.plan.topic_id))
-    assert sorted(as_judged(row) for row in rows[topic_id]) == old
+    table_judge.count(judge(rows[done.plan.topic_id], broker.bootstrap, name, done.plan.topic_id))
+    assert sorted(row_as_delivered(row) for row in rows[topic_id]) == old
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_s10_partitions_added_between_runs_are_read_from_their_start(
     broker: BrokerStatus,
     topic: TopicFactory,
     admin: AdminClient,
-    court: Court,
+    table_judge: TableJudge,
     start: StartPolicy,
 ) -> None:
     """I1. The start policy `latest` applies to the first plan only."""
@@ -127,12 +127,16 @@ def test_s10_partitions_added_between_runs_are_read_from_their_start(
     produce_values(broker.bootstrap, name, 4, partition=2)
     assert pipeline.run("second").landing.records == 5
     assert pipeline.committed() == {0: 3, 1: 0, 2: 4}
-    assert court.judge(pipeline).records == 7
+    assert table_judge.check(pipeline).records == 7
 
 
 @pytest.mark.faults
 def test_i4_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    table_judge: TableJudge,
 ) -> None:
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
@@ -141,15 +145,19 @@ def test_i4_s10_partitions_added_between_plan_and_landing_wait_for_the_next_plan
     add_partitions(admin, broker.bootstrap, name, 2)
     produce_values(broker.bootstrap, name, 3, partition=1)
     assert pipeline.ingest.execute(plan.sequence).landing.records == 2
-    court.judge(pipeline, ranges={0: (0, 2)})
+    table_judge.check(pipeline, ranges={0: (0, 2)})
     assert pipeline.run("second").landing.records == 3
     assert pipeline.committed() == {0: 2, 1: 3}
-    assert court.judge(pipeline).records == 5
+    assert table_judge.check(pipeline).records == 5
 
 
 @pytest.mark.faults
 def test_s6_empty_partitions_are_read_once_they_have_records(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient, court: Court
+    lake: Lake,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    table_judge: TableJudge,
 ) -> None:
     """A topic of empty partitions has no plan and no table."""
     pipeline = lake.of(topic(partitions=3))
@@ -166,4 +174,4 @@ def test_s6_empty_partitions_are_read_once_they_have_records(
     produce_values(broker.bootstrap, name, 1, partition=0)
     produce_values(broker.bootstrap, name, 3, partition=1)
     assert pipeline.run("the others").landing.records == 4
-    assert court.judge(pipeline).records == 6
+    assert table_judge.check(pipeline).records == 6

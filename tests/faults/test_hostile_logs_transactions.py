@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.lake import Lake
 from tests.support.transactions import (
     Record,
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def values(lake: Lake) -> list[bytes | None]:
-    return [record.value for record in lake.judged()]
+    return [record.value for record in lake.delivered_rows()]
 
 
 def counts(done: ExecutionResult) -> list[tuple[int, int, int, int]]:
@@ -42,7 +42,7 @@ def counts(done: ExecutionResult) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.faults
 def test_s6_aborted_records_and_markers_are_gaps(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
@@ -50,12 +50,12 @@ def test_s6_aborted_records_and_markers_are_gaps(
     produce_aborted(broker.bootstrap, name, [Record(value=b"never")])
     produce_values(broker.bootstrap, name, 2)
     assert counts(pipeline.run("test")) == [(0, 7, 4, 3)]
-    assert court.judge(pipeline).records == 4
+    assert table_judge.check(pipeline).records == 4
     assert values(lake) == [b"a", b"b", b"0", b"1"]
 
 
 def test_i1_only_committed_records_of_interleaved_transactions_land(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """The plans have three offsets each, so they begin and end inside transactions."""
     pipeline = lake.of(topic(), records_per_run=3)
@@ -91,25 +91,25 @@ def test_i1_only_committed_records_of_interleaved_transactions_land(
         (9, 12),
         (12, 13),
     ]
-    assert sum(d.landing.records for d in done) == court.judge(pipeline).records == 4
+    assert sum(d.landing.records for d in done) == table_judge.check(pipeline).records == 4
     assert values(lake) == [b"a0 kept", b"a1 kept", b"b3 kept", b"b4 kept"]
 
 
 @pytest.mark.faults
 def test_s8_read_uncommitted_lands_aborted_records(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     pipeline = lake.of(topic(), isolation_level=IsolationLevel.READ_UNCOMMITTED)
     name = pipeline.spec.topic
     produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
     pipeline.run("test")
-    court.judge(pipeline, isolation="read_uncommitted")
+    table_judge.check(pipeline, isolation="read_uncommitted")
     assert values(lake) == [b"aborted"]
 
 
 @pytest.mark.faults
 def test_s8_a_plan_is_read_with_its_planned_isolation_level(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """I4. The spec has another level when the plan lands."""
     pipeline = lake.of(topic())
@@ -122,7 +122,7 @@ def test_s8_a_plan_is_read_with_its_planned_isolation_level(
         spec=replace(pipeline.spec, isolation_level=IsolationLevel.READ_UNCOMMITTED),
     )
     changed.ingest.execute(plan.sequence)
-    assert court.judge(pipeline).records == 2
+    assert table_judge.check(pipeline).records == 2
 
 
 # -- markers only --------------------------------------------------------------------------------
@@ -130,21 +130,21 @@ def test_s8_a_plan_is_read_with_its_planned_isolation_level(
 
 @pytest.mark.faults
 def test_s6_a_range_without_records_lands_as_an_empty_commit(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     pipeline = lake.of(topic())
     produce_aborted(broker.bootstrap, pipeline.spec.topic, [Record(), Record()])
     done = pipeline.run("test")
     assert counts(done) == [(0, 3, 0, 3)]
     assert pipeline.committed() == {0: 3}
-    assert court.judge(pipeline).records == 0
+    assert table_judge.check(pipeline).records == 0
     assert pipeline.table.find_landing(done.plan) == done.landing
     assert pipeline.planner.plan("again").plan is None
 
 
 @pytest.mark.faults
 def test_i3_a_range_of_one_marker_lands(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """Spark does not wait for records, at the end of the log and before further records."""
     pipeline = lake.of(topic(), records_per_run=2)
@@ -155,14 +155,14 @@ def test_i3_a_range_of_one_marker_lands(
     assert pipeline.committed() == {0: 3}
     produce_committed(broker.bootstrap, name, [Record(value=b"c")])
     assert counts(pipeline.run("ends in a marker")) == [(3, 5, 1, 1)]
-    assert court.judge(pipeline).records == 3
+    assert table_judge.check(pipeline).records == 3
 
 
 # -- open ----------------------------------------------------------------------------------------
 
 
 def test_i1_s8_records_of_an_open_transaction_land_after_its_end(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     pipeline = lake.of(topic(partitions=2))
     name = pipeline.spec.topic
@@ -176,13 +176,13 @@ def test_i1_s8_records_of_an_open_transaction_land_after_its_end(
         producer.commit_transaction(30)
     wait_until_stable(broker.bootstrap, name)
     assert pipeline.run("second").landing.records == 2
-    assert court.judge(pipeline).records == 7
+    assert table_judge.check(pipeline).records == 7
     assert b"late" in values(lake)
 
 
 @pytest.mark.faults
 def test_s8_records_after_a_hanging_transaction_land_after_its_abort(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """Its producer died."""
     pipeline = lake.of(topic())
@@ -194,13 +194,13 @@ def test_s8_records_after_a_hanging_transaction_land_after_its_abort(
     assert pipeline.planner.plan("still hanging").plan is None
     fence(broker.bootstrap, name, hanging)
     assert counts(pipeline.run("ended")) == [(2, 7, 3, 2)]
-    assert court.judge(pipeline).records == 5
+    assert table_judge.check(pipeline).records == 5
     assert b"never" not in values(lake)
 
 
 @pytest.mark.faults
 def test_i4_a_plan_keeps_its_end_after_an_open_transaction_was_committed(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     pipeline = lake.of(topic())
     name = pipeline.spec.topic
@@ -210,6 +210,6 @@ def test_i4_a_plan_keeps_its_end_after_an_open_transaction_was_committed(
         producer.commit_transaction(30)
     wait_until_stable(broker.bootstrap, name)
     assert counts(pipeline.ingest.execute(plan.sequence)) == [(0, 2, 2, 0)]
-    court.judge(pipeline, ranges={0: (0, 2)})
+    table_judge.check(pipeline, ranges={0: (0, 2)})
     assert counts(pipeline.run("the rest")) == [(2, 4, 1, 1)]
-    assert court.judge(pipeline).records == 3
+    assert table_judge.check(pipeline).records == 3

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.faults.test_concurrent_operations import finish
 from tests.support.file_lake import WEEK
 from tests.support.kafka_file_lake import KafkaFileLake
@@ -117,21 +117,21 @@ class Races:
 
 
 def compact(lake: KafkaFileLake) -> bool:
-    return done(DeltaMaintainedTable(str(lake.uri), lake.spec.name).compact)
+    return succeeds(DeltaMaintainedTable(str(lake.uri), lake.spec.name).compact)
 
 
 def ingest(lake: KafkaFileLake) -> bool:
-    return done(lambda: lake.run(2))
+    return succeeds(lambda: lake.run(2))
 
 
 def undo(lake: KafkaFileLake) -> bool:
     landed = [number for number, record in lake.ledger.plans.items() if record.has_landed]
-    return done(lambda: lake.undo.undo(max(landed), "ops", "a test"))
+    return succeeds(lambda: lake.undo.undo(max(landed), "ops", "a test"))
 
 
 def replace(lake: KafkaFileLake) -> bool:
     end = lake.committed()[0]
-    return done(lambda: lake.land_again((0, end - 2, end)))
+    return succeeds(lambda: lake.land_again((0, end - 2, end)))
 
 
 def compact_with_delta_rs(lake: KafkaFileLake) -> bool:
@@ -147,7 +147,7 @@ WRITERS = {
 }
 
 
-def done(step: Callable[[], object]) -> bool:
+def succeeds(step: Callable[[], object]) -> bool:
     """Return whether a step succeeds; False if its error is retryable."""
     try:
         step()
@@ -181,7 +181,9 @@ def lakes(
     ]
 
 
-def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: int) -> None:
+def race(
+    table_judge: TableJudge, lake: KafkaFileLake, name: str, other: Writer, rounds: int
+) -> None:
     """Maintain concurrently with another writer; after each round the table equals the log.
 
     A compaction of another program can duplicate rows, and Tidemark cannot refuse it. Then the
@@ -202,8 +204,8 @@ def race(court: Court, lake: KafkaFileLake, name: str, other: Writer, rounds: in
             assert isinstance(lake.status().problem, DuplicateRows)
             assert Deduplication(str(lake.uri), lake.spec.name).run().rows == copies
         if copies or number % JUDGED_EVERY == 0:
-            lake.judged(court)
-    lake.judged(court)
+            lake.check_exact(table_judge)
+    lake.check_exact(table_judge)
     lake.verify.verify().check()
     races.report(name)
     assert name == "compaction by delta-rs" or not races.doubled
@@ -220,19 +222,23 @@ def has_duplicates(lake: KafkaFileLake) -> bool:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_i1_the_table_equals_the_log_after_maintenance_beside_another_writer(
-    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
+    table_judge: TableJudge, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
 ) -> None:
     """The second commit is refused or compatible; a refused writer succeeds on repetition."""
     (lake,) = lakes(broker, topic, tmp_path, "events")
-    race(court, lake, name, lambda: WRITERS[name](lake), ROUNDS)
+    race(table_judge, lake, name, lambda: WRITERS[name](lake), ROUNDS)
 
 
 @pytest.mark.spark
 def test_i1_the_table_equals_the_log_after_maintenance_beside_optimize_of_spark(
-    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
+    table_judge: TableJudge,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    spark: SparkSession,
 ) -> None:
     (lake,) = lakes(broker, topic, tmp_path, "events")
-    race(court, lake, "OPTIMIZE of Spark", lambda: optimize(spark, lake.uri), SPARK_ROUNDS)
+    race(table_judge, lake, "OPTIMIZE of Spark", lambda: optimize(spark, lake.uri), SPARK_ROUNDS)
 
 
 # -- the control table, which pipelines share ----------------------------------------------------
@@ -267,7 +273,7 @@ def events(lake: KafkaFileLake) -> Counter[str]:
 
 
 def race_for_control(
-    court: Court, pair: list[KafkaFileLake], name: str, other: Writer, rounds: int
+    table_judge: TableJudge, pair: list[KafkaFileLake], name: str, other: Writer, rounds: int
 ) -> None:
     """Check after each round of two pipelines that each event is recorded once."""
     one = pair[0]
@@ -287,7 +293,7 @@ def race_for_control(
         assert name.startswith("ingest") or after == before, f"round {number}"
     for lake in pair:
         finish(lake, "at the end")
-        lake.judged(court)
+        lake.check_exact(table_judge)
         lake.verify.verify().check()
     races.report(name)
     assert name == "compaction by delta-rs" or not races.doubled
@@ -306,17 +312,21 @@ def repair_control(pair: list[KafkaFileLake]) -> None:
 
 @pytest.mark.parametrize("name", CONTROL_WRITERS)
 def test_i2_each_event_is_recorded_once_after_maintenance_beside_another_writer(
-    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
+    table_judge: TableJudge, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, name: str
 ) -> None:
     """After a compaction by delta-rs, the repair restores this."""
     pair = lakes(broker, topic, tmp_path, "events", "prices")
-    race_for_control(court, pair, name, lambda: CONTROL_WRITERS[name](pair[1]), ROUNDS)
+    race_for_control(table_judge, pair, name, lambda: CONTROL_WRITERS[name](pair[1]), ROUNDS)
 
 
 @pytest.mark.spark
 def test_i2_each_event_is_recorded_once_after_maintenance_beside_optimize_of_spark(
-    court: Court, broker: BrokerStatus, topic: TopicFactory, tmp_path: Path, spark: SparkSession
+    table_judge: TableJudge,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    spark: SparkSession,
 ) -> None:
     pair = lakes(broker, topic, tmp_path, "events", "prices")
     other = lambda: optimize(spark, pair[0].control_uri)  # noqa: E731
-    race_for_control(court, pair, "OPTIMIZE of Spark", other, SPARK_ROUNDS)
+    race_for_control(table_judge, pair, "OPTIMIZE of Spark", other, SPARK_ROUNDS)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.lake import Lake
 from tests.support.plans import wanted
 from tests.support.topics import delete_records
@@ -60,7 +60,7 @@ def produce_more(pipeline: Lake) -> None:
     produce_values(bootstrap, name, 4, partition=1)
 
 
-def drain(pipeline: Lake, court: Court) -> None:
+def drain(pipeline: Lake, table_judge: TableJudge) -> None:
     """Run until nothing is left to do; check that table and committed offsets equal the log."""
     produce_more(pipeline)
     run = 0
@@ -68,7 +68,7 @@ def drain(pipeline: Lake, court: Court) -> None:
         pipeline.run(f"drain {run}")
         run += 1
         assert run < 5
-    court.judge(pipeline)
+    table_judge.check(pipeline)
     watermarks = pipeline.watermarks.topic_watermarks(
         pipeline.spec.topic, pipeline.spec.isolation_level
     )
@@ -138,7 +138,7 @@ Damage = Callable[[Lake, Path], None]
 )
 def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
     pipeline: Lake,
-    court: Court,
+    table_judge: TableJudge,
     tmp_path: Path,
     damage: Damage,
     error: type[TidemarkError],
@@ -182,12 +182,12 @@ def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
     assert pipeline.version() == version
     with pytest.raises(NothingToDo):
         pipeline.repair.rebuild("ann", "again")
-    drain(pipeline, court)
+    drain(pipeline, table_judge)
 
 
 @LONG
 def test_i2_a_zombie_landing_is_rebuilt_after_a_backup_reassigned_its_number(
-    pipeline: Lake, court: Court, broker: BrokerStatus, tmp_path: Path
+    pipeline: Lake, table_judge: TableJudge, broker: BrokerStatus, tmp_path: Path
 ) -> None:
     """The plan of the backup is smaller, and the zombie's other offsets are not read again."""
     backup = tmp_path / "backup"
@@ -205,12 +205,12 @@ def test_i2_a_zombie_landing_is_rebuilt_after_a_backup_reassigned_its_number(
         pipeline.repair.rewind("ann", "no")
     found = pipeline.repair.rebuild("ann", "a backup was restored")
     assert [plan.fingerprint for plan in found.unknown] == [zombie.fingerprint]
-    drain(pipeline, court)
+    drain(pipeline, table_judge)
 
 
 @LONG
 def test_i5_backfills_are_rebuilt_from_rows_alone(
-    lake: Lake, broker: BrokerStatus, topic: TopicFactory, court: Court
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, table_judge: TableJudge
 ) -> None:
     """A wide backfill surrounds narrow ones; the files are compacted, and the log is cleaned."""
     pipeline = lake.of(topic())
@@ -234,14 +234,14 @@ def test_i5_backfills_are_rebuilt_from_rows_alone(
     assert sorted(pipeline.ledger.plans) == [1, 2, 3, 4, 5]
     produce_values(broker.bootstrap, name, 3)
     pipeline.run("next")
-    court.judge(pipeline)
+    table_judge.check(pipeline)
     assert pipeline.committed() == {0: 33}
     pipeline.verify.verify().check()
 
 
 @LONG
 def test_i3_a_rebuild_records_gaps_that_kafka_deleted_as_unproven(
-    pipeline: Lake, court: Court, broker: BrokerStatus
+    pipeline: Lake, table_judge: TableJudge, broker: BrokerStatus
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     before = pipeline.rows()
@@ -302,7 +302,7 @@ def version_of(pipeline: Lake, sequence: int) -> int:
 @LONG
 @pytest.mark.parametrize("restore", RESTORES)
 def test_i5_a_restored_data_table_is_refused_and_rewound(
-    pipeline: Lake, court: Court, restore: Callable[[Lake, Path, int], None]
+    pipeline: Lake, table_judge: TableJudge, restore: Callable[[Lake, Path, int], None]
 ) -> None:
     """I4. A driver of the old epoch inside its Delta transaction fails."""
     produce_more(pipeline)
@@ -323,11 +323,13 @@ def test_i5_a_restored_data_table_is_refused_and_rewound(
     assert len(pipeline.rows()) == rows
     with pytest.raises(PlanAbandoned):
         pipeline.ingest.execute(plan.sequence)
-    drain(pipeline, court)
+    drain(pipeline, table_judge)
 
 
 @LONG
-def test_i5_the_ledger_follows_each_of_several_restores(pipeline: Lake, court: Court) -> None:
+def test_i5_the_ledger_follows_each_of_several_restores(
+    pipeline: Lake, table_judge: TableJudge
+) -> None:
     uri, newest = pipeline.uri, version_of(pipeline, 3)
     restore_by_spark(pipeline, uri, version_of(pipeline, 2))
     restore_by_spark(pipeline, uri, version_of(pipeline, 1))
@@ -339,22 +341,24 @@ def test_i5_the_ledger_follows_each_of_several_restores(pipeline: Lake, court: C
     found = pipeline.repair.rewind("ann", "it was right after all")
     assert [plan.sequence for plan in found.unrecorded] == [2, 3]
     assert [plan.sequence for plan in found.gone] == [4]
-    drain(pipeline, court)
+    drain(pipeline, table_judge)
 
 
 @LONG
-def test_i5_a_reverted_restore_needs_no_repair(pipeline: Lake, court: Court) -> None:
+def test_i5_a_reverted_restore_needs_no_repair(pipeline: Lake, table_judge: TableJudge) -> None:
     newest = version_of(pipeline, 3)
     restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 1))
     restore_by_spark(pipeline, pipeline.uri, newest)
     with pytest.raises(NothingToDo):
         pipeline.repair.rewind("ann", "why")
-    drain(pipeline, court)
+    drain(pipeline, table_judge)
     assert pipeline.ledger.epoch == 0
 
 
 @LONG
-def test_i5_a_rewind_recreates_a_removed_data_table(pipeline: Lake, court: Court) -> None:
+def test_i5_a_rewind_recreates_a_removed_data_table(
+    pipeline: Lake, table_judge: TableJudge
+) -> None:
     """A RESTORE of the new table, whose versions are lower, is detected."""
     produce_more(pipeline)
     zombie = pipeline.plan("fourth")
@@ -369,17 +373,17 @@ def test_i5_a_rewind_recreates_a_removed_data_table(pipeline: Lake, court: Court
     assert version is not None
     pipeline.land(zombie)
     assert pipeline.version() == version
-    drain(pipeline, court)
+    drain(pipeline, table_judge)
     restore_by_delta_rs(pipeline, pipeline.uri, version)
     with pytest.raises(TableRestored):
         pipeline.planner.plan("sixth")
     pipeline.repair.rewind("ann", "once more")
-    drain(pipeline, court)
+    drain(pipeline, table_judge)
 
 
 @LONG
 def test_i1_rewound_offsets_that_kafka_deleted_are_a_lost_range(
-    pipeline: Lake, court: Court, broker: BrokerStatus
+    pipeline: Lake, table_judge: TableJudge, broker: BrokerStatus
 ) -> None:
     middle = pipeline.ledger.plans[2].plan.ranges[0].end
     delete_records(
@@ -398,7 +402,7 @@ def test_i1_rewound_offsets_that_kafka_deleted_are_a_lost_range(
 
 @LONG
 def test_i5_a_rebuild_after_damage_to_both_tables_follows_the_rows(
-    pipeline: Lake, court: Court, tmp_path: Path
+    pipeline: Lake, table_judge: TableJudge, tmp_path: Path
 ) -> None:
     restore_by_spark(pipeline, pipeline.uri, version_of(pipeline, 2))
     remove(pipeline, tmp_path)
@@ -406,4 +410,4 @@ def test_i5_a_rebuild_after_damage_to_both_tables_follows_the_rows(
         pipeline.planner.plan("fourth")
     found = pipeline.repair.rebuild("ann", "a bad day")
     assert [plan.sequence for plan in found.unknown] == [1, 2]
-    drain(pipeline, court)
+    drain(pipeline, table_judge)

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.faults.test_crash_points import assert_settled, landings
 from tests.support.crashes import Running, Site, reads_from, wait_until
 from tests.support.mid_read import LONG
@@ -133,7 +133,7 @@ def writes_to(uri: Path, pid: int) -> bool:
 
 
 def test_executors_read_their_ranges_and_the_table_is_exact(
-    court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker
+    table_judge: TableJudge, site: Site, cluster: Standalone, proxied: ProxiedBroker
 ) -> None:
     """I1. The driver runs no task."""
     folder = site.home / "event-log"
@@ -145,7 +145,7 @@ def test_executors_read_their_ranges_and_the_table_is_exact(
         environments = [psutil.Process(pid).environ() for pid in executors]
         gate.release()
         wait_for_success(running)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     # Only the driver's environment has connections.
     assert not [name for each in environments for name in each if name.startswith("AIRFLOW_CONN")]
     done = tasks(folder)
@@ -157,7 +157,7 @@ def test_executors_read_their_ranges_and_the_table_is_exact(
 
 @pytest.mark.faults
 def test_executors_need_only_the_jars_that_the_driver_sends(
-    court: Court, site: Site, cluster: Standalone
+    table_judge: TableJudge, site: Site, cluster: Standalone
 ) -> None:
     """The executors have no folder of jars and no Python."""
     jars = sorted(site.app.layout.spark_jars.glob("*.jar"))
@@ -172,7 +172,7 @@ def test_executors_need_only_the_jars_that_the_driver_sends(
     )
     with ingesting(site, cluster) as running:
         wait_for_success(running)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     site.run(site.tidemark("quality", "events", "--plan=1", f"--master={cluster.url}"))
 
 
@@ -251,7 +251,11 @@ def held_in_mid_task(
 )
 @pytest.mark.faults
 def test_i1_the_task_of_a_killed_executor_runs_again_and_lands_once(
-    court: Court, site: Site, cluster: Standalone, proxied: ProxiedBroker, is_worker_killed: bool
+    table_judge: TableJudge,
+    site: Site,
+    cluster: Standalone,
+    proxied: ProxiedBroker,
+    is_worker_killed: bool,
 ) -> None:
     folder = site.home / "event-log"
     configure(site, spark=event_log(folder))
@@ -266,6 +270,6 @@ def test_i1_the_task_of_a_killed_executor_runs_again_and_lands_once(
             wait_until(lambda: executor not in worker.members())
         gate.release()
         wait_for_success(running)
-    assert_settled(court, site)
+    assert_settled(table_judge, site)
     assert landings(site, site.lake.ledger.plans[1].plan) == 1
     assert [task.outcome for task in tasks(folder)].count("ExecutorLostFailure") == 1

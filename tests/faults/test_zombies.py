@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.crashes import Site, wait_until
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.lake import Lake
@@ -63,12 +63,14 @@ def fill(bootstrap: str, lake: Lake) -> None:
     produce_aborted(bootstrap, lake.spec.topic, [Record(partition=p) for p in (0, 1)])
 
 
-def assert_settled(court: Court, lake: Lake, ranges: dict[int, Range] | None = None) -> None:
+def assert_settled(
+    table_judge: TableJudge, lake: Lake, ranges: dict[int, Range] | None = None
+) -> None:
     """Check that the table equals the log, no plan is open, and landed ranges do not overlap.
 
     Each landed plan has one commit in the data table and one event in the control table.
     """
-    court.judge(lake, ranges=ranges)
+    table_judge.check(lake, ranges=ranges)
     ledger = lake.ledger
     assert ledger.open_plans() == []
     bootstrap = str(lake.connection["bootstrap.servers"])
@@ -108,7 +110,9 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
 # -- two drivers of one plan ---------------------------------------------------------------------
 
 
-def test_i4_one_of_two_drivers_commits_and_both_succeed(court: Court, pipeline: Lake) -> None:
+def test_i4_one_of_two_drivers_commits_and_both_succeed(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     plan = pipeline.plan("a run")
     with (
         zombie(pipeline, plan) as one,
@@ -120,11 +124,13 @@ def test_i4_one_of_two_drivers_commits_and_both_succeed(court: Court, pipeline: 
     assert first.landing == second.landing
     assert one.table.failure is None
     assert isinstance(other.table.failure, TransactionConflict)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i4_one_of_two_drivers_that_commit_at_once_writes(court: Court, pipeline: Lake) -> None:
+def test_i4_one_of_two_drivers_that_commit_at_once_writes(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     plan = pipeline.plan("a run")
     with (
         zombie(pipeline, plan) as one,
@@ -134,11 +140,13 @@ def test_i4_one_of_two_drivers_that_commit_at_once_writes(court: Court, pipeline
     assert len({outcome.landing.table_version for outcome in outcomes}) == 1
     assert sorted(outcome.wrote for outcome in outcomes) == [False, True]
     assert [one.table.failure, other.table.failure].count(None) == 1
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i4_a_driver_whose_plan_has_landed_writes_nothing(court: Court, pipeline: Lake) -> None:
+def test_i4_a_driver_whose_plan_has_landed_writes_nothing(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     plan = pipeline.plan("a run")
     # The first driver lands the plan just before the second one commits.
     table = PortWithStep(
@@ -148,13 +156,13 @@ def test_i4_a_driver_whose_plan_has_landed_writes_nothing(court: Court, pipeline
     assert not second.wrote
     assert second.landing.table_version == pipeline.version()
     assert commits(pipeline, plan) == 1
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.e2e
 @pytest.mark.faults
 def test_two_driver_processes_of_one_plan_land_it_once(
-    court: Court, spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path
+    table_judge: TableJudge, spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path
 ) -> None:
     """I4. After the death of an Airflow worker, its Spark job lives on during the retry."""
     name = slow_topic(proxied)
@@ -170,7 +178,7 @@ def test_two_driver_processes_of_one_plan_land_it_once(
             assert one.wait().code == ExitCode.OK
             assert other.wait().code == ExitCode.OK
     assert commits(site.lake, plan) == 1
-    court.judge(site.lake)
+    table_judge.check(site.lake)
     assert site.lake.ledger.event_number == 2
 
 
@@ -194,7 +202,7 @@ def slow_topic(proxied: ProxiedBroker) -> str:
     ],
 )
 def test_a_driver_that_wakes_after_its_plan_was_abandoned_lands_nothing(
-    court: Court, pipeline: Lake, landed_again: bool
+    table_judge: TableJudge, pipeline: Lake, landed_again: bool
 ) -> None:
     """I4. The fence is newer than the driver's snapshot, so delta-rs refuses the commit."""
     plan = pipeline.plan("a run that hangs")
@@ -209,13 +217,13 @@ def test_a_driver_that_wakes_after_its_plan_was_abandoned_lands_nothing(
         pipeline.ingest.execute(plan.sequence)
     if not landed_again:
         pipeline.run("the next run")
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.e2e
 @pytest.mark.faults
 def test_i4_a_driver_process_whose_plan_is_abandoned_during_its_read_lands_nothing(
-    court: Court, spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path
+    table_judge: TableJudge, spark: SparkSession, proxied: ProxiedBroker, tmp_path: Path
 ) -> None:
     name = slow_topic(proxied)
     site = Site(home=tmp_path, bootstrap=proxied.bootstrap, topic=name, session=spark)
@@ -232,12 +240,12 @@ def test_i4_a_driver_process_whose_plan_is_abandoned_during_its_read_lands_nothi
     assert "PlanAbandoned" in retried.printed
     assert site.lake.rows() == []
     site.lake.run("the next run")
-    court.judge(site.lake)
+    table_judge.check(site.lake)
 
 
 @pytest.mark.faults
 def test_i4_a_driver_that_wakes_after_its_plan_and_the_next_landed_succeeds(
-    court: Court, pipeline: Lake, broker: BrokerStatus
+    table_judge: TableJudge, pipeline: Lake, broker: BrokerStatus
 ) -> None:
     plan = pipeline.plan("a run that hangs")
     with zombie(pipeline, plan) as sleeper:
@@ -247,11 +255,13 @@ def test_i4_a_driver_that_wakes_after_its_plan_and_the_next_landed_succeeds(
         outcome = sleeper.wake()
     assert isinstance(outcome, ExecutionResult)
     assert outcome.landing.table_version == done.landing.table_version
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_abandon_of_a_plan_that_just_landed_is_refused(court: Court, pipeline: Lake) -> None:
+def test_abandon_of_a_plan_that_just_landed_is_refused(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     """I1. Its offsets are not planned again."""
     plan = pipeline.plan("a run that hangs")
     pipeline.table.prepare(plan.pipeline)
@@ -261,11 +271,11 @@ def test_abandon_of_a_plan_that_just_landed_is_refused(court: Court, pipeline: L
         replace(pipeline.abandon, table=late).abandon(plan.sequence, "ops", "it hangs")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
     pipeline.run("the next run")
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i5_driver_and_abandon_record_one_landing(court: Court, pipeline: Lake) -> None:
+def test_i5_driver_and_abandon_record_one_landing(table_judge: TableJudge, pipeline: Lake) -> None:
     plan = pipeline.plan("a run")
 
     def abandon() -> None:
@@ -274,11 +284,13 @@ def test_i5_driver_and_abandon_record_one_landing(court: Court, pipeline: Lake) 
 
     control = PortWithStep(pipeline.control, "append", before=abandon)
     replace(pipeline.ingest, control=control).execute(plan.sequence)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_a_plan_adopted_during_its_abandon_is_abandoned(court: Court, pipeline: Lake) -> None:
+def test_a_plan_adopted_during_its_abandon_is_abandoned(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     """I2. The abandon meets a conflict and repeats its record."""
     plan = pipeline.plan("a run")
     control = PortWithStep(
@@ -289,7 +301,7 @@ def test_a_plan_adopted_during_its_abandon_is_abandoned(court: Court, pipeline: 
     assert record.requesters == ("a run", "a run that comes between")
     assert record.abandoned == "too large"
     pipeline.run("the next run")
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 # -- concurrent planners -------------------------------------------------------------------------
@@ -301,7 +313,9 @@ def planner_waiting_at_append(lake: Lake, barrier: Barrier) -> Planner:
 
 
 @pytest.mark.faults
-def test_i2_the_second_concurrent_planner_adopts_the_plan(court: Court, pipeline: Lake) -> None:
+def test_i2_the_second_concurrent_planner_adopts_the_plan(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     barrier = Barrier(2, timeout=180)
     one, other = (
         planner_waiting_at_append(pipeline, barrier),
@@ -311,11 +325,11 @@ def test_i2_the_second_concurrent_planner_adopts_the_plan(court: Court, pipeline
     assert {outcome.outcome for outcome in outcomes} == {PlanOutcome.NEW, PlanOutcome.ADOPTED}
     assert outcomes[0].plan.fingerprint == outcomes[1].plan.fingerprint
     pipeline.ingest.execute(1)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i4_two_planners_of_one_run_get_one_plan(court: Court, pipeline: Lake) -> None:
+def test_i4_two_planners_of_one_run_get_one_plan(table_judge: TableJudge, pipeline: Lake) -> None:
     barrier = Barrier(2, timeout=180)
     one, other = (
         planner_waiting_at_append(pipeline, barrier),
@@ -325,11 +339,13 @@ def test_i4_two_planners_of_one_run_get_one_plan(court: Court, pipeline: Lake) -
     assert {outcome.outcome for outcome in outcomes} == {PlanOutcome.NEW, PlanOutcome.KEPT}
     assert pipeline.ledger.plans[1].requesters == ("a run",)
     pipeline.ingest.execute(1)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i5_planners_record_one_landing(court: Court, pipeline: Lake, broker: BrokerStatus) -> None:
+def test_i5_planners_record_one_landing(
+    table_judge: TableJudge, pipeline: Lake, broker: BrokerStatus
+) -> None:
     plan = pipeline.plan("a run whose driver died after its commit")
     pipeline.table.prepare(plan.pipeline)
     pipeline.land(plan)
@@ -342,12 +358,12 @@ def test_i5_planners_record_one_landing(court: Court, pipeline: Lake, broker: Br
     outcomes = run_concurrently(lambda: one.plan("one"), lambda: other.plan("other"))
     assert [outcome.plan.sequence for outcome in outcomes] == [2, 2]
     pipeline.ingest.execute(2)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
 def test_i5_planner_and_driver_record_once(
-    court: Court, pipeline: Lake, broker: BrokerStatus
+    table_judge: TableJudge, pipeline: Lake, broker: BrokerStatus
 ) -> None:
     plan = pipeline.plan("a run")
     barrier = Barrier(2, timeout=180)
@@ -362,7 +378,7 @@ def test_i5_planner_and_driver_record_once(
     )
     assert isinstance(driven, ExecutionResult)
     assert planned is None
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 def commits_or_none(lake: Lake, plan: Plan) -> int:
@@ -375,7 +391,9 @@ def compact_control(lake: Lake) -> None:
 
 
 @pytest.mark.faults
-def test_i4_a_compaction_before_an_append_loses_nothing(court: Court, pipeline: Lake) -> None:
+def test_i4_a_compaction_before_an_append_loses_nothing(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     pipeline.run("a run")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
     planner_control = PortWithStep(
@@ -386,11 +404,13 @@ def test_i4_a_compaction_before_an_append_loses_nothing(court: Court, pipeline: 
         pipeline.control, "append", before=lambda: compact_control(pipeline)
     )
     replace(pipeline.ingest, control=driver_control).execute(2)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i2_planners_and_a_compaction_record_one_plan(court: Court, pipeline: Lake) -> None:
+def test_i2_planners_and_a_compaction_record_one_plan(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     pipeline.run("a run")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
     barrier = Barrier(3, timeout=180)
@@ -406,7 +426,7 @@ def test_i2_planners_and_a_compaction_record_one_plan(court: Court, pipeline: La
     planned = run_concurrently(lambda: one.plan("one"), lambda: other.plan("other"), compact)[:2]
     assert {outcome.outcome for outcome in planned} == {PlanOutcome.NEW, PlanOutcome.ADOPTED}
     pipeline.ingest.execute(2)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 def plan_in_a_process(lake: Lake, barrier: Any, answers: Any) -> None:
@@ -416,7 +436,7 @@ def plan_in_a_process(lake: Lake, barrier: Any, answers: Any) -> None:
 
 
 @pytest.mark.faults
-def test_i2_four_planner_processes_record_one_plan(court: Court, pipeline: Lake) -> None:
+def test_i2_four_planner_processes_record_one_plan(table_judge: TableJudge, pipeline: Lake) -> None:
     processes = multiprocessing.get_context("spawn")
     barrier, answers = processes.Barrier(4), processes.Queue()
     # A Spark session cannot be pickled, and planning needs none.
@@ -431,7 +451,7 @@ def test_i2_four_planner_processes_record_one_plan(court: Court, pipeline: Lake)
     assert sorted(outcome for outcome, _ in results) == ["adopted"] * 3 + ["new"]
     assert len({fingerprint for _, fingerprint in results}) == 1
     pipeline.ingest.execute(1)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 # -- backfills -----------------------------------------------------------------------------------
@@ -439,7 +459,7 @@ def test_i2_four_planner_processes_record_one_plan(court: Court, pipeline: Lake)
 
 @pytest.mark.faults
 def test_i2_a_scheduled_run_and_a_backfill_of_the_same_offsets_do_not_overlap(
-    court: Court, pipeline: Lake, broker: BrokerStatus
+    table_judge: TableJudge, pipeline: Lake, broker: BrokerStatus
 ) -> None:
     lake = pipeline.of(pipeline.spec.topic, start=StartPolicy.LATEST)
     lake.planner.plan("begin at the end")
@@ -465,11 +485,13 @@ def test_i2_a_scheduled_run_and_a_backfill_of_the_same_offsets_do_not_overlap(
         outcomes = run_concurrently(one.wake, other.wake)
     assert [type(outcome) for outcome in outcomes] == [ExecutionResult, ExecutionResult]
     ends = lake.committed()
-    assert_settled(court, lake, {0: (4, ends[0]), 1: (starts[1], ends[1])})
+    assert_settled(table_judge, lake, {0: (4, ends[0]), 1: (starts[1], ends[1])})
 
 
 @pytest.mark.faults
-def test_i2_one_of_two_concurrent_backfills_is_refused(court: Court, pipeline: Lake) -> None:
+def test_i2_one_of_two_concurrent_backfills_is_refused(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     lake = pipeline.of(pipeline.spec.topic, start=StartPolicy.LATEST)
     lake.planner.plan("begin at the end")
     barrier = Barrier(2, timeout=180)
@@ -482,23 +504,27 @@ def test_i2_one_of_two_concurrent_backfills_is_refused(court: Court, pipeline: L
     refused = [outcome for outcome in outcomes if isinstance(outcome, BackfillOpen)]
     assert len(refused) == 1
     lake.ingest.execute(refused[0].sequence)
-    assert_settled(court, lake, {0: (2, 9)})
+    assert_settled(table_judge, lake, {0: (2, 9)})
 
 
 # -- lost answers --------------------------------------------------------------------------------
 
 
 @pytest.mark.faults
-def test_i4_an_unacknowledged_commit_is_found_and_recorded(court: Court, pipeline: Lake) -> None:
+def test_i4_an_unacknowledged_commit_is_found_and_recorded(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     plan = pipeline.plan("a run")
     done = replace(pipeline.ingest, table=LostAnswer(str(pipeline.uri))).execute(plan.sequence)
     assert done.wrote
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("calls", [1, 2], ids=["once", "by-the-retry-as-well"])
-def test_an_unacknowledged_plan_is_kept(court: Court, pipeline: Lake, calls: int) -> None:
+def test_an_unacknowledged_plan_is_kept(
+    table_judge: TableJudge, pipeline: Lake, calls: int
+) -> None:
     """I4. The conflict is with the planner's own commit."""
     conflict = ControlConflict(pipeline="events", event_number=1)
     for _ in range(calls):
@@ -507,20 +533,24 @@ def test_an_unacknowledged_plan_is_kept(court: Court, pipeline: Lake, calls: int
         assert planned.outcome is PlanOutcome.KEPT
     assert sorted(pipeline.ledger.plans) == [1]
     pipeline.ingest.execute(1)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i4_an_unacknowledged_landing_is_recorded_once(court: Court, pipeline: Lake) -> None:
+def test_i4_an_unacknowledged_landing_is_recorded_once(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     plan = pipeline.plan("a run")
     conflict = ControlConflict(pipeline="events", event_number=2)
     control = PortWithStep(pipeline.control, "append", after=raises(conflict))
     replace(pipeline.ingest, control=control).execute(plan.sequence)
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 @pytest.mark.faults
-def test_i4_an_unacknowledged_abandon_is_recorded_once(court: Court, pipeline: Lake) -> None:
+def test_i4_an_unacknowledged_abandon_is_recorded_once(
+    table_judge: TableJudge, pipeline: Lake
+) -> None:
     plan = pipeline.plan("a run")
     unfenced = TransactionConflict(pipeline="events", sequence=plan.sequence)
     conflict = ControlConflict(pipeline="events", event_number=2)
@@ -532,7 +562,7 @@ def test_i4_an_unacknowledged_abandon_is_recorded_once(court: Court, pipeline: L
     assert abandon.abandon(plan.sequence, "ops", "too large") == plan
     assert pipeline.ledger.event_number == 2
     pipeline.run("the next run")
-    assert_settled(court, pipeline)
+    assert_settled(table_judge, pipeline)
 
 
 def raises(failure: Exception) -> Callable[[], None]:

@@ -51,7 +51,7 @@ def test_s22_s23_i1_samples_land_as_librdkafka_reads_them(
     produce({"bootstrap.servers": broker.bootstrap}, sample, topic=name, records=200)
     done = lake.of(name).run("test")
     judge = read_all(broker.bootstrap, name)
-    assert lake.judged() == judge
+    assert lake.delivered_rows() == judge
     assert done.landing.records == len(judge) == 200
     watermarks = lake.watermarks.topic_watermarks(name, IsolationLevel.READ_COMMITTED)
     assert {
@@ -71,7 +71,7 @@ def test_i1_i2_s3_a_second_run_lands_only_new_records(
     produce_values(broker.bootstrap, name, 2, partition=1)
     assert pipeline.run("second").landing.records == 5
     assert pipeline.planner.plan("third").plan is None
-    assert lake.judged() == read_all(broker.bootstrap, name)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, name)
     assert pipeline.committed() == {0: 7, 1: 2}
 
 
@@ -89,7 +89,7 @@ def test_s14_i4_landing_a_plan_twice_makes_no_second_commit(
     version = pipeline.version()
     pipeline.land(plan)
     assert pipeline.version() == version
-    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
 def raise_transaction(lake: Lake, plan: Plan, version: int) -> None:
@@ -164,7 +164,7 @@ def test_i5_a_restore_is_detected_and_can_be_reverted(
     DeltaTable(pipeline.uri).restore(landed.table_version)
     produce_values(broker.bootstrap, pipeline.spec.topic, 3)
     pipeline.run("fourth")
-    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
 def test_i5_a_landing_is_found_by_its_rows_if_the_log_lost_its_commit(
@@ -182,7 +182,7 @@ def test_i5_a_landing_is_found_by_its_rows_if_the_log_lost_its_commit(
         commit.unlink()
     done = pipeline.ingest.execute(plan.sequence)
     assert (done.wrote, done.landing.records) == (False, 5)
-    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
 # -- ranges --------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_s12_a_long_range_is_split_over_tasks(
     produce_values(broker.bootstrap, pipeline.spec.topic, 3_500)
     assert pipeline.run("test").landing.records == 3_500
     assert pipeline.files() == 4
-    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 
 def test_i2_a_backfill_lands_only_missing_offsets(
@@ -220,7 +220,7 @@ def test_i2_a_backfill_lands_only_missing_offsets(
     landing = pipeline.ledger.plans[wide.sequence].held_now
     assert landing is not None
     assert [count.records for count in landing.counts] == [3, 12, 3]
-    assert lake.judged() == read_ranges(broker.bootstrap, name, {0: (2, 25)})
+    assert lake.delivered_rows() == read_ranges(broker.bootstrap, name, {0: (2, 25)})
     assert pipeline.committed() == {0: 30}
 
 

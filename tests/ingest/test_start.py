@@ -34,7 +34,7 @@ def pipeline() -> MemoryPipeline:
     return pipeline
 
 
-def given(offsets: Mapping[int, int]) -> SourceOffsets:
+def given_source(offsets: Mapping[int, int]) -> SourceOffsets:
     return SourceOffsets(source="offsets given by hand", offsets=offsets)
 
 
@@ -79,13 +79,13 @@ def test_starting_at_offsets_of_a_group_with_members_adds_a_note(pipeline: Memor
 def test_the_leader_epoch_of_the_start_offset_is_recorded(pipeline: MemoryPipeline) -> None:
     """A truncation before the first landing is detected by it."""
     pipeline.kafka.elect("events", 0)
-    pipeline.starts.start(given({0: 4, 1: 4}), REQUESTED_BY)
+    pipeline.starts.start(given_source({0: 4, 1: 4}), REQUESTED_BY)
     assert pipeline.ledger.start_epochs == {0: 1, 1: 0}
 
 
 def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
-    draft = pipeline.starts.start(given({0: 4, 1: 3}), REQUESTED_BY, dry_run=True)
+    draft = pipeline.starts.start(given_source({0: 4, 1: 3}), REQUESTED_BY, dry_run=True)
     assert draft.outcome is StartOutcome.DRAFT
     assert [(p.offset, p.low_watermark, p.end, p.lost) for p in draft.partitions] == [
         (4, 6, 10, 2),
@@ -97,7 +97,7 @@ def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: Memo
 
 def test_s7_a_deleted_start_offset_is_a_lost_range_until_accepted(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.delete_records("events", 0, 6)
-    pipeline.starts.start(given({0: 4, 1: 10}), REQUESTED_BY)
+    pipeline.starts.start(given_source({0: 4, 1: 10}), REQUESTED_BY)
     with pytest.raises(LostRange) as refused:
         pipeline.planner.plan("first")
     assert refused.value.lost == ((0, 4, 6),)
@@ -128,7 +128,7 @@ def test_repeating_a_start_changes_nothing_even_after_runs(pipeline: MemoryPipel
         (of_group({0: 5, 1: 4}), None, None),
         (of_group({0: 4, 1: 4}), "another", None),
         (of_group({0: 4, 1: 4}), None, OtherPartitions.LATEST),
-        (given({0: 4, 1: 4}), None, None),
+        (given_source({0: 4, 1: 4}), None, None),
     ],
 )
 def test_a_started_pipeline_cannot_start_at_other_offsets(
@@ -153,11 +153,11 @@ def test_a_pipeline_started_by_its_policy_cannot_start_again(pipeline: MemoryPip
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     pipeline.run("first")
     with pytest.raises(AlreadyStarted, match="start policy"):
-        pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
+        pipeline.starts.start(given_source({0: 0, 1: 0}), REQUESTED_BY)
 
 
 def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeline) -> None:
-    pipeline.starts.start(given({0: 7, 1: 7}), REQUESTED_BY)
+    pipeline.starts.start(given_source({0: 7, 1: 7}), REQUESTED_BY)
     pipeline.spec = make_spec(start=StartPolicy.EARLIEST)
     plan = pipeline.run("first")
     assert plan is not None
@@ -167,10 +167,10 @@ def test_recorded_start_offsets_override_the_start_policy(pipeline: MemoryPipeli
 def test_repeating_a_start_after_the_topic_was_recreated_is_refused(
     pipeline: MemoryPipeline,
 ) -> None:
-    pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
+    pipeline.starts.start(given_source({0: 0, 1: 0}), REQUESTED_BY)
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(AlreadyStarted):
-        pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
+        pipeline.starts.start(given_source({0: 0, 1: 0}), REQUESTED_BY)
 
 
 def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline) -> None:
@@ -180,11 +180,11 @@ def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline)
 
     def overtake(_ledger: Ledger) -> None:
         pipeline.control.before_append = lambda _ledger: None
-        rival.starts.start(given({0: 1, 1: 1}), "cli:bob:1")
+        rival.starts.start(given_source({0: 1, 1: 1}), "cli:bob:1")
 
     pipeline.control.before_append = overtake
     with pytest.raises(AlreadyStarted) as refused:
-        pipeline.starts.start(given({0: 4, 1: 4}), REQUESTED_BY)
+        pipeline.starts.start(given_source({0: 4, 1: 4}), REQUESTED_BY)
     assert refused.value.known == ("0:1", "1:1")
     assert pipeline.committed() == {0: 1, 1: 1}
 
@@ -207,7 +207,7 @@ def test_i7_incomplete_or_unavailable_start_offsets_are_refused(
 ) -> None:
     for dry_run in (True, False):
         with pytest.raises(error):
-            pipeline.starts.start(given(offsets), REQUESTED_BY, dry_run=dry_run)
+            pipeline.starts.start(given_source(offsets), REQUESTED_BY, dry_run=dry_run)
     assert pipeline.control.rows == []
 
 
@@ -238,10 +238,10 @@ def test_starting_a_copy_or_with_a_missing_topic_is_refused(pipeline: MemoryPipe
     """A copy has only backfills."""
     pipeline.spec = make_spec(topic="nosuch")
     with pytest.raises(TopicMissing):
-        pipeline.starts.start(given({0: 0}), REQUESTED_BY)
+        pipeline.starts.start(given_source({0: 0}), REQUESTED_BY)
     pipeline.spec = make_spec().copied("july")
     with pytest.raises(NotLive):
-        pipeline.starts.start(given({0: 0, 1: 0}), REQUESTED_BY)
+        pipeline.starts.start(given_source({0: 0, 1: 0}), REQUESTED_BY)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0:", "0:-1", "0:1,", "0:1;1:2", "a:1", "0:1,0:2"])
@@ -269,7 +269,7 @@ def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
 
 def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeline) -> None:
     """Other topics of the group and the control table do not change."""
-    pipeline.starts.start(given({0: 4, 1: 9}), REQUESTED_BY)
+    pipeline.starts.start(given_source({0: 4, 1: 9}), REQUESTED_BY)
     pipeline.run("first")
     groups = MemoryGroups({"lag": {"events": {0: 2}, "prices": {0: 1}}})
     preview = exports(pipeline, groups).export("lag", dry_run=True)
@@ -290,7 +290,7 @@ def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
     groups = MemoryGroups(active={"busy"})
     with pytest.raises(NothingLanded):
         exports(pipeline, groups).export("lag")
-    pipeline.starts.start(given({0: 4, 1: 9}), REQUESTED_BY)
+    pipeline.starts.start(given_source({0: 4, 1: 9}), REQUESTED_BY)
     for dry_run in (True, False):
         with pytest.raises(GroupActive, match="busy"):
             exports(pipeline, groups).export("busy", dry_run=dry_run)
@@ -303,7 +303,7 @@ def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
 def test_i6_offsets_that_do_not_fit_the_topic_are_not_exported(pipeline: MemoryPipeline) -> None:
     """Covers a truncated log and a recreated topic."""
     groups = MemoryGroups()
-    pipeline.starts.start(given({0: 4, 1: 9}), REQUESTED_BY)
+    pipeline.starts.start(given_source({0: 4, 1: 9}), REQUESTED_BY)
     pipeline.kafka.elect("events", 1, end=6)
     with pytest.raises(EndBehindCommitted):
         exports(pipeline, groups).export("lag")

@@ -93,8 +93,8 @@ def test_early_timestamps_land_exactly(
     produce(pipeline, EARLY_MS)
     with default_zone(lake.session, zone):
         assert pipeline.run("test").landing.records == len(EARLY_MS)
-    assert [record.timestamp_ms for record in lake.judged()] == EARLY_MS
-    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert [record.timestamp_ms for record in lake.delivered_rows()] == EARLY_MS
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
     assert {row["timestamp_out_of_range_ms"] for row in lake.rows()} == {None}
     pipeline.verify.verify().check()
 
@@ -113,7 +113,7 @@ def test_timestamps_without_a_date_land_beside_all_other_records(
     done = pipeline.run("test")
     judge = read_all(broker.bootstrap, pipeline.spec.topic)
     assert done.landing.records == len(judge) == 2 * 8 + 2 * len(FAR_MS) + 1 + 8 + len(EARLY_MS)
-    assert lake.judged() == judge
+    assert lake.delivered_rows() == judge
     for row in lake.rows():
         assert (row["timestamp"] is None) == (row["timestamp_out_of_range_ms"] is not None)
     assert {row["timestamp_out_of_range_ms"] for row in lake.rows()} == {None, *FAR_MS}
@@ -129,7 +129,7 @@ def test_a_plan_of_overflows_alone_lands(
     pipeline = lake.of(topic(config=ANY_TIME))
     produce(pipeline, [1_767_225_600_000_000_000, 1_767_225_600_000_000_001])
     assert pipeline.run("test").landing.records == 2
-    assert lake.judged() == read_all(broker.bootstrap, pipeline.spec.topic)
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
     assert [path.name for path in lake.uri.glob("plan-1-*")] == [
         DeltaTable(lake.uri).file_uris()[0].split("/")[-2]
     ]

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 PAGE = PROJECT / "docs" / "control-table.md"
 
 
-def started(offsets: dict[int, int]) -> Started:
+def started_event(offsets: dict[int, int]) -> Started:
     return Started(
         cluster_id="memory",
         topic="events",
@@ -73,7 +73,7 @@ def started(offsets: dict[int, int]) -> Started:
     )
 
 
-def landed(ledger: Ledger, plan: Plan, gaps: int = 0) -> Landed:
+def landed_event(ledger: Ledger, plan: Plan, gaps: int = 0) -> Landed:
     """Return the landing of a whole plan with `gaps` gaps in each range."""
     counts = tuple(
         RangeCount(partition=r.partition, start=r.start, end=r.end, records=r.span.size - gaps)
@@ -96,7 +96,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> ControlTable:
 
 def test_a_pipeline_without_events_has_an_empty_ledger(table: ControlTable) -> None:
     assert table.ledger("events") == Ledger(pipeline="events")
-    append(table, "other", started({0: 0}))
+    append(table, "other", started_event({0: 0}))
     assert table.ledger("events") == Ledger(pipeline="events")
 
 
@@ -117,9 +117,9 @@ def test_i4_events_of_every_kind_are_read_as_recorded(table: ControlTable) -> No
 def test_the_landing_time_of_a_plan_is_that_of_its_first_landed_event(table: ControlTable) -> None:
     """A repair records the landing again a month later."""
     plan = make_plan((0, 0, 5))
-    ledger = append(table, "events", started({0: 0}), Planned(plan=plan))
-    append(table, "events", landed(ledger, plan))
-    again = landed(table.ledger("events"), plan)
+    ledger = append(table, "events", started_event({0: 0}), Planned(plan=plan))
+    append(table, "events", landed_event(ledger, plan))
+    again = landed_event(table.ledger("events"), plan)
     append(table, "events", again, at=NOW + timedelta(days=31))
     assert table.recorded_at("events", EventKind.LANDED) == {1: NOW}
     assert table.recorded_at("events", EventKind.PLANNED) == {1: NOW}
@@ -130,7 +130,7 @@ def test_i7_events_that_a_restore_removed_are_counted_as_missing(tmp_path: Path)
     uri = str(tmp_path / "control")
     memory, delta = MemoryControlTable(), DeltaControlTable(uri)
     for table in (memory, delta):
-        append(table, "events", started({0: 0}))
+        append(table, "events", started_event({0: 0}))
     version = DeltaTable(uri).version()
     for table in (memory, delta):
         append(table, "events", Planned(plan=make_plan((0, 0, 5))))
@@ -152,7 +152,7 @@ def test_a_cached_summary_is_read_again_only_after_a_write(
     table, other = DeltaControlTable(uri), DeltaControlTable(uri)
     read = Mock(wraps=read_pipeline_rows)
     monkeypatch.setattr("tidemark.lake.control_table.read_pipeline_rows", read)
-    append(other, "events", started({0: 0}))
+    append(other, "events", started_event({0: 0}))
     summaries = [table.summary("events") for _ in range(3)]
     assert (summaries[0].event_number, len(set(map(id, summaries)))) == (1, 1)
     assert table.summary("others") == Ledger(pipeline="others")
@@ -162,8 +162,8 @@ def test_a_cached_summary_is_read_again_only_after_a_write(
     assert read.call_count == 3
     version = DeltaTable(uri).version()
     shutil.rmtree(uri)
-    append(other, "events", started({0: 7}))
-    append(other, "events", started({0: 8}))
+    append(other, "events", started_event({0: 7}))
+    append(other, "events", started_event({0: 8}))
     assert DeltaTable(uri).version() == version
     assert table.summary("events").starts == {0: 8}
 
@@ -177,8 +177,8 @@ def compact_every(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_appending_compacts_only_files_of_its_pipeline(tmp_path: Path, compact_every: int) -> None:
     uri = str(tmp_path / "control")
     table = DeltaControlTable(uri)
-    append(table, "other", started({0: 0}))
-    ledger = append(table, "events", started({0: 0}))
+    append(table, "other", started_event({0: 0}))
+    ledger = append(table, "events", started_event({0: 0}))
     for number in range(2, compact_every + 3):
         assert ledger.event_number == number - 1
         ledger = append(table, "events", Adopted(sequence=number, requested_by="test"))
@@ -372,13 +372,13 @@ def test_a_table_of_an_older_release_gets_a_new_column(tmp_path: Path) -> None:
     old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "unproven_gaps"])
     DeltaTable.create(uri, schema=old, partition_by=["pipeline"])
     table = DeltaControlTable(uri)
-    assert append(table, "events", started({0: 0})).event_number == 1
+    assert append(table, "events", started_event({0: 0})).event_number == 1
     assert "unproven_gaps" in {field.name for field in DeltaTable(uri).schema().fields}
 
 
 def test_s2_the_second_of_two_writers_with_one_ledger_is_refused(table: ControlTable) -> None:
     """The refused writer can continue from a new ledger."""
-    ledger = append(table, "events", started({0: 0}))
+    ledger = append(table, "events", started_event({0: 0}))
     table.append(ledger, [Planned(plan=make_plan((0, 0, 5)))], NOW)
     with pytest.raises(ControlConflict) as caught:
         table.append(ledger, [Planned(plan=make_plan((0, 0, 9)))], NOW)
@@ -391,19 +391,19 @@ def test_s2_the_second_of_two_writers_with_one_ledger_is_refused(table: ControlT
 @pytest.mark.parametrize("number", [0, 1, 2, 4, 40])
 def test_appending_to_an_old_or_future_ledger_is_refused(table: ControlTable, number: int) -> None:
     for offset in range(3):
-        append(table, "events", started({offset: offset}))
+        append(table, "events", started_event({offset: offset}))
     before = table.ledger("events")
     other = CheckedLedger(Ledger(pipeline="events", event_number=number))
     with pytest.raises(ControlConflict):
-        table.append(other, [started({9: 9})], NOW)
+        table.append(other, [started_event({9: 9})], NOW)
     assert table.ledger("events") == before
 
 
 def test_s13_events_of_other_pipelines_cause_no_conflict(table: ControlTable) -> None:
-    mine = append(table, "mine", started({0: 1}))
-    append(table, "theirs", started({0: 2}))
-    append(table, "theirs", started({1: 2}))
-    table.append(mine, [started({1: 1})], NOW)
+    mine = append(table, "mine", started_event({0: 1}))
+    append(table, "theirs", started_event({0: 2}))
+    append(table, "theirs", started_event({1: 2}))
+    table.append(mine, [started_event({1: 1})], NOW)
     assert table.ledger("mine").starts == {0: 1, 1: 1}
     assert table.ledger("theirs").starts == {0: 2, 1: 2}
 
@@ -421,8 +421,8 @@ def commits(uri: Path) -> list[list[dict[str, Any]]]:
 def test_every_commit_has_one_file_and_its_event_number_as_transaction(tmp_path: Path) -> None:
     table = DeltaControlTable(str(tmp_path / "control"))
     for offset in range(3):
-        append(table, "events", started({offset: offset}))
-    append(table, "other", started({0: 0}))
+        append(table, "events", started_event({offset: offset}))
+    append(table, "other", started_event({0: 0}))
     transactions = [
         (action["txn"]["appId"], action["txn"]["version"])
         for commit in commits(tmp_path / "control")
@@ -436,7 +436,7 @@ def test_every_commit_has_one_file_and_its_event_number_as_transaction(tmp_path:
 
 def test_i4_rows_cannot_be_deleted(tmp_path: Path) -> None:
     table = DeltaControlTable(str(tmp_path / "control"))
-    append(table, "events", started({0: 0}))
+    append(table, "events", started_event({0: 0}))
     with pytest.raises(Exception, match=r"(?i)append"):
         DeltaTable(str(tmp_path / "control")).delete()
     assert table.ledger("events").starts == {0: 0}
@@ -565,7 +565,7 @@ def test_processes_that_read_the_table_exit_with_code_zero(tmp_path: Path) -> No
     uri = str(tmp_path / "control")
     table = DeltaControlTable(uri)
     for offset in range(20):
-        append(table, "events", started({offset: offset}))
+        append(table, "events", started_event({offset: offset}))
     code = (
         "import sys\n"
         "from tidemark.lake.control_table import DeltaControlTable\n"
@@ -592,14 +592,14 @@ def documented(tmp_path: Path) -> str:
         return make_plan(*ranges, sequence=sequence, pipeline="prices", **changes)
 
     first = plan((0, 5, 10), (1, 0, 4), sequence=1)
-    record("prices", started({0: 5, 1: 0}), Planned(plan=first))
-    record("prices", landed(table.ledger("prices"), first, gaps=1))
+    record("prices", started_event({0: 5, 1: 0}), Planned(plan=first))
+    record("prices", landed_event(table.ledger("prices"), first, gaps=1))
     record("prices", Planned(plan=plan((0, 1, 2), (0, 3, 5), sequence=2, kind=PlanKind.BACKFILL)))
     second = table.ledger("prices").plans[2].plan
-    record("prices", landed(table.ledger("prices"), second))
+    record("prices", landed_event(table.ledger("prices"), second))
     record("prices", Planned(plan=plan((0, 10, 12), sequence=3)))
     record("prices", Adopted(sequence=3, requested_by="test:later"))
-    record("orders", started({0: 0}))
+    record("orders", started_event({0: 0}))
     record_decisions(table, lambda: next(clock))
     replace_twice(table, lambda: next(clock))
     return uri
@@ -615,9 +615,9 @@ def record_decisions(table: DeltaControlTable, now: Callable[[], datetime]) -> N
     def land(sequence: int, *ranges: tuple[int, int, int], **changes: Any) -> None:
         plan = make_plan(*ranges, sequence=sequence, pipeline="clicks", **changes)
         record(Planned(plan=plan))
-        record(landed(table.ledger("clicks"), plan))
+        record(landed_event(table.ledger("clicks"), plan))
 
-    record(replace(started({0: 0}), reason="started at offsets given by hand"))
+    record(replace(started_event({0: 0}), reason="started at offsets given by hand"))
     land(1, (0, 0, 50))
     other = {"cluster_id": "memory", "topic": "events", "topic_id": "id-2"}
     record(NewIncarnation(**other, offsets={0: 3}, **decision))
@@ -658,12 +658,12 @@ def replace_twice(table: DeltaControlTable, now: Callable[[], datetime]) -> None
                 for older, counts in left.items()
             ),
         )
-        record(landed(table.ledger("quotes"), plan))
+        record(landed_event(table.ledger("quotes"), plan))
 
     def count(start: int, end: int) -> RangeCount:
         return RangeCount(partition=0, start=start, end=end, records=end - start)
 
-    record(started({0: 0}))
+    record(started_event({0: 0}))
     land(1, (0, 0, 10), {})
     land(2, (0, 4, 6), {1: [count(0, 4), count(6, 10)]})
     land(3, (0, 5, 8), {1: [count(0, 4), count(8, 10)], 2: [count(4, 5)]})

@@ -72,7 +72,9 @@ def range_of(
     return RangeFigures(**(values | more))  # type: ignore[arg-type]
 
 
-def planned(partition: int = 0, start: int = 0, end: int = 10, records: int = 10) -> RecordedRange:
+def planned_range(
+    partition: int = 0, start: int = 0, end: int = 10, records: int = 10
+) -> RecordedRange:
     """Return the recorded number of records of one range."""
     return RecordedRange(topic_id="T1", partition=partition, start=start, end=end, records=records)
 
@@ -133,31 +135,33 @@ def test_a_landing_yields_one_expectation_for_each_range() -> None:
         table_version=0,
         counts=(RangeCount(partition=0, start=5, end=9, records=3),),
     )
-    assert RecordedRange.of(plan, landing) == (planned(0, 5, 9, 3),)
+    assert RecordedRange.of(plan, landing) == (planned_range(0, 5, 9, 3),)
 
 
 def test_every_built_in_check_has_a_figure() -> None:
     """Every figure has a check, too."""
-    found = figures([range_of()], NO_KEY, [planned()])
+    found = figures([range_of()], NO_KEY, [planned_range()])
     assert {*found, *drifts(found, {})} == set(BUILT_IN_CHECKS)
 
 
 def test_a_batch_as_planned_passes_all_fixed_checks() -> None:
     """I1: every landed record is in the table once."""
-    found = figures([range_of()], TopKey(key="ACME", records=4), [planned()])
+    found = figures([range_of()], TopKey(key="ACME", records=4), [planned_range()])
     assert {found[name].value for name, check in BUILT_IN_CHECKS.items() if check.fixed} == {0}
     assert found["top_key_percent"] == Figure(value=40.0, detail="key 'ACME'")
 
 
 def test_duplicates_are_counted_by_partition() -> None:
     """I1, S5: topic id, partition and offset identify a record."""
-    found = figures([range_of(0), range_of(1, distinct=7)], NO_KEY, [planned(0), planned(1)])
+    found = figures(
+        [range_of(0), range_of(1, distinct=7)], NO_KEY, [planned_range(0), planned_range(1)]
+    )
     assert found["duplicate_records"] == Figure(value=3, detail="partition 1: 3")
 
 
 def test_a_range_with_another_record_count_is_a_mismatch() -> None:
     """Covers too few records, too many, and none."""
-    expected = [planned(0), planned(1), planned(2), planned(3)]
+    expected = [planned_range(0), planned_range(1), planned_range(2), planned_range(3)]
     found = figures(
         [range_of(0), range_of(1, records=9), range_of(2, records=11)], NO_KEY, expected
     )
@@ -171,19 +175,19 @@ def test_a_range_with_another_record_count_is_a_mismatch() -> None:
 
 def test_a_range_of_gaps_without_rows_is_no_mismatch() -> None:
     """S6: no reader sees a record there."""
-    assert figures([], NO_KEY, [planned(records=0)])["range_count_mismatches"].value == 0
+    assert figures([], NO_KEY, [planned_range(records=0)])["range_count_mismatches"].value == 0
 
 
 def test_rows_outside_the_plan_are_counted() -> None:
     """They differ by partition, offset or topic id."""
     stray = range_of(4, start=None, records=2, topic_id="T2")
-    found = figures([range_of(), stray], NO_KEY, [planned()])
+    found = figures([range_of(), stray], NO_KEY, [planned_range()])
     assert found["records_outside_plan"] == Figure(value=2, detail="partition 4 of topic T2: 2")
 
 
 def test_a_detail_lists_five_ranges_and_counts_the_others() -> None:
     """A message stays short with a thousand partitions."""
-    found = figures([], NO_KEY, [planned(partition) for partition in range(1000)])
+    found = figures([], NO_KEY, [planned_range(partition) for partition in range(1000)])
     assert found["range_count_mismatches"].value == 1000
     assert found["range_count_mismatches"].detail.endswith("; and 995 more")
 

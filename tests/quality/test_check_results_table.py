@@ -19,7 +19,7 @@ _LATER = ("value", "kind", "examples")
 """Columns that older tables lack."""
 
 
-def measured(
+def report_of(
     plan: int, records: float | None, attempt: int = 0, kind: PlanKind = PlanKind.LIVE
 ) -> QualityReport:
     """Return a report of one figure."""
@@ -47,11 +47,11 @@ def test_earlier_figures_are_those_of_newest_attempts_newest_plan_first(tmp_path
     table = str(tmp_path / "results")
     assert earlier_figures(table, 9) == {}
     for plan in (3, 1, 2, 7):
-        DeltaCheckResults(table).append(measured(plan, 10.0 * plan))
-    DeltaCheckResults(table).append(measured(2, 25, attempt=1))
-    DeltaCheckResults(table).append(measured(3, None, attempt=-1))
-    DeltaCheckResults(table).append(measured(4, 4_000, kind=PlanKind.BACKFILL))
-    DeltaCheckResults(table).append(replace(measured(5, 5_000), pipeline="orders"))
+        DeltaCheckResults(table).append(report_of(plan, 10.0 * plan))
+    DeltaCheckResults(table).append(report_of(2, 25, attempt=1))
+    DeltaCheckResults(table).append(report_of(3, None, attempt=-1))
+    DeltaCheckResults(table).append(report_of(4, 4_000, kind=PlanKind.BACKFILL))
+    DeltaCheckResults(table).append(replace(report_of(5, 5_000), pipeline="orders"))
     assert earlier_figures(table, 7) == {"records": [30, 25, 10]}
     assert earlier_figures(table, 8, plans=2) == {"records": [70, 30]}
     assert earlier_figures(table, 9, kind=PlanKind.BACKFILL) == {"records": [4_000]}
@@ -62,7 +62,7 @@ def test_concurrent_reports_are_all_stored(tmp_path: Path) -> None:
     """The table does not exist yet, and one of the writers creates it."""
     table = str(tmp_path / "results")
     with ThreadPoolExecutor(6) as threads:
-        reports = [measured(plan, 1) for plan in range(1, 7)]
+        reports = [report_of(plan, 1) for plan in range(1, 7)]
         list(threads.map(DeltaCheckResults(table).append, reports))
     assert earlier_figures(table, 9) == {"records": [1] * 6}
 
@@ -93,7 +93,7 @@ def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
     )
     assert earlier_figures(table, 9) == {}
     examples = (Example(3, 2**40, "-1"), Example(0, 0, None))
-    report = measured(2, 20)
+    report = report_of(2, 20)
     report = replace(report, results=(replace(report.results[0], examples=examples),))
     DeltaCheckResults(table).append(report)
     assert earlier_figures(table, 9) == {"records": [20]}

@@ -84,7 +84,9 @@ def price(offset: int, **fields: Any) -> Row:
     return row(offset, key=b"ACME", value=json.dumps(value | fields).encode())
 
 
-def planned(start: int, end: int, records: int | None = None, partition: int = 0) -> RecordedRange:
+def planned_range(
+    start: int, end: int, records: int | None = None, partition: int = 0
+) -> RecordedRange:
     """Return the recorded number of records of a range; by default one for each offset."""
     return RecordedRange(
         topic_id="T1",
@@ -200,7 +202,7 @@ def sample_rows(topic: str) -> list[Row]:
 def test_the_samples_pass_their_suites(shipped: Check, topic: str, suite: str) -> None:
     """Covers every check of every shipped suite."""
     shipped.land(sample_rows(topic))
-    report = shipped(planned(0, 500), suite=suite)
+    report = shipped(planned_range(0, 500), suite=suite)
     assert [result for result in report.results if not result.passed] == []
     assert report.outcome is CheckOutcome.PASSED
 
@@ -215,7 +217,7 @@ def test_the_sample_of_a_draft_passes_it_and_another_record_fails_it(
     found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
     suite = draft_suite("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
-    report = check(planned(0, 500), suite="mine")
+    report = check(planned_range(0, 500), suite="mine")
     assert len(report.results) == len(BUILT_IN_CHECKS) + len(suite["expectations"])
     assert [result for result in report.results if not result.passed] == []
 
@@ -223,7 +225,7 @@ def test_the_sample_of_a_draft_passes_it_and_another_record_fails_it(
     value = json.loads(landed[0]["value"] or landed[1]["value"])
     odd = json.dumps({**value, number: -1, "ticker": None}).encode()
     version = check.land([row(500, key=b"other", value=odd)])
-    report = check(planned(0, 501), suite="mine", version=version)
+    report = check(planned_range(0, 501), suite="mine", version=version)
     failed = {result.column for result in report.results if not result.passed}
     assert failed >= {number, "value_problem"}
     assert report.outcome is CheckOutcome.WARNED
@@ -239,7 +241,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
     found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 201))
     suite = draft_suite("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
-    report = check(planned(0, 201), suite="mine")
+    report = check(planned_range(0, 201), suite="mine")
     assert [result for result in report.results if not result.passed] == []
     assert result_of(report, "key_problem").unexpected_count == 1
 
@@ -251,7 +253,7 @@ def test_duplicate_missing_and_stray_rows_fail_the_fixed_checks(check: Check) ->
     """I1: results and page contain the failures. Figures have separate tests."""
     check.land(rows(range(8)))
     version = check.land([row(5), row(10)])
-    report = check(planned(0, 10), version=version)
+    report = check(planned_range(0, 10), version=version)
     assert report.outcome is CheckOutcome.FAILED
     assert {result.check: result.observed for result in report.failed_critical()} == {
         "duplicate_records": "1 (partition 0: 1)",
@@ -267,7 +269,7 @@ def test_a_plan_of_gaps_passes_checks_and_suite(check: Check) -> None:
     suite = check.suite(
         [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "key_text"}}]
     )
-    report = check(planned(0, 10, records=0), suite=suite)
+    report = check(planned_range(0, 10, records=0), suite=suite)
     assert report.outcome is CheckOutcome.PASSED
     assert result_of(report, "top_key_percent").observed is None
 
@@ -277,7 +279,7 @@ def test_other_plans_and_later_versions_are_not_checked(check: Check) -> None:
     version = check.land([*rows(range(10)), *rows(range(10), plan_sequence=2)])
     check.land(rows(range(10)))
     suite = check.suite([{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 10}}])
-    report = check(planned(0, 10), suite=suite, version=version)
+    report = check(planned_range(0, 10), suite=suite, version=version)
     assert [result for result in report.results if not result.passed] == []
 
 
@@ -286,7 +288,7 @@ def test_late_clocks_and_missing_timestamps_are_warnings(check: Check) -> None:
     check.land(
         [row(0, timestamp=NOW + timedelta(hours=2)), row(1, timestamp_type=-1), row(2), row(3)]
     )
-    report = check(planned(0, 4))
+    report = check(planned_range(0, 4))
     assert report.outcome is CheckOutcome.WARNED
     assert {r.check: r.observed for r in report.failed(Severity.WARNING)} == {
         "no_timestamp_percent": 25.0,
@@ -302,7 +304,7 @@ def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> Non
         + [row(2, timestamp=None), row(3, timestamp_type=-1, timestamp=NOW - timedelta(days=9))]
     )
     suite = check.suite([], checks={"oldest_seconds_behind": {"limit": 60, "severity": "warning"}})
-    report = check(planned(0, 4), suite=suite)
+    report = check(planned_range(0, 4), suite=suite)
     assert result_of(report, "seconds_behind").value == 60
     late = result_of(report, "oldest_seconds_behind")
     assert (late.value, late.passed, late.severity) == (3 * 3600, False, Severity.WARNING)
@@ -312,17 +314,17 @@ def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> Non
 def test_a_batch_unlike_earlier_plans_fails_drift_checks(check: Check) -> None:
     """The batch is compared with the figures in the results table."""
     check.land(rows(range(40)))
-    usual = check(planned(0, 40))
+    usual = check(planned_range(0, 40))
     for plan in range(1, 9):
         check.quality.record(replace(usual, plan_sequence=plan))
     version = check.land([row(offset, plan_sequence=9) for offset in range(40, 80)])
-    same = check(planned(40, 80), version=version, plan=9)
+    same = check(planned_range(40, 80), version=version, plan=9)
     assert (result_of(same, "records_drift").value, result_of(same, "records_drift").passed) == (
         0,
         True,
     )
     version = check.land([row(offset, plan_sequence=10, key=None) for offset in range(80, 90)])
-    odd = check(planned(80, 90), version=version, plan=10)
+    odd = check(planned_range(80, 90), version=version, plan=10)
     drifted = {r.check: r.observed for r in odd.results if r.check.endswith("_drift")}
     assert [r.check for r in odd.failed(Severity.INFO)] == [
         "records_drift",
@@ -357,7 +359,7 @@ def test_a_suite_can_make_skew_critical(check: Check) -> None:
     """S16: the suite sets the limit, and the report names the key."""
     check.land([*rows(range(9)), row(9, key=b"bar")])
     suite = check.suite([], checks={"top_key_percent": {"limit": 50, "severity": "critical"}})
-    (skewed,) = check(planned(0, 10), suite=suite).failed_critical()
+    (skewed,) = check(planned_range(0, 10), suite=suite).failed_critical()
     assert skewed.observed == "90 (key 'foo')"
     assert skewed.expectation.startswith("At most 50% of records with the most frequent key")
 
@@ -396,7 +398,7 @@ def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path)
     )
     ref = BatchRef(pipeline="prices", table=table, table_version=0, plan_sequence=1)
     with pytest.raises(ConnectionRefusedError):
-        quality.check(ref, [planned(0, 2)], "mine", NOW)
+        quality.check(ref, [planned_range(0, 2)], "mine", NOW)
 
 
 # -- a suite's own expectations ------------------------------------------------------------------
@@ -411,7 +413,7 @@ def test_unexpected_values_are_counted_and_shown_with_partition_and_offset(shipp
             price(19, price=-1.0),
         ]
     )
-    report = shipped(planned(0, 20), suite="prices")
+    report = shipped(planned_range(0, 20), suite="prices")
     bad = result_of(report, "value_problem")
     assert (bad.passed, bad.unexpected_count, bad.severity) == (False, 1, Severity.CRITICAL)
     assert result_of(report, "price").unexpected_count == 1
@@ -432,7 +434,7 @@ def test_ten_shortened_examples_are_shown_of_many_unexpected_rows(check: Check) 
         "type": "expect_column_values_to_be_in_set",
         "kwargs": {"value_set": ["x"], "column": "value_text"},
     }
-    report = check(planned(0, 25), suite=check.suite([rule]))
+    report = check(planned_range(0, 25), suite=check.suite([rule]))
     result = result_of(report, "value_text")
     assert (result.unexpected_count, len(result.examples)) == (25, 10)
     assert [each.value for each in result.examples] == [
@@ -463,7 +465,7 @@ def test_masked_values_are_in_no_page_table_or_result(check: Check) -> None:
     )
     masked = ["key_text", "value_text", "number"]
     suite = check.suite(rules, columns={"number": "if(value IS NULL, 0, 987654)"}, masked=masked)
-    report = check(planned(0, 2), suite=suite)
+    report = check(planned_range(0, 2), suite=suite)
     check.quality.record(report)
     keys, values, topics, *_ = report.results[-len(rules) :]
     assert keys.examples == (Example(0, 0, "(masked)"), Example(0, 1, "(masked)"))
@@ -481,7 +483,7 @@ def test_tombstones_pass_rules_on_values(shipped: Check) -> None:
     shipped.land(
         [price(0), price(1), row(2, key=b"ACME", value=None), row(3, key=None, value=None)]
     )
-    assert shipped(planned(0, 4), suite="prices").outcome is CheckOutcome.PASSED
+    assert shipped(planned_range(0, 4), suite="prices").outcome is CheckOutcome.PASSED
 
 
 def test_mostly_tolerates_a_share_of_unexpected_rows(check: Check) -> None:
@@ -495,7 +497,7 @@ def test_mostly_tolerates_a_share_of_unexpected_rows(check: Check) -> None:
             }
         ]
     )
-    result = result_of(check(planned(0, 10), suite=suite), "key_text")
+    result = result_of(check(planned_range(0, 10), suite=suite), "key_text")
     assert (result.passed, result.observed) == (True, "1 of 10 unexpected")
 
 
@@ -509,7 +511,7 @@ def test_results_have_the_order_of_the_suites_file(check: Check) -> None:
         ("expect_column_values_to_be_in_set", {"column": "topic", "value_set": ["t"]}),
     ]
     suite = check.suite([{"type": kind, "kwargs": kwargs} for kind, kwargs in kinds])
-    report = check(planned(0, 10), suite=suite)
+    report = check(planned_range(0, 10), suite=suite)
     assert [r.check for r in report.results[-4:]] == [kind for kind, _ in kinds]
     assert [r.observed for r in report.results[-4:]] == [
         "0 of 10 unexpected",
@@ -531,10 +533,10 @@ def test_more_expectations_run_no_more_spark_jobs(check: Check, spark: SparkSess
         for n in range(10)
     ]
     few = check.suite([one])
-    check(planned(0, 10), suite=few)  # fills the caches of Spark and Delta
-    jobs = [jobs_of(spark, f"few-{check.table}", lambda: check(planned(0, 10), suite=few))]
+    check(planned_range(0, 10), suite=few)  # fills the caches of Spark and Delta
+    jobs = [jobs_of(spark, f"few-{check.table}", lambda: check(planned_range(0, 10), suite=few))]
     many = check.suite([one, *more])
-    jobs += [jobs_of(spark, f"many-{check.table}", lambda: check(planned(0, 10), suite=many))]
+    jobs += [jobs_of(spark, f"many-{check.table}", lambda: check(planned_range(0, 10), suite=many))]
     assert jobs[0] == jobs[1]
     assert jobs[0] > 0
 
@@ -543,7 +545,7 @@ def test_a_check_leaves_no_rows_in_sparks_cache(shipped: Check, spark: SparkSess
     """Great Expectations caches a batch by default."""
     shipped.land([price(0), price(1, price=-1.0)])
     manager = spark._jsparkSession.sharedState().cacheManager()
-    shipped(planned(0, 2), suite="prices")
+    shipped(planned_range(0, 2), suite="prices")
     assert manager.isEmpty()
 
 
@@ -552,7 +554,7 @@ def test_expressions_that_spark_refuses_are_suite_errors(check: Check) -> None:
     check.land(rows(range(2)))
     suite = check.suite([], columns={"one": "no_such_function(key)", "two": "((", "three": "1"})
     with pytest.raises(SuiteError) as caught:
-        check(planned(0, 2), suite=suite)
+        check(planned_range(0, 2), suite=suite)
     assert [problem.key for problem in caught.value.problems] == [
         "meta.tidemark.columns.one",
         "meta.tidemark.columns.two",
@@ -582,7 +584,7 @@ def test_expectations_that_fail_on_zero_rows_are_suite_errors(check: Check) -> N
         ]
     )
     with pytest.raises(SuiteError) as caught:
-        check(planned(0, 2), suite=suite)
+        check(planned_range(0, 2), suite=suite)
     found = {problem.key: problem.found for problem in caught.value.problems}
     assert list(found) == ["expectations[1]", "expectations[2]"]
     assert "no_such_column" in found["expectations[1]"]
@@ -597,7 +599,7 @@ def test_an_expectation_that_fails_on_these_rows_is_an_engine_error(check: Check
         columns={"number": "CAST(value_text AS INT)"},
     )
     with pytest.raises(EngineFailed, match="CAST_INVALID_INPUT") as failed:
-        check(planned(0, 2), suite=suite)
+        check(planned_range(0, 2), suite=suite)
     # Spark's message contains the value.
     assert "'text'" not in str(failed.value)
 
@@ -608,7 +610,7 @@ def test_an_expectation_that_fails_on_these_rows_is_an_engine_error(check: Check
 def test_pages_load_no_external_resources(shipped: Check) -> None:
     """The library's own pages load from six hosts."""
     shipped.land([price(0), price(1, price=-1.0)])
-    shipped(planned(0, 2), suite="prices")
+    shipped(planned_range(0, 2), suite="prices")
     pages = list(shipped.home.rglob("*.html"))
     assert len(pages) == 5  # pipelines, runs, built-in checks, the suite, its validation
     for file in pages:
@@ -619,7 +621,7 @@ def test_pages_load_no_external_resources(shipped: Check) -> None:
 def test_all_links_between_pages_have_a_target(shipped: Check) -> None:
     """The links lead from the start page of all pipelines to a run and back."""
     shipped.land([price(0)])
-    shipped(planned(0, 1), suite="prices")
+    shipped(planned_range(0, 1), suite="prices")
     for file in shipped.home.rglob("*.html"):
         for link in re.findall(r'href="([^"#]+)"', file.read_text(encoding="utf-8")):
             assert (file.parent / link).exists(), (file, link)
@@ -629,7 +631,7 @@ def test_markup_in_records_is_escaped_on_pages(shipped: Check) -> None:
     """A record cannot put a script into a page."""
     evil = "<script>alert(1)</script>"
     shipped.land([price(0, currency=evil), row(1, key=evil.encode())])
-    report = shipped(planned(0, 2), suite="prices")
+    report = shipped(planned_range(0, 2), suite="prices")
     assert result_of(report, "currency").unexpected_count == 1
     for file in shipped.home.rglob("*.html"):
         assert evil not in file.read_text(encoding="utf-8"), file
@@ -639,7 +641,9 @@ def test_a_second_attempt_is_stored_beside_the_first(check: Check) -> None:
     """Data Docs list both, the newest first. The newest is effective in the results table."""
     check.land(rows(range(9)))
     for minutes, records in ((0, 10), (5, 9)):
-        report = check(planned(0, 10, records=records), run_at=NOW + timedelta(minutes=minutes))
+        report = check(
+            planned_range(0, 10, records=records), run_at=NOW + timedelta(minutes=minutes)
+        )
         check.quality.record(report)
     listed = Path(report.data_docs).read_text(encoding="utf-8")
     assert re.findall(r'class="outcome (\w+)"', listed) == ["passed", "failed"]
@@ -659,14 +663,14 @@ def test_repeating_an_attempt_replaces_its_pages(check: Check) -> None:
     """Plan and time identify an attempt."""
     check.land(rows(range(10)))
     for _ in range(2):
-        report = check(planned(0, 10))
+        report = check(planned_range(0, 10))
     assert Path(report.data_docs).read_text(encoding="utf-8").count('class="outcome ') == 1
 
 
 def test_spark_reads_recorded_results_unchanged(check: Check, spark: SparkSession) -> None:
     """Null values stay null."""
     check.land(rows(range(9)))
-    report = check(planned(0, 10))
+    report = check(planned_range(0, 10))
     check.quality.record(report)
     read = spark.read.format("delta").load(check.results_table).orderBy("position").collect()
     assert [(r["check"], r["passed"], r["column"]) for r in read] == [

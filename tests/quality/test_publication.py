@@ -125,7 +125,7 @@ def test_a_plan_is_unchecked_until_a_check_or_an_operator_decides(lake: FileLake
     assert publication_of(lake).unchecked() == []
 
 
-def published(lake: FileLake) -> list[tuple[int, int]]:
+def published_rows(lake: FileLake) -> list[tuple[int, int]]:
     """Return partition and offset of the rows in the published view, read by DuckDB."""
     sql = published_view("events", str(lake.uri), str(lake.root / "publication"), Engine.DUCKDB)
     named = re.sub(r"delta_scan\('[^']*/(\w+)'\)", r"\1", sql)
@@ -143,7 +143,7 @@ def published(lake: FileLake) -> list[tuple[int, int]]:
 
 def test_a_blocked_range_is_hidden_and_later_plans_are_published(lake: FileLake) -> None:
     """Plan 2 has offsets 2 to 4."""
-    assert published(lake) == [(0, offset) for offset in (0, 1, 5, 6, 7, 8)]
+    assert published_rows(lake) == [(0, offset) for offset in (0, 1, 5, 6, 7, 8)]
     plans = publication_of(lake).plans()
     assert [each.is_published for each in plans] == [True, False, True]
     assert plans[1].as_record() == {
@@ -162,7 +162,7 @@ def test_a_blocked_range_is_hidden_and_later_plans_are_published(lake: FileLake)
 def test_a_failed_warning_does_not_block_a_plan(lake: FileLake) -> None:
     """Only failed critical checks block."""
     check(lake, 2, passed=False, severity=Severity.WARNING, minutes=1)
-    assert published(lake) == [(0, offset) for offset in range(9)]
+    assert published_rows(lake) == [(0, offset) for offset in range(9)]
     decision = publication_of(lake).plans()[1].decision
     assert decision is not None
     assert (decision.status, decision.reason) == (PublicationStatus.PUBLISHED, None)
@@ -171,20 +171,20 @@ def test_a_failed_warning_does_not_block_a_plan(lake: FileLake) -> None:
 def test_an_unchecked_plan_is_not_published_until_an_operator_releases_it(lake: FileLake) -> None:
     """A plan that can no longer be checked can be released, too."""
     lake.run(2)
-    assert (0, 9) not in published(lake)
+    assert (0, 9) not in published_rows(lake)
     assert publication_of(lake).plans()[-1].decision is None
     publication_of(lake).release(4, "ann", "its version cannot be read any more")
-    assert (0, 9) in published(lake)
+    assert (0, 9) in published_rows(lake)
 
 
 def test_an_operators_decision_overrides_later_checks(lake: FileLake) -> None:
     """The next operator's decision replaces it."""
     publication_of(lake, 1).release(2, "ann", "the currency is new")
     check(lake, 2, passed=False, minutes=2)
-    assert len(published(lake)) == 9
+    assert len(published_rows(lake)) == 9
     publication_of(lake, 3).reject(2, "bob", "it is not")
     check(lake, 2, passed=True, minutes=4)
-    assert len(published(lake)) == 6
+    assert len(published_rows(lake)) == 6
     decision = publication_of(lake).plans()[1].decision
     assert decision is not None
     assert (decision.status, decision.decided_by, decision.reason) == (
@@ -193,16 +193,16 @@ def test_an_operators_decision_overrides_later_checks(lake: FileLake) -> None:
         "it is not",
     )
     publication_of(lake, 5).release(2, "ann", "it is")
-    assert len(published(lake)) == 9
+    assert len(published_rows(lake)) == 9
     assert len(table_of(lake).decisions("events")) == 3 + 5
 
 
 def test_the_newest_check_decides(lake: FileLake) -> None:
     """Older decisions stay in the table."""
     check(lake, 2, passed=True, minutes=-1)
-    assert len(published(lake)) == 6
+    assert len(published_rows(lake)) == 6
     check(lake, 2, passed=True, minutes=1)
-    assert len(published(lake)) == 9
+    assert len(published_rows(lake)) == 9
 
 
 def test_a_dry_run_of_a_decision_records_nothing(lake: FileLake) -> None:
@@ -233,11 +233,11 @@ def test_deciding_about_published_unknown_open_or_undone_plans_is_an_error(lake:
 def test_the_replacement_of_a_blocked_plan_needs_its_own_check(lake: FileLake) -> None:
     """The view shows no offset twice and no replaced row."""
     plan = lake.land_again((0, 2, 5))
-    assert len(published(lake)) == 6
+    assert len(published_rows(lake)) == 6
     check(lake, plan.sequence, passed=True, minutes=1)
-    assert published(lake) == [(0, offset) for offset in range(9)]
+    assert published_rows(lake) == [(0, offset) for offset in range(9)]
     publication_of(lake).reject(1, "ann", "why")
-    assert published(lake) == [(0, offset) for offset in range(2, 9)]
+    assert published_rows(lake) == [(0, offset) for offset in range(2, 9)]
 
 
 def test_offsets_that_a_restore_brought_back_need_their_own_decision(lake: FileLake) -> None:
@@ -245,15 +245,15 @@ def test_offsets_that_a_restore_brought_back_need_their_own_decision(lake: FileL
     before = DeltaTable(lake.uri).version()
     lake.land_again((0, 3, 4))
     check(lake, 2, passed=True, minutes=1)
-    assert published(lake) == [(0, offset) for offset in range(9) if offset != 3]
+    assert published_rows(lake) == [(0, offset) for offset in range(9) if offset != 3]
     DeltaTable(lake.uri).restore(before)
     lake.repair.rewind("ann", "a mistake")
-    assert published(lake) == [(0, offset) for offset in range(9) if offset != 3]
+    assert published_rows(lake) == [(0, offset) for offset in range(9) if offset != 3]
     back = publication_of(lake).plans()[1]
     assert (back.is_published, back.unchecked) == (False, {0: SpanSet.of([Span(3, 4)])})
     assert back.as_record()["unchecked"] == [[0, 3, 4]]
     assert publication_of(lake, 2).release(2, "ann", "it is right").is_published
-    assert published(lake) == [(0, offset) for offset in range(9)]
+    assert published_rows(lake) == [(0, offset) for offset in range(9)]
 
 
 def test_decisions_are_separate_by_pipeline_and_combine_the_ranges_of_a_plan(
@@ -279,7 +279,7 @@ def test_the_last_of_two_decisions_wins_despite_a_slow_clock(lake: FileLake) -> 
     """The second operator's clock is two minutes behind."""
     publication_of(lake, 5).release(2, "ann", "it is right")
     assert not publication_of(lake, 3).reject(2, "bob", "it is not").is_published
-    assert len(published(lake)) == 6
+    assert len(published_rows(lake)) == 6
 
 
 def test_a_recreated_data_table_has_no_decisions(lake: FileLake) -> None:
@@ -288,10 +288,10 @@ def test_a_recreated_data_table_has_no_decisions(lake: FileLake) -> None:
     shutil.rmtree(lake.uri)
     shutil.rmtree(lake.root / "control")
     lake.run(1)
-    assert published(lake) == []
+    assert published_rows(lake) == []
     assert [each.decision for each in publication_of(lake).plans()] == [None]
     check(lake, 1, passed=True)
-    assert published(lake) == [(0, offset) for offset in range(10)]
+    assert published_rows(lake) == [(0, offset) for offset in range(10)]
 
 
 def test_a_partly_replaced_plan_stays_blocked_and_can_be_released(lake: FileLake) -> None:

@@ -50,12 +50,12 @@ def rules(suite: dict[str, Any], column: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def drafted(profile: Profile) -> dict[str, Any]:
+def draft_of(profile: Profile) -> dict[str, Any]:
     """Return a draft with the name `mine`."""
     return draft_suite("mine", profile, COLUMNS)
 
 
-def loaded(suite: dict[str, Any], folder: Path) -> Suite:
+def load_draft(suite: dict[str, Any], folder: Path) -> Suite:
     """Return a draft as a loaded suite."""
     file = folder / "mine.json"
     file.write_text(json.dumps(suite), encoding="utf-8")
@@ -124,7 +124,7 @@ def test_rules_describe_the_sample() -> None:
         }
         for number in range(200)
     ]
-    suite = drafted(profile_of(values, key="ticker"))
+    suite = draft_of(profile_of(values, key="ticker"))
     assert rules(suite, "price") == {
         "be_between": {"column": "price", "min_value": 0, "strict_min": True, "max_value": 3_000},
         "be_unique": {"column": "price"},
@@ -151,20 +151,20 @@ def test_rules_describe_the_sample() -> None:
 
 def test_few_records_yield_only_a_rule_about_presence() -> None:
     """Ten values are too few for other rules."""
-    suite = drafted(profile_of({"price": number} for number in range(10)))
+    suite = draft_of(profile_of({"price": number} for number in range(10)))
     assert [rule["kwargs"]["column"] for rule in suite["expectations"]] == ["value_problem"]
     assert suite["meta"]["tidemark"]["checks"] == {}
 
 
 def test_huge_numbers_get_no_limits() -> None:
     """Ten times the largest number would be infinite."""
-    suite = drafted(profile_of({"n": number * 1.7e300} for number in range(200)))
+    suite = draft_of(profile_of({"n": number * 1.7e300} for number in range(200)))
     assert set(rules(suite, "n")) <= {"be_unique"}
 
 
 def test_values_that_are_no_json_get_no_field_rules() -> None:
     """The notes state the reason."""
-    suite = drafted(Profile.of(record(b"text %d" % n, b"%d" % n, n) for n in range(200)))
+    suite = draft_of(Profile.of(record(b"text %d" % n, b"%d" % n, n) for n in range(200)))
     assert set(suite["meta"]["tidemark"]["columns"]) == set()
     assert rules(suite, "key_text")["match_regex"]["regex"] == "^[0-9]+$"
     assert len(suite["expectations"]) == 1
@@ -174,25 +174,25 @@ def test_values_that_are_no_json_get_no_field_rules() -> None:
 def test_one_value_of_200_that_is_no_json_makes_the_rule_tolerant() -> None:
     """A strict rule would fail on the sample."""
     values = [record(b'{"a": 1}', None, n) for n in range(199)]
-    suite = drafted(Profile.of([*values, record(b"oops", None, 199)]))
+    suite = draft_of(Profile.of([*values, record(b"oops", None, 199)]))
     assert rules(suite, "value_problem")["be_null"]["mostly"] == 0.99
 
 
 def test_the_key_rule_ignores_records_without_a_key() -> None:
     """In the sample prices a twentieth has no key."""
     records = [record(b'{"t": "T%d"}' % n, b"T%d" % n if n % 20 else None, n) for n in range(200)]
-    assert "be_null" in rules(drafted(Profile.of(records)), "key_problem")
+    assert "be_null" in rules(draft_of(Profile.of(records)), "key_problem")
     others = [record(b'{"t": "T%d"}' % n, b"other", n) for n in range(3)]
-    assert "be_null" not in rules(drafted(Profile.of([*records, *others])), "key_problem")
+    assert "be_null" not in rules(draft_of(Profile.of([*records, *others])), "key_problem")
 
 
 def test_one_of_200_keys_that_differs_makes_the_key_rule_tolerant() -> None:
     """Keys are compared as text: Spark would cast them to numbers."""
     odd = record(b'{"id": 1}', b"abc", 200)
     records = [record(b'{"id": %d}' % n, b"%d" % n, n) for n in range(200)]
-    suite = drafted(Profile.of(records))
+    suite = draft_of(Profile.of(records))
     assert "mostly" not in rules(suite, "key_problem")["be_null"]
-    suite = drafted(Profile.of([*records, odd]))
+    suite = draft_of(Profile.of([*records, odd]))
     assert rules(suite, "key_problem")["be_null"]["mostly"] == 0.99
     assert "CAST(content.`id` AS STRING)" in suite["meta"]["tidemark"]["columns"]["key_problem"]
 
@@ -200,7 +200,7 @@ def test_one_of_200_keys_that_differs_makes_the_key_rule_tolerant() -> None:
 def test_e_mail_addresses_are_not_listed() -> None:
     """Identifiers do not belong in a file in Git."""
     values = [{"mail": f"{'abc'[n % 3]}@example.org", "n": str(n % 3)} for n in range(200)]
-    suite = drafted(profile_of(values))
+    suite = draft_of(profile_of(values))
     assert "example.org" not in json.dumps(suite)
     assert set(rules(suite, "mail")) == {"match_regex"}
 
@@ -208,7 +208,7 @@ def test_e_mail_addresses_are_not_listed() -> None:
 @pytest.mark.parametrize("values", [[1, "1"], [True, "true"]])
 def test_values_with_equal_text_count_as_one(values: list[Any]) -> None:
     """Spark reads a field of several types as text."""
-    suite = drafted(profile_of({"f": values[n % 2]} for n in range(200)))
+    suite = draft_of(profile_of({"f": values[n % 2]} for n in range(200)))
     assert rules(suite, "f") == {}
     assert profile_of({"f": value} for value in values).fields["f"].is_unique is False
 
@@ -218,7 +218,7 @@ def test_drafts_of_the_samples_are_valid_suites(sample: str, tmp_path: Path) -> 
     """The quality check can load them."""
     made = SAMPLES[sample].records(seed=1, start=0, count=1_000, base_ms=0)
     profile = Profile.of(record(each.value, each.key, n) for n, each in enumerate(made))
-    suite = loaded(drafted(profile), tmp_path)
+    suite = load_draft(draft_of(profile), tmp_path)
     assert bool(suite.columns) == (sample != "streams-intro")
     assert suite.notes.startswith("Drafted from 1,000 record(s)")
 
@@ -254,8 +254,8 @@ def test_a_draft_of_any_values_is_a_valid_suite(
     tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, Any]], times: int
 ) -> None:
     """Column names are unique, and every rule names an existing column."""
-    suite = drafted(profile_of(values * times))
+    suite = draft_of(profile_of(values * times))
     columns = [name.lower() for name in suite["meta"]["tidemark"]["columns"]]
     assert len(columns) == len(set(columns))
     assert not COLUMNS & set(columns)
-    loaded(suite, tmp_path_factory.mktemp("suite"))
+    load_draft(suite, tmp_path_factory.mktemp("suite"))

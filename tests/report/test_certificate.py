@@ -16,7 +16,9 @@ _DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _NEXT = _DAY + timedelta(days=1)
 
 
-def landed(sequence: int, start: int, end: int, gaps: int = 0, **changes: object) -> PlanRecord:
+def landed_plan(
+    sequence: int, start: int, end: int, gaps: int = 0, **changes: object
+) -> PlanRecord:
     """Return a landed plan over partition 0."""
     count = RangeCount(partition=0, start=start, end=end, records=end - start - gaps)
     return over(sequence, count, **changes)
@@ -49,7 +51,12 @@ def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledg
 
 def test_every_offset_of_the_period_is_landed_a_gap_lost_or_missing() -> None:
     """Plans outside the period may have landed the offset."""
-    records = [landed(1, 0, 10, gaps=2), landed(2, 10, 20), landed(3, 30, 40), landed(4, 50, 60)]
+    records = [
+        landed_plan(1, 0, 10, gaps=2),
+        landed_plan(2, 10, 20),
+        landed_plan(3, 30, 40),
+        landed_plan(4, 50, 60),
+    ]
     # Plan 2 landed a day later.
     times = {1: _DAY, 2: _NEXT, 3: _DAY, 4: _NEXT - timedelta(microseconds=1)}
     certificate = certify(ledger(*records, lost={0: Span(20, 25)}), times, _DAY, _NEXT)
@@ -146,9 +153,9 @@ def test_partitions_have_separate_counts() -> None:
 def test_plans_of_other_periods_and_topics_and_open_plans_are_not_counted() -> None:
     """The topic was recreated."""
     records = [
-        landed(1, 0, 10, topic_id="id-0"),
-        landed(2, 0, 10),
-        landed(3, 10, 20),
+        landed_plan(1, 0, 10, topic_id="id-0"),
+        landed_plan(2, 0, 10),
+        landed_plan(3, 10, 20),
         PlanRecord(plan=make_plan((0, 20, 30), sequence=4), requesters=()),
     ]
     times = {1: _DAY, 2: _DAY, 3: _NEXT}
@@ -166,19 +173,25 @@ def test_plans_of_other_periods_and_topics_and_open_plans_are_not_counted() -> N
 def test_undone_or_missed_offsets_at_the_end_are_missing() -> None:
     """The certificate covers the planned offsets, not only the landed ones."""
     undone = replace(
-        landed(2, 10, 20), held_now=None, landed_originally=None, abandoned="why", undone_version=5
+        landed_plan(2, 10, 20),
+        held_now=None,
+        landed_originally=None,
+        abandoned="why",
+        undone_version=5,
     )
-    certificate = certify(ledger(landed(1, 0, 10), undone), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
+    certificate = certify(ledger(landed_plan(1, 0, 10), undone), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     (account,) = certificate.partitions
     assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
     assert account.missing == SpanSet.of([Span(10, 20)])
     assert [each.plan for each in certificate.plans] == [1]
     # A later plan landed the offsets again.
     times = {1: _DAY, 2: _DAY, 3: _NEXT}
-    again = certify(ledger(landed(1, 0, 10), undone, landed(3, 10, 20)), times, _DAY, _NEXT)
+    again = certify(
+        ledger(landed_plan(1, 0, 10), undone, landed_plan(3, 10, 20)), times, _DAY, _NEXT
+    )
     assert (again.is_complete, again.total("landed_outside_period")) == (True, 10)
 
-    short = replace(landed(4, 0, 8), plan=make_plan((0, 0, 10), sequence=4))
+    short = replace(landed_plan(4, 0, 8), plan=make_plan((0, 0, 10), sequence=4))
     (account,) = certify(ledger(short), {4: _DAY}, _DAY, _NEXT).partitions
     assert (account.end, account.missing, account.undone) == (10, SpanSet.of([Span(8, 10)]), 0)
 
@@ -186,7 +199,11 @@ def test_undone_or_missed_offsets_at_the_end_are_missing() -> None:
 def test_a_partition_whose_plans_are_all_undone_is_missing() -> None:
     """The period has no plan any more, and is not complete."""
     undone = replace(
-        landed(1, 0, 10), held_now=None, landed_originally=None, abandoned="why", undone_version=5
+        landed_plan(1, 0, 10),
+        held_now=None,
+        landed_originally=None,
+        abandoned="why",
+        undone_version=5,
     )
     certificate = certify(ledger(undone), {1: _DAY}, _DAY, _NEXT)
     assert (certificate.plans, certificate.missing, certificate.is_complete) == ((), 10, False)
@@ -194,15 +211,17 @@ def test_a_partition_whose_plans_are_all_undone_is_missing() -> None:
 
 def test_offsets_that_a_restore_removed_are_missing_until_they_land_again() -> None:
     """Their plan landed in the period."""
-    rewound = replace(landed(2, 10, 20), held_now=None, landed_originally=None, abandoned="why")
-    records = (landed(1, 0, 10), rewound)
+    rewound = replace(
+        landed_plan(2, 10, 20), held_now=None, landed_originally=None, abandoned="why"
+    )
+    records = (landed_plan(1, 0, 10), rewound)
     certificate = certify(ledger(*records), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     (account,) = certificate.partitions
     assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
     assert account.missing == SpanSet.of([Span(10, 20)])
     assert ([each.plan for each in certificate.plans], account.records) == ([1], 10)
     # A plan of the period landed a part of the offsets again, and a later plan the others.
-    parts = (landed(3, 10, 14), landed(4, 14, 20))
+    parts = (landed_plan(3, 10, 14), landed_plan(4, 14, 20))
     times = {1: _DAY, 2: _DAY, 3: _DAY, 4: _NEXT}
     again = certify(ledger(*records, *parts), times, _DAY, _NEXT)
     assert (again.is_complete, again.total("records"), again.total("landed_outside_period")) == (
@@ -220,8 +239,8 @@ def test_offsets_that_a_restore_removed_are_missing_until_they_land_again() -> N
 
 def test_offsets_of_an_unfinished_undo_are_missing_and_not_undone() -> None:
     """The table may still contain some of the rows."""
-    undoing = replace(landed(2, 10, 20), held_now=None, abandoned="why", undoing=True)
-    certificate = certify(ledger(landed(1, 0, 10), undoing), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
+    undoing = replace(landed_plan(2, 10, 20), held_now=None, abandoned="why", undoing=True)
+    certificate = certify(ledger(landed_plan(1, 0, 10), undoing), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     assert (certificate.missing, certificate.total("undone")) == (10, 0)
 
 
@@ -231,6 +250,6 @@ def test_abandoned_plans_and_plans_landed_after_the_ledger_was_read_are_not_coun
     abandoned = PlanRecord(plan=plans[0], requesters=(), abandoned="why")
     late = PlanRecord(plan=plans[1], requesters=())
     times = {1: _DAY, 3: _DAY}
-    certificate = certify(ledger(landed(1, 10, 20), abandoned, late), times, _DAY, _NEXT)
+    certificate = certify(ledger(landed_plan(1, 10, 20), abandoned, late), times, _DAY, _NEXT)
     assert [(each.start, each.end) for each in certificate.partitions] == [(10, 20)]
     assert (certificate.is_complete, certificate.open_plans) == (True, (3,))

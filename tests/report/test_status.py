@@ -72,7 +72,7 @@ def test_the_problem_is_the_error_that_would_refuse_a_run() -> None:
     """Covers a missing start offset, a missing topic, and a table with another history."""
     fresh = MemoryPipeline(spec=make_spec(start=StartPolicy.NONE))
     assert isinstance(fresh.status().problem, NoStartOffset)
-    assert raised(fresh) == ["NoStartOffset"]
+    assert alarm_names(fresh) == ["NoStartOffset"]
     del fresh.kafka.topic_ids["events"]
     assert isinstance(fresh.status().problem, TopicMissing)
     landed = MemoryPipeline()
@@ -96,7 +96,7 @@ def make_waiting(hours: int, **rules: Any) -> MemoryPipeline:
     return pipeline
 
 
-def raised(pipeline: MemoryPipeline) -> list[str]:
+def alarm_names(pipeline: MemoryPipeline) -> list[str]:
     """Return the names of the alarms."""
     return [type(alarm).__name__ for alarm in pipeline.status().alarms()]
 
@@ -121,28 +121,28 @@ def test_runway_is_that_of_the_partition_with_the_oldest_unread_record() -> None
 
 def test_an_alarm_is_raised_beyond_its_limit_and_not_at_the_limit() -> None:
     """This holds for each rule."""
-    assert raised(make_waiting(3, lag_records=12, lag_time=3 * HOUR)) == []
-    assert raised(make_waiting(3, lag_records=11)) == ["LagTooLarge"]
-    assert raised(make_waiting(4, lag_time=3 * HOUR)) == ["LagTooLong"]
+    assert alarm_names(make_waiting(3, lag_records=12, lag_time=3 * HOUR)) == []
+    assert alarm_names(make_waiting(3, lag_records=11)) == ["LagTooLarge"]
+    assert alarm_names(make_waiting(4, lag_time=3 * HOUR)) == ["LagTooLong"]
     pipeline = make_waiting(22, runway=2 * HOUR)
     pipeline.kafka.retention = 24 * HOUR
-    assert raised(pipeline) == []
+    assert alarm_names(pipeline) == []
     pipeline.kafka.retention = 23 * HOUR
-    assert raised(pipeline) == ["RunwayTooShort"]
+    assert alarm_names(pipeline) == ["RunwayTooShort"]
 
 
 def test_a_pipeline_with_lag_and_recent_landings_is_not_stalled() -> None:
     """The age of unread records does not matter."""
     moving = make_waiting(4, stalled=3 * HOUR)
-    assert raised(moving) == []
+    assert alarm_names(moving) == []
     stalled = make_waiting(4, stalled=3 * HOUR)
     for row in stalled.control.rows:
         row["recorded_at"] -= 4 * HOUR
-    assert raised(stalled) == ["PipelineStalled"]
+    assert alarm_names(stalled) == ["PipelineStalled"]
     never = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=3 * HOUR)))
     never.planner.plan("nothing there")
     never.kafka.produce("events", 0, 1, int((NOW - 4 * HOUR).timestamp() * 1000))
-    assert raised(never) == ["PipelineStalled"]
+    assert alarm_names(never) == ["PipelineStalled"]
 
 
 def test_the_forecast_of_a_pipeline_with_a_limit_follows_its_throughput() -> None:
@@ -168,7 +168,7 @@ def test_records_of_an_open_transaction_are_held_back_and_have_a_runway() -> Non
     status = pipeline.status()
     assert (status.lag, status.held_back, status.forecast) == (0, 12, Forecast.HELD_BACK)
     assert (status.lag_time, status.runway) == (8 * HOUR, HOUR / 2)
-    assert raised(pipeline) == ["RunwayTooShort"]
+    assert alarm_names(pipeline) == ["RunwayTooShort"]
 
 
 def test_a_new_partition_has_lag_before_the_next_run() -> None:
@@ -180,7 +180,7 @@ def test_a_new_partition_has_lag_before_the_next_run() -> None:
     pipeline.kafka.produce("events", 2, 4, int((NOW - 23.5 * HOUR).timestamp() * 1000))
     status = pipeline.status()
     assert (status.lag, status.partitions[2].committed_offset, status.runway) == (4, 0, HOUR / 2)
-    assert raised(pipeline) == ["RunwayTooShort"]
+    assert alarm_names(pipeline) == ["RunwayTooShort"]
 
 
 def test_a_pipeline_that_has_not_started_has_a_runway_and_no_lag() -> None:
@@ -190,7 +190,7 @@ def test_a_pipeline_that_has_not_started_has_a_runway_and_no_lag() -> None:
     pipeline.kafka.produce("events", 0, 4, int((NOW - 23.5 * HOUR).timestamp() * 1000))
     status = pipeline.status()
     assert (status.has_started, status.lag, status.runway) == (False, None, HOUR / 2)
-    assert raised(pipeline) == ["RunwayTooShort"]
+    assert alarm_names(pipeline) == ["RunwayTooShort"]
 
 
 @pytest.mark.parametrize("stamp", [-1, 10**16, 10**14])
@@ -200,10 +200,10 @@ def test_invalid_timestamps_do_not_prevent_the_stalled_alarm(stamp: int) -> None
     pipeline.produce(0, 5)
     pipeline.run("before")
     pipeline.kafka.produce("events", 0, 2, stamp)
-    assert raised(pipeline) == ["LagTooLarge"]
+    assert alarm_names(pipeline) == ["LagTooLarge"]
     for row in pipeline.control.rows:
         row["recorded_at"] -= 4 * HOUR
-    assert raised(pipeline) == ["PipelineStalled", "LagTooLarge"]
+    assert alarm_names(pipeline) == ["PipelineStalled", "LagTooLarge"]
 
 
 def test_an_unfinished_undo_is_the_problem_even_if_kafka_deleted_its_records() -> None:

@@ -212,7 +212,7 @@ def test_plans_of_two_isolation_levels_in_one_partition_are_compared() -> None:
 
 
 @pytest.fixture(scope="module")
-def landed(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
+def landed_tables(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
     """Return a lake where plan 1 landed offsets 0 to 4 of partition 0, and plan 2 the next five."""
     made = FileLake(root=tmp_path_factory.mktemp("landed"))
     made.run(5)
@@ -221,11 +221,11 @@ def landed(tmp_path_factory: pytest.TempPathFactory) -> FileLake:
 
 
 @pytest.fixture
-def lake(landed: FileLake, tmp_path: Path) -> FileLake:
+def lake(landed_tables: FileLake, tmp_path: Path) -> FileLake:
     """Return a copy of the lake."""
-    copytree(landed.root, tmp_path / "lake")
+    copytree(landed_tables.root, tmp_path / "lake")
     made = FileLake(root=tmp_path / "lake")
-    made.kafka = deepcopy(landed.kafka)
+    made.kafka = deepcopy(landed_tables.kafka)
     return made
 
 

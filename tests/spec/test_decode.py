@@ -140,7 +140,7 @@ def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
     )
 
 
-def seen_at(plan: Plan, version: int, epoch: int = 0) -> tuple[Plan, int]:
+def typed_plan_at(plan: Plan, version: int, epoch: int = 0) -> tuple[Plan, int]:
     """Return a typed plan of some version of the bronze table."""
     origin = DecodeOrigin(pipeline="events", epoch=epoch, version=version, fingerprint="0ab1")
     return replace(plan, origin=origin), 1
@@ -154,11 +154,11 @@ def test_offsets_landed_again_since_their_decoding_are_stale() -> None:
         (make_plan((0, 5, 12), sequence=3), 3),
     )
     typed = ledger(
-        seen_at(make_plan((0, 0, 10)), 1),
-        seen_at(make_plan((0, 10, 20), sequence=2), 3),
+        typed_plan_at(make_plan((0, 0, 10)), 1),
+        typed_plan_at(make_plan((0, 10, 20), sequence=2), 3),
     )
     assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(5, 10),))}
-    later = ledger(seen_at(make_plan((0, 0, 20)), 3))
+    later = ledger(typed_plan_at(make_plan((0, 0, 20)), 3))
     assert stale_offsets(bronze, later, "id-1") == {}
 
 
@@ -166,8 +166,10 @@ def test_a_later_epoch_is_newer_than_any_version_of_an_older_one() -> None:
     """A rebuilt table counts its versions from 0."""
     old = make_plan((0, 0, 10))
     bronze = ledger((replace(old, epoch=1), 1))
-    assert stale_offsets(bronze, ledger(seen_at(old, 90)), "id-1") == {0: SpanSet((Span(0, 10),))}
-    assert stale_offsets(bronze, ledger(seen_at(old, 1, epoch=1)), "id-1") == {}
+    assert stale_offsets(bronze, ledger(typed_plan_at(old, 90)), "id-1") == {
+        0: SpanSet((Span(0, 10),))
+    }
+    assert stale_offsets(bronze, ledger(typed_plan_at(old, 1, epoch=1)), "id-1") == {}
 
 
 def test_offsets_of_a_plan_with_an_unknown_request_are_stale() -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from confluent_kafka import Producer
 
-from tests.faults.tally import Court
+from tests.faults.tally import TableJudge
 from tests.support.file_lake import FileLake
 from tests.support.transactions import Record, append
 from tests.support.verdict import Verdict, judge
@@ -52,8 +52,8 @@ class KafkaFileLake(FileLake):
         """One producer for all records: the first record waits for a connection."""
         return Producer(producer_settings({"bootstrap.servers": self.bootstrap}))
 
-    def judged(self, court: Court) -> Verdict:
+    def check_exact(self, table_judge: TableJudge) -> Verdict:
         """Compare the data table with librdkafka's records of the topic, which must be equal."""
         topic = self.spec.topic
         topic_id = self.watermarks.topic_watermarks(topic, IsolationLevel.READ_COMMITTED).topic_id
-        return court.count(judge(self.bronze_rows(), self.bootstrap, topic, topic_id))
+        return table_judge.count(judge(self.bronze_rows(), self.bootstrap, topic, topic_id))

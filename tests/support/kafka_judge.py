@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 Range = tuple[int, int]
 
 
-class Judged(NamedTuple):
+class DeliveredRecord(NamedTuple):
     """One record as librdkafka delivers it; None is not empty."""
 
     partition: int
@@ -24,10 +24,10 @@ class Judged(NamedTuple):
     timestamp_ms: int
 
 
-def as_delivered(message: Message) -> Judged:
+def as_delivered(message: Message) -> DeliveredRecord:
     """Return a message of any of librdkafka's consumers as a record."""
     kind, milliseconds = message.timestamp()
-    return Judged(
+    return DeliveredRecord(
         message.partition(),
         message.offset(),
         message.key(),
@@ -45,7 +45,7 @@ def read_ranges(
     *,
     isolation: str = "read_committed",
     timeout_s: float = 180.0,
-) -> list[Judged]:
+) -> list[DeliveredRecord]:
     """Read every visible record of half-open ranges, ordered by partition and offset.
 
     A range may end in gaps (transaction markers, aborted records). The reader stops when its
@@ -62,7 +62,7 @@ def read_ranges(
     ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
     consumer.assign([TopicPartition(topic, p, ranges[p][0]) for p in ends])
     deadline = time.monotonic() + timeout_s
-    records: list[Judged] = []
+    records: list[DeliveredRecord] = []
     try:
         while ends:
             if time.monotonic() > deadline:
@@ -77,7 +77,9 @@ def read_ranges(
     return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
-def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Judged]:
+def read_all(
+    bootstrap: str, topic: str, *, isolation: str = "read_committed"
+) -> list[DeliveredRecord]:
     """Read every visible record of a topic."""
     return read_ranges(bootstrap, topic, log_ranges(bootstrap, topic), isolation=isolation)
 
@@ -130,7 +132,7 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
     )
 
 
-def _take(message: Message, ends: dict[int, int], records: list[Judged]) -> None:
+def _take(message: Message, ends: dict[int, int], records: list[DeliveredRecord]) -> None:
     partition = message.partition()
     error = message.error()
     if error is not None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from tests.support.kafka_judge import Judged
+from tests.support.kafka_judge import DeliveredRecord
 from tests.support.plans import make_spec
 from tests.support.services import NOW, DeltaServices
 from tidemark.core.plan import Plan
@@ -98,18 +98,18 @@ class Lake(DeltaServices):
         rows: list[dict[str, Any]] = pa.table(DeltaTable(self.uri).scan()).to_pylist()
         return rows
 
-    def judged(self) -> list[Judged]:
+    def delivered_rows(self) -> list[DeliveredRecord]:
         """Return all rows as the judge's records, by partition and offset, with duplicates."""
-        return sorted(as_judged(row) for row in self.rows())
+        return sorted(row_as_delivered(row) for row in self.rows())
 
     def files(self) -> int:
         """Return the number of files of the data table's newest version."""
         return len(DeltaTable(self.uri).file_uris())
 
 
-def as_judged(row: Mapping[str, Any]) -> Judged:
+def row_as_delivered(row: Mapping[str, Any]) -> DeliveredRecord:
     """Return a bronze row as the record that librdkafka delivers."""
-    return Judged(
+    return DeliveredRecord(
         row["partition"],
         row["offset"],
         row["key"],

@@ -143,7 +143,7 @@ def registry_proxy(
         server.server_close()
 
 
-def known(schemas: Mapping[int, Any]) -> Callable[[str], bytes | None]:
+def registry_answers(schemas: Mapping[int, Any]) -> Callable[[str], bytes | None]:
     """Return the answers of a registry with these Avro schemas by id."""
 
     def answer(path: str) -> bytes | None:

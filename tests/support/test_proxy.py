@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.kafka_judge import Judged, log_ranges, read_all
+from tests.support.kafka_judge import DeliveredRecord, log_ranges, read_all
 from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.transactions import Record, produce_records
 from tidemark.core.watermarks import IsolationLevel
@@ -44,7 +44,7 @@ def broker(broker_with_records: ProxiedBroker) -> Iterator[ProxiedBroker]:
 
 
 @contextmanager
-def reading(broker: ProxiedBroker) -> Iterator[Future[list[Judged]]]:
+def reading(broker: ProxiedBroker) -> Iterator[Future[list[DeliveredRecord]]]:
     """Read the whole topic through the proxy in another thread during the block."""
     with ThreadPoolExecutor(1) as pool:
         try:

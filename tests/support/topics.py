@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.support.kafka_judge import Judged, log_ranges, read_all
+from tests.support.kafka_judge import DeliveredRecord, log_ranges, read_all
 from tests.support.transactions import Record, produce_records
 
 _DEADLINE_S = 120.0
@@ -88,7 +88,7 @@ def _wait_for_partitions(bootstrap: str, name: str, wanted: int) -> None:
         time.sleep(0.02)
 
 
-def wait_for_compaction(bootstrap: str, topic: str, offsets: set[int]) -> list[Judged]:
+def wait_for_compaction(bootstrap: str, topic: str, offsets: set[int]) -> list[DeliveredRecord]:
     """Wait until partition 0 has exactly these offsets, and return the records of the topic."""
     deadline = time.monotonic() + 2 * _DEADLINE_S
     while True:

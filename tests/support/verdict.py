@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.support.kafka_judge import Judged, Range, log_ranges, read_ranges
-from tests.support.lake import as_judged
+from tests.support.kafka_judge import DeliveredRecord, Range, log_ranges, read_ranges
+from tests.support.lake import row_as_delivered
 
 
 class Identity(NamedTuple):
@@ -68,11 +68,13 @@ def judge(
     return compare(rows, seen, topic_id)
 
 
-def compare(rows: Iterable[Mapping[str, Any]], seen: Iterable[Judged], topic_id: str) -> Verdict:
+def compare(
+    rows: Iterable[Mapping[str, Any]], seen: Iterable[DeliveredRecord], topic_id: str
+) -> Verdict:
     """Compare rows with the records that librdkafka read from one incarnation of a topic."""
     expected = {Identity(topic_id, r.partition, r.offset): digest(r) for r in seen}
     found = Counter(
-        (Identity(row["topic_id"], row["partition"], row["offset"]), digest(as_judged(row)))
+        (Identity(row["topic_id"], row["partition"], row["offset"]), digest(row_as_delivered(row)))
         for row in rows
     )
     times = Counter[Identity]()
@@ -89,7 +91,7 @@ def compare(rows: Iterable[Mapping[str, Any]], seen: Iterable[Judged], topic_id:
     )
 
 
-def digest(record: Judged) -> str:
+def digest(record: DeliveredRecord) -> str:
     """Return the SHA-256 of a record without its partition and offset."""
     content = (record.key, record.value, record.headers, record.timestamp_type, record.timestamp_ms)
     return hashlib.sha256(repr(content).encode()).hexdigest()

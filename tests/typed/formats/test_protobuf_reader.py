@@ -64,7 +64,7 @@ _NOTHING_SET = {
 }
 
 
-def decoded(payloads: list[bytes | None], source: str = ALL) -> list[tuple[Any, Any, Any]]:
+def decode_payloads(payloads: list[bytes | None], source: str = ALL) -> list[tuple[Any, Any, Any]]:
     """Return value, reason and detail of each payload."""
     rows = read(pa.array(payloads, pa.binary()), compiled(source, {})).to_pylist()
     return [(row["value"], row["reason"], row["detail"]) for row in rows]
@@ -72,7 +72,7 @@ def decoded(payloads: list[bytes | None], source: str = ALL) -> list[tuple[Any, 
 
 def test_an_unset_field_is_null_or_its_default() -> None:
     """The schema decides which; a tombstone is null."""
-    assert decoded([b"\x00", None]) == [(_NOTHING_SET, None, None), (None, None, None)]
+    assert decode_payloads([b"\x00", None]) == [(_NOTHING_SET, None, None), (None, None, None)]
 
 
 _UNCHANGED: list[dict[str, Any]] = [
@@ -146,7 +146,7 @@ _UNCHANGED: list[dict[str, Any]] = [
 def test_each_type_of_field_is_read_exactly(values: Any, expected: Any) -> None:
     """Covers values at the bounds, beside an empty message."""
     payloads: list[bytes | None] = [b"\x00", proto_bytes(ALL, "shop.M", values), None]
-    assert decoded(payloads) == [
+    assert decode_payloads(payloads) == [
         (_NOTHING_SET, None, None),
         ({**_NOTHING_SET, **expected}, None, None),
         (None, None, None),
@@ -167,7 +167,7 @@ def test_each_type_of_field_is_read_exactly(values: Any, expected: Any) -> None:
 )
 def test_a_message_without_a_delta_type_becomes_json(field: str, value: Any) -> None:
     """The form is Protobuf's own JSON."""
-    ((row, reason, _),) = decoded([proto_bytes(ALL, "shop.M", {field: value})])
+    ((row, reason, _),) = decode_payloads([proto_bytes(ALL, "shop.M", {field: value})])
     assert reason is None
     assert json.loads(row[field]) == value
 
@@ -177,7 +177,7 @@ def test_an_any_of_an_unknown_or_missing_type_keeps_its_bytes(type_url: str) -> 
     """Base64 encodes the bytes."""
     written: Any = message(ALL, "shop.M")
     written.any.type_url, written.any.value = type_url, b"\xff\x00"
-    ((row, _, _),) = decoded([b"\x00" + written.SerializeToString()])
+    ((row, _, _),) = decode_payloads([b"\x00" + written.SerializeToString()])
     assert json.loads(row["any"]) == {"@type": type_url, "value": "/wA="}
 
 
@@ -194,7 +194,7 @@ def test_a_field_may_have_the_name_of_a_method_of_messages(name: str) -> None:
     """
     held = {"@type": "x/Inner", name: "3"}
     written = proto_bytes(source, "M", {name: "1", "in": {name: "2"}, "any": held})
-    ((row, reason, _),) = decoded([written], source)
+    ((row, reason, _),) = decode_payloads([written], source)
     assert (row[name], row["in"], reason) == (1, {name: 2, "other": None}, None)
     assert "x/Inner" in row["any"]
 
@@ -205,7 +205,7 @@ def test_equal_json_names_of_fields_are_accepted() -> None:
       syntax = "proto3";
       message M { int32 a = 1 [json_name = "zz"]; int32 b = 2 [json_name = "a"]; }
     """
-    ((row, _, _),) = decoded([b"\x00\x08\x01\x10\x02"], source)
+    ((row, _, _),) = decode_payloads([b"\x00\x08\x01\x10\x02"], source)
     assert row == {"a": 1, "b": 2}
 
 
@@ -216,7 +216,7 @@ def test_the_first_alias_of_an_enum_value_is_read() -> None:
       message M { E e = 1; }
       enum E { option allow_alias = true; A = 0; NEW = 1; OLD = 1; }
     """
-    ((row, _, _),) = decoded([b"\x00\x08\x01"], source)
+    ((row, _, _),) = decode_payloads([b"\x00\x08\x01"], source)
     assert row == {"e": "NEW"}
 
 
@@ -251,7 +251,7 @@ def test_faults_inside_an_any_are_found(held: bytes, is_whole: bool) -> None:
     """
     written: Any = message(source, "M")
     written.any.type_url, written.any.value = "x/Held", held
-    ((row, reason, detail),) = decoded([b"\x00" + written.SerializeToString()], source)
+    ((row, reason, detail),) = decode_payloads([b"\x00" + written.SerializeToString()], source)
     if is_whole:
         assert json.loads(row["any"])["id"] == 1
     else:
@@ -265,7 +265,7 @@ def test_faults_inside_an_any_are_found(held: bytes, is_whole: bool) -> None:
 def test_an_empty_any_is_an_empty_object(values: dict[str, Any]) -> None:
     """Protobuf's JSON is the same, even within another Any."""
     written: Any = message(ALL, "shop.M", {"any": values})
-    ((row, reason, _),) = decoded([b"\x00" + written.SerializeToString()])
+    ((row, reason, _),) = decode_payloads([b"\x00" + written.SerializeToString()])
     assert reason is None
     pool = written.DESCRIPTOR.file.pool
     own = json_format.MessageToDict(written.any, descriptor_pool=pool)
@@ -324,8 +324,8 @@ def _timestamp(seconds: int, nanos: int = 0) -> bytes:
 )
 def test_an_incomplete_message_is_malformed(payload: bytes, detail: str | None) -> None:
     """Other messages of the batch are read."""
-    good = decoded([_WHOLE])
-    found = decoded([_WHOLE, payload, None, _WHOLE])
+    good = decode_payloads([_WHOLE])
+    found = decode_payloads([_WHOLE, payload, None, _WHOLE])
     assert found[1][:2] == (None, "malformed")
     if detail is not None:
         assert found[1][2] == detail
@@ -346,7 +346,7 @@ def test_the_detail_is_the_path_of_the_wrong_field() -> None:
         if number % 2 or number == 40:
             written.bs.add().times["x"].seconds = 2**60
         rows.append(b"\x00" + written.SerializeToString())
-    for number, (value, reason, detail) in enumerate(decoded(rows, source)):
+    for number, (value, reason, detail) in enumerate(decode_payloads(rows, source)):
         if number % 2 or number == 40:
             assert (value, reason, detail) == (None, "malformed", "bs[].times{}")
         else:
@@ -440,7 +440,7 @@ def test_proto2_is_read_as_strictly_as_proto3() -> None:
         "by": [],
         "given": None,
     }
-    assert decoded(
+    assert decode_payloads(
         [
             b"\x00\x08\x01",
             b"\x00\x08\x01\x1b\x08\x02\x1c",

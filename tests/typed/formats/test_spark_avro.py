@@ -63,7 +63,7 @@ SCHEMAS = {7: _FIRST, 9: _SECOND}
 _AVRO = PayloadSpec(format=Format.AVRO)
 
 
-def decoded(
+def decode_payloads(
     spark: SparkSession,
     payloads: Sequence[bytes | None],
     schemas: Mapping[int, Any],
@@ -106,7 +106,7 @@ def read(
     headers: Sequence[Any] | None = None,
 ) -> list[Any]:
     """Return value, reason and schema id of each payload."""
-    return [row[:3] for row in decoded(spark, payloads, schemas, headers)]
+    return [row[:3] for row in decode_payloads(spark, payloads, schemas, headers)]
 
 
 def ddl(kind: FieldType) -> str:
@@ -340,7 +340,7 @@ def test_an_int_beyond_the_column_is_malformed(spark: SparkSession) -> None:
     schema = record(("n", "int"), ("list", {"type": "array", "items": "int"}))
     values = [(2**31 - 1, -(2**31)), (2**31, 1), (1, -(2**31) - 1)]
     payloads = [framed(1, avro_bytes(schema, {"n": n, "list": [each]})) for n, each in values]
-    made = decoded(spark, payloads, {1: schema}, widens=False)
+    made = decode_payloads(spark, payloads, {1: schema}, widens=False)
     assert made[0] == ({"n": 2**31 - 1, "list": [-(2**31)]}, None, 1, None)
     assert made[1:] == [(None, "malformed", 1, "n"), (None, "malformed", 1, "list[]")]
 
@@ -392,7 +392,7 @@ def test_a_date_timestamp_or_symbol_out_of_bounds_is_malformed(
         for each in wrong
         for at, last in (("a", "text"), ("b", "text"), ("c[]", each))
     ]
-    made = decoded(spark, [*good, *(each for each, _ in bad)], {1: schema})
+    made = decode_payloads(spark, [*good, *(each for each, _ in bad)], {1: schema})
     assert [row[0] for row in made[: len(numbers)]] == [
         {"a": each, "b": each, "c": [{"k": {f"member_{member}": each, "member_string": None}}]}
         for each in values.values()
@@ -418,7 +418,7 @@ def test_a_boolean_of_another_byte_than_0_or_1_is_malformed(spark: SparkSession)
         for place in places
         for byte in (b"\x02", b"\xff")
     ]
-    made = decoded(spark, [framed(1, whole), *broken], {1: schema})
+    made = decode_payloads(spark, [framed(1, whole), *broken], {1: schema})
     union = {"member_boolean": False, "member_string": None}
     assert made[0] == ({**good, "maybe": union}, None, 1, None)
     assert made[1:] == [(None, "malformed", 1, path) for path in places.values() for _ in range(2)]
@@ -497,7 +497,7 @@ def test_a_text_that_is_not_utf8_has_its_own_reason(spark: SparkSession) -> None
         )
     ]
     wrong.append((good.replace(b"\x02k\x02v", b"\x02\xff\x02v"), "map{}"))
-    made = decoded(
+    made = decode_payloads(
         spark,
         [framed(1, each) for each in (good, *(payload for payload, _ in wrong))],
         {1: schema},
@@ -505,7 +505,7 @@ def test_a_text_that_is_not_utf8_has_its_own_reason(spark: SparkSession) -> None
     assert made[0][0]["java"] == "Grüße"
     assert made[1:] == [(None, "not_utf8", 1, at) for _, at in wrong]
     # A top-level text has no name.
-    assert decoded(spark, [framed(1, b"\x02\xff")], {1: java}, part=Part.KEY) == [
+    assert decode_payloads(spark, [framed(1, b"\x02\xff")], {1: java}, part=Part.KEY) == [
         (None, "not_utf8", 1, None)
     ]
 
@@ -513,18 +513,20 @@ def test_a_text_that_is_not_utf8_has_its_own_reason(spark: SparkSession) -> None
 def test_top_level_bytes_are_the_rest_of_the_payload(spark: SparkSession) -> None:
     """Serializers write them without a length, also for decimals."""
     texts = [b"", b"a", b"\x02a", bytes(63), bytes(64), bytes(range(256)) * 40, b"x" * 2**21]
-    made = decoded(
+    made = decode_payloads(
         spark,
         [framed(schema_id, each) for schema_id in (1, 2) for each in texts],
         {1: "bytes", 2: {"type": "bytes"}},
     )
     assert made == [(bytearray(each), None, number, None) for number in (1, 2) for each in texts]
     numbers = [(125).to_bytes(1, "big"), (-125).to_bytes(3, "big", signed=True), b"\x7f" * 4]
-    made = decoded(spark, [framed(1, each) for each in numbers], {1: _MONEY})
+    made = decode_payloads(spark, [framed(1, each) for each in numbers], {1: _MONEY})
     assert made[:2] == [(Decimal("1.25"), None, 1, None), (Decimal("-1.25"), None, 1, None)]
     assert made[2][:2] == (None, "malformed")
     # A top-level union has its usual form.
-    made = decoded(spark, [framed(1, b"\x02\x02a"), framed(1, b"\x02a")], {1: ["null", "bytes"]})
+    made = decode_payloads(
+        spark, [framed(1, b"\x02\x02a"), framed(1, b"\x02a")], {1: ["null", "bytes"]}
+    )
     assert made == [(bytearray(b"a"), None, 1, None), (None, "malformed", 1, None)]
 
 
@@ -559,7 +561,7 @@ def test_records_of_avros_interop_schema_are_decoded(spark: SparkSession) -> Non
         ([], {"member_array": []}),
     ]
     payloads = [avro_bytes(schema, {**value, "unionField": union}) for union, _ in unions]
-    made = decoded(spark, [framed(1, each) for each in payloads], {1: schema})
+    made = decode_payloads(spark, [framed(1, each) for each in payloads], {1: schema})
     members = dict.fromkeys(("member_boolean", "member_double", "member_array"))
     typed = {name: each for name, each in value.items() if name != "nullField"}
     assert made == [
@@ -567,4 +569,4 @@ def test_records_of_avros_interop_schema_are_decoded(spark: SparkSession) -> Non
     ]
     # A payload with one byte less or one more is malformed.
     wrong = [framed(1, each) for payload in payloads for each in (payload[:-1], payload + b"\0")]
-    assert {row[1] for row in decoded(spark, wrong, {1: schema})} == {"malformed"}
+    assert {row[1] for row in decode_payloads(spark, wrong, {1: schema})} == {"malformed"}
