@@ -13,7 +13,7 @@ from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, make_spec
 from tests.support.services import NOW
 from tests.support.typed_lake import DECODE, TypedLake
-from tests.typed.test_decoder import Dies
+from tests.typed.test_decoder import LakeWithFailingDriver
 from tidemark.backfill.errors import BackfillAhead
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills
@@ -190,7 +190,7 @@ def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) ->
     lake.bronze.run(3)
     lake.run()
     lake.bronze.run(2)
-    dying = Dies(tmp_path, broken=(3,))
+    dying = LakeWithFailingDriver(tmp_path, broken=(3,))
     dying.bronze = lake.bronze
     plan = dying.decoding.plan().plan
     assert plan is not None

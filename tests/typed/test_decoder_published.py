@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.quality.test_publication import check, publication_of, published
+from tests.quality.test_publication import check, publication_of, published_rows
 from tests.support.plans import wanted
 from tests.support.typed_lake import TypedLake
 from tidemark.core.datafile import DataFile
@@ -182,7 +182,7 @@ def test_offsets_that_are_refused_during_a_job_are_not_committed(
         replace(lake.ingest, sink=SinkWithRefusal()).execute(plan.sequence)
     assert lake.typed.row_count() == 0
     lake.run()
-    assert offsets(lake) == [offset for _, offset in published(lake.bronze)]
+    assert offsets(lake) == [offset for _, offset in published_rows(lake.bronze)]
 
 
 def test_offsets_of_a_blocked_plan_that_is_undone_meanwhile_are_not_planned(
@@ -276,7 +276,7 @@ def _check_decoded(lake: TypedLake, actions: list[tuple[str, int]]) -> None:
     for minutes, (action, number) in enumerate(actions, start=1):
         _act(lake, action, number, minutes)
     lake.run()
-    assert offsets(lake) == [offset for _, offset in published(lake.bronze)]
+    assert offsets(lake) == [offset for _, offset in published_rows(lake.bronze)]
     assert lake.run() == []
 
 
