@@ -18,7 +18,7 @@ from tests.conftest import TopicFactory
 from tests.support.commands import Command, in_process
 from tests.support.plans import append_events
 from tidemark.app import App
-from tidemark.cli import app
+from tidemark.cli import HEADINGS, app
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import BackfillRequested
@@ -122,7 +122,13 @@ def test_every_command_and_option_has_help(
         found = found.commands[name]
     options = [each for each in found.params if each.param_type_name == "option"]
     assert [each.name for each in options if not getattr(each, "help", None)] == []
-    assert "..." not in " ".join(ran.out.partition("Commands:")[2].splitlines())
+    listed = ran.out.partition("Commands:" if words else "Every day:")[2]
+    assert "..." not in " ".join(listed.splitlines())
+
+
+def test_the_help_lists_every_command_under_one_heading() -> None:
+    names = [name for listed in HEADINGS.values() for name in listed.split()]
+    assert sorted(names) == sorted(GROUP.commands)
 
 
 def test_wrong_usage_exits_with_2(command: Command) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from tidemark.cli import (
     backfill,
@@ -32,8 +33,31 @@ from tidemark.cli import (
 from tidemark.cli.console import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 
+HEADINGS = {
+    "Every day": "status run plan ingest quality decode upsert backfill verify report",
+    "Tables and pipelines": "start publication quarantine schema suite maintain export-offsets",
+    "Repair": "abandon undo accept-loss new-incarnation rewind deduplicate control",
+    "This machine": "up down demo broker spark sample",
+}
+"""The commands under each heading of `tidemark --help`, in the order of the page."""
+
+
+class _CommandsUnderHeadings(TyperGroup):
+    """Lists the commands under `HEADINGS`."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for heading, names in HEADINGS.items():
+            commands = [(name, self.commands[name]) for name in names.split()]
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(limit)) for name, command in commands]
+                )
+
+
 app = typer.Typer(
     name="tidemark",
+    cls=_CommandsUnderHeadings,
     help=(
         "Move Kafka into Delta Lake in scheduled batches of explicit offset ranges.\n\n"
         "`run` brings pipelines up to date. Its steps are commands too: `plan` records which "

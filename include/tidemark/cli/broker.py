@@ -12,8 +12,8 @@ from tidemark.cli.console import print_status, step
 from tidemark.dev.broker import home_broker
 
 app = typer.Typer(
-    help="A real Apache Kafka on this machine, in KRaft mode, with its data below TIDEMARK_HOME.",
-    short_help="A real Apache Kafka on this machine.",
+    help="Start and stop an embedded Apache Kafka in KRaft mode, data below TIDEMARK_HOME.",
+    short_help="Start and stop an embedded Apache Kafka.",
     no_args_is_help=True,
 )
 

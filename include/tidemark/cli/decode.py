@@ -25,7 +25,7 @@ from tidemark.typed.quarantine_record import QuarantinedRecord
 
 app = typer.Typer(
     help="List and replay records that could not be decoded or broke a row rule.",
-    short_help="Records that could not be decoded.",
+    short_help="List and replay records that could not be decoded.",
     no_args_is_help=True,
 )
 

@@ -13,8 +13,8 @@ from tidemark.cli.console import err, out, print_json, print_table
 from tidemark.dev.samples import SAMPLES
 
 app = typer.Typer(
-    help="Sample records, the same for the same seed, written with acks=all and idempotence.",
-    short_help="Sample records, the same for the same seed.",
+    help="List and produce sample records: the same for the same seed, written with acks=all.",
+    short_help="List and produce sample records.",
     no_args_is_help=True,
 )
 

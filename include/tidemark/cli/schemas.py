@@ -17,8 +17,8 @@ from tidemark.typed.profile_service import DEFAULT_SAMPLE
 _BY_ID = ", ".join(each for each in Format if each.has_schema_ids)
 
 app = typer.Typer(
-    help="Schemas of typed tables: the types of JSON fields.",
-    short_help="Schemas of typed tables.",
+    help="Draft the schema of a typed table: the types of JSON fields.",
+    short_help="Draft the schema of a typed table.",
     no_args_is_help=True,
 )
 

@@ -17,7 +17,7 @@ app = typer.Typer(
         "`--master` uses it instead of starting its own Spark. That start takes longer than a "
         "small run."
     ),
-    short_help="A Spark Connect server, for short runs.",
+    short_help="Start and stop a Spark Connect server, for short runs.",
     no_args_is_help=True,
 )
 

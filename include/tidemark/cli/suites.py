@@ -19,8 +19,8 @@ from tidemark.spec.model import SUITE_NAME
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
 app = typer.Typer(
-    help="Quality suites: rules for the records that a pipeline lands.",
-    short_help="Quality suites.",
+    help="Draft a quality suite: rules for the records that a pipeline lands.",
+    short_help="Draft a quality suite.",
     no_args_is_help=True,
 )
 
