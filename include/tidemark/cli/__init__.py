@@ -46,7 +46,7 @@ class _CommandsUnderHeadings(TyperGroup):
     """Lists the commands under `HEADINGS`."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        limit = formatter.width - 6 - max(map(len, self.commands))
+        limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
         for heading, names in HEADINGS.items():
             commands = [(name, self.commands[name]) for name in names.split()]
             with formatter.section(heading):
