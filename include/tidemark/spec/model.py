@@ -45,7 +45,7 @@ class AlarmRules:
         runway: Shortest time until Kafka deletes an unread record.
         stalled: Longest time without a landing while records are unread.
         quarantined_records: Maximum number of open records in quarantine.
-        deadline: Longest time from a scheduled run's beginning in the queue to its end.
+        deadline: Longest time from a run's beginning in the queue to its end.
     """
 
     lag_records: int | None = None
