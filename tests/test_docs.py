@@ -141,13 +141,15 @@ def section(page: str, heading: str) -> str:
 def test_every_check_has_a_row_in_the_quality_page() -> None:
     """Checks of drift share one row."""
     rows = re.findall(
-        r"^\| `(\w+)` \|", section("quality.md", "Checks of every batch"), re.MULTILINE
+        r"^\| `(\w+)` \|", section("quality-reference.md", "Checks of every batch"), re.MULTILINE
     )
     assert rows == [name for name in BUILT_IN_CHECKS if name not in DRIFT]
 
 
 def test_every_quarantine_reason_has_a_row_in_the_typed_page() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", section("typed.md", "Quarantine"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \|", section("typed-reference.md", "Quarantine reasons"), re.MULTILINE
+    )
     assert rows == [reason.value for reason in QuarantineReason]
 
 

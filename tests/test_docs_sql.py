@@ -151,11 +151,11 @@ def test_the_queries_for_checks_use_the_newest_attempt(lake: FileLake, tmp_path:
         )
         DeltaCheckResults(str(tmp_path / "results")).append(report)
     tables = {"results": _rows(tmp_path / "results")}
-    assert rows_of_query("quality.md", "-- DuckDB: failed checks", tables) == [
+    assert rows_of_query("quality-reference.md", "-- DuckDB: failed checks", tables) == [
         (2, "warning", "rule", "price", "1 of 2", "at most 50")
     ]
     assert rows_of_query(
-        "quality.md", "-- Spark SQL: the share of the most frequent key", tables
+        "quality-reference.md", "-- Spark SQL: the share of the most frequent key", tables
     ) == [
         (1, 20.0),
         (2, 30.0),
@@ -180,7 +180,9 @@ def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, tmp_path: P
                 decision = replace(decision, decided_by="ann", reason="it is right")
             table.append(plan, landing, decision)
     rows = rows_of_query(
-        "quality.md", "-- DuckDB: offsets", {"publication": _rows(tmp_path / "publication")}
+        "quality-reference.md",
+        "-- DuckDB: offsets",
+        {"publication": _rows(tmp_path / "publication")},
     )
     assert rows == [
         (2, 0, 7, 9, "blocked", NOW, None, None),

@@ -639,8 +639,9 @@ def test_the_fix_names_the_page_of_the_key(folders: Folders) -> None:
     folders.spec(decode="{value: {format: xml}}")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    assert refused.value.rendered("fix") == "Edit these files as described in docs/typed.md."
+    fix = "Edit these files as described in docs/typed-reference.md."
+    assert refused.value.rendered("fix") == fix
     folders.spec("other.yaml", name="UPPER")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    assert "docs/pipelines.md and docs/typed.md" in refused.value.rendered("fix")
+    assert "docs/pipelines.md and docs/typed-reference.md" in refused.value.rendered("fix")

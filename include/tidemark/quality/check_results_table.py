@@ -44,7 +44,8 @@ SCHEMA = pa.schema(
         pa.field("examples", pa.list_(_EXAMPLE)),
     ]
 )
-"""The results table's columns; docs/quality.md explains each. `run_at` identifies the attempt."""
+"""The results table's columns; docs/quality-reference.md explains each. `run_at` identifies the
+attempt."""
 
 
 @translates_delta_errors

@@ -59,7 +59,7 @@ class SpecError(TerminalError):
     def pages(self) -> str:
         """Pages of the documentation that describe the keys."""
         pages = {
-            "docs/typed.md" if problem.key.startswith("decode") else "docs/pipelines.md"
+            "docs/typed-reference.md" if problem.key.startswith("decode") else "docs/pipelines.md"
             for problem in self.problems
         }
         return " and ".join(sorted(pages))
