@@ -95,7 +95,7 @@ def test_s22_first_example_can_be_read_repeatedly(
 
 
 @pytest.mark.broker
-def test_s23_prices_arrive_unchanged_in_the_partitions_of_a_java_producer(
+def test_s16_s23_prices_arrive_unchanged_in_the_partitions_of_a_java_producer(
     broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """S23 and S16: no record is lost, and keys are partitioned by murmur2."""
@@ -112,7 +112,7 @@ def test_s23_prices_arrive_unchanged_in_the_partitions_of_a_java_producer(
 
 
 @pytest.mark.broker
-def test_s23_order_of_a_ticker_is_kept(broker: BrokerStatus, topic: TopicFactory) -> None:
+def test_s11_s23_order_of_a_ticker_is_kept(broker: BrokerStatus, topic: TopicFactory) -> None:
     """S23 and S11: within a key, offsets follow the order of production."""
     name = topic(partitions=6)
     produce(_client(broker), "prices", records=500, topic=name)

@@ -76,7 +76,7 @@ def test_s22_further_records_repeat_the_first_five() -> None:
     assert twelve == (twelve[:5] * 3)[:12]
 
 
-def test_s23_prices_are_skewed_to_one_ticker() -> None:
+def test_s16_s23_prices_are_skewed_to_one_ticker() -> None:
     """S23 and S16: at least 60 % of the prices, and not all, have one ticker as their key."""
     for seed in range(5):
         keys = Counter(record.key for record in _records("prices", seed=seed))

@@ -188,7 +188,7 @@ def test_i5_a_landing_is_found_by_its_rows_if_the_log_lost_its_commit(
 # -- ranges --------------------------------------------------------------------------------------
 
 
-def test_s12_a_long_range_is_split_over_tasks(
+def test_s12_s16_a_long_range_is_split_over_tasks(
     lake: Lake, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     pipeline = lake.of(topic(), records_per_task=1_000)

@@ -153,7 +153,7 @@ def test_near_and_distant_spans_are_read_exactly(
         assert offsets(reader, name, *bounds) == wanted
 
 
-def test_each_of_many_partitions_is_read_in_offset_order(
+def test_s11_each_of_many_partitions_is_read_in_offset_order(
     broker: BrokerStatus, admin: AdminClient, topic: TopicFactory
 ) -> None:
     """Several clients read at the same time; other partitions are not read."""

@@ -306,7 +306,7 @@ def test_plan_commits_with_one_number_resolve_to_the_newer_plan(under_test: Tabl
     assert newest_plans(under_test.table.plan_commits(RunOrigin("test:1"))) == {1: newer}
 
 
-def test_rows_of_returns_rows_of_a_span_in_offset_order(under_test: TableUnderTest) -> None:
+def test_s11_rows_of_returns_rows_of_a_span_in_offset_order(under_test: TableUnderTest) -> None:
     under_test.land(make_plan((0, 0, 9), (1, 0, 9)), places_of(0, 8, 2, 4) + places_of(1, 3))
     under_test.land(make_plan((0, 0, 9), sequence=2), places_of(0, 4, 3))
     under_test.land(make_plan((0, 0, 9), sequence=3, topic_id="id-2"), places_of(0, 5))

@@ -192,7 +192,7 @@ def test_a_detail_lists_five_ranges_and_counts_the_others() -> None:
     assert found["range_count_mismatches"].detail.endswith("; and 995 more")
 
 
-def test_shares_are_percentages_of_all_records_or_of_records_with_a_key() -> None:
+def test_s16_shares_are_percentages_of_all_records_or_of_records_with_a_key() -> None:
     """S16: the most frequent key is a share of the records with a key."""
     ranges = [range_of(0, records=30, null_keys=10, null_values=6), range_of(1, records=10)]
     found = figures(ranges, TopKey(key="ACME", records=15), [])

@@ -355,7 +355,7 @@ print([name for name in ("pyspark", "great_expectations") if name in sys.modules
     assert done.stdout.splitlines() == ["['range_count_mismatches']", "[]"]
 
 
-def test_a_suite_can_make_skew_critical(check: Check) -> None:
+def test_s16_a_suite_can_make_skew_critical(check: Check) -> None:
     """S16: the suite sets the limit, and the report names the key."""
     check.land([*rows(range(9)), row(9, key=b"bar")])
     suite = check.suite([], checks={"top_key_percent": {"limit": 50, "severity": "critical"}})
