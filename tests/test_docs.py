@@ -187,3 +187,24 @@ def test_every_command_has_a_row_in_the_cli_page() -> None:
 )
 def test_unknown_commands_and_options_are_errors(typed: str, error: str | None) -> None:
     assert error_of(typed.split()) == error
+
+
+def test_each_requirement_names_existing_tests_that_carry_its_number() -> None:
+    defined = {
+        name
+        for file in (PROJECT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))
+    }
+    page = (PROJECT / "docs" / "requirements.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| S(\d+) \|(.*)$", page, flags=re.MULTILINE))
+    assert list(map(int, rows)) == list(range(1, 29))
+    named = {number: re.findall(r"`(test_\w+)`", row) for number, row in rows.items()}
+    assert {name for names in named.values() for name in names} <= defined
+    assert [
+        (number, name)
+        for number, names in named.items()
+        for name in names
+        if f"s{number}" not in name.split("_")
+    ] == []
+    without = [number for number, names in named.items() if not names]
+    assert [number for number in without if "no test yet" not in rows[number]] == []
