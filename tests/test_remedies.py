@@ -18,7 +18,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.ingest.errors import LogTruncated
 from tidemark.typed.errors import SchemaReplaced
 
-_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 _WARNING = re.compile(r"\bDo not\b|\bmust not\b|^Never\b")
 _COMMAND = re.compile(
     r"\btidemark ((?:control|quarantine|suite|schema|publication|broker|spark) [a-z]+|[a-z][a-z-]*)"

@@ -155,7 +155,7 @@ def test_every_error_belongs_to_one_branch(kind: type[TidemarkError]) -> None:
 def test_the_runbook_has_a_section_for_every_error_that_points_to_one() -> None:
     page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
     # Only headings that consist of the error's name count.
-    sections = set(re.findall(r"^## (\w+)$", page, flags=re.MULTILINE))
+    sections = set(re.findall(r"^### (\w+)$", page, flags=re.MULTILINE))
     referenced = {
         name
         for kind in concrete_errors()
@@ -167,7 +167,7 @@ def test_the_runbook_has_a_section_for_every_error_that_points_to_one() -> None:
 
 def test_the_runbook_has_a_section_for_every_error_and_for_no_other() -> None:
     page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
-    headings = re.findall(r"^## ((?:[A-Z]\w+)(?:, [A-Z]\w+)*)$", page, flags=re.MULTILINE)
+    headings = re.findall(r"^### ((?:[A-Z]\w+)(?:, [A-Z]\w+)*)$", page, flags=re.MULTILINE)
     names = [name for heading in headings for name in heading.split(", ")]
     headings_of = Counter(names)
     errors_of = Counter(kind.__name__ for kind in concrete_errors())

@@ -204,7 +204,7 @@ class UnreadableFile(TerminalError):
     reason: str
 
     problem = "File {file!r} of table {table} cannot be read: {reason}."
-    fix = "{repair}"
+    fix = "{repair} See docs/runbook.md, UnreadableFile."
 
     @property
     def repair(self) -> str:

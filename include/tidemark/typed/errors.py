@@ -113,8 +113,8 @@ class QuarantineRestored(TerminalError):
         "{sequence}, which has landed."
     )
     fix = (
-        "Restore {table} to version {complete_version}, which has all changes "
-        "(docs/runbook.md#quarantinerestored)."
+        "Restore {table} to version {complete_version}, which has all changes. See "
+        "docs/runbook.md, QuarantineRestored."
     )
 
     @property
@@ -201,5 +201,5 @@ class SchemaReplaced(TerminalError):
     fix = (
         "Correct the connection if it points to a wrong registry. If the registry was rebuilt, "
         "register the old schemas under their old ids again; for lost schemas see "
-        "docs/runbook.md#schemareplaced. Nothing was planned."
+        "docs/runbook.md, SchemaReplaced. Nothing was planned."
     )
