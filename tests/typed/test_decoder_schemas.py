@@ -490,7 +490,7 @@ def test_a_rebuilt_registry_is_detected(lake: FramedLake, subject: Subject) -> N
     lake.run()
     lake.land_values([payload])
     lake.registry = RebuiltRegistry()
-    with pytest.raises(SchemaReplaced, match=f"under id {first}"):
+    with pytest.raises(SchemaReplaced, match=f"schema for id {first}"):
         lake.run()
     assert len(lake.rows()) == 1
 
