@@ -42,6 +42,9 @@ RETAINED = {
 }
 """Objects of the server that one run may leave behind, by class."""
 
+_BOUNDED_POOLS = ("CompilerThread", "rpc-server")
+"""Names of threads that start on demand, at most one for each core."""
+
 IDLE_S = 70
 """Thread pools end an idle thread after 60 s."""
 
@@ -71,9 +74,13 @@ def jcmd(pid: int, command: str) -> str:
 
 
 def threads(pid: int) -> Counter[str]:
-    """Count Java threads by name, without the compiler's short-lived threads."""
+    """Count Java threads by name, except those of `_BOUNDED_POOLS`."""
     names = re.findall(r'^"(.*?)" #\d+', jcmd(pid, "Thread.print"), re.MULTILINE)
-    return Counter(re.sub(r"\d+", "N", each) for each in names if "CompilerThread" not in each)
+    return Counter(
+        re.sub(r"\d+", "N", each)
+        for each in names
+        if not any(pool in each for pool in _BOUNDED_POOLS)
+    )
 
 
 def measure(pid: int) -> JvmState:
