@@ -8,6 +8,7 @@ from typing import Any
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, task_group
 
+from tidemark import option_texts
 from tidemark.airflow.chain import REQUESTED_BY, dag_settings
 from tidemark.airflow.chunks import (
     BACKFILLED,
@@ -76,64 +77,52 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
         "offsets": optional(
             "string",
             "Offset ranges",
-            "PARTITION:START-END, separated by commas. END is exclusive: 1:0-100 selects the "
-            "offsets 0 to 99 of partition 1.",
+            f"{option_texts.OFFSETS} Separate several ranges with commas.",
         ),
         "from": optional(
             "string",
             "Time window: from",
-            "Or: from the first record at or after this time, in each partition,",
+            f"Or: {option_texts.FROM}",
             format="date-time",
         ),
         "until": optional(
             "string",
             "Time window: until",
-            "to the first record at or after this time. The end is exclusive.",
+            option_texts.UNTIL,
             format="date-time",
         ),
-        "retained": flag("The retained log", "Or: all offsets that Kafka has now."),
+        "retained": flag("The retained log", f"Or: {option_texts.RETAINED}"),
         "plan": optional(
             "integer",
             "A plan's ranges",
-            "Or: the missing offsets of the plan with this number. With Replace: all offsets of "
-            "the plan, also offsets that another plan landed.",
+            f"Or: {option_texts.PLAN}",
             minimum=1,
         ),
         "partitions": optional(
             "string",
             "Partitions",
-            "Limits a time window or the retained log to these, such as 0, 3.",
+            f"{option_texts.PARTITIONS} Separate several numbers with commas.",
             pattern=r"^\s*\d+(\s*,\s*\d+)*\s*$",
         ),
-        "replace": flag(
-            "Replace",
-            "Read landed offsets again. The new rows replace the old ones, each chunk in one "
-            "commit. A chunk is refused if Kafka no longer has a record of an old row.",
-        ),
-        "reason": optional(
-            "string", "Reason", "Required with Replace; stored in the control table."
-        ),
+        "replace": flag("Replace", option_texts.REPLACE),
+        "reason": optional("string", "Reason", option_texts.REASON),
         "into": optional(
             "string",
             "Into another table",
-            "Write to the table PIPELINE@NAME, which contains backfills alone.",
+            option_texts.INTO,
             pattern=f"^{COPY_NAME}$",
         ),
         "chunk": optional(
             "integer",
             "Chunk size",
-            "Maximum offsets of a chunk; by default limits.records_per_chunk.",
+            option_texts.CHUNK,
             minimum=1,
         ),
-        "readable_only": flag(
-            "Only readable offsets",
-            "Skip offsets that Kafka has deleted. Otherwise the backfill is refused. With Replace, "
-            "the old rows at deleted offsets stay.",
+        "readable_only": flag("Only readable offsets", option_texts.READABLE_ONLY),
+        "dry_run": flag(
+            "Dry run", f"{option_texts.DRY_RUN} The log of `request` contains the result."
         ),
-        "dry_run": flag("Dry run", "Only show the chunks in the log of `request`."),
-        "approved": flag(
-            "Approved", "Allow more offsets than limits.records_per_backfill of the spec."
-        ),
+        "approved": flag("Approved", option_texts.APPROVED),
     }
 
 
@@ -142,7 +131,7 @@ def backfill_dag() -> DAG:
     run = {"pipeline": PIPELINE, "requested_by": REQUESTED_BY}
     with DAG(
         dag_id="tidemark_backfill",
-        description="Land offsets by range, by time, or all that Kafka has; or replace landed rows",
+        description=option_texts.BACKFILL,
         doc_md=BACKFILL_PAGE,
         schedule=None,
         **dag_settings(retries=3),

@@ -18,6 +18,7 @@ from datetime import timedelta
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param
 
+from tidemark import option_texts
 from tidemark.airflow.alarms import deadline, raise_alarms, record_status_of_all
 from tidemark.airflow.chain import add_chain, dag_settings, timetable
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
@@ -25,8 +26,6 @@ from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
 from tidemark.app import App
 from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION
 from tidemark.spec.model import PipelineSpec
-
-KEEP_HOURS = DEFAULT_RETENTION // timedelta(hours=1)
 
 
 def check_specs() -> None:
@@ -67,34 +66,31 @@ def maintenance_dag() -> DAG:
     """Return the DAG that compacts tables and removes unreferenced files."""
     with DAG(
         dag_id="tidemark_maintenance",
-        description="Compact tables, and remove unreferenced files and old pages",
+        description=option_texts.MAINTAIN,
         doc_md=MAINTENANCE_PAGE,
         schedule=timetable("@daily"),
         **dag_settings(retries=3),
         tags=["tidemark", "maintenance"],
         params={
             "keep_hours": Param(
-                KEEP_HOURS,
+                DEFAULT_RETENTION // timedelta(hours=1),
                 type="integer",
                 minimum=0,
                 title="Retention of files",
-                description=(
-                    "Files of table versions from this many past hours stay. A table accepts less "
-                    f"than {KEEP_HOURS} hours only if its own property allows it."
-                ),
+                description=option_texts.KEEP_HOURS,
             ),
             "keep_docs_days": Param(
                 DEFAULT_PAGES_RETENTION.days,
                 type="integer",
                 minimum=1,
                 title="Retention of quality pages",
-                description="Younger pages stay, and the newest page of each pipeline.",
+                description=option_texts.KEEP_DOCS_DAYS,
             ),
             "dry_run": Param(
                 False,
                 type="boolean",
                 title="Dry run",
-                description="Only list in the logs what would be removed.",
+                description=f"{option_texts.DRY_RUN} The logs of the tasks contain the result.",
             ),
         },
     ) as dag:

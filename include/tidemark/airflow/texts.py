@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.core.errors import format_duration
+from tidemark.option_texts import DRY_RUN, REPLACE
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
@@ -71,20 +72,21 @@ def _pipeline_section(spec: PipelineSpec, layout: Layout) -> str:
 """
 
 
-BACKFILL_PAGE = """\
+BACKFILL_PAGE = f"""\
 ### Land offsets of your choice
 
 Choose a pipeline, and select offsets in *one* of four ways: ranges of offsets, a time window, all
 offsets that Kafka has, or the offset ranges of an earlier plan. Offsets that are landed or planned
 are skipped, so a repeated request duplicates no record. If no offset is missing, the run ends and
-no Spark starts. Tick *Replace* to read landed offsets again.
+no Spark starts.
 
 **request** lists in its log which offsets would land, and which are left out and why. It records
 the selection once: a cleared or retried task uses the recorded selection. Then each **chunk** is
 planned, landed and checked, one after the other, in a transaction of its own.
 
-**Replace** lands landed offsets again: the new rows replace the old rows, each chunk in one commit.
-It requires a reason. **Dry run** only shows the selection in the log of `request`.
+**Replace**: {REPLACE} It requires a reason.
+
+**Dry run**: {DRY_RUN} The log of `request` contains the result.
 
 **To cancel**, mark the run as failed: each chunk is in the table as a whole or not at all. **To
 continue**, clear the whole run: landed chunks are not landed again. A chunk that failed keeps its

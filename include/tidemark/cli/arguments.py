@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from tidemark import option_texts
+
 PipelineName = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Reason = Annotated[str, typer.Option(help="Reason; stored with your user name.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help=option_texts.DRY_RUN)]
 DryRunOrApply = Annotated[
     bool, typer.Option("--dry-run/--apply", help="Only show the change, or apply it.")
 ]

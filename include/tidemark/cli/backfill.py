@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.backfill.errors import BackfillUnfinished
 from tidemark.backfill.selection import select
@@ -21,59 +22,50 @@ from tidemark.pipelines import Outcomes, Pipelines
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Land offsets of your choice, chunk by chunk.")(backfill)
+    app.command(short_help=option_texts.BACKFILL)(backfill)
 
 
 def backfill(
     pipeline: PipelineName,
     offsets: Annotated[
         list[str] | None,
-        typer.Option(help="PARTITION:START-END; END is exclusive. May be repeated."),
+        typer.Option(help=f"{option_texts.OFFSETS} May be repeated."),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="Start of a time window, with a time zone.")
+        str | None, typer.Option("--from", help=f"{option_texts.FROM} Needs a time zone.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--until", help="End of the time window, exclusive.")
+        str | None, typer.Option("--until", help=f"{option_texts.UNTIL} Needs a time zone.")
     ] = None,
-    retained: Annotated[
-        bool, typer.Option("--retained", help="All offsets that Kafka has.")
-    ] = False,
+    retained: Annotated[bool, typer.Option("--retained", help=option_texts.RETAINED)] = False,
     plan_number: Annotated[
         int | None,
-        typer.Option("--plan", min=1, help="The offset ranges of this plan."),
+        typer.Option("--plan", min=1, help=option_texts.PLAN),
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="With --from or --retained: only this one. May be repeated."),
+        typer.Option(min=0, help=f"{option_texts.PARTITIONS} May be repeated."),
     ] = None,
     chunk: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Maximum offsets of a chunk; by default limits.records_per_chunk."
-        ),
+        typer.Option(min=1, help=option_texts.CHUNK),
     ] = None,
     readable_only: Annotated[
         bool,
-        typer.Option(
-            "--readable-only",
-            help="Skip offsets that Kafka has deleted. Otherwise they are refused.",
-        ),
+        typer.Option("--readable-only", help=option_texts.READABLE_ONLY),
     ] = False,
     replaces: Annotated[
         bool,
-        typer.Option("--replace", help="Read landed offsets again, and replace their rows."),
+        typer.Option("--replace", help=option_texts.REPLACE),
     ] = False,
-    reason: Annotated[
-        str | None, typer.Option(help="Required with --replace; stored in the control table.")
-    ] = None,
+    reason: Annotated[str | None, typer.Option(help=option_texts.REASON)] = None,
     into: Annotated[
         str | None,
-        typer.Option(help="Write to the table PIPELINE@INTO, which contains backfills alone."),
+        typer.Option(metavar="NAME", help=option_texts.INTO),
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Allow more offsets than limits.records_per_backfill."),
+        typer.Option("--yes", help=option_texts.APPROVED),
     ] = False,
     resume: Annotated[
         str | None,

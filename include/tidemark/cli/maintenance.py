@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
@@ -19,7 +20,7 @@ from tidemark.pipeline import utc_now
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Compact tables and delete unreferenced files.")(maintain)
+    app.command(short_help=option_texts.MAINTAIN)(maintain)
 
 
 def maintain(
@@ -27,10 +28,10 @@ def maintain(
         list[str] | None, typer.Argument(help="Pipelines to maintain; all if none is named.")
     ] = None,
     keep_hours: Annotated[
-        int, typer.Option(min=0, help="Files of versions younger than this stay.")
+        int, typer.Option(min=0, help=option_texts.KEEP_HOURS)
     ] = DEFAULT_RETENTION // timedelta(hours=1),
     keep_docs_days: Annotated[
-        int, typer.Option(min=1, help="Pages of quality checks younger than this stay.")
+        int, typer.Option(min=1, help=option_texts.KEEP_DOCS_DAYS)
     ] = DEFAULT_PAGES_RETENTION.days,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -1,0 +1,51 @@
+"""Descriptions of options that a command and the form of a DAG have in common.
+
+A description names no option of the command line and no field of a form, so that it fits both. The
+command or the form adds what only it has, such as the syntax of a list.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tidemark.maintenance.rules import DEFAULT_RETENTION
+
+DRY_RUN = "Show what would be done; write nothing."
+
+# -- backfill --------------------------------------------------------------------------------------
+
+BACKFILL = "Land offsets of your choice, chunk by chunk."
+OFFSETS = (
+    "PARTITION:START-END. END is exclusive: 1:0-100 selects the offsets 0 to 99 of partition 1."
+)
+FROM = "Start of a time window: in each partition, the first record at or after this time."
+UNTIL = "End of the time window, exclusive: in each partition, the first record at or after it."
+RETAINED = "All offsets that Kafka has now."
+PLAN = (
+    "The offset ranges of the plan with this number. A replacement includes offsets that another "
+    "plan landed."
+)
+PARTITIONS = "Partitions of the time window or of the retained log; by default all."
+REPLACE = (
+    "Read landed offsets again. The new rows replace the old ones, each chunk in one commit. A "
+    "chunk is refused if Kafka no longer has a record of an old row."
+)
+REASON = "Reason; required for a replacement, and stored in the control table."
+INTO = "Write to the table PIPELINE@NAME, which contains only backfills."
+CHUNK = "Maximum offsets of a chunk; by default limits.records_per_chunk of the spec."
+READABLE_ONLY = (
+    "Skip offsets that Kafka has deleted. Otherwise the backfill is refused. A replacement keeps "
+    "the old rows at deleted offsets."
+)
+APPROVED = "Allow more offsets than limits.records_per_backfill of the spec."
+
+# -- maintenance -----------------------------------------------------------------------------------
+
+MAINTAIN = "Compact tables, and remove unreferenced files and old pages."
+KEEP_HOURS = (
+    "Files of table versions from this many past hours stay. A table accepts less than "
+    f"{DEFAULT_RETENTION // timedelta(hours=1)} hours only if its own property allows it."
+)
+KEEP_DOCS_DAYS = (
+    "Quality pages from this many past days stay, and the newest page of each pipeline."
+)
