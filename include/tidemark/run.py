@@ -225,7 +225,7 @@ def _offsets(app: App, job: Job[Ref], plans: Sequence[Ref]) -> int | None:
     try:
         return job.offsets(app, plans)
     except TidemarkError as error:
-        log.info("size of the job unknown: %s: %s", type(error).__name__, error)
+        log.info("size of the job unknown error=%s message=%s", type(error).__name__, error)
         return None
 
 

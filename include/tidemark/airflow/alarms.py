@@ -51,7 +51,7 @@ def record_status_of_all() -> list[dict[str, Any]]:
         if errors:
             records = [error.as_record() for error in errors]
             alarms.append({"pipeline": name, "alarms": records})
-    log.info("checked %d pipeline(s), %d with alarms", len(found), len(alarms))
+    log.info("status recorded pipelines=%d with_alarms=%d", len(found), len(alarms))
     return alarms
 
 
@@ -102,4 +102,4 @@ def send_alarm(text: str) -> None:
         httpx2.post(url or "", json={"text": text}, timeout=_TIMEOUT_S).raise_for_status()
     except (httpx2.HTTPError, httpx2.InvalidURL) as failed:
         # The text of the exception contains the URL.
-        log.warning("alarm not sent: %s", type(failed).__name__)
+        log.warning("alarm not sent error=%s", type(failed).__name__)

@@ -49,7 +49,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
         backfills = connected_app(pipeline).pipeline(pipeline).backfills
         count = backfills.chunk_count(requested_by)
         if count is not None:
-            log.info("this run has recorded its request before")
+            log.info("request recorded before pipeline=%s requested_by=%s", pipeline, requested_by)
         else:
             preview = backfills.preview(
                 selection,
@@ -57,7 +57,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
                 readable_only=params["readable_only"],
                 replaces=params["replace"],
             )
-            log.info("preview\n%s", preview.explain())
+            log.info("preview pipeline=%s\n%s", pipeline, preview.explain())
             if params["dry_run"]:
                 return []
             checked_engine(pipeline)
@@ -78,7 +78,9 @@ def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int)
     """
     outcomes, on_engine = Outcomes(), spark.on(pipeline)
     if other := _other_open_chunk(pipeline, requested_by, chunk):
-        log.info("chunk %s is open and lands first", other)
+        log.info(
+            "another chunk is open and lands first pipeline=%s plan=%d", pipeline, other.sequence
+        )
         outcomes.extend(on_engine.execute("ingest", [other]))
         if outcomes.exit_code != ExitCode.OK:
             return outcomes
@@ -103,7 +105,10 @@ def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:
     if sequence is None:
         raise AirflowSkipException(f"no offset of chunk {chunk} is left")
     record = recorded_plan(App.from_environment().control, pipeline, sequence)
-    log.info("chunk %d\n%s", chunk, record.plan.explain())
+    log.info(
+        "plan of the chunk pipeline=%s plan=%d chunk=%d\n%s",
+        *(pipeline, sequence, chunk, record.plan.explain()),
+    )
     return record
 
 

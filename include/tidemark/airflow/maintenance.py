@@ -42,7 +42,7 @@ def prune_pages(params: Mapping[str, Any]) -> int:
     with airflow_failures():
         keep, dry_run = timedelta(days=params["keep_docs_days"]), params["dry_run"]
         pages = App.from_environment().quality_pages().prune(utc_now(), keep, dry_run=dry_run)
-        log.info("quality pages removed=%d dry_run=%s", pages, params["dry_run"])
+        log.info("quality pages %s pages=%d", "to remove" if dry_run else "removed", pages)
         return pages
 
 

@@ -53,7 +53,7 @@ class SparkTask:
         """
         self.stop.check()
         engine = checked_engine(*names, spark_connection=self._spark_connection)
-        log.info("engine=%s", engine)
+        log.info("Spark selected engine=%s", engine)
 
         def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
             return self._run(engine, job, refs)
@@ -61,7 +61,7 @@ class SparkTask:
         return Pipelines(app=connected_app(*names), names=names, run=run_job, progress=log.info)
 
     def _run(self, engine: Engine, job: str, refs: Sequence[Ref]) -> JobRun:
-        log.info("job=%s plans=%s", job, ", ".join(map(str, refs)))
+        log.info("job started job=%s plans=%s", job, ",".join(map(str, refs)))
         # A job decodes with stored schemas: it gets no connection to a registry.
         kafka = kafka_environment(*tables_of(refs)) if JOBS[job].reads_kafka else {}
         app = App.from_environment(extra=kafka)

@@ -22,6 +22,7 @@ from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
+from tidemark.core.plain import log_fields
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.ingest.errors import PlanAbandoned
 from tidemark.pipelines import Outcomes, for_each, plan_each
@@ -52,6 +53,9 @@ EARLIER_PLANS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_EARLIER}') | tojson 
 
 _MOST_EARLIER = 100
 """Maximum number of earlier plans that a run checks. After an upgrade, many may lack a result."""
+
+_LOGGED = ("pipeline", "plan", "table_version", "since_version", "records")
+"""The data of an asset event that are fields of its log line."""
 
 
 def table_asset(table: str) -> Asset:
@@ -103,7 +107,10 @@ def plan_run(
         )
         for plan in plans:
             adds = app.pipeline(plan.pipeline).size_estimate(plan)
-            log.info("%s\n%s", plan.explain(), adds.explain())
+            log.info(
+                "plan of the run pipeline=%s plan=%d\n%s\n%s",
+                *(plan.pipeline, plan.sequence, plan.explain(), adds.explain()),
+            )
     raise_failed(outcomes)
     return bool(plans or earlier) or _has_backlog(app, pipelines)
 
@@ -165,7 +172,8 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
         AirflowSkipException: The run has no plan.
     """
     unlanded, done, outcomes = _plans_of_run(pipelines, requested_by)
-    log.info("landed_before=%s", ", ".join(str(plan.ref) for plan in done) or "none")
+    if done:
+        log.info("landed already plans=%s", ",".join(str(plan.ref) for plan in done))
     if not unlanded and not done and not outcomes.records:
         raise AirflowSkipException("this run has no plan")
     outcomes.extend(_executed(spark, "ingest", [plan.ref for plan in unlanded]))
@@ -201,9 +209,9 @@ def check_run(
         plans += chosen
         if rest := len(others) - len(chosen):
             log.warning(
-                "%s: %d earlier plan(s) stay unchecked; later runs check them, and `tidemark run "
-                "%s` checks all of them",
-                *(name, rest, name),
+                "earlier plans stay unchecked: later runs check them, and `tidemark run` checks "
+                "all of them pipeline=%s unchecked_plans=%d",
+                *(name, rest),
             )
     if not plans and not outcomes.records:
         raise AirflowSkipException("no plan has to be checked")
@@ -297,7 +305,7 @@ def publish_run(
     if not events or (outcomes.exit_code.retryable and not is_last):
         raise_failed(outcomes)
     for table, extra in events:
-        log.info("published %s", " ".join(f"{key}={value}" for key, value in extra.items()))
+        log.info("asset event sent %s", log_fields({key: extra.get(key) for key in _LOGGED}))
         outlet_events[AssetAlias(alias, group="tidemark")].add(table_asset(table), extra=extra)
     if outcomes.exit_code != ExitCode.OK:
         where = f"{ti.dag_id}.{ti.task_id} of {ti.run_id}"
@@ -334,7 +342,10 @@ def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
     try:
         publication = app.pipeline(name).publication.of(sequence)
     except (PlanAbandoned, PlanReplaced) as gone:
-        log.warning("not published pipeline=%s plan=%d: %s", name, sequence, gone)
+        log.warning(
+            "not published pipeline=%s plan=%d error=%s message=%s",
+            *(name, sequence, type(gone).__name__, gone),
+        )
         return None
     if not publication.is_published:
         status = publication.decision.status if publication.decision else "not checked"
@@ -382,7 +393,7 @@ def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
     with airflow_failures():
         _, done, outcomes = _plans_of_run(pipelines, requested_by)
         left = sum(plan.left for plan in done)
-        log.info("left=%d", left)
+        log.info("offsets left out by limits offsets=%d", left)
     if not left:
         raise_failed(outcomes)
     return left > 0

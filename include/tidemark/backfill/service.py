@@ -335,7 +335,11 @@ class Backfills:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         spans, notes = self._wanted(selection, watermarks)
         for note in notes:
-            log.warning("pipeline=%s %s", self.spec.name, note)
+            log.warning(
+                "time window is incomplete pipeline=%s message=%s",
+                self.spec.name,
+                note.removeprefix("note: "),
+            )
         wanted = RequestedOffsets(
             spans=spans,
             topic_id=watermarks.topic_id,
@@ -465,7 +469,10 @@ class Backfills:
         starts = self._planner.drafter.starts(ledger, seen.watermarks)
         started = [Started.at(seen.watermarks, starts, requested_by)] if starts else []
         self.control.append(ledger, [*started, request], self.now())
-        log.info("backfill recorded pipeline=%s requested_by=%s", self.spec.name, requested_by)
+        log.info(
+            "backfill recorded pipeline=%s requested_by=%s chunks=%d offsets=%d",
+            *(self.spec.name, requested_by, len(request.chunks), seen.offsets),
+        )
         return request
 
     # -- chunks ------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ def result_or_error(item: T, step: Callable[[T], R]) -> R | TidemarkError:
     try:
         return step(item)
     except TidemarkError as error:
-        log.info("%s: %s: %s", item, type(error).__name__, error)
+        log.info("step failed item=%s error=%s message=%s", item, type(error).__name__, error)
         return error
     except Exception as error:
-        log.exception("%s: unexpected error", item)
+        log.exception("unexpected error item=%s", item)
         return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
 
 

@@ -210,7 +210,7 @@ class Broker:
         _log.info(
             "broker started home=%s nodes=%s seconds=%.1f",
             self._home,
-            sorted(started),
+            ",".join(map(str, sorted(started))),
             time.monotonic() - start,
         )
 
@@ -317,7 +317,7 @@ def _listed_nodes(client: Mapping[str, str]) -> set[int]:
     try:
         return set(admin.list_topics(timeout=5).brokers)
     except KafkaException as error:
-        _log.debug("broker does not answer error=%s", error)
+        _log.debug("broker does not answer message=%s", error)
         return set()
 
 

@@ -102,7 +102,7 @@ class FailPoint:
         self._before = moment == "before"
         self._calls_left = int(number)
         self._lock = threading.Lock()
-        log.warning("fail point enabled text=%s", text)
+        log.warning("fail point enabled fail_at=%s", text)
 
     def wrap(self, port: str, adapter: _Adapter) -> _Adapter:
         """Return the adapter; if the step is one of its methods, with that method wrapped."""

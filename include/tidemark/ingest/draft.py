@@ -155,5 +155,8 @@ class Drafter:
             )
         except TidemarkError as error:
             # The result decides only which offsets are read first.
-            log.warning("expiring offsets unknown: %s: %s", type(error).__name__, error)
+            log.warning(
+                "expiring offsets unknown pipeline=%s error=%s message=%s",
+                *(self.spec.name, type(error).__name__, error),
+            )
             return {}

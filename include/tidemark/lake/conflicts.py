@@ -51,7 +51,8 @@ def _log_conflict(attempt: RetryCallState) -> None:
     conflict = attempt.outcome.exception() if attempt.outcome else None
     if isinstance(conflict, CommitConflict):
         log.info(
-            "retry after conflict attempt=%d reason=%s",
+            "retry after conflict attempt=%d error=%s message=%s",
             attempt.attempt_number,
+            type(conflict).__name__,
             conflict.rendered("problem"),
         )

@@ -155,7 +155,11 @@ class DeltaControlRepair:
         existing = [file for file in live_files(table) if unquote(file.path) not in missing]
         check_readable(self._uri, existing)
         removed = table.repair(dry_run=False)["files_removed"]
-        log.warning("removed missing files from the log of the control table: %s", removed)
+        log.warning(
+            "missing files removed from the log of the control table uri=%s files=%s",
+            self._uri,
+            ",".join(removed),
+        )
 
     def _duplicates(self) -> Mapping[str, tuple[int, ...]]:
         table = open_if_exists(self._uri)

@@ -223,7 +223,12 @@ class DeltaControlTable:
         try:
             Compaction(self._uri).run({"pipeline": pipeline})
         except (TidemarkError, DeltaError, OSError, ValueError) as failed:
-            log.warning("not compacted pipeline=%s reason=%s", pipeline, failed)
+            log.warning(
+                "control table not compacted pipeline=%s error=%s message=%s",
+                pipeline,
+                type(failed).__name__,
+                failed,
+            )
 
     def _create(self) -> DeltaTable:
         try:
@@ -247,7 +252,7 @@ class DeltaControlTable:
             )
         except CommitFailedError:
             # Another process created the table since `open_if_exists`.
-            log.debug("created by another process uri=%s", self._uri)
+            log.debug("another process created the control table uri=%s", self._uri)
         return DeltaTable(self._uri)
 
 

@@ -315,7 +315,7 @@ class DeltaDataTable:
             )
         except (DeltaError, OSError) as failed:
             raise tidemark_error(failed, self._uri, f"adding {', '.join(added)}") from failed
-        log.info("fields added table=%s fields=%s", self._uri, added)
+        log.info("fields added uri=%s fields=%s", self._uri, ",".join(added))
 
     def _own(self, pipeline: str) -> DeltaTable:
         """Open the pipeline's table, or create it."""

@@ -214,7 +214,7 @@ def _remove(files: FileSystem, file: StoredFile) -> None:
     # Another process may have removed it.
     with suppress(FileNotFoundError):
         files.delete_file(file.path)
-        log.info("removed file=%s bytes=%d", file.path, file.size)
+        log.info("file removed file=%s bytes=%d", file.path, file.size)
 
 
 def _interval(text: str) -> timedelta:

@@ -78,4 +78,8 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
             schema_mode="merge",
         )
     except CommitFailedError as refused:
-        log.warning("status not written, a concurrent process was first: %s", refused)
+        log.warning(
+            "status not written, because a concurrent process wrote first uri=%s message=%s",
+            uri,
+            refused,
+        )

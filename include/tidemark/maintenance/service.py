@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from tidemark.core.plain import log_fields
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.lake.conflicts import retry_on_conflict
@@ -129,7 +130,7 @@ class Maintenance:
             removed=tuple(removed),
             retention=retention,
         )
-        log.info("maintained %s", " ".join(f"{k}={v!r}" for k, v in result.as_record().items()))
+        log.info("maintained %s", log_fields(result.as_record()))
         return result
 
     def _compact(self) -> int | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class BatchChecker:
@@ -97,8 +97,8 @@ class BatchChecker:
         with _writing_pages(folders), folders.locked():
             pages = {BUILT_IN_SUITE.name: write_checks(folders, ref, run_at, results), **publish()}
             write_index(folders, report, pages)
-        logger.info(
-            "checked pipeline=%s plan=%d table_version=%d outcome=%s results=%d",
+        log.info(
+            "checked pipeline=%s plan=%d table_version=%d outcome=%s checks=%d",
             ref.pipeline,
             ref.plan_sequence,
             ref.table_version,

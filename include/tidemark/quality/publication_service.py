@@ -221,7 +221,7 @@ class Publication:
         )
         if not dry_run:
             self.publication.append(plan, landing, decision)
-            log.info("%s pipeline=%s plan=%d", status, self.pipeline, sequence)
+            log.info("decided pipeline=%s plan=%d status=%s", self.pipeline, sequence, status)
         return PlanPublication(plan=plan, landing=landing, decision=decision)
 
 

@@ -98,7 +98,11 @@ class Decisions:
             self.control.append(ledger, [Started.at(watermarks, started, requested_by)], self.now())
             return self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
         self.control.append(ledger, [accepted], self.now())
-        log.info("loss accepted pipeline=%s partitions=%s", self.spec.name, chosen)
+        log.info(
+            "loss accepted pipeline=%s partitions=%s",
+            self.spec.name,
+            ",".join(map(str, chosen)),
+        )
         return accepted
 
     def new_incarnation(

@@ -97,7 +97,10 @@ class Exports:
         before = self.groups.committed(group, watermarks.topic, committed)
         if not dry_run:
             self.groups.commit(group, watermarks.topic, committed)
-            log.info("exported pipeline=%s group=%s offsets=%s", ledger.pipeline, group, committed)
+            offsets = ",".join(f"{partition}:{offset}" for partition, offset in committed.items())
+            log.info(
+                "offsets exported pipeline=%s group=%s offsets=%s", ledger.pipeline, group, offsets
+            )
         return tuple(
             ExportedOffset(
                 partition=partition,

@@ -295,6 +295,6 @@ def _write_stack(text: str, folder: str | None) -> str:
         for old in sorted(place.glob("spark-*.log"))[:-_KEPT_FILES]:
             old.unlink(missing_ok=True)
     except OSError as failed:
-        log.warning("stack not written to a file error=%s stack=%s", failed, text)
+        log.warning("stack not written to a file message=%s stack=%s", failed, text)
         return ""
     return str(file)

@@ -239,7 +239,11 @@ class DecodePlanner:
             first = self._plan_once()
         except SchemaConflict as elsewhere:
             # The requested offsets may be before the conflict, or in another partition.
-            log.warning("replaying despite a schema conflict: %s", elsewhere)
+            log.warning(
+                "replaying despite a schema conflict pipeline=%s message=%s",
+                self.spec.name,
+                elsewhere,
+            )
         else:
             if first.plan is not None:
                 # The open plan has to land first. It may contain the requested offsets.
@@ -490,7 +494,7 @@ class DecodePlanner:
                 return self._record_plan(bronze, ledger, each, chosen, resolved)
         if stopped:
             for other in stopped[1:]:
-                log.warning("another schema conflict: %s", other)
+                log.warning("schema conflict pipeline=%s message=%s", self.spec.name, other)
             raise stopped[0]
         return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
 

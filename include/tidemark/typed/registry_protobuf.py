@@ -98,7 +98,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> str:
 
 
 def _uncompiled_text(text: str, why: str) -> str:
-    log.warning("schema does not compile: %s", why[:500])
+    log.warning("schema does not compile message=%s", why[:500])
     return f"{NOT_COMPILED}{' '.join(why.split())[:_MAX_REASON_CHARS]}\n{text}"
 
 
@@ -164,7 +164,7 @@ def _compile(
     if done.returncode == -signal.SIGSEGV:
         return "the compiler crashed on the schema"
     if done.returncode:
-        log.error("Protobuf compiler failed: exit_code=%d output=%s", done.returncode, output)
+        log.error("Protobuf compiler failed exit_code=%d output=%s", done.returncode, output)
         raise OSError(f"the Protobuf compiler failed with exit code {done.returncode}")
     return None
 

@@ -239,7 +239,11 @@ class SchemaResolver:
         if unavailable is not None:
             if not set(ids) <= known.keys() | self.unknown_ids:
                 raise unavailable
-            log.warning("planning with stored schemas: %s", unavailable)
+            log.warning(
+                "registry unavailable, planning with stored schemas registry=%s message=%s",
+                self.decode.registry,
+                unavailable,
+            )
         return known
 
     def are_stored(self, ids: Collection[int]) -> bool:

@@ -133,10 +133,10 @@ class Upserts:
         self.table.prepare(self.spec.origin, self.typed.columns())
         merger.merge(merge)
         log.info(
-            "merged pipeline=%s scope=%r typed_version=%d",
+            "merged pipeline=%s typed_version=%d scope=%s",
             self.spec.name,
-            str(merge.scope),
             merge.version,
+            merge.scope,
         )
         return merge
 

@@ -52,7 +52,10 @@ class SparkMerger:
         except EngineFailed as failed:
             if merge.scope is not MergeScope.KEYS:
                 raise
-            log.warning("rebuilding the upsert table, because the merge failed: %s", failed)
+            log.warning(
+                "rebuilding the upsert table, because the merge failed uri=%s message=%s",
+                *(self._upsert, failed),
+            )
             self._merge_in_transaction(merge.as_rebuild())
 
     @cached_property
