@@ -87,7 +87,7 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[st
         ({}, {}, "Complete. Every offset"),
         ({}, {"lost": 1234}, "1,234 offset(s) are accepted losses"),
         ({}, {"unproven_gaps": 7}, "7 of the gaps are unproven"),
-        ({"open_plans": (4, 5)}, {}, "Open: plan 4, 5. Their records are not counted yet."),
+        ({"open_plans": (4, 5)}, {}, "Open plans: 4, 5. Their records are not counted yet."),
         (
             {"plans_of_other_incarnations": 2},
             {},

@@ -42,8 +42,13 @@ def print_status(record: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
+    print_values(record)
+
+
+def print_values(record: Mapping[str, Any]) -> None:
+    """Print one line for each value: its name, and the value in words."""
     for key, value in record.items():
-        out.print(f"{key:<12} {value}")
+        out.print(f"{key.replace('_', ' '):<14} {_words(value)}")
 
 
 def print_records(
@@ -89,8 +94,23 @@ def print_error_record(record: Mapping[str, Any]) -> None:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, datetime):
-        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return _words(value)
+
+
+def _words(value: Any) -> str:
+    """Return a value as text for people. Numbers have no separators: they can be ports and ids."""
+    match value:
+        case None | "" | []:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return f"{value.astimezone(UTC):%Y-%m-%d %H:%M}"
+        case Mapping():
+            return ", ".join(f"{key} {_words(each)}" for key, each in value.items()) or "-"
+        case list() | tuple():
+            return ", ".join(map(_words, value))
+        case _:
+            return str(value)

@@ -105,10 +105,16 @@ def upsert(
     ]
     print_records(
         records,
-        lambda record: f"{record['pipeline']}: {record.get('scope', record.get('outcome'))}",
+        lambda record: f"{record['pipeline']}: {_merge_text(record, dry_run=dry_run)}",
         as_json=as_json,
     )
     exit_with(outcomes)
+
+
+def _merge_text(record: Result, *, dry_run: bool) -> str:
+    if "scope" not in record:
+        return str(record["outcome"])
+    return f"{'would merge' if dry_run else 'merged'} {record['scope']}"
 
 
 @app.command("list", short_help="List the records in quarantine, with the reasons.")

@@ -16,6 +16,7 @@ from tidemark.cli.console import (
     print_json,
     print_records,
     print_table,
+    print_values,
 )
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.pipelines import plan_record
@@ -154,9 +155,8 @@ def _print_record(record: Mapping[str, Any]) -> None:
     if record.get("outcome") == PlanOutcome.NOTHING:
         out.print(record["outcome"])
         return
-    for key, value in record.items():
-        if key != "partitions":
-            out.print(f"{key:<14} {value}")
+    values = {key: value for key, value in record.items() if key not in ("partitions", "wrote")}
+    print_values({**values, "outcome": _outcome(record)})
     if "partitions" in record:
         print_table(
             "Accounting",

@@ -159,7 +159,8 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
         "table_version": report.table_version,
         "run_at": report.run_at.isoformat(),
         "failed": [
-            f"{result.severity}: {result.expectation}; observed: {result.observed}"
+            f"{result.severity}: {result.expectation}; observed: "
+            f"{'no value' if result.observed is None else result.observed}"
             for result in report.results
             if not result.passed
         ],

@@ -193,7 +193,7 @@ def row_results(
 
 def _row_result(expectation: Mapping[str, Any], result: Any) -> CheckResult:
     arguments = expectation.get("kwargs", {})
-    argument_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    argument_text = ", ".join(f"{name} {_words(value)}" for name, value in arguments.items())
     details = result.result or {}
     value: Any = details.get("observed_value", details.get("unexpected_percent"))
     return CheckResult(
@@ -203,7 +203,7 @@ def _row_result(expectation: Mapping[str, Any], result: Any) -> CheckResult:
         passed=bool(result.success),
         observed=_observed(details),
         value=float(value) if type(value) in (int, float) else None,
-        expectation=expectation.get("description") or f"{expectation['type']}({argument_text})",
+        expectation=expectation.get("description") or f"{expectation['type']}: {argument_text}",
         unexpected_count=details.get("unexpected_count"),
         unexpected_percent=details.get("unexpected_percent"),
         examples=tuple(_examples(details, _columns(arguments))),
@@ -217,7 +217,7 @@ def _examples(details: Mapping[str, Any], columns: Sequence[str]) -> Iterator[Ex
             for name, value in row.items()
             if name in columns or (name not in ROW_ID and not columns)
         ]
-        text = None if values == [None] else ", ".join(map(str, values))
+        text = None if values == [None] else ", ".join(map(_words, values))
         yield Example(
             partition=row["partition"],
             offset=row["offset"],
@@ -232,11 +232,28 @@ def _severity(expectation: Mapping[str, Any]) -> Severity:
 def _observed(details: Mapping[str, Any]) -> str | int | float | None:
     if "observed_value" in details:
         value = details["observed_value"]
-        return value if value is None or isinstance(value, int | float) else str(value)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        return _words(value)
     if details.get("unexpected_count") is None:
         return None
     with_value = details["element_count"] - (details.get("missing_count") or 0)
     return f"{details['unexpected_count']:,} of {with_value:,} unexpected"
+
+
+def _words(value: Any) -> str:
+    """Return an argument, an observed value or an example as text for people."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case Mapping():
+            return ", ".join(f"{name} {_words(each)}" for name, each in value.items())
+        case list() | tuple() | set() | frozenset():
+            return f"[{', '.join(map(_words, value))}]"
+        case _:
+            return str(value)
 
 
 def _evaluation_error(result: Any) -> str:
