@@ -6,9 +6,7 @@ command or the form adds what only it has, such as the syntax of a list.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from tidemark.maintenance.rules import DEFAULT_RETENTION
+from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS
 
 DRY_RUN = "Show what would be done; write nothing."
 
@@ -44,7 +42,7 @@ APPROVED = "Allow more offsets than limits.records_per_backfill of the spec."
 MAINTAIN = "Compact tables, and remove unreferenced files and old pages."
 KEEP_HOURS = (
     "Files of table versions from this many past hours stay. A table accepts less than "
-    f"{DEFAULT_RETENTION // timedelta(hours=1)} hours only if its own property allows it."
+    f"{DEFAULT_KEEP_HOURS} hours only if its own property allows it."
 )
 KEEP_DOCS_DAYS = (
     "Quality pages from this many past days stay, and the newest page of each pipeline."

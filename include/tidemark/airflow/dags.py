@@ -24,7 +24,7 @@ from tidemark.airflow.chain import add_chain, dag_settings, timetable
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
 from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
 from tidemark.app import App
-from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION
+from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS, DEFAULT_PAGES_RETENTION
 from tidemark.spec.model import PipelineSpec
 
 
@@ -73,7 +73,7 @@ def maintenance_dag() -> DAG:
         tags=["tidemark", "maintenance"],
         params={
             "keep_hours": Param(
-                DEFAULT_RETENTION // timedelta(hours=1),
+                DEFAULT_KEEP_HOURS,
                 type="integer",
                 minimum=0,
                 title="Retention of files",

@@ -14,7 +14,11 @@ from tidemark.cli.arguments import AsJson, DryRun
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import map_in_threads, result_or_error
-from tidemark.maintenance.rules import DEFAULT_PAGES_RETENTION, DEFAULT_RETENTION, MaintenanceResult
+from tidemark.maintenance.rules import (
+    DEFAULT_KEEP_HOURS,
+    DEFAULT_PAGES_RETENTION,
+    MaintenanceResult,
+)
 from tidemark.pipeline import utc_now
 
 
@@ -29,7 +33,7 @@ def maintain(
     ] = None,
     keep_hours: Annotated[
         int, typer.Option(min=0, help=option_texts.KEEP_HOURS)
-    ] = DEFAULT_RETENTION // timedelta(hours=1),
+    ] = DEFAULT_KEEP_HOURS,
     keep_docs_days: Annotated[
         int, typer.Option(min=1, help=option_texts.KEEP_DOCS_DAYS)
     ] = DEFAULT_PAGES_RETENTION.days,

@@ -14,6 +14,8 @@ from tidemark.maintenance.errors import RetentionTooShort
 DEFAULT_RETENTION = timedelta(days=7)
 """Delta Lake's default: the time that a reader of an old version, a RESTORE or a landing may take.
 """
+DEFAULT_KEEP_HOURS = DEFAULT_RETENTION // timedelta(hours=1)
+"""`DEFAULT_RETENTION` in hours, for options and forms."""
 DEFAULT_PAGES_RETENTION = timedelta(days=90)
 """The retention of pages of quality checks; the check results have no retention."""
 
