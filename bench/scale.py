@@ -3,7 +3,7 @@
 This is a simulation, because a Kafka cluster of this size is not available. It invents the
 watermarks, and runs the product's code on a real Delta table. In each round, every pipeline reads
 its summary, plans with the planner's functions, and records a plan and its landing in two commits.
-JSON on standard output, progress on standard error. docs/scale.md has the conclusions.
+JSON on standard output, progress on standard error. docs/explanation/scale.md has the conclusions.
 """
 
 from __future__ import annotations

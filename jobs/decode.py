@@ -3,7 +3,7 @@
     spark-submit jobs/decode.py --plan prices@typed=7
 
 A plan that fails does not stop the others. `tidemark.core.errors.ExitCode` defines the exit codes;
-docs/cli.md lists them.
+docs/reference/cli.md lists them.
 """
 
 from __future__ import annotations

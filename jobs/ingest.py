@@ -3,7 +3,7 @@
     spark-submit jobs/ingest.py --plan prices=7 --plan orders=3
 
 Several plans share the application and land concurrently. A plan that fails does not stop the
-others. `tidemark.core.errors.ExitCode` defines the exit codes; docs/cli.md lists them.
+others. `tidemark.core.errors.ExitCode` defines the exit codes; docs/reference/cli.md lists them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     spark-submit jobs/run.py --plan prices=7 --plan orders=3
 
 The job lands the plan of each number if it is open. `tidemark run` records the plans first.
-`tidemark.core.errors.ExitCode` defines the exit codes; docs/cli.md lists them.
+`tidemark.core.errors.ExitCode` defines the exit codes; docs/reference/cli.md lists them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The number is a version of the typed table. The job merges at least this version: it merges the
 newest one. `tidemark.core.errors.ExitCode` defines the exit
-codes; docs/cli.md lists them.
+codes; docs/reference/cli.md lists them.
 """
 
 from __future__ import annotations

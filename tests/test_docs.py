@@ -26,7 +26,7 @@ _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _TYPED = re.compile(r"(?:^|[ /])tidemark +(.*)$")
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 
 
 def anchors(page: Path) -> set[str]:
@@ -120,7 +120,11 @@ def test_make_targets_of_pages_exist(page: Path) -> None:
 def test_the_readme_links_every_page() -> None:
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     listed = {link.partition("#")[0] for link in _LINK.findall(readme)}
-    assert {f"docs/{page.name}" for page in (PROJECT / "docs").glob("*.md")} - listed == set()
+    assert {
+        str(page.relative_to(PROJECT))
+        for page in PAGES
+        if page.parts[-2] not in {"adr", PROJECT.name}
+    } - listed == set()
 
 
 def test_every_decision_is_listed() -> None:
@@ -141,14 +145,14 @@ def section(page: str, heading: str) -> str:
 def test_every_check_has_a_row_in_the_quality_page() -> None:
     """Checks of drift share one row."""
     rows = re.findall(
-        r"^\| `(\w+)` \|", section("quality-reference.md", "Checks of every batch"), re.MULTILINE
+        r"^\| `(\w+)` \|", section("reference/quality.md", "Checks of every batch"), re.MULTILINE
     )
     assert rows == [name for name in BUILT_IN_CHECKS if name not in DRIFT]
 
 
 def test_every_quarantine_reason_has_a_row_in_the_typed_page() -> None:
     rows = re.findall(
-        r"^\| `(\w+)` \|", section("typed-reference.md", "Quarantine reasons"), re.MULTILINE
+        r"^\| `(\w+)` \|", section("reference/typed.md", "Quarantine reasons"), re.MULTILINE
     )
     assert rows == [reason.value for reason in QuarantineReason]
 
@@ -162,7 +166,7 @@ def every_command(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
 
 
 def test_every_command_has_a_row_in_the_cli_page() -> None:
-    page = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`tidemark .*?) \| ", page, flags=re.MULTILINE)
     missing = []
     for *above, name in every_command(typer.main.get_group(app)):
@@ -195,7 +199,7 @@ def test_each_requirement_names_existing_tests_that_carry_its_number() -> None:
         for file in (PROJECT / "tests").rglob("test_*.py")
         for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))
     }
-    page = (PROJECT / "docs" / "requirements.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "reference" / "requirements.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| S(\d+) \|(.*)$", page, flags=re.MULTILINE))
     assert list(map(int, rows)) == list(range(1, 29))
     named = {number: re.findall(r"`(test_\w+)`", row) for number, row in rows.items()}

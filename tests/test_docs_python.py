@@ -1,4 +1,4 @@
-"""The example of docs/python.md runs as it is written."""
+"""The example of docs/how-to/python.md runs as it is written."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def test_the_example_runs_on_a_spark_connect_server(
     monkeypatch.setenv(connection_variable("kafka_default"), kafka_connection(broker.bootstrap))
 
     variables: dict[str, Any] = {}
-    for block in _BLOCK.findall((PROJECT / "docs" / "python.md").read_text(encoding="utf-8")):
-        exec(compile(block, "docs/python.md", "exec"), variables)
+    for block in _BLOCK.findall(
+        (PROJECT / "docs" / "how-to" / "python.md").read_text(encoding="utf-8")
+    ):
+        exec(compile(block, "docs/how-to/python.md", "exec"), variables)
 
     assert variables["app"].engines.select() == connect_server
     assert variables["done"].exit_code == 0

@@ -91,7 +91,9 @@ def test_the_progress_of_a_backfill_excludes_undone_chunks(lake: FileLake) -> No
         assert plan is not None
         lake.ingest.execute(plan.sequence)
     lake.undo.undo(1, "ops", "wrong")
-    rows = rows_of_query("backfills.md", "SELECT requested", {"offset_ranges": offset_ranges(lake)})
+    rows = rows_of_query(
+        "how-to/backfills.md", "SELECT requested", {"offset_ranges": offset_ranges(lake)}
+    )
     assert rows == [("ops", chunks, 1)]
 
 
@@ -102,7 +104,7 @@ def test_the_query_for_alarms_lists_alarming_pipelines_only(lake: FileLake, tmp_
         lake.spec = spec
         row = {**status_row("prices", lake.status(), NOW), "pipeline": name}
         write_status(str(tmp_path / "status"), [row])
-    rows = rows_of_query("operations.md", "SELECT", {"status": _rows(tmp_path / "status")})
+    rows = rows_of_query("how-to/operations.md", "SELECT", {"status": _rows(tmp_path / "status")})
     assert rows == [("alarming", NOW, 2, None, "LagTooLarge")]
 
 
@@ -112,7 +114,7 @@ def _rows(uri: Path) -> pa.Table:
 
 def test_the_query_for_start_offsets_lists_offset_and_time(lake: FileLake) -> None:
     rows = rows_of_query(
-        "migrating.md", "SELECT partition, committed", {"offset_ranges": offset_ranges(lake)}
+        "how-to/migrating.md", "SELECT partition, committed", {"offset_ranges": offset_ranges(lake)}
     )
     assert rows == [(0, 5, NOW), (1, 3, NOW)]
 
@@ -120,7 +122,7 @@ def test_the_query_for_start_offsets_lists_offset_and_time(lake: FileLake) -> No
 def test_the_query_for_a_migration_lists_partitions_with_a_gap_only(lake: FileLake) -> None:
     old = pa.table({"partition": [0, 0, 1], "offset": [3, 4, 1]})
     tables = {"offset_ranges": offset_ranges(lake), "old_prices": old}
-    assert rows_of_query("migrating.md", "SELECT coalesce", tables) == [(1, 2, 3)]
+    assert rows_of_query("how-to/migrating.md", "SELECT coalesce", tables) == [(1, 2, 3)]
 
 
 def test_the_queries_for_checks_use_the_newest_attempt(lake: FileLake, tmp_path: Path) -> None:
@@ -151,11 +153,11 @@ def test_the_queries_for_checks_use_the_newest_attempt(lake: FileLake, tmp_path:
         )
         DeltaCheckResults(str(tmp_path / "results")).append(report)
     tables = {"results": _rows(tmp_path / "results")}
-    assert rows_of_query("quality-reference.md", "-- DuckDB: failed checks", tables) == [
+    assert rows_of_query("reference/quality.md", "-- DuckDB: failed checks", tables) == [
         (2, "warning", "rule", "price", "1 of 2", "at most 50")
     ]
     assert rows_of_query(
-        "quality-reference.md", "-- Spark SQL: the share of the most frequent key", tables
+        "reference/quality.md", "-- Spark SQL: the share of the most frequent key", tables
     ) == [
         (1, 20.0),
         (2, 30.0),
@@ -180,7 +182,7 @@ def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, tmp_path: P
                 decision = replace(decision, decided_by="ann", reason="it is right")
             table.append(plan, landing, decision)
     rows = rows_of_query(
-        "quality-reference.md",
+        "reference/quality.md",
         "-- DuckDB: offsets",
         {"publication": _rows(tmp_path / "publication")},
     )
@@ -191,18 +193,20 @@ def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, tmp_path: P
 
 
 def test_the_query_for_prices_fits_the_spec_of_its_page(tmp_path: Path) -> None:
-    schema = pa.schema(typed_schema(decoder("typed.md", tmp_path)).to_arrow())
+    schema = pa.schema(typed_schema(decoder("how-to/typed.md", tmp_path)).to_arrow())
     quotes = [("A", 1), ("A", 3), ("B", 2)]
     values = [*({"ticker": ticker, "price": Decimal(price)} for ticker, price in quotes), None]
     prices = pa.Table.from_pylist([{"value": value} for value in values], schema)
-    rows = rows_of_query("typed.md", "SELECT value.ticker", {"prices": prices})
+    rows = rows_of_query("how-to/typed.md", "SELECT value.ticker", {"prices": prices})
     assert set(rows) == {("A", Decimal(3)), ("B", Decimal(2)), (None, None)}
 
 
 def test_the_query_for_a_schema_returns_the_registered_text(tmp_path: Path) -> None:
     schemas = DeltaSchemaStore(str(tmp_path / "schemas"), "registry", lambda: NOW)
     schemas.store([RegisteredSchema(id=n, kind="AVRO", text=f'"{n}"') for n in (6, 7)])
-    rows = rows_of_query("typed.md", "SELECT schema", {"schemas": _rows(tmp_path / "schemas")})
+    rows = rows_of_query(
+        "how-to/typed.md", "SELECT schema", {"schemas": _rows(tmp_path / "schemas")}
+    )
     assert rows == [('"7"',)]
 
 
@@ -214,12 +218,12 @@ def test_the_query_for_quarantine_excludes_decoded_records(tmp_path: Path) -> No
     lake.replay(Span(4, 5))
     rows = _rows(tmp_path / lake.decode.quarantine_target)
     assert len(rows) == 3
-    counts = rows_of_query("typed.md", "SELECT reason", {"prices_quarantine": rows})
+    counts = rows_of_query("how-to/typed.md", "SELECT reason", {"prices_quarantine": rows})
     assert counts == [("malformed", None, 2)]
 
 
 def test_the_query_for_balances_excludes_deleted_rows(tmp_path: Path) -> None:
-    decode = decoder("upsert.md", tmp_path)
+    decode = decoder("how-to/upsert.md", tmp_path)
     columns = {part: spec.column for part, spec in decode.parts.items() if spec.column}
     schema = pa.schema(upsert_schema(columns, Envelope.NONE).to_arrow())
     accounts = [("a", False), ("b", True)]
@@ -227,4 +231,4 @@ def test_the_query_for_balances_excludes_deleted_rows(tmp_path: Path) -> None:
         {"key": key, "value": {"balance": 1}, "deleted": is_deleted} for key, is_deleted in accounts
     ]
     latest = {"accounts_latest": pa.Table.from_pylist(rows, schema)}
-    assert rows_of_query("upsert.md", "SELECT key", latest) == [("a", Decimal(1))]
+    assert rows_of_query("how-to/upsert.md", "SELECT key", latest) == [("a", Decimal(1))]

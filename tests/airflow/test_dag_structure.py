@@ -335,7 +335,9 @@ def test_the_page_names_the_assets_and_aliases_of_the_events(
     probe: Probe, dags: dict[str, Any]
 ) -> None:
     """Airflow starts no DAG for an asset of the same URI and another name."""
-    page = (PROJECT / "docs" / "airflow.md").read_text().replace("<pipeline>", "prices")
+    page = (
+        (PROJECT / "docs" / "reference" / "airflow.md").read_text().replace("<pipeline>", "prices")
+    )
     named = re.findall(r'Asset\("([^"]+)", "([^"]+)"\)', page)
     assert len(named) == page.count("Asset(")
     tables = ("prices", "prices@typed", "prices@upsert")

@@ -232,7 +232,7 @@ def test_invalid_connections_are_refused_and_the_error_contains_no_value(
 
 # -- the page ------------------------------------------------------------------------------------
 
-PAGE = PROJECT / "docs" / "connections.md"
+PAGE = PROJECT / "docs" / "how-to" / "connections.md"
 
 
 def test_connections_page_lists_every_accepted_key() -> None:

@@ -60,7 +60,7 @@ from tidemark.lake.table_io import arrow_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = PROJECT / "docs" / "control-table.md"
+PAGE = PROJECT / "docs" / "reference" / "control-table.md"
 
 
 def started_event(offsets: dict[int, int]) -> Started:
@@ -575,7 +575,7 @@ def test_processes_that_read_the_table_exit_with_code_zero(tmp_path: Path) -> No
     assert race(code, [uri], processes=4) == ["20"] * 4
 
 
-# -- Delta: other readers and docs/control-table.md ----------------------------------------------
+# -- Delta: other readers and docs/reference/control-table.md ------------------------------------
 
 
 @pytest.fixture

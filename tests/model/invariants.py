@@ -1,4 +1,4 @@
-"""The invariants of docs/design.md as predicates over a world.
+"""The invariants of docs/explanation/design.md as predicates over a world.
 
 They read the rows of the control table as a person with SQL does, and compare them with the truth
 that `ModelKafka` stores. From the code under test they use only the committed offset and the

@@ -639,9 +639,11 @@ def test_the_fix_names_the_page_of_the_key(folders: Folders) -> None:
     folders.spec(decode="{value: {format: xml}}")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    fix = "Edit these files as described in docs/typed-reference.md."
+    fix = "Edit these files as described in docs/reference/typed.md."
     assert refused.value.rendered("fix") == fix
     folders.spec("other.yaml", name="UPPER")
     with pytest.raises(SpecError) as refused:
         folders.load()
-    assert "docs/pipelines.md and docs/typed-reference.md" in refused.value.rendered("fix")
+    assert "docs/reference/pipelines.md and docs/reference/typed.md" in refused.value.rendered(
+        "fix"
+    )

@@ -102,7 +102,7 @@ def check_readable(plan: Plan, watermarks: TopicWatermarks) -> None:
     """Raise unless the topic contains all offsets of a plan.
 
     Otherwise Spark's reader would return other records or fewer records, or stall
-    (docs/design.md, hazards).
+    (docs/explanation/design.md, hazards).
 
     Raises:
         ClusterChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.

@@ -16,7 +16,7 @@ class UnknownConnection(TerminalError):
     problem = "Connection {connection!r} is not defined."
     fix = (
         "Define the connection in Airflow; for the command line, export {variable} in JSON form "
-        "(docs/connections.md). `tidemark broker start` starts a local broker."
+        "(docs/how-to/connections.md). `tidemark broker start` starts a local broker."
     )
 
     @property
@@ -43,7 +43,7 @@ class InvalidConnection(TerminalError):
     problem = "Connection {connection!r} is invalid."
     expected = "{rule}"
     actual = "{seen}"
-    fix = "Correct the connection's extra; docs/connections.md lists the keys."
+    fix = "Correct the connection's extra; docs/how-to/connections.md lists the keys."
 
 
 class KafkaFailure(TidemarkError):

@@ -1,4 +1,4 @@
-"""The control table on Delta, written by delta-rs only (docs/design.md, commit protocol)."""
+"""The control table on Delta. Only delta-rs writes it (docs/explanation/design.md)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ COLUMNS = Schema(
         Field("reason", DataType.utf8(), nullable=True),
     ]
 )
-"""The control table's columns; docs/control-table.md explains each and shows queries."""
+"""The control table's columns; docs/reference/control-table.md explains each and shows queries."""
 
 
 COMPACT_EVERY = 50

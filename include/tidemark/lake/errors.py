@@ -68,7 +68,7 @@ class UnsafeStorage(TerminalError):
     expected = "storage that refuses a second creation of a file (on S3: PUT with If-None-Match: *)"
     actual = "{reason}"
     fix = (
-        "Move the lakehouse to storage with conditional writes (docs/clusters.md, Storage; "
+        "Move the lakehouse to storage with conditional writes (docs/how-to/clusters.md, Storage; "
         "docs/runbook.md, UnsafeStorage)."
     )
 
@@ -181,7 +181,7 @@ class ColumnsDiffer(TableAltered):
 
     fix = (
         "Revert the change of the table with ALTER TABLE. For a typed table, revert the change of "
-        "the schema in the spec, or begin another table (docs/typed.md, Another schema)."
+        "the schema in the spec, or begin another table (docs/how-to/typed.md, Another schema)."
     )
 
 

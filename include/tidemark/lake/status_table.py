@@ -43,7 +43,7 @@ COLUMNS = Schema(
         Field("alarms", DataType.utf8(), nullable=True),
     ]
 )
-"""The status table's columns; docs/operations.md explains each."""
+"""The status table's columns; docs/how-to/operations.md explains each."""
 
 
 def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:

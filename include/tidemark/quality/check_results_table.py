@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
         pa.field("examples", pa.list_(_EXAMPLE)),
     ]
 )
-"""The results table's columns; docs/quality-reference.md explains each. `run_at` identifies the
+"""The results table's columns; docs/reference/quality.md explains each. `run_at` identifies the
 attempt."""
 
 

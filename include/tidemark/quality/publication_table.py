@@ -34,7 +34,7 @@ COLUMNS = Schema(
         Field("table_id", DataType.utf8(), nullable=False),
     ]
 )
-"""The publication table's columns; docs/quality-reference.md explains each."""
+"""The publication table's columns; docs/reference/quality.md explains each."""
 
 
 @translates_delta_errors

@@ -82,7 +82,7 @@ class NothingToDo(TerminalError):
     problem = "Nothing to do for pipeline {pipeline!r}: {finding}."
     fix = (
         "If an earlier attempt lost its answer, its decision is recorded: see "
-        "docs/control-table.md, What did operators decide?"
+        "docs/reference/control-table.md, What did operators decide?"
     )
 
 

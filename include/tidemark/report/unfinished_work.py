@@ -74,7 +74,7 @@ class UnfinishedWork:
         return max((plan.runs for plan in self.open_plans), default=0)
 
     def states(self) -> Iterator[str]:
-        """Yield the states that are not `ok`; docs/operations.md explains each."""
+        """Yield the states that are not `ok`; docs/how-to/operations.md explains each."""
         if self.open_plans:
             yield "retrying" if self.runs > 1 else "open"
         if self.undecoded:

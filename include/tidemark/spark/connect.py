@@ -287,8 +287,8 @@ def check_settings(server: Server, settings: Mapping[str, str]) -> None:
 SUBMIT_ADVICE = "by spark-submit: --master 'local[*]', or in Airflow a connection of type spark"
 """How to run a job by spark-submit, as the end of a sentence."""
 RESTART_ADVICE = (
-    "Start a server with `tidemark spark start`; docs/clusters.md, A managed or shared server, has "
-    f"the settings of other servers. Or run {SUBMIT_ADVICE}."
+    "Start a server with `tidemark spark start`; docs/how-to/clusters.md, A managed or shared "
+    f"server, has the settings of other servers. Or run {SUBMIT_ADVICE}."
 )
 """The remedy for a server with wrong settings, as sentences."""
 

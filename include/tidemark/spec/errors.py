@@ -59,7 +59,9 @@ class SpecError(TerminalError):
     def pages(self) -> str:
         """Pages of the documentation that describe the keys."""
         pages = {
-            "docs/typed-reference.md" if problem.key.startswith("decode") else "docs/pipelines.md"
+            "docs/reference/typed.md"
+            if problem.key.startswith("decode")
+            else "docs/reference/pipelines.md"
             for problem in self.problems
         }
         return " and ".join(sorted(pages))
@@ -88,7 +90,7 @@ class NotDecoded(TerminalError):
     pipeline: str
 
     problem = "Pipeline {pipeline!r} has no typed table."
-    fix = "Add a section `decode` to its spec; docs/typed.md describes it."
+    fix = "Add a section `decode` to its spec; docs/how-to/typed.md describes it."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -98,7 +100,7 @@ class NotUpserted(TerminalError):
     pipeline: str
 
     problem = "Pipeline {pipeline!r} has no upsert table."
-    fix = "Add a section `decode.upsert` to its spec; docs/upsert.md describes it."
+    fix = "Add a section `decode.upsert` to its spec; docs/how-to/upsert.md describes it."
 
 
 @dataclass(kw_only=True, eq=False)

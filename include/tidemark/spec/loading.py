@@ -214,7 +214,7 @@ class _Quality(_Section):
 
 
 class _Spec(_Section):
-    """Schema of the YAML file; docs/pipelines.md documents it."""
+    """Schema of the YAML file; docs/reference/pipelines.md documents it."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     description: str = ""

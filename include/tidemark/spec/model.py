@@ -58,7 +58,7 @@ class AlarmRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """The spec of one pipeline, from its YAML file; docs/pipelines.md explains every key.
+    """The spec of one pipeline, from its YAML file; docs/reference/pipelines.md explains every key.
 
     Attributes:
         ref: The table. The name of the live one is unique, `[a-z][a-z0-9_]*`, and names the DAG.

@@ -140,8 +140,8 @@ class SchemaConflict(TerminalError):
     )
     fix = (
         "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`, or "
-        "begin another table (docs/typed.md, Another schema). Records before this offset and other "
-        "partitions are decoded."
+        "begin another table (docs/how-to/typed.md, Another schema). Records before this offset "
+        "and other partitions are decoded."
     )
 
     @property
@@ -182,8 +182,8 @@ class RegistryRefused(RegistryFailure, TerminalError):
         "{schema_id}: {reason}."
     )
     fix = (
-        "Correct the url and the credentials of the connection (docs/connections.md). Nothing was "
-        "planned."
+        "Correct the url and the credentials of the connection (docs/how-to/connections.md). "
+        "Nothing was planned."
     )
 
 
