@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -479,3 +480,18 @@ def test_a_preview_shows_the_next_plan_and_writes_nothing() -> None:
     assert preview.plan is not None
     assert recorded is not None
     assert preview.plan.fingerprint == recorded.fingerprint
+
+
+def test_s24_the_work_of_a_planner_grows_in_proportion_to_the_partitions() -> None:
+    """Eight times the partitions take about 8 times the CPU; a quadratic step takes 64 times."""
+
+    def cpu_seconds(partitions: int) -> float:
+        pipeline = MemoryPipeline(partitions=partitions)
+        for partition in range(partitions):
+            pipeline.produce(partition, 1)
+        before = time.process_time()
+        assert pipeline.planner.plan("a").outcome is PlanOutcome.NEW
+        return time.process_time() - before
+
+    few, many = (min(cpu_seconds(number) for _ in range(3)) for number in (500, 4_000))
+    assert many < 24 * few

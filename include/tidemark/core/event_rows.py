@@ -78,12 +78,11 @@ def encode(
     Leaves out a row that equals another one, because `check_no_duplicates` would report it.
     """
     common = {"pipeline": pipeline, "event_number": event_number, "recorded_at": recorded_at}
-    rows = [
-        {**_shared_columns(event), **place, "event": _NAMES[type(event)], **common}
-        for event in events
+    rows: list[Row] = []
+    for event in events:
+        shared = {**_shared_columns(event), "event": _NAMES[type(event)], **common}
         # An event without partitions is one row, also a landing of a plan that missed every offset.
-        for place in _columns_by_row(event) or [{}]
-    ]
+        rows += [{**shared, **each} for each in _columns_by_row(event) or [{}]]
     return list({frozenset(row.items()): row for row in rows}.values())
 
 
