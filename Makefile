@@ -131,6 +131,11 @@ down: ## Stop what `make up` started
 bench: setup-dev ## Compare with Spark's own ways to read Kafka, as ratios
 	@$(PYTHON) -m bench
 
+.PHONY: docs
+docs: setup-dev ## Build the documentation as a site in .tidemark/site
+	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs .tidemark/site
+	@echo "file://$(CURDIR)/.tidemark/site/index.html"
+
 # -- check ---------------------------------------------------------------------------------------
 
 .PHONY: check

@@ -64,14 +64,9 @@ def open_page(page: Path, folder: Path, *, width: int = 1000) -> RenderedPage:
     """Open a page in a window of `width` pixels, and save a screenshot to a folder."""
     measured = folder / "measured.html"
     measured.write_text(page.read_text().replace("</body>", f"{_ASK}</body>"))
-    program = subprocess.run(
-        ["sh", str(PROJECT / "tests" / "browser.sh")], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    assert program, "no browser: `make setup-dev` installs one"
-    common = [program, *_FLAGS, f"--user-data-dir={folder / 'profile'}"]
-    common += [f"--window-size={width},1400", "--enable-logging=stderr", "--v=0"]
-    dumped = _run([*common, "--dump-dom", measured.as_uri()])
-    _run([*common, f"--screenshot={folder / 'page.png'}", page.as_uri()])
+    window = f"--window-size={width},1400"
+    dumped = _run(folder, window, "--dump-dom", measured.as_uri())
+    _run(folder, window, f"--screenshot={folder / 'page.png'}", page.as_uri())
     found = re.search(r'<pre id="measured">(.*?)</pre>', dumped.stdout, re.DOTALL)
     assert found, dumped.stderr[-2000:]
     found_page: dict[str, Any] = json.loads(unescape(found[1]))
@@ -84,5 +79,23 @@ def open_page(page: Path, folder: Path, *, width: int = 1000) -> RenderedPage:
     )
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+def text_of(url: str, folder: Path) -> str:
+    """Return the HTML of a page after its scripts have run for up to ten seconds of its clock.
+
+    Args:
+        url: Address with query.
+        folder: Folder for the browser's profile.
+    """
+    return _run(folder, "--virtual-time-budget=10000", "--dump-dom", url).stdout
+
+
+def _run(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run the browser with a profile in `folder`."""
+    program = subprocess.run(
+        ["sh", str(PROJECT / "tests" / "browser.sh")], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    assert program, "no browser: `make setup-dev` installs one"
+    common = [*_FLAGS, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--v=0"]
+    return subprocess.run(
+        [program, *common, *flags], capture_output=True, text=True, check=True, timeout=120
+    )
