@@ -194,4 +194,4 @@ def test_pipelines_with_the_same_spark_settings_share_an_application(tmp_path: P
 def test_the_name_of_an_application_has_the_job_and_one_pipeline() -> None:
     plans = [PlanRef(pipeline=name, sequence=1) for name in ("prices", "orders", "tides")]
     assert application_name("ingest", plans[:1]) == "tidemark-ingest-prices"
-    assert application_name("quality", plans) == "tidemark-quality-prices-and-2-more"
+    assert application_name("check", plans) == "tidemark-check-prices-and-2-more"

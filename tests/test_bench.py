@@ -219,7 +219,7 @@ def test_given_sizes_override_the_short_and_full_form(tmp_path: Path) -> None:
 
 def test_every_benchmark_has_ratios_of_different_sides() -> None:
     found = all_benchmarks()
-    warm = {"bulk", "skew", "driver_memory", "quality", "typed", "typed_avro", "typed_protobuf"}
+    warm = {"bulk", "skew", "driver_memory", "check", "typed", "typed_avro", "typed_protobuf"}
     short = {*warm, "history", "idle", "many", "planning", "run", "small"}
     assert {*short, "settings"} <= set(found)
     assert short == {name for name, each in found.items() if each.in_short_form}

@@ -190,7 +190,7 @@ def test_plans_without_name_or_number_are_a_usage_error(capsys: pytest.CaptureFi
 
 TABLES: dict[str, Any] = {
     "ingest": PlanRef(pipeline="events", sequence=1),
-    "quality": PlanRef(pipeline="events", sequence=1),
+    "check": PlanRef(pipeline="events", sequence=1),
     "decode": PlanRef(pipeline="events@typed", sequence=1),
     "upsert": MergeRef(pipeline="events", version=1),
     "run": PlanRef(pipeline="events", sequence=1),

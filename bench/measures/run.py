@@ -62,9 +62,9 @@ class _Runs:
         return {**metrics, **held}
 
     def steps(self, lakehouse: str, *, on_server: bool) -> Metrics:
-        """Measure `tidemark ingest`, then `tidemark quality`, as separate processes."""
+        """Measure `tidemark ingest`, then `tidemark check`, as separate processes."""
         metrics: dict[str, float] = {}
-        for step in ("ingest", "quality"):
+        for step in ("ingest", "check"):
             took = self._command(lakehouse, step, on_server=on_server)
             metrics |= {f"{step}_{name}": value for name, value in took.items()}
         verified(str(self._home / lakehouse / "bronze" / PIPELINE), self._topic.total)
@@ -175,7 +175,7 @@ def _open(context: Context) -> Iterator[Setup]:
                 ),
                 side(
                     "steps_server",
-                    "tidemark ingest, then tidemark quality, on the server",
+                    "tidemark ingest, then tidemark check, on the server",
                     partial(runs.steps, "steps_server", on_server=True),
                 ),
                 side(
@@ -211,9 +211,7 @@ BENCHMARKS = [
             Ratio(over="run_server", under="peer_server", metric="seconds"),
             Ratio(over="run_submit", under="peer_defaults", metric="seconds"),
             Ratio(over="steps_server", under="steps_submit", metric="ingest_seconds", at_most=0.35),
-            Ratio(
-                over="steps_server", under="steps_submit", metric="quality_seconds", at_most=0.25
-            ),
+            Ratio(over="steps_server", under="steps_submit", metric="check_seconds", at_most=0.25),
         ],
         open=_open,
         records=1_000,

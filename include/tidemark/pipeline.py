@@ -35,7 +35,7 @@ from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
     from tidemark.backfill.service import Backfills
-    from tidemark.core.events import LossAccepted, NewIncarnation
+    from tidemark.core.events import LossAccepted, RecreationAccepted
     from tidemark.ingest.executor import ExecutionResult, PlanExecutor
     from tidemark.ingest.planner import Planner, PlanResult
     from tidemark.ingest.protocols import (
@@ -406,11 +406,11 @@ class Pipeline:
         """Skip offsets that Kafka has deleted. See `Decisions.accept_loss`."""
         return self._decisions.accept_loss(partitions, requested_by, reason, dry_run=dry_run)
 
-    def new_incarnation(
+    def accept_recreation(
         self, requested_by: str, reason: str, *, dry_run: bool = False
-    ) -> NewIncarnation:
-        """Continue with a recreated topic. See `Decisions.new_incarnation`."""
-        return self._decisions.new_incarnation(requested_by, reason, dry_run=dry_run)
+    ) -> RecreationAccepted:
+        """Continue with a recreated topic. See `Decisions.accept_recreation`."""
+        return self._decisions.accept_recreation(requested_by, reason, dry_run=dry_run)
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
         """Follow a RESTORE of the data table. See `Repair.rewind`."""
@@ -420,7 +420,7 @@ class Pipeline:
         """Rebuild the control table from the data table. See `Repair.rebuild`."""
         return self._repair.rebuild(requested_by, reason, dry_run=dry_run)
 
-    def start(
+    def import_offsets(
         self,
         found: SourceOffsets,
         requested_by: str,
@@ -429,23 +429,23 @@ class Pipeline:
         others: OtherPartitions | None = None,
         dry_run: bool = False,
     ) -> StartResult:
-        """Record the offsets of another reader as the start. See `StartService.begin`."""
+        """Record the offsets of another reader as the start. See `StartService.start`."""
         return self._starts.start(found, requested_by, reason, others=others, dry_run=dry_run)
 
     def group_position(self, group: str) -> SourceOffsets:
-        """Return the committed offsets of a consumer group of the cluster, for `begin`."""
+        """Return the committed offsets of a consumer group of the cluster, to import."""
         from tidemark.ingest.start import group_position
 
         return group_position(self.group_offsets, group, self.spec.topic, self._partitions())
 
     def checkpoint_position(self, path: str) -> SourceOffsets:
-        """Return the position of a Structured Streaming query by its checkpoint, for `begin`."""
+        """Return the position of a Structured Streaming query by its checkpoint, to import."""
         from tidemark.ingest.start_checkpoint import checkpoint_position
 
         return checkpoint_position(_absolute(path), self.spec.topic)
 
     def ingested_position(self, table: str, app_id: str) -> SourceOffsets:
-        """Return the position of kafka-delta-ingest by its Delta table, for `begin`."""
+        """Return the position of kafka-delta-ingest by its Delta table, to import."""
         from tidemark.ingest.start_ingested import ingested_position
 
         return ingested_position(_absolute(table), app_id, len(self._partitions()))

@@ -372,7 +372,7 @@ def test_limited_runs_follow_each_other_and_alarms_reach_the_webhook(
         assert "`tidemark ingest clicks`" in alarm
         failure = message_with("tidemark_lost.plan of ")
         assert " failed: lost: NoStartOffset: " in failure
-        assert "`tidemark start" in failure
+        assert "`tidemark offsets import" in failure
 
 
 def scheduled_run(api: AirflowApi, dag: str = DAG) -> str:

@@ -274,7 +274,7 @@ def test_replacing_offsets_deleted_in_kafka_is_refused_or_skips_them(lake: FileL
 def test_rows_of_another_incarnation_do_not_prevent_a_replacement(lake: FileLake) -> None:
     lake.kafka.create("events", 2, "id-2")
     lake.kafka.produce("events", 0, 4, timestamp_ms=1_000)
-    lake.decisions.new_incarnation("ops", "recreated")
+    lake.decisions.accept_recreation("ops", "recreated")
     lake.run(1)
     lake.land_again((0, 0, 5))
     assert sorted(lake.rows()) == sorted([*EVERYTHING, *places(0, *range(5))])
@@ -544,14 +544,14 @@ def test_a_replacement_of_a_recreated_topic_is_never_discarded() -> None:
         pipeline.abandon.abandon(2, "ops", "recreated", discard=True)
     assert pipeline.landed_identities() == before
     assert len(before) == 5
-    pipeline.decisions.new_incarnation("ops", "recreated")
+    pipeline.decisions.accept_recreation("ops", "recreated")
 
 
 def test_a_replacement_keeps_rows_of_another_incarnation_at_the_same_offsets() -> None:
     pipeline = replaced_in_memory()
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 5)
-    pipeline.decisions.new_incarnation("ops", "recreated")
+    pipeline.decisions.accept_recreation("ops", "recreated")
     pipeline.run("run")
     request = replace(wanted((0, 0, 5)), replaces=True)
     plan = pipeline.planner.backfill(request, RunOrigin("again")).plan

@@ -316,14 +316,14 @@ def test_an_abandoned_chunk_is_planned_again() -> None:
 
 
 def test_a_chunk_of_a_recreated_topic_is_refused() -> None:
-    """The chunk is refused before and after the new incarnation is accepted."""
+    """The chunk is refused before and after the recreated topic is accepted."""
     pipeline = started_pipeline()
     request(pipeline, select(retained=True), 4)
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 30)
     with pytest.raises(TopicRecreated):
         pipeline.backfills.plan_chunk("ops", 1)
-    pipeline.decisions.new_incarnation("ops", "moved")
+    pipeline.decisions.accept_recreation("ops", "moved")
     with pytest.raises(OtherIncarnation):
         pipeline.backfills.plan_chunk("ops", 1)
     assert not any(each.done for each in pipeline.backfills.progress("ops"))
@@ -338,7 +338,7 @@ def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
     pipeline.produce(0, 20)
     with pytest.raises(TopicRecreated):
         preview(pipeline, select(plan=1))
-    pipeline.decisions.new_incarnation("ops", "moved")
+    pipeline.decisions.accept_recreation("ops", "moved")
     copy = replace(
         pipeline, spec=pipeline.spec.copied("checked"), table=MemoryTable(kafka=pipeline.kafka)
     )

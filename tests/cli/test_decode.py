@@ -185,8 +185,8 @@ def test_a_drafted_schema_decodes_the_records_of_its_sample(
     assert tidemark("ingest", "events").code == ExitCode.OK
     spec.write_text(spec.read_text() + tidemark("schema", "init", "events").out)
     waiting = tidemark("decode", "events")
-    assert "200 landed offset(s) are not checked: tidemark quality events --plan 1" in waiting.out
-    assert tidemark("quality", "events").code == ExitCode.OK
+    assert "200 landed offset(s) are not checked: tidemark check events --plan 1" in waiting.out
+    assert tidemark("check", "events").code == ExitCode.OK
     (done,) = [each for each in tidemark("decode", "events", "--json").json if "records" in each]
     assert (done["records"], done["quarantined"]) == (200, 0)
     rows = pa.table(DeltaTable(tmp_path / "lakehouse" / "silver" / "events").scan()).to_pylist()

@@ -23,7 +23,7 @@ def lake(tmp_path: Path) -> FileLake:
 
 
 @pytest.mark.parametrize(
-    ("plan", "quality", "ingest"),
+    ("plan", "check", "ingest"),
     [
         (1, "draft", "landed already"),
         (4, "PlanAbandoned", "PlanAbandoned"),
@@ -33,12 +33,12 @@ def lake(tmp_path: Path) -> FileLake:
 )
 @pytest.mark.usefixtures("lake")
 def test_a_dry_run_raises_the_error_of_the_command(
-    offline: Command, plan: int, quality: str, ingest: str
+    offline: Command, plan: int, check: str, ingest: str
 ) -> None:
     """The error depends on the state of the plan."""
-    checked = offline("quality", "events", "--plan", str(plan), "--dry-run", "--json")
-    assert checked.json.get("error", checked.json.get("outcome")) == quality
-    assert checked.code == (ExitCode.OK if quality == "draft" else ExitCode.REFUSED)
+    checked = offline("check", "events", "--plan", str(plan), "--dry-run", "--json")
+    assert checked.json.get("error", checked.json.get("outcome")) == check
+    assert checked.code == (ExitCode.OK if check == "draft" else ExitCode.REFUSED)
     landed = offline("ingest", "events", "--plan", str(plan), "--dry-run", "--json")
     (record,) = landed.json
     assert record.get("error", record.get("outcome")) == ingest
@@ -53,7 +53,7 @@ def test_a_dry_run_raises_the_error_of_the_command(
         ("backfill events@typed --retained --dry-run", "IsTyped"),
         ("backfill events --into typed --retained", "IsTyped"),
         ("backfill events --into quarantine --retained", "InvalidSelection"),
-        ("quality events@typed", "IsTyped"),
+        ("check events@typed", "IsTyped"),
         ("accept-loss events@typed --reason x", "IsTyped"),
         ("upsert events", "NotUpserted"),
         ("decode plain", "NotDecoded"),

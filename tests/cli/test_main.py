@@ -185,7 +185,7 @@ def test_start_needs_exactly_one_source(
     without_kafka: Command, tmp_path: Path, options: tuple[str, ...], expected: str
 ) -> None:
     """Other options are refused before any request, and nothing is written."""
-    ran = without_kafka("start", "prices", *options, "--json")
+    ran = without_kafka("offsets", "import", "prices", *options, "--json")
     assert ran.code == ExitCode.REFUSED
     record = ran.json
     assert record["error"] == "InvalidStart"
@@ -220,9 +220,9 @@ def test_status_shows_the_error_that_refuses_each_pipeline(
 
 
 def test_status_can_fail_on_alarms_and_record_the_status(command: Command, tmp_path: Path) -> None:
-    """With --check, the exit code is 65. A later status replaces the recorded one."""
+    """With --exit-code, the exit code is 65. A later status replaces the recorded one."""
     for _ in range(2):
-        ran = command("status", "prices", "orders", "--check", "--record")
+        ran = command("status", "prices", "orders", "--exit-code", "--record")
         assert ran.code == ExitCode.REFUSED
         assert "prices: UnknownConnection: Connection 'kafka_default' is not defined" in ran.err
     table = DeltaTable(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout.status_table)

@@ -1,4 +1,4 @@
-"""`tidemark start` and `export-offsets` on a real broker."""
+"""`tidemark offsets` on a real broker."""
 
 from __future__ import annotations
 
@@ -98,18 +98,30 @@ def test_offsets_of_a_group_start_a_pipeline_and_are_exported_to_another_group(
     """Covers a dry run, a start, its repetition, a plan and an export."""
     old, lag = f"{home.topic}-old", f"{home.topic}-lag"
     assert home.run("plan", "events")[1]["error"] == "NoStartOffset"
-    assert home.run("start", "events", "--from-group", old)[1]["error"] == "InvalidStart"
+    assert (
+        home.run("offsets", "import", "events", "--from-group", old)[1]["error"] == "InvalidStart"
+    )
     home.groups.commit(old, home.topic, {0: 2})
     delete_records(admin, home.topic, 3)
-    code, document = home.run("start", "events", "--from-group", old)
+    code, document = home.run("offsets", "import", "events", "--from-group", old)
     assert (code, document["error"]) == (ExitCode.REFUSED, "InvalidStart")
 
-    ask = ("start", "events", "--from-group", old, "--others", "latest", "--reason", "moved")
+    ask = (
+        "offsets",
+        "import",
+        "events",
+        "--from-group",
+        old,
+        "--others",
+        "latest",
+        "--reason",
+        "moved",
+    )
     code, document = home.run(*ask, "--dry-run")
     assert (code, document["outcome"], offsets(document)) == (ExitCode.OK, "draft", {0: 2, 1: 5})
     assert [each["deleted_unread"] for each in document["partitions"]] == [1, 0]
     assert home.starts() == {}
-    assert home.run("export-offsets", "events", "--group", lag)[1]["error"] == "NothingLanded"
+    assert home.run("offsets", "export", "events", "--group", lag)[1]["error"] == "NothingLanded"
     for outcome in ("recorded", "nothing to do"):
         code, document = home.run(*ask)
         assert (code, document["outcome"], offsets(document)) == (
@@ -118,7 +130,7 @@ def test_offsets_of_a_group_start_a_pipeline_and_are_exported_to_another_group(
             {0: 2, 1: 5},
         )
     assert home.starts() == {0: 2, 1: 5}
-    code, document = home.run("start", "events", "--offsets", "0:4,1:4")
+    code, document = home.run("offsets", "import", "events", "--offsets", "0:4,1:4")
     assert (code, document["error"]) == (ExitCode.REFUSED, "AlreadyStarted")
     assert f"consumer group '{old}'; other partitions at latest; moved" in str(document)
 
@@ -128,21 +140,21 @@ def test_offsets_of_a_group_start_a_pipeline_and_are_exported_to_another_group(
     assert (code, document["plan"]["ranges"]) == (ExitCode.OK, [[0, 3, 5]])
 
     exported = {"partition": 0, "before": None, "committed_offset": 3, "end": 5}
-    code, document = home.run("export-offsets", "events", "--group", lag, "--dry-run")
+    code, document = home.run("offsets", "export", "events", "--group", lag, "--dry-run")
     assert (code, document["outcome"], document["partitions"][0]) == (
         ExitCode.OK,
         "draft",
         exported,
     )
     assert lag not in group_names(home.bootstrap)
-    assert home.run("export-offsets", "events", "--group", lag)[1]["outcome"] == "exported"
+    assert home.run("offsets", "export", "events", "--group", lag)[1]["outcome"] == "exported"
     assert home.groups.committed(lag, home.topic, [0, 1]) == {0: 3, 1: 5}
     assert home.groups.committed(old, home.topic, [0, 1]) == {0: 2}
 
 
 def test_a_start_from_given_offsets_is_printed_as_text(home: Home) -> None:
     """A dry run records nothing; the last line is the outcome."""
-    ask = ("start", "events", "--offsets", "0:4,1:5")
+    ask = ("offsets", "import", "events", "--offsets", "0:4,1:5")
     ran = tidemark(*ask, "--dry-run", home=home.path, environ=home.environ)
     assert ran.returncode == ExitCode.OK, ran.stderr
     assert "started at the offsets given by hand" in ran.stdout
@@ -152,7 +164,8 @@ def test_a_start_from_given_offsets_is_printed_as_text(home: Home) -> None:
     assert ran.stdout.splitlines()[-1] == "recorded"
     assert home.starts() == {0: 4, 1: 5}
     ran = tidemark(
-        "export-offsets",
+        "offsets",
+        "export",
         "events",
         "--group",
         f"{home.topic}-lag",
@@ -171,7 +184,7 @@ def test_a_start_from_a_checkpoint_notes_its_uncommitted_batch(home: Home) -> No
             places = json.dumps({home.topic: {"0": end, "1": end}})
             text = f"v1\n{{}}\n{places}" if name == "offsets" else "v1\n{}"
             (folder / name / str(batch)).write_text(text, encoding="utf-8")
-    code, document = home.run("start", "events", "--from-checkpoint", str(folder))
+    code, document = home.run("offsets", "import", "events", "--from-checkpoint", str(folder))
     assert (code, document["outcome"], offsets(document)) == (ExitCode.OK, "recorded", {0: 1, 1: 1})
     assert document["reason"] == f"started at the Structured Streaming checkpoint {folder}, batch 0"
     (note,) = document["notes"]
@@ -190,7 +203,7 @@ def test_a_start_from_a_kafka_delta_ingest_table_uses_the_next_offsets(home: Hom
         write_deltalake(table, rows, mode="append", commit_properties=properties)
 
     commit(p0=4, p1=0)
-    ask = ("start", "events", "--from-table", str(table), "--app-id")
+    ask = ("offsets", "import", "events", "--from-table", str(table), "--app-id")
     assert home.run(*ask, "another")[1]["error"] == "InvalidStart"
     code, document = home.run(*ask, "job", "--dry-run")
     assert (code, offsets(document)) == (ExitCode.OK, {0: 5, 1: 1})
@@ -274,7 +287,7 @@ def test_another_reader_and_tidemark_together_read_each_record_once(
     theirs, beginning = read(lake, tmp_path)
     for partition in (0, 1):
         produce_values(bootstrap, name, 2, partition=partition)
-    begun = command("start", "events", *beginning, "--json")
+    begun = command("offsets", "import", "events", *beginning, "--json")
     assert (begun.code, begun.json["outcome"]) == (ExitCode.OK, "recorded"), begun.err
     for partition in (0, 2):
         produce_values(bootstrap, name, 2, partition=partition)

@@ -1,4 +1,4 @@
-"""Bad data from Kafka to the published view: `tidemark quality`, `publication` and `report`."""
+"""Bad data from Kafka to the published view: `tidemark check`, `publication` and `report`."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def desk(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, spark: Spark
 
 
 def check(*plans: int) -> int:
-    """Run the job of `tidemark quality` in this process, and return its exit code."""
-    return main(JOBS["quality"], "", [f"--plan=events={plan}" for plan in plans])
+    """Run the job of `tidemark check` in this process, and return its exit code."""
+    return main(JOBS["check"], "", [f"--plan=events={plan}" for plan in plans])
 
 
 def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
@@ -113,7 +113,7 @@ def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
     later = desk.land(desk.quotes(24))
 
     assert check(1, 3) == ExitCode.OK
-    blocked = tidemark("quality", "events", "--plan=2", "--json")
+    blocked = tidemark("check", "events", "--plan=2", "--json")
     assert (blocked.code, blocked.json["error"]) == (ExitCode.QUALITY_FAILED, "QualityFailed")
     assert published_places() == sorted(good | later)
     (kept,) = tidemark("publication", "list", "events", "--json").json

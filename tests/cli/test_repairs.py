@@ -122,29 +122,29 @@ def test_a_plan_is_undone_with_user_time_and_reason(
     assert lake.delivered_rows() == read_all(broker.bootstrap, name)
 
 
-def test_a_new_incarnation_is_accepted_with_user_time_and_reason(
+def test_a_recreation_is_accepted_with_user_time_and_reason(
     lake: Lake, broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
     """TopicRecreated names the command; a dry run writes nothing."""
     name = lake.spec.topic
     produce_values(broker.bootstrap, name, 4)
-    same = tidemark("new-incarnation", "events", "--reason", "x", "--json")
+    same = tidemark("accept-recreation", "events", "--reason", "x", "--json")
     assert (same.code, same.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
     lake.run("first")
     recreate_topic(admin, broker.bootstrap, name)
     produce_values(broker.bootstrap, name, 6)
     with pytest.raises(TopicRecreated) as caught:
         lake.planner.plan("second")
-    assert "tidemark new-incarnation" in caught.value.rendered("fix")
+    assert "tidemark accept-recreation" in caught.value.rendered("fix")
 
     before = lake.ledger
-    shown = tidemark("new-incarnation", "events", "--reason", "moved", "--dry-run", "--json")
+    shown = tidemark("accept-recreation", "events", "--reason", "moved", "--dry-run", "--json")
     rows = [{"partition": 0, "offset": 0}]
     assert (shown.code, shown.json) == (ExitCode.OK, {"outcome": "draft", "rows": rows})
     assert lake.ledger == before
-    done = tidemark("new-incarnation", "events", "--reason", "moved")
+    done = tidemark("accept-recreation", "events", "--reason", "moved")
     assert (done.code, "accepted" in done.out) == (ExitCode.OK, True), done.err
-    (event,) = events(lake, "event = 'new_incarnation'")
+    (event,) = events(lake, "event = 'recreation_accepted'")
     new = caught.value.current_topic_id
     assert (event["topic_id"], event["committed_offset"]) == (new, 0)
     assert event["requested_by"].startswith("cli:")

@@ -234,7 +234,7 @@ def test_an_incomplete_period_ends_with_exit_code_65_on_request(
 ) -> None:
     """The plan was undone; the page and the JSON count its offsets."""
     lake.undo.undo(2, "test", "not meant")
-    done = offline("report", "events", *PERIOD, "--check")
+    done = offline("report", "events", *PERIOD, "--exit-code")
     assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
     page = Page(Path(done.out.splitlines()[-1]))
     assert "Not complete: 3 offset(s) between the first and the last" in page.text
@@ -245,8 +245,8 @@ def test_an_incomplete_period_ends_with_exit_code_65_on_request(
 def test_a_period_of_a_recreated_topic_is_not_certified(lake: FileLake, offline: Command) -> None:
     """Its plans landed, so the command must not print that nothing landed."""
     lake.kafka.create("events", 2, "id-2")
-    lake.decisions.new_incarnation("test", "recreated")
-    done = offline("report", "events", *PERIOD, "--check")
+    lake.decisions.accept_recreation("test", "recreated")
+    done = offline("report", "events", *PERIOD, "--exit-code")
     assert done.code == ExitCode.REFUSED
     assert "0 plan(s), 0 record(s): NOT complete" in done.out
     assert "3 plan(s) of the period read a topic that was recreated later" in done.out
@@ -258,7 +258,7 @@ def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Co
     assert "Nothing landed in this period" in Page(Path(done.out.splitlines()[-1])).text
     assert "0 plan(s), 0 record(s): nothing landed" in done.out
     checked = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01",
-                       "--check", "--json")  # fmt: skip
+                       "--exit-code", "--json")  # fmt: skip
     assert (checked.code, checked.json["certificate"]["complete"]) == (ExitCode.REFUSED, False)
     wrong = offline("report", "events", "--since", "2001-02-01", "--until", "2001-01-01")
     assert wrong.code == ExitCode.USAGE

@@ -87,7 +87,7 @@ def test_json_text_and_status_table_have_the_same_values(
     produce_records(broker.bootstrap, topic, records)
     assert tidemark("plan", "calm").code == ExitCode.OK
 
-    printed = tidemark("status", "--record", "--check", "--json")
+    printed = tidemark("status", "--record", "--exit-code", "--json")
     assert printed.code == ExitCode.REFUSED
     statuses = {each["pipeline"]: each for each in printed.json}
     for each in statuses.values():
@@ -128,7 +128,7 @@ def test_json_text_and_status_table_have_the_same_values(
         for _, each in sorted(statuses.items())
     ]
 
-    shown = tidemark("status", "calm", "tides", "--check")
+    shown = tidemark("status", "calm", "tides", "--exit-code")
     assert shown.code == ExitCode.REFUSED
     rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines()]
     waits = ["4", "3 d 5 h", "3 d 18 h", "with the next run", "0", "-", "-"]
@@ -138,4 +138,4 @@ def test_json_text_and_status_table_have_the_same_values(
     assert ["", "0", "0", "0", "3", "3", "3 d 5 h", "3 d 18 h", ""] in rows
     assert "tides: PipelineStalled" in shown.err
     assert "calm: " not in shown.err
-    assert tidemark("status", "calm", "--check").code == ExitCode.OK
+    assert tidemark("status", "calm", "--exit-code").code == ExitCode.OK

@@ -181,7 +181,7 @@ def test_a_newer_spec_with_the_target_of_another_pipeline_is_refused(
 @pytest.mark.spark
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("table", ["results", "publication"])
-def test_a_quality_job_that_cannot_store_its_results_names_the_cause(
+def test_a_check_job_that_cannot_store_its_results_names_the_cause(
     lake: FileLake,
     spark: SparkSession,
     capsys: pytest.CaptureFixture[str],
@@ -190,7 +190,7 @@ def test_a_quality_job_that_cannot_store_its_results_names_the_cause(
     """The check itself passes."""
     assert spark
     place = _occupied(lake, table)
-    assert main(JOBS["quality"], "", ["--plan=events=1"]) == ExitCode.REFUSED
+    assert main(JOBS["check"], "", ["--plan=events=1"]) == ExitCode.REFUSED
     (error,) = json.loads(capsys.readouterr().out.split(RESULT_MARKER)[1])
     assert error["error"] == "StorageRefused"
     assert str(place) in error["problem"]

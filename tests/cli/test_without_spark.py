@@ -59,7 +59,7 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, tidemark: 
     spec.write_text(spec.read_text().replace("publish: always, ", ""))
     lake.land_values([b"a", b"b"])
     shown = tidemark("decode", "events", "--master", "local").out
-    text = "events@typed: 2 landed offset(s) are not checked: tidemark quality events --plan 1"
+    text = "events@typed: 2 landed offset(s) are not checked: tidemark check events --plan 1"
     assert shown.splitlines()[0] == text
     lake.land_values([b"c"])
     shown = tidemark("decode", "events", "--master", "local").out

@@ -195,7 +195,7 @@ def test_commands_in_fixes_have_their_required_options() -> None:
         "rewind": ["--reason"],
         "undo": ["--plan", "--reason"],
         "accept-loss": ["--reason"],
-        "new-incarnation": ["--reason"],
+        "accept-recreation": ["--reason"],
     }
     commands = [
         command

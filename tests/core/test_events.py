@@ -18,8 +18,8 @@ from tidemark.core.events import (
     Landed,
     LossAccepted,
     NewEpoch,
-    NewIncarnation,
     Planned,
+    RecreationAccepted,
     Started,
     Superseded,
     Undone,
@@ -101,7 +101,7 @@ def decisions() -> list[tuple[int, list[ControlEvent]]]:
         (12, [Planned(plan=plan), Landed(plan=plan, landing=missed, committed={})]),
         (13, [epoch]),
         (14, [replace(epoch, epoch=2, table_version=11, committed={}, missing_events=2)]),
-        (15, [NewIncarnation(**topic, offsets={0: 2, 1: far}, **ann)]),
+        (15, [RecreationAccepted(**topic, offsets={0: 2, 1: far}, **ann)]),
     ]
 
 

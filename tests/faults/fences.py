@@ -424,7 +424,7 @@ FENCES = (
         noticed_by=("tests/repair/test_decisions.py",),
     ),
     Fence(
-        marker="no-new-incarnation-beside-open-plan",
+        marker="no-accepted-recreation-beside-open-plan",
         keeps="I1",
         operation=Never(),
         noticed_by=("tests/repair/test_decisions.py",),

@@ -643,7 +643,7 @@ def test_killed_maintenance_changes_no_event(table_judge: TableJudge, site: Site
     assert sorted(site.lake.ledger.plans) == [1, 2, 3, 4]
 
 
-# -- quality -------------------------------------------------------------------------------------
+# -- check ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -659,8 +659,8 @@ def test_i1_a_killed_check_leaves_only_complete_results(
     table_judge: TableJudge, site: Site, at: str
 ) -> None:
     landed = site.lake.run("a run").landing
-    site.crash(site.driver("quality", 1), at)
-    site.run(site.driver("quality", 1))
+    site.crash(site.driver("check", 1), at)
+    site.run(site.driver("check", 1))
     results = DeltaTable(site.app.layout.quality_results).to_pyarrow_table().to_pylist()
     attempts: dict[object, set[str]] = {}
     for row in results:
@@ -713,7 +713,7 @@ def dag_run(*skipped: str) -> list[str]:
 def test_i4_a_dag_run_keeps_a_killed_tasks_plan(
     table_judge: TableJudge, airflow_site: Site, at: str
 ) -> None:
-    only_ingest = dag_run("quality|publish")
+    only_ingest = dag_run("check|publish")
     airflow_site.crash(only_ingest, at)
     fill(airflow_site.bootstrap, airflow_site.topic)
     airflow_site.run(only_ingest)

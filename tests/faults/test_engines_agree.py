@@ -186,41 +186,41 @@ def suite_missing(site: Site) -> str:
     """The spec names a missing suite."""
     _landed(site)
     site.spec(suite="nothing")
-    return "quality events"
+    return "check events"
 
 
 def suite_column_unknown(site: Site) -> str:
     """A column of the suite refers to an unknown column of the table."""
     _landed(site)
     site.suite({"n": "nowhere + 1"}, _POSITIVE)
-    return "quality events"
+    return "check events"
 
 
 def suite_column_does_not_parse(site: Site) -> str:
     """A column of the suite is invalid SQL."""
     _landed(site)
     site.suite({"n": "1 +"}, _POSITIVE)
-    return "quality events"
+    return "check events"
 
 
 def suite_column_fails_at_a_value(site: Site) -> str:
     """A column of the suite casts a text that is not a number; the error contains no value."""
     _landed(site)
     site.suite({"n": "CAST(value_text AS INT)"}, _POSITIVE)
-    return "quality events"
+    return "check events"
 
 
 def critical_rule_fails(site: Site) -> str:
     """The rows break a critical rule."""
     _landed(site)
     site.suite({"n": "CAST(1 AS INT)"}, _POSITIVE)
-    return "quality events"
+    return "check events"
 
 
 def plan_not_landed(site: Site) -> str:
     """The plan to check has not landed."""
     _planned(site)
-    return "quality events --plan 1"
+    return "check events --plan 1"
 
 
 def unknown_pipeline(_: Site) -> str:

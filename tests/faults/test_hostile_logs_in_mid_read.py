@@ -141,6 +141,6 @@ def test_s5_a_topic_recreated_with_more_records_during_the_read_writes_nothing(
         pipeline.ingest.execute(pipeline.plan("the next run").sequence)
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
     pipeline.abandon.abandon(plan.sequence, "operator", "its topic is gone")
-    pipeline.decisions.new_incarnation("operator", "recreated on purpose")
+    pipeline.decisions.accept_recreation("operator", "recreated on purpose")
     assert pipeline.run("the new topic").landing.records == 48
     assert table_judge.check(pipeline).records == 48

@@ -85,7 +85,7 @@ def test_every_command_handles_timestamps_of_64_bits(
     run("verify", "events", code=ExitCode.REFUSED)
     run("backfill", "events", "--offsets", "0:0-1", "--replace", "--reason", "moved")
     check_rows()
-    run("quality", "events")
+    run("check", "events")
     run("decode", "events")
     run("verify", "events@typed")
     run("upsert", "events")

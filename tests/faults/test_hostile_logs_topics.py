@@ -55,7 +55,7 @@ def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
     assert (pipeline.version(), pipeline.committed()) == (version, {0: 5})
 
     old = pipeline.delivered_rows()
-    pipeline.decisions.new_incarnation("operator", "recreated on purpose")
+    pipeline.decisions.accept_recreation("operator", "recreated on purpose")
     done = pipeline.run("third")
     assert (done.landing.records, done.plan.topic_id) == (records, caught.value.current_topic_id)
     rows: dict[str, list[dict[str, Any]]] = {topic_id: [], done.plan.topic_id: []}

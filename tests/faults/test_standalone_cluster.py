@@ -173,7 +173,7 @@ def test_executors_need_only_the_jars_that_the_driver_sends(
     with ingesting(site, cluster) as running:
         wait_for_success(running)
     assert_settled(table_judge, site)
-    site.run(site.tidemark("quality", "events", "--plan=1", f"--master={cluster.url}"))
+    site.run(site.tidemark("check", "events", "--plan=1", f"--master={cluster.url}"))
 
 
 @pytest.mark.faults

@@ -39,8 +39,8 @@ from tidemark.core.events import (
     Landed,
     LossAccepted,
     NewEpoch,
-    NewIncarnation,
     Planned,
+    RecreationAccepted,
     Started,
     Superseded,
     Undone,
@@ -229,7 +229,7 @@ def pipeline_with_history(seed: int) -> MemoryPipeline:
                     pipeline.kafka.elect("events", 0)
                 case "recreate":
                     pipeline.kafka.create("events", 2, f"id-{number}")
-                    pipeline.decisions.new_incarnation("ops", "recreated")
+                    pipeline.decisions.accept_recreation("ops", "recreated")
                 case "backfill":
                     request = wanted((0, 0, 2))
                     pipeline.planner.backfill(request, RunOrigin(f"backfill-{number}"))
@@ -620,7 +620,7 @@ def record_decisions(table: DeltaControlTable, now: Callable[[], datetime]) -> N
     record(replace(started_event({0: 0}), reason="started at offsets given by hand"))
     land(1, (0, 0, 50))
     other = {"cluster_id": "memory", "topic": "events", "topic_id": "id-2"}
-    record(NewIncarnation(**other, offsets={0: 3}, **decision))
+    record(RecreationAccepted(**other, offsets={0: 3}, **decision))
     land(2, (0, 3, 6), topic_id="id-2")
     land(3, (0, 6, 9), topic_id="id-2")
     record(
@@ -739,7 +739,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
             "test:0",
             "started at offsets given by hand",
         ),
-        (AT[10], "clicks", "new_incarnation", 0, None, None, None, "cli:ann:1", "because"),
+        (AT[10], "clicks", "recreation_accepted", 0, None, None, None, "cli:ann:1", "because"),
         (AT[15], "clicks", "new_epoch", 0, None, None, 3, "cli:ann:1", "because"),
         (AT[15], "clicks", "undone", None, None, None, 3, "cli:ann:1", "because"),
         (AT[16], "clicks", "loss_accepted", 0, 6, 7, None, "cli:ann:1", "because"),

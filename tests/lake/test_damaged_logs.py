@@ -27,7 +27,7 @@ COMMANDS = {
         ("undo", "events", "--plan", "1", "--reason", "test"),
         ("control", "repair", "--apply"),
         ("maintain", "events"),
-        ("status", "events", "--check"),
+        ("status", "events", "--exit-code"),
     ),
     "bronze/events": (
         ("plan", "events"),

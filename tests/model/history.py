@@ -19,10 +19,10 @@ from tests.model.invariants import check_end, check_settled, check_step, check_w
 from tests.model.programs import (
     abandon,
     accept_loss,
+    accept_recreation,
     backfill,
     fill,
     ingest,
-    new_incarnation,
     plan,
     rebuild,
     rewind,
@@ -72,7 +72,7 @@ _PROGRAMS: dict[str, Callable[[World, int, int], Program]] = {
     "undo": lambda world, __, which: undo(_some_plan(world, which)),
     "fill": lambda _, requester, which: fill(f"ask-{requester}", which + 1),
     "accept loss": lambda *_: accept_loss(),
-    "new incarnation": lambda *_: new_incarnation(),
+    "accept recreation": lambda *_: accept_recreation(),
     "rewind": lambda *_: rewind(),
     "rebuild": lambda *_: rebuild(),
 }

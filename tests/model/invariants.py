@@ -97,7 +97,7 @@ def history_of(world: World) -> PipelineHistory:
 
 def _fold(history: PipelineHistory, row: Row) -> None:
     event, sequence = row["event"], int(row.get("plan_sequence") or 0)
-    if event in ("started", "new_incarnation"):
+    if event in ("started", "recreation_accepted"):
         history.starts[row["topic_id"], row["partition"]] = row["committed_offset"]
     elif event == "loss_accepted":
         lost = range(row["start_offset"], row["end_offset"])

@@ -102,8 +102,8 @@ def accept_loss() -> Program:
     return lambda pipeline: pipeline.decisions.accept_loss((), "ops", "deleted by retention")
 
 
-def new_incarnation() -> Program:
-    return lambda pipeline: pipeline.decisions.new_incarnation("ops", "recreated")
+def accept_recreation() -> Program:
+    return lambda pipeline: pipeline.decisions.accept_recreation("ops", "recreated")
 
 
 # -- the operator --------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _abandon_or_discard(pipeline: MemoryPipeline, number: int) -> None:
 def _fix_recreated_topic(pipeline: MemoryPipeline) -> None:
     for record in pipeline.ledger.open_plans():
         _abandon_or_discard(pipeline, record.plan.sequence)
-    new_incarnation()(pipeline)
+    accept_recreation()(pipeline)
 
 
 def _fix_restored_table(pipeline: MemoryPipeline) -> None:

@@ -69,7 +69,7 @@ def test_a_truncated_control_table_can_be_rebuilt_after_the_topic_was_recreated(
     pipeline.kafka.create("events", 1, "id-2")
     pipeline.control.restore("events", pipeline.ledger.event_number - 1)
     pipeline.repair.rebuild("ops", "the control table was restored")
-    pipeline.decisions.new_incarnation("ops", "recreated")
+    pipeline.decisions.accept_recreation("ops", "recreated")
     pipeline.produce(0, 1)
     pipeline.run("run-2")
     assert pipeline.landed_identities() == [("id-1", 0, 0), ("id-1", 0, 1), ("id-2", 0, 0)]

@@ -150,11 +150,11 @@ def test_i1_discard_removes_rows_of_a_topic_that_was_recreated_during_the_read()
         pipeline.abandon.abandon(1, "ops", "topic was recreated")
     assert refused.value.rows == 10
     with pytest.raises(PlanStillOpen):
-        pipeline.decisions.new_incarnation("ops", "recreated")
+        pipeline.decisions.accept_recreation("ops", "recreated")
     pipeline.abandon.abandon(1, "ops", "topic was recreated", discard=True)
     assert pipeline.table.rows == []
     pipeline.table.after_commit = lambda _: None
-    pipeline.decisions.new_incarnation("ops", "recreated")
+    pipeline.decisions.accept_recreation("ops", "recreated")
     pipeline.run("run-2")
     assert pipeline.landed_identities() == pipeline.visible_identities()
 

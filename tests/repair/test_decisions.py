@@ -1,4 +1,4 @@
-"""Tests of accepted losses and new incarnations."""
+"""Tests of accepted losses and recreated topics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_dry_run_of_a_decision_writes_nothing(pipeline: MemoryPipeline) -> Non
     before = list(pipeline.control.rows)
     assert pipeline.decisions.accept_loss((), "ann", "why", dry_run=True).committed == {0: 7}
     pipeline.kafka.create("events", 2, "id-2")
-    pipeline.decisions.new_incarnation("ann", "why", dry_run=True)
+    pipeline.decisions.accept_recreation("ann", "why", dry_run=True)
     assert pipeline.control.rows == before
 
 
@@ -108,12 +108,12 @@ def test_s10_a_recreated_topic_is_read_from_its_start(pipeline: MemoryPipeline) 
     pipeline.produce(2, 1)
     with pytest.raises(TopicRecreated):
         pipeline.planner.plan("second")
-    pipeline.decisions.new_incarnation("ann", "partitions were to be fewer")
+    pipeline.decisions.accept_recreation("ann", "partitions were to be fewer")
     assert pipeline.committed() == {0: 0, 1: 0, 2: 0}
     pipeline.run("second")
     assert pipeline.landed_identities() == sorted(old + pipeline.visible_identities())
     assert pipeline.committed() == {0: 8, 1: 0, 2: 1}
-    (row, *_) = [row for row in pipeline.control.rows if row["event"] == "new_incarnation"]
+    (row, *_) = [row for row in pipeline.control.rows if row["event"] == "recreation_accepted"]
     assert (row["topic_id"], row["requested_by"], row["reason"]) == (
         "id-2",
         "ann",
@@ -121,35 +121,37 @@ def test_s10_a_recreated_topic_is_read_from_its_start(pipeline: MemoryPipeline) 
     )
 
 
-def test_i7_new_incarnation_of_an_unchanged_topic_is_refused(pipeline: MemoryPipeline) -> None:
+def test_i7_accepting_the_recreation_of_an_unchanged_topic_is_refused(
+    pipeline: MemoryPipeline,
+) -> None:
     with pytest.raises(NothingToDo):
-        pipeline.decisions.new_incarnation("ann", "why")
+        pipeline.decisions.accept_recreation("ann", "why")
     with pytest.raises(NothingToDo):
-        MemoryPipeline().decisions.new_incarnation("ann", "why")
+        MemoryPipeline().decisions.accept_recreation("ann", "why")
     pipeline.kafka.create("others", 2, "id-9")
     pipeline.spec = make_spec(topic="others")
     with pytest.raises(TopicChanged):
-        pipeline.decisions.new_incarnation("ann", "why")
+        pipeline.decisions.accept_recreation("ann", "why")
 
 
-def test_new_incarnation_is_refused_while_a_plan_of_the_old_topic_is_open(
+def test_accepting_a_recreation_is_refused_while_a_plan_of_the_old_topic_is_open(
     pipeline: MemoryPipeline,
 ) -> None:
     """The driver of the plan may be about to land it."""
     plan = pipeline.plan("second")
     pipeline.kafka.create("events", 2, "id-2")
     with pytest.raises(PlanStillOpen):
-        pipeline.decisions.new_incarnation("ann", "why")
+        pipeline.decisions.accept_recreation("ann", "why")
     pipeline.abandon.abandon(plan.sequence, "ann", "topic is gone")
-    pipeline.decisions.new_incarnation("ann", "why")
+    pipeline.decisions.accept_recreation("ann", "why")
     assert pipeline.committed() == {0: 0, 1: 0}
 
 
-def test_another_cluster_is_accepted_as_a_new_incarnation(pipeline: MemoryPipeline) -> None:
+def test_another_cluster_is_accepted_as_a_recreated_topic(pipeline: MemoryPipeline) -> None:
     pipeline.kafka.cluster_id = "other"
     pipeline.kafka.create("events", 1, "id-2")
     pipeline.produce(0, 2)
-    pipeline.decisions.new_incarnation("ann", "moved")
+    pipeline.decisions.accept_recreation("ann", "moved")
     pipeline.run("second")
     assert pipeline.committed() == {0: 2}
 
@@ -160,11 +162,11 @@ def test_an_earlier_incarnation_continues_at_its_committed_offsets(
     """Offsets that were deleted in the meantime are a loss."""
     first = pipeline.kafka.topics["events"]
     pipeline.kafka.create("events", 2, "id-2")
-    pipeline.decisions.new_incarnation("ann", "moved")
+    pipeline.decisions.accept_recreation("ann", "moved")
     pipeline.kafka.topics["events"] = first
     pipeline.kafka.topic_ids["events"] = "id-1"
     pipeline.kafka.delete_records("events", 0, 8)
-    pipeline.decisions.new_incarnation("ann", "moved back")
+    pipeline.decisions.accept_recreation("ann", "moved back")
     with pytest.raises(LostRange) as refused:
         pipeline.planner.plan("next")
     assert refused.value.lost == ((0, 5, 8),)

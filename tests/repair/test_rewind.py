@@ -240,7 +240,7 @@ def test_old_incarnations_survive_a_rebuild(pipeline: MemoryPipeline) -> None:
     old = pipeline.landed_identities()
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 4)
-    pipeline.decisions.new_incarnation("ann", "why")
+    pipeline.decisions.accept_recreation("ann", "why")
     pipeline.run("fourth")
     pipeline.control.clear()
     pipeline.repair.rebuild("ann", "why")
@@ -495,11 +495,11 @@ def test_a_rebuild_restores_start_offsets_of_a_lost_first_event() -> None:
     assert pipeline.run("third") is None
 
 
-def test_a_rebuild_restores_a_lost_new_incarnation(pipeline: MemoryPipeline) -> None:
+def test_a_rebuild_restores_a_lost_accepted_recreation(pipeline: MemoryPipeline) -> None:
     old = pipeline.landed_identities()
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(0, 4)
-    pipeline.decisions.new_incarnation("ann", "why")
+    pipeline.decisions.accept_recreation("ann", "why")
     lost = pipeline.ledger.event_number
     pipeline.run("fourth")
     pipeline.control.rows = [r for r in pipeline.control.rows if r["event_number"] != lost]

@@ -150,7 +150,7 @@ def test_rows_of_a_plan_that_is_landing_are_no_difference(pipeline: MemoryPipeli
     pipeline.ingest.execute(plan.sequence)
     pipeline.kafka.create("events", 2, "id-2")
     pipeline.produce(1, 4)
-    pipeline.decisions.new_incarnation("ann", "why")
+    pipeline.decisions.accept_recreation("ann", "why")
     pipeline.run("third")
     assert not pipeline.verify.verify().differences
 

@@ -561,9 +561,9 @@ def test_undoing_a_typed_plan_removes_its_quarantined_records(lake: TypedLake) -
 
 
 def recreate(lake: TypedLake, topic_id: str) -> None:
-    """Recreate the topic, and accept the new incarnation."""
+    """Recreate the topic, and accept the recreation."""
     lake.bronze.kafka.create("events", 2, topic_id)
-    lake.bronze.decisions.new_incarnation("test", "on purpose")
+    lake.bronze.decisions.accept_recreation("test", "on purpose")
 
 
 @pytest.mark.e2e

@@ -96,7 +96,7 @@ def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) 
     """Check the newest plan of a chunk; skips the task without a plan. Plans nothing."""
     on_engine = spark.on(pipeline)
     record = _record_of(pipeline, chunk, newest_plan(pipeline, requested_by, chunk))
-    return on_engine.execute("quality", [record.plan.ref])
+    return on_engine.execute("check", [record.plan.ref])
 
 
 def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:

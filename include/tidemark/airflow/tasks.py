@@ -215,7 +215,7 @@ def check_run(
             )
     if not plans and not outcomes.records:
         raise AirflowSkipException("no plan has to be checked")
-    outcomes.extend(_executed(spark, "quality", plans))
+    outcomes.extend(_executed(spark, "check", plans))
     return outcomes
 
 

@@ -34,9 +34,9 @@ from tidemark.cli.console import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 
 HEADINGS = {
-    "Every day": "status run plan ingest quality decode upsert backfill verify report",
-    "Tables and pipelines": "start publication quarantine schema suite maintain export-offsets",
-    "Repair": "abandon undo accept-loss new-incarnation rewind deduplicate control",
+    "Every day": "status run backfill verify report plan ingest check decode upsert",
+    "Data": "offsets publication quarantine schema suite maintain",
+    "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
     "This machine": "up down demo broker spark sample",
 }
 """The commands under each heading of `tidemark --help`, in the order of the page."""
@@ -61,11 +61,11 @@ app = typer.Typer(
     help=(
         "Move Kafka into Delta Lake in scheduled batches of explicit offset ranges.\n\n"
         "`run` brings pipelines up to date. Its steps are commands too: `plan` records which "
-        "offsets to read, `ingest` lands them, `quality` checks them, `decode` and `upsert` make "
+        "offsets to read, `ingest` lands them, `check` checks them, `decode` and `upsert` make "
         "further tables. `status` shows the lag of each pipeline. Airflow runs the same steps "
         "from dags/.\n\n"
         "Exit codes: 0 done or nothing to do, 2 wrong usage, 65 refused (a named error for which "
-        "a retry does not help), 66 quality failed (the data stays landed), 75 and 76 try again, "
+        "a retry does not help), 66 a check failed (the data stays landed), 75 and 76 try again, "
         "1 unexpected error."
     ),
     no_args_is_help=True,
@@ -78,12 +78,12 @@ run.register(app)
 ingest.register(app)
 decode.register(app)
 backfill.register(app)
-offsets.register(app)
 repairs.register(app)
 maintenance.register(app)
 reports.register(app)
 app.add_typer(schemas.app, name="schema")
 app.add_typer(suites.app, name="suite")
+app.add_typer(offsets.app, name="offsets")
 app.add_typer(publication.app, name="publication")
 app.add_typer(sample.app, name="sample")
 app.add_typer(broker.app, name="broker")

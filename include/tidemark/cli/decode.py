@@ -54,7 +54,7 @@ def decode(
 ) -> None:
     """Decode published records that are not in the typed table yet, without Kafka.
 
-    Records of a landed plan are published by a check (`tidemark quality`), or by an operator. With
+    Records of a landed plan are published by a check (`tidemark check`), or by an operator. With
     `publish: always` in the spec, all landed records are decoded.
 
     The typed table follows the bronze table: records of an undone plan are removed, replaced
@@ -251,9 +251,7 @@ def _print_hidden(tidemark: App, backlogs: Mapping[str, DecodeBacklog]) -> None:
         if backlog.unchecked:
             plans = tidemark.pipeline(origin).publication.unchecked()
             # Without such a plan, a RESTORE has brought back offsets of a checked plan.
-            command = (
-                f"quality {origin} --plan {plans[0]}" if plans else f"publication list {origin}"
-            )
+            command = f"check {origin} --plan {plans[0]}" if plans else f"publication list {origin}"
             if plans[1:]:
                 command += f", or tidemark run {origin} for all {len(plans):,} plans"
             text = f"{name}: {backlog.unchecked:,} landed offset(s) are not checked"

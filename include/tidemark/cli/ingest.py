@@ -1,4 +1,4 @@
-"""`tidemark ingest | quality`: land records, and check them."""
+"""`tidemark ingest | check`: land records, and check them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tidemark.quality.publication_service import landing_of
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command(short_help="Plan and land, in one Spark application.")(ingest)
-    app.command(short_help="Check the records of a landed plan.")(quality)
+    app.command(short_help="Check the records of a landed plan.")(check)
 
 
 def ingest(
@@ -82,7 +82,7 @@ def ingest(
     exit_with(outcomes)
 
 
-def quality(
+def check(
     pipeline: PipelineName,
     plan_number: Annotated[
         int | None, typer.Option("--plan", min=1, help="A landed plan; by default the newest.")
@@ -111,7 +111,7 @@ def quality(
             out.print(f"plan {sequence} of {pipeline} would be checked by {checks}")
         return
     checked = PlanRef(pipeline=pipeline, sequence=sequence)
-    outcomes = on_engine(app, master, [pipeline]).execute("quality", [checked])
+    outcomes = on_engine(app, master, [pipeline]).execute("check", [checked])
     (record,) = outcomes.records
     print_json(record) if as_json else _print_record(record)
     exit_with(outcomes)

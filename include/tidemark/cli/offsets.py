@@ -1,4 +1,4 @@
-"""`tidemark start | export-offsets`: committed offsets of other readers, and for other tools."""
+"""`tidemark offsets`: first offsets from another reader, and committed offsets for other tools."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from tidemark.ingest.start import StartOutcome, StartResult
 from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
 from tidemark.pipeline import Pipeline
 
+app = typer.Typer(
+    help=(
+        "Import a pipeline's first offsets from another reader, and export committed offsets to a "
+        "consumer group."
+    ),
+    short_help="Import first offsets, export committed offsets.",
+    no_args_is_help=True,
+)
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command(short_help="Record the first offsets of a pipeline.")(start)
-    app.command("export-offsets", short_help="Write committed offsets to a consumer group.")(
-        export_offsets
-    )
 
-
-def start(
+@app.command("import", short_help="Record the first offsets of a pipeline.")
+def import_offsets(
     pipeline: PipelineName,
     group: Annotated[
         str | None, typer.Option("--from-group", help="Committed offsets of this consumer group.")
@@ -67,14 +69,14 @@ def start(
     not change the other reader.
 
     \b
-    tidemark start prices --from-group old-consumer --dry-run
-    tidemark start prices --from-checkpoint /checkpoints/prices
-    tidemark start prices --from-table /lake/prices --app-id prices_ingest
-    tidemark start prices --offsets 0:5,1:17 --others earliest
+    tidemark offsets import prices --from-group old-consumer --dry-run
+    tidemark offsets import prices --from-checkpoint /checkpoints/prices
+    tidemark offsets import prices --from-table /lake/prices --app-id prices_ingest
+    tidemark offsets import prices --offsets 0:5,1:17 --others earliest
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
-    starting = App.from_environment().pipeline(pipeline)
-    found = _position(starting, group, checkpoint, table, app_id, offsets)
-    result = starting.start(found, requester(), reason, others=others, dry_run=dry_run)
+    importing = App.from_environment().pipeline(pipeline)
+    found = _position(importing, group, checkpoint, table, app_id, offsets)
+    result = importing.import_offsets(found, requester(), reason, others=others, dry_run=dry_run)
     if as_json:
         print_json(result.as_record())
     else:
@@ -140,6 +142,7 @@ def _print_start(pipeline: str, result: StartResult) -> None:
     out.print("dry run: nothing was written" if is_draft else result.outcome.value)
 
 
+@app.command("export", short_help="Write committed offsets to a consumer group.")
 def export_offsets(
     pipeline: PipelineName,
     group: Annotated[

@@ -32,8 +32,8 @@ def status(
     record: Annotated[
         bool, typer.Option("--record", help="Write the status to the Delta table control/status.")
     ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="End with exit code 65 if there is any alarm.")
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with exit code 65 if there is any alarm.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +64,7 @@ def status(
             print_error_record(error.as_record())
     if failed:
         raise typer.Exit(ExitCode.worst(error.exit_code for error in failed))
-    if check and any(True for each in statuses for _ in each.alarms()):
+    if exit_code and any(True for each in statuses for _ in each.alarms()):
         raise typer.Exit(ExitCode.REFUSED)
 
 

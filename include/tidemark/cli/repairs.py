@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
     app.command("accept-loss", short_help="Skip offsets that Kafka has deleted, and continue.")(
         accept_loss
     )
-    app.command("new-incarnation", short_help="Continue with a recreated topic.")(new_incarnation)
+    app.command("accept-recreation", short_help="Continue with a recreated topic.")(
+        accept_recreation
+    )
     app.command(short_help="Re-read what a RESTORE of the data table removed.")(rewind)
     app.command(short_help="Remove duplicate rows from a data table.")(deduplicate)
     app.add_typer(control_app)
@@ -111,7 +113,7 @@ def accept_loss(
     _print_decision("accepted", dry_run, "Lost for good", columns, rows, as_json)
 
 
-def new_incarnation(
+def accept_recreation(
     pipeline: PipelineName, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
     """Continue with a recreated topic, from its first offset.
@@ -120,7 +122,7 @@ def new_incarnation(
     topic stay in the data table with its topic_id; its unread records are lost. Your name, the time
     and the reason are recorded. The decision is final.
     """
-    accepted = _pipeline(pipeline).new_incarnation(requester(), reason, dry_run=dry_run)
+    accepted = _pipeline(pipeline).accept_recreation(requester(), reason, dry_run=dry_run)
     _print_decision(
         "accepted",
         dry_run,

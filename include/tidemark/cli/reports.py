@@ -34,8 +34,9 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="File of the page; by default beside the Data Docs.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="End with exit code 65 if the period is not complete.")
+    exit_code: Annotated[
+        bool,
+        typer.Option("--exit-code", help="End with exit code 65 if the period is not complete."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -70,7 +71,7 @@ def report(
                 "not counted here"
             )
         out.print(str(page))
-    if check and not found.certificate.is_complete:
+    if exit_code and not found.certificate.is_complete:
         raise typer.Exit(ExitCode.REFUSED)
 
 

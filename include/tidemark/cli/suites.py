@@ -47,7 +47,7 @@ def init(
     before you share it.
 
     The command never overwrites a suite. Edit the draft, name it in the pipeline's spec (`quality:
-    {suite: NAME}`), and try it: `tidemark quality PIPELINE`.
+    {suite: NAME}`), and try it: `tidemark check PIPELINE`.
     """
     tidemark = App.from_environment()
     spec = tidemark.spec(pipeline)

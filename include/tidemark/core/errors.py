@@ -382,8 +382,8 @@ class TopicRecreated(TopicDiffers):
     expected = "topic id {known_topic_id}"
     actual = "topic id {current_topic_id}"
     fix = (
-        "If the topic was recreated on purpose, run `tidemark new-incarnation {pipeline} --reason "
-        "TEXT`, which reads the new topic from its first offset. See docs/runbook.md, "
+        "If the topic was recreated on purpose, run `tidemark accept-recreation {pipeline} "
+        "--reason TEXT`, which reads the new topic from its first offset. See docs/runbook.md, "
         "TopicRecreated."
     )
 
@@ -414,7 +414,7 @@ class ClusterChanged(TopicDiffers):
     actual = "cluster id {current_cluster_id}"
     fix = (
         "Point the connection at the old cluster. If the pipeline moved on purpose, run `tidemark "
-        "new-incarnation {pipeline} --reason TEXT`."
+        "accept-recreation {pipeline} --reason TEXT`."
     )
 
 

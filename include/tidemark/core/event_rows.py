@@ -24,8 +24,8 @@ from tidemark.core.events import (
     Landed,
     LossAccepted,
     NewEpoch,
-    NewIncarnation,
     Planned,
+    RecreationAccepted,
     Started,
     Superseded,
     Undone,
@@ -52,7 +52,7 @@ _KINDS: Mapping[EventKind, type[ControlEvent]] = {
     EventKind.UNDO_STARTED: UndoStarted,
     EventKind.UNDONE: Undone,
     EventKind.LOSS_ACCEPTED: LossAccepted,
-    EventKind.NEW_INCARNATION: NewIncarnation,
+    EventKind.RECREATION_ACCEPTED: RecreationAccepted,
     EventKind.NEW_EPOCH: NewEpoch,
 }
 _NAMES = {cls: kind.value for kind, cls in _KINDS.items()}
@@ -123,7 +123,7 @@ def _columns_by_row(event: ControlEvent) -> list[Row]:
                 {**row, "leader_epoch": epochs.get(row["partition"])}
                 for row in _offset_rows(offsets)
             ]
-        case NewIncarnation(offsets=offsets):
+        case RecreationAccepted(offsets=offsets):
             return _offset_rows(offsets)
         case UndoStarted() | NewEpoch():
             return _offset_rows(event.committed)

@@ -37,7 +37,7 @@ class EventKind(StrEnum):
     """A landed plan's rows were removed from the data table; its offsets are unread again."""
     LOSS_ACCEPTED = "loss_accepted"
     """An operator accepted that Kafka deleted `[start_offset, end_offset)` unread."""
-    NEW_INCARNATION = "new_incarnation"
+    RECREATION_ACCEPTED = "recreation_accepted"
     """An operator accepted a recreated topic, which is read from `committed_offset`."""
     NEW_EPOCH = "new_epoch"
     """A repair fenced all older transactions; later plans use the transaction id of `epoch`."""
@@ -236,13 +236,13 @@ class LossAccepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewIncarnation:
+class RecreationAccepted:
     """An operator accepted a recreated topic, which the pipeline reads from its first offset.
 
     Attributes:
         cluster_id: Kafka's id of the cluster.
         topic: Topic name.
-        topic_id: Kafka's id of the new incarnation.
+        topic_id: Kafka's id of the recreated topic.
         offsets: First offset to read, by partition.
         requested_by: The operator's command, as `cli:<user>:<id>`.
         reason: The operator's reason.
@@ -291,6 +291,6 @@ ControlEvent: TypeAlias = (
     | UndoStarted
     | Undone
     | LossAccepted
-    | NewIncarnation
+    | RecreationAccepted
     | NewEpoch
 )

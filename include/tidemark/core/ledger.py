@@ -15,8 +15,8 @@ from tidemark.core.events import (
     Landed,
     LossAccepted,
     NewEpoch,
-    NewIncarnation,
     Planned,
+    RecreationAccepted,
     Started,
     Superseded,
     Undone,
@@ -356,7 +356,7 @@ def _with_event(ledger: L, event: ControlEvent) -> L:
                 start_epochs={**ledger.start_epochs, **event.leader_epochs},
                 start_reason=event.reason or ledger.start_reason,
             )
-        case NewIncarnation():
+        case RecreationAccepted():
             # Offsets of other incarnations do not apply to this one.
             return replace(
                 ledger,
@@ -429,7 +429,7 @@ def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
                 undoing=False,
                 undone_version=None,
             )
-        case Started() | BackfillRequested() | NewIncarnation() | LossAccepted() | NewEpoch():
+        case Started() | BackfillRequested() | RecreationAccepted() | LossAccepted() | NewEpoch():
             pass
         case _:
             assert_never(event)

@@ -127,7 +127,7 @@ class NoStartOffset(TerminalError):
     )
     fix = (
         "Set `start` in the spec to earliest, latest or a timestamp, or continue from the offsets "
-        "of another consumer (`tidemark start --help`)."
+        "of another consumer (`tidemark offsets import --help`)."
     )
 
 
@@ -227,7 +227,10 @@ class InvalidStart(TerminalError):
     problem = "Cannot start from {source}."
     expected = "{rule}"
     actual = "{seen}"
-    fix = "Nothing was written. See `tidemark start --help` and docs/runbook.md, InvalidStart."
+    fix = (
+        "Nothing was written. See `tidemark offsets import --help` and docs/runbook.md, "
+        "InvalidStart."
+    )
 
 
 @dataclass(kw_only=True, eq=False)

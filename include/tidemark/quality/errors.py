@@ -31,7 +31,7 @@ class QualityFailed(TidemarkError):
     problem = "Critical checks failed on plan {sequence} of pipeline '{pipeline}': {failed}."
     fix = (
         "Open the report at {data_docs}. The rows stay in the table and are not published. Fix "
-        "the cause and run `tidemark quality {pipeline} --plan {sequence}`, or publish the plan "
+        "the cause and run `tidemark check {pipeline} --plan {sequence}`, or publish the plan "
         "as it is with `tidemark publication release {pipeline} --plan {sequence} --reason WHY`."
     )
 

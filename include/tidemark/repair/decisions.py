@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidemark.core import plan_rules
 from tidemark.core.errors import TopicChanged, comma_list
-from tidemark.core.events import LossAccepted, NewIncarnation, Started
+from tidemark.core.events import LossAccepted, RecreationAccepted, Started
 from tidemark.core.ledger import Ledger
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
@@ -105,9 +105,9 @@ class Decisions:
         )
         return accepted
 
-    def new_incarnation(
+    def accept_recreation(
         self, requested_by: str, reason: str, *, dry_run: bool = False
-    ) -> NewIncarnation:
+    ) -> RecreationAccepted:
         """Record that the topic was recreated, and continue from its low watermarks.
 
         Rows of the old topic stay in the data table under its topic id.
@@ -123,10 +123,12 @@ class Decisions:
             TopicChanged: The spec names another topic, which needs another pipeline.
         """
         return retry_on_conflict(
-            lambda: self._new_incarnation(requested_by, reason, dry_run=dry_run)
+            lambda: self._accept_recreation(requested_by, reason, dry_run=dry_run)
         )
 
-    def _new_incarnation(self, requested_by: str, reason: str, *, dry_run: bool) -> NewIncarnation:
+    def _accept_recreation(
+        self, requested_by: str, reason: str, *, dry_run: bool
+    ) -> RecreationAccepted:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         known = (ledger.cluster_id, ledger.topic_id)
@@ -141,13 +143,13 @@ class Decisions:
                 pipeline=ledger.pipeline, known_topic=ledger.topic, topic=watermarks.topic
             )
         opened = ledger.open_plans()
-        if opened:  # fence: no-new-incarnation-beside-open-plan
+        if opened:  # fence: no-accepted-recreation-beside-open-plan
             raise PlanStillOpen(
                 pipeline=ledger.pipeline,
                 sequence=opened[0].plan.sequence,
                 decision="continuing with a recreated topic",
             )
-        accepted = NewIncarnation(
+        accepted = RecreationAccepted(
             cluster_id=watermarks.cluster_id,
             topic=watermarks.topic,
             topic_id=watermarks.topic_id,
@@ -160,7 +162,9 @@ class Decisions:
         )
         if not dry_run:
             self.control.append(ledger, [accepted], self.now())
-            log.info("new incarnation pipeline=%s topic_id=%s", self.spec.name, watermarks.topic_id)
+            log.info(
+                "recreation accepted pipeline=%s topic_id=%s", self.spec.name, watermarks.topic_id
+            )
         return accepted
 
 

@@ -63,7 +63,7 @@ class RowsInDoubt(TerminalError):
     fix = (
         "Copy the rows that you need (column plan_sequence). Then run `tidemark abandon {pipeline} "
         "--plan {sequence} --discard --reason TEXT`, which removes them, and `tidemark "
-        "new-incarnation {pipeline} --reason TEXT`."
+        "accept-recreation {pipeline} --reason TEXT`."
     )
 
 

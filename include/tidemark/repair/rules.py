@@ -12,8 +12,8 @@ from tidemark.core.events import (
     ControlEvent,
     Landed,
     NewEpoch,
-    NewIncarnation,
     Planned,
+    RecreationAccepted,
     Started,
     Undone,
 )
@@ -348,7 +348,7 @@ def start_events(
     }
     if ledger.topic_id in (None, topic):
         return (Started(**identity),)
-    return (NewIncarnation(**identity, reason=reason),)
+    return (RecreationAccepted(**identity, reason=reason),)
 
 
 def _landed_after(ledger: Ledger, found: Differences) -> list[Plan]:
@@ -367,7 +367,7 @@ def _incarnation(
 ) -> str | None:
     """Return the newest incarnation: the ledger's, unless its plans have a newer one.
 
-    A ledger that lost the event of a new incarnation has an older topic id than its plans.
+    A ledger that lost the event of a recreated topic has an older topic id than its plans.
     """
     if ledger.topic_id is None:
         return newest.topic_id

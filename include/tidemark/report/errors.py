@@ -172,7 +172,7 @@ class PlansBlocked(TerminalError):
     )
     fix = (
         "`tidemark publication list {pipeline}` shows the failed checks. Fix the cause and run "
-        "`tidemark quality {pipeline} --plan {first_plan}`, or decide with "
+        "`tidemark check {pipeline} --plan {first_plan}`, or decide with "
         "`tidemark publication release {pipeline} --plan {first_plan} --reason WHY` or "
         "`tidemark publication reject {pipeline} --plan {first_plan} --reason WHY`."
     )

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
-from tidemark.core.events import ControlEvent, LossAccepted, NewIncarnation, Planned, Started
+from tidemark.core.events import ControlEvent, LossAccepted, Planned, RecreationAccepted, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import (
     SpanSet,
@@ -319,7 +319,7 @@ class DecodePlanner:
     # -- changes of the bronze ledger -------------------------------------------------------------
 
     def _record_bronze_changes(self, bronze: Ledger, ledger: CheckedLedger) -> bool:
-        """Record new incarnations, partitions and accepted losses of the bronze ledger.
+        """Record recreated topics, partitions and accepted losses of the bronze ledger.
 
         Returns:
             Whether there were any.
@@ -327,7 +327,7 @@ class DecodePlanner:
         cluster_id, topic = bronze.cluster_id or "", bronze.topic or ""
         topic_id, reason = bronze.topic_id or "", f"follows {self.spec.origin}"
         if ledger.topic_id not in (None, topic_id):
-            begun = NewIncarnation(
+            begun = RecreationAccepted(
                 cluster_id=cluster_id,
                 topic=topic,
                 topic_id=topic_id,

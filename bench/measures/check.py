@@ -32,7 +32,7 @@ def _open(context: Context) -> Iterator[Setup]:
 
     def landing(folder: Path) -> LandPipeline:
         return LandPipeline(
-            environ=context.environ(folder, specs), pipeline=_NAME, requested_by="bench:quality"
+            environ=context.environ(folder, specs), pipeline=_NAME, requested_by="bench:check"
         )
 
     def checked(*, whole: bool) -> Callable[[Path], Landing]:
@@ -72,7 +72,7 @@ def _open(context: Context) -> Iterator[Setup]:
 
 BENCHMARKS = [
     Benchmark(
-        name="quality",
+        name="check",
         title="P10: landing and checking against landing alone, warm",
         ratios=[
             # The time of a landing varies by more than the time of a check.

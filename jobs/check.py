@@ -1,6 +1,6 @@
 """Check the rows of landed plans with their pipelines' quality suites, one plan after the other.
 
-    spark-submit jobs/quality.py --plan prices=7 --plan orders=3
+    spark-submit jobs/check.py --plan prices=7 --plan orders=3
 
 Exit codes are those of `tidemark.core.errors.ExitCode`; a failed critical check is 66.
 """
@@ -12,4 +12,4 @@ import sys
 from tidemark.run import JOBS, main
 
 if __name__ == "__main__":
-    sys.exit(main(JOBS["quality"], __doc__))
+    sys.exit(main(JOBS["check"], __doc__))
