@@ -160,25 +160,6 @@ def test_every_quarantine_reason_has_a_row_in_the_typed_page() -> None:
     assert rows == [reason.value for reason in QuarantineReason]
 
 
-def every_command(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from every_command(command, *above, name)
-        else:
-            yield *above, name
-
-
-def test_every_command_has_a_row_in_the_cli_page() -> None:
-    page = (PROJECT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    cells = re.findall(r"^\| (`tidemark .*?) \| ", page, flags=re.MULTILINE)
-    missing = []
-    for *above, name in every_command(typer.main.get_group(app)):
-        typed = " ".join(["`tidemark", *above]) + rf" (?:\w+\\\|)*{name}(?![\w-])"
-        if not any(re.search(typed, cell) for cell in cells):
-            missing.append((*above, name))
-    assert missing == []
-
-
 @pytest.mark.parametrize(
     ("typed", "error"),
     [
