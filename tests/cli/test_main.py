@@ -198,7 +198,7 @@ def test_a_named_error_exits_with_its_code_and_prints_the_fix(tmp_path: Path) ->
     ran = tidemark("plan", "nosuch", home=tmp_path)
     assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
     assert ran.stderr.startswith("UnknownPipeline: No pipeline is named 'nosuch'")
-    assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix"]
+    assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix", "see"]
 
 
 def test_errors_are_json_with_the_option_json(command: Command) -> None:

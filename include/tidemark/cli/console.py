@@ -85,10 +85,10 @@ def note(text: str) -> None:
 
 
 def print_error_record(record: Mapping[str, Any]) -> None:
-    """Print an error: its pipeline if any, the problem, expected and actual values, and the fix."""
+    """Print an error: its pipeline if any, the problem, both values, the fix and its section."""
     pipeline = f"{record['pipeline']}: " if "pipeline" in record else ""
     err.print(Text.assemble(pipeline, (record["error"], "bold red"), f": {record['problem']}"))
-    for part in ("expected", "actual", "fix"):
+    for part in ("expected", "actual", "fix", "see"):
         if record[part]:
             err.print(Text.assemble("  ", (f"{part:<9}", "bold"), record[part]))
 

@@ -180,7 +180,7 @@ def deduplicate(pipeline: PipelineName, dry_run: DryRunOrApply, as_json: AsJson 
     if copies.unread_files:
         out.print(
             f"{copies.unread_files:,} file(s) not read, which have a deletion vector or an unusual "
-            "path; see docs/runbook.md, DuplicateRows"
+            "path; see docs/runbook.md#duplicaterows"
         )
 
 

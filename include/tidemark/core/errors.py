@@ -89,6 +89,11 @@ class TidemarkError(Exception):
         template: str = getattr(self, name)
         return _DOUBLED_STOP.sub(".", template.format_map(_TemplateValues(self)))
 
+    @property
+    def see(self) -> str:
+        """The error's section in the runbook, as path and anchor."""
+        return f"docs/runbook.md#{type(self).__name__.lower()}"
+
     def __str__(self) -> str:
         return one_line(self.as_record())
 
@@ -98,6 +103,7 @@ class TidemarkError(Exception):
             "error": type(self).__name__,
             "retryable": self.exit_code.retryable,
             **{name: self.rendered(name) for name in ("problem", "expected", "actual", "fix")},
+            "see": self.see,
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,7 +138,7 @@ def one_line(record: Mapping[str, Any]) -> str:
         for label, key in (("Expected", "expected"), ("Actual", "actual"))
         if record[key]
     ]
-    return " ".join([record["problem"], *details, record["fix"]])
+    return " ".join([record["problem"], *details, record["fix"], f"See {record['see']}."])
 
 
 def _rebuild(cls: type[TidemarkError], state: dict[str, Any]) -> TidemarkError:
@@ -247,10 +253,7 @@ class OverfullRange(TerminalError):
     )
     expected = "at most {offsets:,} rows, one for each offset"
     actual = "{records:,} rows"
-    fix = (
-        "Another program wrote to the table. `DESCRIBE HISTORY` of the table shows it; see "
-        "docs/runbook.md, OverfullRange."
-    )
+    fix = "Another program wrote to the table. `DESCRIBE HISTORY` of the table shows it."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -266,7 +269,7 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
     fix = (
         "If the spec's target was changed, change it back. If the table is gone for good, run "
         "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the offsets to read "
-        "again. See docs/runbook.md, TableBehindLedger."
+        "again."
     )
 
     @property
@@ -287,8 +290,7 @@ class LedgerBehindTable(HistoriesDiverge, TerminalError):
     actual = "{newest_plan}"
     fix = (
         "The control table was removed, restored or replaced by another one. Restore the right "
-        "control table, or run `tidemark control rebuild {pipeline} --dry-run`. See "
-        "docs/runbook.md, LedgerBehindTable."
+        "control table, or run `tidemark control rebuild {pipeline} --dry-run`."
     )
 
     @property
@@ -311,7 +313,7 @@ class TableRestored(HistoriesDiverge, TerminalError):
     fix = (
         "If the RESTORE was a mistake, restore the table to the version before the RESTORE. "
         "Otherwise run `tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the "
-        "offsets to read again. See docs/runbook.md, TableRestored."
+        "offsets to read again."
     )
 
 
@@ -383,8 +385,7 @@ class TopicRecreated(TopicDiffers):
     actual = "topic id {current_topic_id}"
     fix = (
         "If the topic was recreated on purpose, run `tidemark accept-recreation {pipeline} "
-        "--reason TEXT`, which reads the new topic from its first offset. See docs/runbook.md, "
-        "TopicRecreated."
+        "--reason TEXT`, which reads the new topic from its first offset."
     )
 
 
@@ -454,7 +455,7 @@ class EndBehindCommitted(TerminalError):
     problem = "Partition {partition} of topic {topic!r} ends before an offset that {reader} needs."
     expected = "log end offset >= {offset:,}"
     actual = "log end offset {end:,}"
-    fix = "{remedies} See docs/runbook.md, EndBehindCommitted."
+    fix = "{remedies}"
 
     @property
     def reader(self) -> str:

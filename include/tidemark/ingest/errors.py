@@ -155,7 +155,7 @@ class LogTruncated(TerminalError):
     undo: tuple[int, ...] = ()
 
     problem = "Partition {partition} of topic {topic!r} {difference}"
-    fix = "Nothing was written. {advice}See docs/runbook.md, LogTruncated."
+    fix = "Nothing was written. {advice}"
 
     @property
     def difference(self) -> str:
@@ -206,7 +206,7 @@ class AlreadyStarted(TerminalError):
     problem = "Pipeline {pipeline!r} started at {known} ({reason}) and cannot start at {wanted}."
     fix = (
         "To ingest earlier records, see `tidemark backfill --help`. To start at other offsets, "
-        "create a spec with another name and target. See docs/runbook.md, AlreadyStarted."
+        "create a spec with another name and target."
     )
 
 
@@ -227,10 +227,7 @@ class InvalidStart(TerminalError):
     problem = "Cannot start from {source}."
     expected = "{rule}"
     actual = "{seen}"
-    fix = (
-        "Nothing was written. See `tidemark offsets import --help` and docs/runbook.md, "
-        "InvalidStart."
-    )
+    fix = "Nothing was written. See `tidemark offsets import --help`."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -246,7 +243,7 @@ class DuplicateRows(TerminalError):
     actual = "{rows:,} rows in the files of the newest version"
     fix = (
         "Run `tidemark deduplicate {pipeline} --dry-run` to count the copies, and again with "
-        "--apply to remove them. See docs/runbook.md, DuplicateRows."
+        "--apply to remove them."
     )
 
 
@@ -271,7 +268,7 @@ class RowsChanged(TerminalError):
     fix = (
         "Replace the whole range in one chunk: `tidemark backfill {bronze_pipeline} --offsets "
         "{partition}:{start}-{end} --chunk {size} --replace --reason TEXT`. If Kafka has deleted "
-        "the beginning of the range, see docs/runbook.md, RowsChanged."
+        "the beginning of the range, see the runbook."
     )
 
     @property

@@ -127,7 +127,4 @@ class GroupActive(TerminalError):
     reason: str
 
     problem = "The offsets of consumer group {group!r} cannot be set: {reason}."
-    fix = (
-        "Export to a group without consumers, or stop its consumers first (docs/runbook.md, "
-        "GroupActive)."
-    )
+    fix = "Export to a group without consumers, or stop its consumers first."

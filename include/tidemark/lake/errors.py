@@ -50,7 +50,7 @@ class DeltaLogDamaged(TerminalError):
     fix = (
         "Restore the whole folder _delta_log. Without a copy of it, move the table's folder away "
         "and run the command again. If the folder never was a Delta table, use another location "
-        "for the table. See docs/runbook.md, DeltaLogDamaged."
+        "for the table."
     )
 
 
@@ -68,8 +68,7 @@ class UnsafeStorage(TerminalError):
     expected = "storage that refuses a second creation of a file (on S3: PUT with If-None-Match: *)"
     actual = "{reason}"
     fix = (
-        "Move the lakehouse to storage with conditional writes (docs/how-to/clusters.md, Storage; "
-        "docs/runbook.md, UnsafeStorage)."
+        "Move the lakehouse to storage with conditional writes (docs/how-to/clusters.md, Storage)."
     )
 
 
@@ -124,8 +123,9 @@ class ForeignCommit(TerminalError):
     expected = "fingerprint {fingerprint}"
     actual = "fingerprint {other_fingerprint}"
     fix = (
-        "The control table and the data table have different histories; see docs/runbook.md, "
-        "ForeignCommit."
+        "Restore both tables together, or give the pipeline a new name and target. If the control "
+        "table is the wrong one, `tidemark control rebuild {pipeline} --dry-run` shows the events "
+        "that the data table implies."
     )
 
 
@@ -204,7 +204,7 @@ class UnreadableFile(TerminalError):
     reason: str
 
     problem = "File {file!r} of table {table} cannot be read: {reason}."
-    fix = "{repair} See docs/runbook.md, UnreadableFile."
+    fix = "{repair}"
 
     @property
     def repair(self) -> str:
@@ -280,7 +280,7 @@ class ControlFileMissing(TerminalError):
     fix = (
         "Restore the files from a backup or the storage's object versions. Otherwise remove them "
         "from the log with `tidemark control repair --apply`, and rebuild each pipeline that "
-        "`tidemark status` then names; see docs/runbook.md, ControlFileMissing."
+        "`tidemark status` then names."
     )
 
     @property
@@ -307,7 +307,7 @@ class ControlFileDamaged(TerminalError):
     fix = (
         "Restore the file from a backup or the storage's object versions. Otherwise move it away, "
         "run `tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` "
-        "then names; see docs/runbook.md, ControlFileDamaged."
+        "then names."
     )
 
 
@@ -337,7 +337,7 @@ class DuplicatesDiffer(TerminalError):
     )
     fix = (
         "`tidemark undo {pipeline} --plan {sequence} --reason TEXT` removes the rows of the plan, "
-        "and the next run reads them again; see docs/runbook.md, DuplicatesDiffer."
+        "and the next run reads them again."
     )
 
 
@@ -395,10 +395,7 @@ class ClockDiffers(TerminalError):
     )
     expected = "about {storage:%Y-%m-%d %H:%M:%S}Z, the time of a file just written"
     actual = "{local:%Y-%m-%d %H:%M:%S}Z on this machine"
-    fix = (
-        "Set this machine's clock (or the storage's), then run the maintenance again; see "
-        "docs/runbook.md, ClockDiffers."
-    )
+    fix = "Set this machine's clock (or the storage's), then run the maintenance again."
 
     @property
     def seconds(self) -> float:

@@ -26,5 +26,5 @@ class RetentionTooShort(TerminalError):
     actual = "{requested_hours} hours"
     fix = (
         "Pass --keep-hours {minimum_hours} or more, or set the table property "
-        "delta.deletedFileRetentionDuration; see docs/runbook.md, RetentionTooShort."
+        "delta.deletedFileRetentionDuration."
     )

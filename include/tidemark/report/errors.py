@@ -27,8 +27,8 @@ class TableDiffers(TerminalError):
         "First: {first}."
     )
     fix = (
-        "See docs/runbook.md, TableDiffers. Until the table is repaired, keep the topic's "
-        "retention long enough to read the records again."
+        "Until the table is repaired, keep the topic's retention long enough to read the records "
+        "again."
     )
 
 

@@ -180,7 +180,7 @@ def _start_error(cause: str) -> SetupError:
         seen=cause[:_LONGEST_CAUSE],
         advice=(
             "Correct --master (for the DAGs, the connection spark_default), JAVA_HOME or the "
-            "spark section of the spec; see docs/runbook.md, SetupError."
+            "spark section of the spec."
         ),
     )
 

@@ -112,10 +112,7 @@ class QuarantineRestored(TerminalError):
         "A RESTORE (version {at}) of the quarantine of {pipeline!r} removed the changes of plan "
         "{sequence}, which has landed."
     )
-    fix = (
-        "Restore {table} to version {complete_version}, which has all changes. See "
-        "docs/runbook.md, QuarantineRestored."
-    )
+    fix = "Restore {table} to version {complete_version}, which has all changes."
 
     @property
     def complete_version(self) -> int:
@@ -200,6 +197,6 @@ class SchemaReplaced(TerminalError):
     )
     fix = (
         "Correct the connection if it points to a wrong registry. If the registry was rebuilt, "
-        "register the old schemas under their old ids again; for lost schemas see "
-        "docs/runbook.md, SchemaReplaced. Nothing was planned."
+        "register the old schemas under their old ids again; for lost schemas see the runbook. "
+        "Nothing was planned."
     )
