@@ -1,0 +1,1 @@
+"""Diagrams of the documentation, drawn from text: `python -m docs.diagrams` writes them."""
