@@ -133,6 +133,7 @@ bench: setup-dev ## Compare with Spark's own ways to read Kafka, as ratios
 
 .PHONY: docs
 docs: setup-dev ## Build the documentation as a site in .tidemark/site
+	@$(PYTHON) -m docs.diagrams
 	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs .tidemark/site
 	@echo "file://$(CURDIR)/.tidemark/site/index.html"
 
