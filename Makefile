@@ -27,8 +27,9 @@ INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
 # What a first set-up needs on disk, and what a run needs after it, in GB.
 FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
-FAST := not broker and not registry and not store and not spark and not airflow and not e2e and not faults
-REAL := (broker or registry or store or spark or airflow or e2e) and not faults
+PARTS := broker or registry or store or spark or airflow or e2e
+FAST := not ($(PARTS) or slow or faults)
+REAL := ($(PARTS) or slow) and not faults
 # Two test processes share the broker, the registry, the Spark Connect server and Airflow.
 PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal
 
@@ -148,8 +149,8 @@ check: setup-dev ## Format, lint, types, architecture, fast tests (some two minu
 	@echo "== fast tests" && $(PYTEST) -m "$(FAST)"
 
 .PHONY: test
-test: check ## All of check, then the tests on real Kafka, Spark and Airflow
-	@echo "== tests on real parts" && $(PYTEST) -m "$(REAL)"
+test: check ## All of check, then slow tests and those on real Kafka, Spark and Airflow
+	@echo "== slow tests, and tests on real parts" && $(PYTEST) -m "$(REAL)"
 
 .PHONY: test-faults
 test-faults: setup-dev ## The whole fault matrix: crashes, zombies, hostile logs, brokers, fences

@@ -43,6 +43,8 @@ from tidemark.quality.service import Quality
 from tidemark.repair.errors import PlanLanded
 from tidemark.report.errors import TableDiffers
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

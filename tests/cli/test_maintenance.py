@@ -17,6 +17,8 @@ from tests.support.file_lake import FileLake, home_lake
 from tidemark.core.errors import ExitCode
 from tidemark.dev.failpoints import VARIABLE
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:

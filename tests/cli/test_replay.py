@@ -15,6 +15,8 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import Engine, JobRun
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:

@@ -26,6 +26,8 @@ from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 
+pytestmark = pytest.mark.slow
+
 SPEC = "name: events\ntopic: events\nschedule: '@daily'\n"
 
 APPEND_TWICE = """

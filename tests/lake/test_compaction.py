@@ -23,6 +23,8 @@ from tidemark.lake.errors import CompactionConflict, EngineFailed
 from tidemark.lake.live_files import live_files
 from tidemark.maintenance.rules import MaintenanceOutcome
 
+pytestmark = pytest.mark.slow
+
 ROWS = [(0, offset) for offset in range(12)]
 
 

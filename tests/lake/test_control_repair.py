@@ -24,6 +24,8 @@ from tidemark.lake.control_repair import DeltaControlRepair
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import ControlFileDamaged, ControlFileMissing, StorageRefused
 
+pytestmark = pytest.mark.slow
+
 PARTITION = "partition.pipeline"
 
 

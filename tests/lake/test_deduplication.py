@@ -29,6 +29,8 @@ from tidemark.lake.errors import (
     UnreadableFile,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:

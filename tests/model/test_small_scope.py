@@ -17,6 +17,8 @@ from tests.model.scenarios import (
 from tests.model.search import Report, Search
 from tests.model.tally import CountRecorder
 
+pytestmark = pytest.mark.slow
+
 TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPLACEMENTS + REPAIRS
 
 

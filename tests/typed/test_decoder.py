@@ -29,6 +29,8 @@ from tidemark.typed.columns import typed_schema
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
 
+pytestmark = pytest.mark.slow
+
 _LONG_AGO = 1_600_000_000
 
 

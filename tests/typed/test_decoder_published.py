@@ -23,6 +23,8 @@ from tidemark.quality.errors import NotBlocked
 from tidemark.typed.decoder import HiddenOffsets
 from tidemark.typed.errors import NoLongerPublished
 
+pytestmark = pytest.mark.slow
+
 
 def lake_of(root: Path) -> TypedLake:
     """A lake whose decoder follows publication decisions."""
