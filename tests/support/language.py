@@ -28,6 +28,7 @@ RULES_FILE = PROJECT / "tests" / "language.yaml"
 _GROUPS = ("words", "phrases")
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=[.!?])[\"')\]*]*\s+")
 _WORD = re.compile(r"\S*\w\S*")
+_ONE_LINK = re.compile(r"(?::? *\[[^\]]*\]\([^)]*\)|\[[^\]]*\]:.*)[.,;]?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ def _long_sentences(passage: Passage) -> Iterator[Finding]:
 def long_lines(name: str, text: str) -> Iterator[Finding]:
     """Yield the lines of a page that are too long and can be broken.
 
-    Lines of code blocks and tables, headings, and long links at the start of a line cannot.
+    Lines of code blocks and tables, headings, and lines with one link alone cannot.
     """
     in_code = False
     for number, line in enumerate(text.splitlines(), start=1):
@@ -161,6 +162,7 @@ def long_lines(name: str, text: str) -> Iterator[Finding]:
             len(line) > LONGEST_LINE
             and not in_code
             and not content.startswith(("|", "#"))
+            and not _ONE_LINK.fullmatch(content)
             and first_break <= LONGEST_LINE
             and " " in content
         ):
