@@ -20,6 +20,7 @@ from markdown_it.token import Token
 CODE = "CODE"
 """Replaces a code span or an interpolated value."""
 
+_LITERAL = "\b"
 _FOLDERS = ("include", "jobs", "dags", "bench", "tests", "docs", ".ci")
 _SCRIPTS = {"Makefile", "Dockerfile", ".env.example", "run"}
 _SCRIPT_SUFFIXES = {".sh", ".toml", ".in", ".properties"}
@@ -30,10 +31,12 @@ _SKIPPED_FILES = {"tests/language.yaml"}
 
 _PAGES = MarkdownIt("commonmark").enable("table")
 _SPAN = re.compile(r"``[^`]+``|`[^`]+`")
-_TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<!--.*?-->|<[^>]*>", flags=re.DOTALL)
+_VALUE = re.compile(r"\{\{.*?\}\}", flags=re.DOTALL)
+_BLOCK_TAG = re.compile(r"\{%.*?%\}|\{#.*?#\}|<!--.*?-->", flags=re.DOTALL)
+_MARKUP = re.compile(r"<[^>]*>")
 _COMMENT = re.compile(r"(?:^|\s)#+(?:\s+(.*))?$")
-# An item of a list, or an entry of a section such as "Args:".
-_NEW_BLOCK = re.compile(r"\s*(?:[-*] |\d+\. |\*{0,2}\w+(?: \([^)]*\))?: |[A-Z]\w+:$)")
+# An item of a list, a comment in SQL, or an entry of a section such as "Args:".
+_NEW_BLOCK = re.compile(r"\s*(?:[-*] |-- |\d+\. |\*{0,2}\w+(?: \([^)]*\))?: |[A-Z]\w+:$)")
 _DIRECTIVE = re.compile(r"(?:noqa|type: ignore|fence: |pragma|mypy: |ruff: |!/)")
 
 
@@ -190,20 +193,22 @@ def _is_prose(text: str) -> bool:
 def _blocks(
     name: str, kind: Kind, first: int, text: str, last: int | None = None
 ) -> Iterator[Passage]:
-    """Yield the paragraphs, items and entries of a text.
+    """Yield the paragraphs, items and entries of a text, without examples.
 
-    A string that is written in parts on several lines has the line of its first part.
+    An example is a paragraph after Click's mark for literal text. A string that is written in parts
+    on several lines has the line of its first part.
     """
     lines = text.split("\n")
     exact = last is None or last - first >= len(lines) - 1
     block = list[tuple[int, str]]()
     for index, line in enumerate(lines):
         if block and (not line.strip() or _NEW_BLOCK.match(line)):
-            yield _block(name, kind, block)
+            if block[0][1] != _LITERAL:
+                yield _block(name, kind, block)
             block = []
         if line.strip():
             block.append((first + index if exact else first, line.strip()))
-    if block:
+    if block and block[0][1] != _LITERAL:
         yield _block(name, kind, block)
 
 
@@ -259,8 +264,9 @@ def _comments(name: str, comments: Iterable[_Comment]) -> Iterator[Passage]:
 
 
 def _template(name: str, text: str) -> Iterator[Passage]:
-    """Yield the text of a template, without its tags."""
-    plain = _TAG.sub(lambda tag: "\n" * tag.group().count("\n") + " \f ", text)
+    """Yield the text of a template between its blocks."""
+    plain = _BLOCK_TAG.sub(lambda tag: "\f" + "\n" * tag.group().count("\n"), text)
+    plain = _MARKUP.sub(" ", _VALUE.sub(CODE, plain))
     for number, line in enumerate(plain.split("\n"), start=1):
-        if _is_prose(line):
-            yield Passage(path=name, kind=Kind.TEMPLATE, lines=((number, line.replace("\f", "")),))
+        for part in filter(_is_prose, line.split("\f")):
+            yield Passage(path=name, kind=Kind.TEMPLATE, lines=((number, part.strip()),))

@@ -417,7 +417,7 @@ def test_records_of_a_recreated_topic_are_newer_than_all_before(lake: UpsertLake
     lake.land_records(("a", "1"), ("a", "2"), ("b", "1"))
     lake.merge()
     lake.bronze.kafka.create("events", 2, "id-2")
-    lake.bronze.decisions.new_incarnation("test", "made again")
+    lake.bronze.decisions.new_incarnation("test", "recreated")
     lake.bronze.payloads.clear()
     lake.land_records(("a", "again"))
     lake.merge()
