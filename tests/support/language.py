@@ -93,9 +93,13 @@ def rules() -> Sequence[Rule]:
     ]
 
 
-def accepted() -> Sequence[str]:
-    """Return the sentences of the rules file that no rule refuses."""
-    sentences: Sequence[str] = _rules_file()["accepted"]
+def examples(key: str) -> Sequence[str]:
+    """Return sentences of the rules file.
+
+    Args:
+        key: `accepted` for sentences without a finding, `refused` for sentences with findings.
+    """
+    sentences: Sequence[str] = _rules_file()[key]
     return sentences
 
 

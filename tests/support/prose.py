@@ -92,9 +92,9 @@ def passages(root: Path) -> Iterator[Passage]:
         elif path.suffix == ".py":
             yield from module(name, text)
         elif path.suffix in _TEMPLATE_SUFFIXES:
-            yield from _template(name, text)
+            yield from template(name, text)
         else:
-            yield from _comments(name, _script_comments(text))
+            yield from script(name, text)
 
 
 def pages(root: Path) -> Iterator[tuple[str, str]]:
@@ -246,6 +246,11 @@ def _script_comments(text: str) -> Iterator[_Comment]:
             yield _Comment(number, comment.group(1).strip(), bool(line[: comment.start()].strip()))
 
 
+def script(name: str, text: str) -> Iterator[Passage]:
+    """Yield the comments of a YAML file, a script or a file of settings."""
+    yield from _comments(name, _script_comments(text))
+
+
 def _comments(name: str, comments: Iterable[_Comment]) -> Iterator[Passage]:
     """Yield comments that follow code, and blocks of comments on consecutive lines."""
     block = list[tuple[int, str]]()
@@ -263,7 +268,7 @@ def _comments(name: str, comments: Iterable[_Comment]) -> Iterator[Passage]:
         yield _block(name, Kind.COMMENT, block)
 
 
-def _template(name: str, text: str) -> Iterator[Passage]:
+def template(name: str, text: str) -> Iterator[Passage]:
     """Yield the text of a template between its blocks."""
     plain = _BLOCK_TAG.sub(lambda tag: "\f" + "\n" * tag.group().count("\n"), text)
     plain = _MARKUP.sub(" ", _VALUE.sub(CODE, plain))
