@@ -11,20 +11,19 @@ UV := $(VENV)/bin/uv
 # Airflow and Spark start their own parts by name.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
-# Processes keep the bytecode of what they import, also where the environment says otherwise:
+# Processes keep the bytecode of their imports, also if the environment forbids it:
 # compiling Great Expectations or Airflow at every start takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 # Nothing phones home.
 export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
 export GX_ANALYTICS_ENABLED := False
 
-# A stamp carries the content it was made for in its name: what changed is installed again, what did
-# not change is not, and an interrupted step leaves no stamp. The path counts because an environment
-# cannot be moved.
+# The name of a stamp contains a checksum of its input. Only changed input is installed again, and
+# an interrupted step leaves no stamp. The path counts because an environment cannot be moved.
 MADE := $(VENV)/.made-$(shell pwd | cksum | tr ' ' -)
 INSTALLED := $(MADE)-$(shell cat requirements.txt pyproject.toml | cksum | tr ' ' -)
 INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
-# What a first set-up needs on disk, and what a run needs after it, in GB.
+# Disk space of a first set-up, and of a later run, in GB.
 FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
 PARTS := broker or registry or store or spark or airflow or e2e
@@ -108,7 +107,7 @@ browser:
 setup-dev: setup $(INSTALLED_DEV) registry stores browser ## Install the tools for checks and tests as well
 
 .PHONY: lock
-lock: $(MADE) ## Resolve requirements*.in anew into requirements*.txt
+lock: $(MADE) ## Resolve requirements*.in again into requirements*.txt
 	@for name in requirements requirements-dev requirements-docker tests/stores/requirements; do \
 	    echo "$$name.txt"; \
 	    $(UV) pip compile $$name.in --quiet --python-version 3.11 --generate-hashes -o $$name.txt; \
@@ -141,7 +140,7 @@ docs: setup-dev ## Build the documentation as a site in .tidemark/site
 # -- check ---------------------------------------------------------------------------------------
 
 .PHONY: check
-check: setup-dev ## Format, lint, types, architecture, fast tests (some two minutes)
+check: setup-dev ## Format, lint, types, architecture, fast tests (about two minutes)
 	@echo "== format" && ruff format --check
 	@echo "== lint" && ruff check
 	@echo "== types" && mypy

@@ -138,7 +138,7 @@ def land(pipeline: str, settings: str, gc_log: str) -> dict[str, float]:
 
 @contextmanager
 def _again_and_again(look: Callable[[], object]) -> Iterator[None]:
-    """Call a function every second while the block runs, and once more after it."""
+    """Call a function every second while the block runs, and again after it."""
     ended = threading.Event()
 
     def run() -> None:

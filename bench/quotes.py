@@ -95,6 +95,6 @@ class QuoteTopic:
         return {"records": held["records"], "keys": merged(str(upsert), str(bronze))}
 
     def check_lakehouse(self, lakehouse: Path) -> dict[str, float]:
-        """As `check_tables`, of the pipeline's tables in a lakehouse."""
+        """See `check_tables`, of the pipeline's tables in a lakehouse."""
         latest = lakehouse / "silver" / f"{PIPELINE}_latest"
         return self.check_tables(lakehouse / "bronze" / PIPELINE, latest)

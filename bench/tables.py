@@ -33,7 +33,7 @@ def verified(path: str, records: int) -> dict[str, float]:
 
 
 def decoded(path: str, records: int) -> dict[str, float]:
-    """As `verified`, for a table without nulls in the fields of its values.
+    """See `verified`, for a table without nulls in the fields of its values.
 
     Spark's decoders return null for a value that they cannot read, or for each of its fields.
 

@@ -363,5 +363,5 @@ def _own_cpu() -> float:
 
 
 def local_network() -> dict[str, Any]:
-    """Return settings that keep a driver on the loopback address, whatever the host name is."""
+    """Return settings that keep a driver on the loopback address, with any host name."""
     return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}

@@ -152,7 +152,7 @@ def test_the_error_of_a_failed_ivy_contains_its_reason(tmp_path: Path) -> None:
     )
     parts = fetch.Parts(ivy_file=ivy_file, checksums=tmp_path / "none", folder=tmp_path)
 
-    with pytest.raises(fetch.Refused, match=r"(?s)Ivy's last words.*absent"):
+    with pytest.raises(fetch.Refused, match=r"(?s)Ivy's last lines.*absent"):
         fetch.retrieve(parts, tmp_path / "incoming")
 
 

@@ -103,7 +103,7 @@ def test_a_landed_plan_is_checked_and_decoded(
 def test_a_complete_pipeline_performs_no_step(
     app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.pipeline("events").publication.release(1, "test", "as it is")
+    app.pipeline("events").publication.release(1, "test", "checked by hand")
     lake.run()
     assert not steps.remaining_work(app.pipeline("events")).is_any
     done, results, code = performed(app, lake, monkeypatch)

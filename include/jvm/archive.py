@@ -2,13 +2,13 @@
 
     .venv/bin/python include/jvm/archive.py
 
-A JVM that starts Spark spends most of its first seconds loading and checking some 17,000 classes.
+A JVM that starts Spark spends most of its first seconds loading and checking about 17,000 classes.
 JDK 17 can keep them in a file that is mapped instead (JEP 350). The classes worth keeping are those
 that real jobs load, so they are run: the embedded broker, a few records, both of jobs/.
 
-The JVM takes an archive only together with the very jars it was made with, and ignores it in
-silence otherwise, so it can do no harm; without it jobs are only slower. That is why nothing here
-fails a set-up: what goes wrong is one line of warning.
+The JVM uses an archive only together with the jars of its creation, and otherwise ignores it
+silently. So an archive is harmless, and without it jobs are only slower. Therefore a failure here
+does not fail a set-up: it prints one line of warning.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _LAST_WORDS = 3
 
 
 class NoArchive(Exception):
-    """The archive could not be made; the message says why."""
+    """The archive could not be made; the message is the reason."""
 
 
 def identity(layout: Layout) -> str:
-    """What an archive fits: the jars of the class path with their times, and the JVM."""
+    """Return a digest of the jars of the class path with their times, and of the JVM."""
     digest = hashlib.sha256(str(layout.project).encode())
     for jar in (*_jars(layout.spark_jars), *_jars(_pyspark() / "jars")):
         stat = jar.stat()
@@ -62,7 +62,7 @@ def make(layout: Layout, archive: Path) -> None:
     """Run the jobs on a broker of their own and keep the classes that they loaded.
 
     Raises:
-        NoArchive: The job failed, or a JVM does not take what it left.
+        NoArchive: The job failed, or a JVM refuses the archive.
     """
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=layout.jvm) as folder:
         made = Path(folder) / archive.name
@@ -139,7 +139,7 @@ def _classes_taken(app: App, archive: Path, log: Path) -> int:
 
 
 def ensure(layout: Layout, heading: str) -> None:
-    """Have an archive that fits; says and does nothing if it is there.
+    """Make an archive that fits; print and do nothing if one exists.
 
     Raises:
         NoArchive: It could not be made.
@@ -188,7 +188,7 @@ def _java() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Make the archive if it is missing; always 0, because everything works without it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--heading", default="Class archive", help="what to say before the work")
+    parser.add_argument("--heading", default="Class archive", help="text to print before the work")
     options = parser.parse_args(arguments)
     try:
         ensure(App.from_environment().layout, options.heading)

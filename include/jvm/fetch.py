@@ -1,11 +1,11 @@
 """Bring the JVM parts of an ivy.xml to a folder, and let nothing in that is not in the checksums.
 
 Apache Ivy does the resolving; PySpark ships it, so no Maven is needed. Jars are retrieved to a
-folder aside, checked there, and moved into place one by one: an interrupted run leaves either the
-old jar or the new one, and a process that uses the folder meanwhile never finds it empty.
+separate folder, checked there, and moved into place one by one. An interrupted run leaves either
+the old jar or the new one, and a concurrent process never finds the folder empty.
 
 Standard library only. Run it with the Python that has PySpark: `.venv/bin/python
-include/jvm/fetch.py`. Exit code 0: every jar is in place and checked. 1: one line says why not.
+include/jvm/fetch.py`. Exit code 0: every jar is in place and checked. 1: one line has the reason.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PROGRESS_EVERY = 10
 
 
 class Refused(Exception):
-    """One line for the user: what was found, what is needed, what to do."""
+    """One line for the user: the finding, the requirement, the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What is wanted and where it goes.
+    """The required jars and their folder.
 
     Attributes:
         ivy_file: The list of dependencies; its configurations are the folders.
@@ -58,10 +58,10 @@ class Parts:
 
     @property
     def stamp(self) -> Path:
-        """Says which ivy.xml and checksums the jars in place were retrieved for.
+        """The file that identifies the ivy.xml and checksums of the jars in place.
 
-        Its time changes only when the set of jars does, so what is made from the jars can be
-        made again after it.
+        Its time changes only with the set of jars: files that depend on the jars and are older
+        must be created again.
         """
         return self.folder / "verified"
 
@@ -93,7 +93,7 @@ class Difference:
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """Files that are there and must not be used."""
+        """Existing files that must not be used."""
         return self.extra + self.differing
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ def compare(found: Mapping[str, Path], sums: Mapping[str, str]) -> Difference:
 
 
 def in_place(parts: Parts) -> bool:
-    """Whether every jar is there and right; a jar that is not to be used is removed on the way."""
+    """Return whether every jar exists and is right; remove jars that must not be used."""
     found = jars_in(parts.folder, parts.configurations())
     difference = compare(found, read_checksums(parts.checksums))
     if difference.unverified:
@@ -170,8 +170,8 @@ def admit(parts: Parts, incoming: Path) -> None:
             _forget(found[name])
         raise Refused(
             f"JVM parts refused: {difference}. Nothing was put in place, and the bad files were "
-            "removed from the Ivy cache: run `make setup` again; if it repeats, what the "
-            f"repository serves is not what {parts.checksums.name} records"
+            "removed from the Ivy cache. Run `make setup` again. If the error repeats, the "
+            f"repository serves other jars than {parts.checksums.name} records"
         )
     for name, path in found.items():
         destination = parts.folder / name
@@ -225,7 +225,7 @@ def retrieve(parts: Parts, incoming: Path) -> None:
     """Let Ivy resolve, download what its cache lacks, and copy the jars to `incoming`.
 
     Raises:
-        Refused: Ivy failed; the message ends with what Ivy said last.
+        Refused: Ivy failed; the message ends with Ivy's last lines.
     """
     pattern = f"{incoming}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
     command = [find_java(), "-cp", str(find_ivy()), "org.apache.ivy.Main"]
@@ -238,7 +238,7 @@ def retrieve(parts: Parts, incoming: Path) -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=parts.folder
     ) as ivy:
-        assert ivy.stdout is not None  # noqa: S101  (PIPE was asked for)
+        assert ivy.stdout is not None  # noqa: S101  (PIPE was requested)
         for line in ivy.stdout:
             last.append(line.rstrip())
             if "[SUCCESSFUL ]" in line:
@@ -248,7 +248,7 @@ def retrieve(parts: Parts, incoming: Path) -> None:
     if ivy.returncode != 0:
         raise Refused(
             "JVM parts: Ivy could not resolve them; check the network, then run the same command "
-            "again (what was downloaded is kept). Ivy's last words:\n  " + "\n  ".join(last)
+            "again (finished downloads are kept). Ivy's last lines:\n  " + "\n  ".join(last)
         )
 
 
@@ -268,7 +268,7 @@ def aside(folder: Path) -> Iterator[Path]:
 
 
 def ensure(parts: Parts, heading: str) -> None:
-    """Have every jar in place and checked; says and downloads nothing if that is so already.
+    """Retrieve and check every jar; print and download nothing if all are in place.
 
     Raises:
         Refused: It could not be done.
@@ -323,7 +323,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="record the jars that ivy.xml resolves to now as the right ones",
     )
-    parser.add_argument("--heading", default="JVM parts", help="what to say before the work")
+    parser.add_argument("--heading", default="JVM parts", help="text to print before the work")
     options = parser.parse_args(arguments)
     parts = Parts(
         ivy_file=options.parts.absolute() / "ivy.xml",

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Check this machine before anything long is started: one line for each thing that is missing,
-# with what was found, what is needed and what to do. All are reported at once.
+# Check this machine before a long step starts. Print one line for each missing part, with the
+# finding, the requirement and the fix. All are reported at once.
 #
 #   preflight.sh FREE_GB    check; exit code 1 if anything is missing
 #   preflight.sh --python   print the Python 3.11 to make the environment with
@@ -54,7 +54,7 @@ if [ -z "$java" ]; then
 elif [ ! -x "$java" ]; then
     found_java="no bin/java in $java_place"
 else
-    # `openjdk version "17.0.15"`; Java 8 says "1.8.0_402".
+    # `openjdk version "17.0.15"`; Java 8 prints "1.8.0_402".
     java_version=$("$java" -version 2>&1 | sed -n 's/^.* version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p')
     found_java="${java_version:-a java that tells no version} ($java_place)"
 fi

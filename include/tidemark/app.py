@@ -1,7 +1,7 @@
 """`App`: the settings and connections of one home, and a factory of `Pipeline` objects.
 
 Only this module reads Tidemark's settings from the environment. A function imports the heavy
-libraries that it needs: a DAG file that reads the specs loads nothing but the YAML parser.
+libraries that it needs: a DAG file that reads the specs loads only the YAML parser.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class App:
 
     @cached_property
     def context(self) -> PipelineContext:
-        """What the pipelines of this home share."""
+        """The shared parts of all pipelines of this home."""
         return PipelineContext(
             layout=self.layout,
             connections=self.connections,

@@ -31,7 +31,7 @@ class Engines:
         """Return the engine of jobs.
 
         Args:
-            master: A Spark master, or the address of a Spark Connect server; None for the server of
+            master: A Spark master, or the address of a Spark Connect server. None is the server of
                 this home while it runs, else spark-submit on this machine. An invalid address
                 raises SetupError.
         """

@@ -94,7 +94,7 @@ class PartWrapper(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineContext:
-    """What all pipelines of a home share.
+    """The shared parts of all pipelines of a home.
 
     Attributes:
         layout: Folders and tables.

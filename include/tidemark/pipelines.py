@@ -125,7 +125,7 @@ class Pipelines:
     progress: Callable[[str], None]
 
     def plan(self, next_plan: Callable[[Pipeline], PlanResult]) -> Planned:
-        """As `plan_each`."""
+        """See `plan_each`."""
         return plan_each(self.app, self.names, next_plan, self.progress)
 
     def execute(self, job: str, refs: Sequence[Ref]) -> Outcomes:

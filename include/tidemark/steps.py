@@ -94,7 +94,7 @@ class RemainingWork:
         newest: The newest landed plan, or the newest plan that is not open if none has landed; None
             without one.
         to_check: Landed plans without a check result or a decision.
-        to_decode: Number of offsets to decode, to decode again, or to take out of the typed table.
+        to_decode: Number of offsets to decode, to decode again, or to remove from the typed table.
         unchecked: Number of landed offsets that are decoded after a check or an operator publishes
             them.
         to_merge: The next merge into the upsert table; None if that table is up to date.
@@ -163,8 +163,8 @@ def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
 def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
     """Take all remaining steps of some pipelines, one kind of step after the other.
 
-    After a failed step the later steps of the pipeline still run: they process what has landed
-    before. The failure sets the exit code.
+    After a failed step the later steps of the pipeline still run: they process earlier
+    landings. The failure sets the exit code.
 
     Args:
         app: Tidemark.

@@ -392,7 +392,7 @@ def test_an_earlier_plan_that_the_run_checked_is_published(group: Group) -> None
 def test_a_replaced_plan_of_one_pipeline_does_not_keep_others_from_being_published(
     group: Group,
 ) -> None:
-    """The replaced plan has no rows any more, so it has no event."""
+    """The replaced plan no longer has rows, so it has no event."""
     for pipeline in ("a", "b"):
         group.record_plan(pipeline, landed=True)
         group.record_check(pipeline, passed=True)

@@ -266,7 +266,7 @@ def test_replacing_offsets_deleted_in_kafka_is_refused_or_skips_them(lake: FileL
     with pytest.raises(InvalidRange):
         lake.plan_replacing((0, 0, 10))
     request = replace(wanted((0, 0, 10)), replaces=True, readable_only=True)
-    plan = lake.planner.backfill(request, RunOrigin("what is left")).plan
+    plan = lake.planner.backfill(request, RunOrigin("the rest")).plan
     assert plan is not None
     lake.ingest.execute(plan.sequence)
     assert rows_by_plan(lake)[1] == places(0, 0, 1, 2)

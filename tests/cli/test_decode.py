@@ -255,17 +255,17 @@ def test_records_are_decoded_or_quarantined_and_replayed_after_a_fix(
 
 def test_no_log_of_a_failed_rule_contains_a_value(pipeline: Pipeline, tidemark: Command) -> None:
     """This holds for the error, and for Spark's own log, which the job prints."""
-    pipeline.produce([Record(value=b'{"name": "tell\\n nobody"}', partition=0)])
+    pipeline.produce([Record(value=b'{"name": "secret\\n zebra"}', partition=0)])
     tidemark("ingest", "events")
     pipeline.write(
-        rules="""{wrong: "if(value.name LIKE 'tell%', CAST(value.name AS int), 1) > 0"}"""
+        rules="""{wrong: "if(value.name LIKE 'secret%', CAST(value.name AS int), 1) > 0"}"""
     )
     failed = tidemark("decode", "events", "--json")
     assert failed.code == ExitCode.TRANSIENT
     assert "[CAST_INVALID_INPUT]" in failed.json[0]["problem"]
     log = failed.out + failed.err
     assert "SparkNumberFormatException [CAST_INVALID_INPUT]" in log
-    assert "nobody" not in log
+    assert "zebra" not in log
 
 
 _TRADE = {

@@ -84,7 +84,7 @@ def test_a_command_that_cannot_write_names_the_cause_in_its_first_line(
 
 
 @pytest.mark.parametrize("place", ["control", "control/offset_ranges"])
-def test_a_file_in_the_place_of_the_control_table_is_not_an_empty_ledger(
+def test_a_file_in_place_of_the_control_table_is_not_an_empty_ledger(
     lake: FileLake, offline: Command, place: str
 ) -> None:
     """With an empty ledger, the pipeline would start again and land every record twice."""
@@ -119,7 +119,7 @@ def test_a_decision_that_cannot_be_recorded_names_the_cause(
 
 
 def _occupied(lake: FileLake, table: str) -> Path:
-    """Put a file in the place of a table that pipelines share."""
+    """Put a file in place of a table that pipelines share."""
     place = lake.root / "quality" / table
     place.parent.mkdir(exist_ok=True)
     place.touch()
@@ -130,7 +130,7 @@ def _occupied(lake: FileLake, table: str) -> Path:
 def test_a_report_without_its_check_results_names_the_cause(
     lake: FileLake, offline: Command, table: str
 ) -> None:
-    """A file in the place of a table is neither an empty history nor a traceback."""
+    """A file in place of a table is neither an empty history nor a traceback."""
     place = _occupied(lake, table)
     shown, record = offline("report", "events"), offline("report", "events", "--json")
     first = _first_line(shown)

@@ -26,7 +26,7 @@ class JsonLog(MemoryKafka):
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As `LogReader.read`."""
+        """See `LogReader.read`."""
         for record in super().read(topic, isolation_level, spans):
             value = {"price": record.offset + 1, "side": "buy"}
             yield replace(record, key=b"buy", value=json.dumps(value).encode())

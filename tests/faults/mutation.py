@@ -3,11 +3,11 @@
 A marker is a comment `# fence: its-name`. It is at the end of the line where the place begins, or
 on a separate line above it. The place is the first of these:
 
-* the statement that begins on the line (`Replace` replaces the condition of an `if`, and the value
-  of an assignment, a return or a bare expression),
+* the statement that begins on the line (`Replace` replaces the condition of an `if`, or the value
+  of an assignment, a return or an expression),
 * the keyword argument that begins on the line,
-* the last outermost expression on the line that is an argument, an element, an operand of `and` or
-  `or`, a condition or the source of a comprehension, or a value of a dict.
+* the last outermost expression on the line. It is an argument, an element, an operand of `and` or
+  `or`, a value of a dict, or the condition or source of a comprehension.
 
 With `-p tests.faults.mutation`, pytest imports the package with the mutation of the fence that the
 variable `TIDEMARK_FENCE` names. Nothing is copied, and no compiled file is written.

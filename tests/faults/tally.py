@@ -30,7 +30,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class TableJudge:
-    """Compares tables with logs, and adds the verdicts to the test's report.
+    """Compares tables with logs, and adds the results to the test's report.
 
     Attributes:
         record: Adds a named value to the report of the test, which a worker passes on.
@@ -60,7 +60,7 @@ class TableJudge:
         )
 
     def count(self, verdict: Verdict) -> Verdict:
-        """Add a verdict to the report, and require that it is exact."""
+        """Add a result to the report, and require that it is exact."""
         self.record(_VERDICT, (verdict.records, len(verdict.lost), len(verdict.doubled)))
         assert verdict.exact, verdict
         return verdict

@@ -146,7 +146,7 @@ def test_s17_a_plan_lands_after_a_leader_election_before_the_landing(
 def test_s17_a_plan_lands_after_a_leader_election_during_the_read(
     lake: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge, purpose: str
 ) -> None:
-    """The old leader answers that it is not the leader, and the client asks the new one."""
+    """The old leader answers that it is not the leader, and the client uses the new one."""
     old, new, third = cluster.others()
     pipeline = lake.of(cluster.make_topic(purpose, [old, new, third]))
     produce_records(cluster.bootstrap, pipeline.spec.topic, LONG)

@@ -123,7 +123,7 @@ def kafka_unreachable(site: Site) -> str:
 
 
 def file_for_a_table(site: Site) -> str:
-    """A file is in the place of the bronze table."""
+    """A file is in place of the bronze table."""
     command = _planned(site)
     shutil.rmtree(site.table("bronze"), ignore_errors=True)
     site.table("bronze").write_text("")

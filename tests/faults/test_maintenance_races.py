@@ -2,7 +2,7 @@
 
 The rows of the data tables come from Kafka. The tests compare them with librdkafka's records every
 ten rounds; after each round no row is doubled. The events of the control table do not come from
-Kafka, so each test compares all its rows and columns with those from before the round.
+Kafka, so each test compares all its rows and columns with the earlier ones.
 Each test prints the number of rounds in which both writers worked at the same time, and results.
 """
 

@@ -377,7 +377,7 @@ def test_i5_a_rewind_recreates_a_removed_data_table(
     restore_by_delta_rs(pipeline, pipeline.uri, version)
     with pytest.raises(TableRestored):
         pipeline.planner.plan("sixth")
-    pipeline.repair.rewind("ann", "once more")
+    pipeline.repair.rewind("ann", "again")
     drain(pipeline, table_judge)
 
 

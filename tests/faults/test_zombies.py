@@ -294,11 +294,11 @@ def test_a_plan_adopted_during_its_abandon_is_abandoned(
     """I2. The abandon meets a conflict and repeats its record."""
     plan = pipeline.plan("a run")
     control = PortWithStep(
-        pipeline.control, "append", before=lambda: pipeline.plan("a run that comes between")
+        pipeline.control, "append", before=lambda: pipeline.plan("a run in between")
     )
     replace(pipeline.abandon, control=control).abandon(plan.sequence, "ops", "too large")
     record = pipeline.ledger.plans[plan.sequence]
-    assert record.requesters == ("a run", "a run that comes between")
+    assert record.requesters == ("a run", "a run in between")
     assert record.abandoned == "too large"
     pipeline.run("the next run")
     assert_settled(table_judge, pipeline)

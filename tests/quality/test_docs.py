@@ -110,7 +110,7 @@ def test_a_browser_shows_start_pages_completely_and_escaped(tmp_path: Path) -> N
 
 
 def test_pruning_keeps_the_newest_check_of_each_pipeline(tmp_path: Path) -> None:
-    """The start page of all pipelines shows it, whatever its age."""
+    """The start page of all pipelines shows it at any age."""
     pages = [
         page for name in ("a", "b") for page in write_check_pages(tmp_path, name, NOW - 400 * DAY)
     ]

@@ -118,7 +118,7 @@ def test_a_plan_is_unchecked_until_a_check_or_an_operator_decides(lake: FileLake
     lake.plan(1)
     assert publication_of(lake).unchecked() == [4, 5, 6]
     check(lake, 5, passed=False)
-    publication_of(lake).release(6, "test", "as it is")
+    publication_of(lake).release(6, "test", "checked by hand")
     assert publication_of(lake).unchecked() == [4]
     undo = Undo(pipeline="events", control=lake.control, table=lake.table, now=lambda: NOW)
     undo.undo(4, "test", "wrong")
@@ -173,7 +173,7 @@ def test_an_unchecked_plan_is_not_published_until_an_operator_releases_it(lake: 
     lake.run(2)
     assert (0, 9) not in published_rows(lake)
     assert publication_of(lake).plans()[-1].decision is None
-    publication_of(lake).release(4, "ann", "its version cannot be read any more")
+    publication_of(lake).release(4, "ann", "its version is no longer readable")
     assert (0, 9) in published_rows(lake)
 
 

@@ -72,7 +72,7 @@ def test_status_shows_an_interrupted_undo_and_a_repetition_completes_it() -> Non
     assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 3
     assert pipeline.undo.undo(2, "ops", "again").rows == 3
     assert pipeline.undo.undo(2, "ops", "again", dry_run=True).rows == 0
-    assert pipeline.undo.undo(2, "ops", "once more").rows == 0
+    assert pipeline.undo.undo(2, "ops", "again").rows == 0
     pipeline.run("next")
     assert pipeline.landed_identities() == pipeline.visible_identities()
 

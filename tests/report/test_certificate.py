@@ -197,7 +197,7 @@ def test_undone_or_missed_offsets_at_the_end_are_missing() -> None:
 
 
 def test_a_partition_whose_plans_are_all_undone_is_missing() -> None:
-    """The period has no plan any more, and is not complete."""
+    """The period no longer has a plan, and is not complete."""
     undone = replace(
         landed_plan(1, 0, 10),
         held_now=None,

@@ -161,7 +161,7 @@ def test_the_forecast_of_a_pipeline_with_a_limit_follows_its_throughput() -> Non
 
 
 def test_records_of_an_open_transaction_are_held_back_and_have_a_runway() -> None:
-    """No reader sees them, and Kafka deletes them all the same."""
+    """No reader sees them, and Kafka still deletes them."""
     pipeline = make_waiting(8, stalled=3 * HOUR, runway=1 * HOUR)
     pipeline.kafka.retention = 8 * HOUR + HOUR / 2
     pipeline.kafka.topics["events"][0].stable = 5

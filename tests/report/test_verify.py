@@ -175,7 +175,7 @@ class _WithAborted(MemoryKafka):
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As `LogReader.read`."""
+        """See `LogReader.read`."""
         for record in super().read(topic, isolation_level, spans):
             if isolation_level is IsolationLevel.READ_UNCOMMITTED or record.offset < 5:
                 yield record

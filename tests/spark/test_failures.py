@@ -104,7 +104,7 @@ def test_the_error_for_a_folder_that_cannot_be_created_has_the_reason(
     assert error.reason == reason
 
 
-def test_a_file_in_the_place_of_the_folder_raises_storage_refused(
+def test_a_file_in_place_of_the_folder_raises_storage_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The error is the same for every user, including root."""

@@ -114,7 +114,7 @@ def test_a_job_that_cannot_start_is_a_setup_error(
         (1, "spark-class: line 96: /usr/bin/java: Cannot allocate memory"),
         (1, "08:00:00 WARN Client: /etc/ssl/java: world readable keystore"),
         (1, "the text of a record: java: No such file or directory"),
-        (1, "a record says When running with master key 4711"),
+        (1, "a record contains When running with master key 4711"),
     ],
 )
 def test_a_temporary_lack_of_a_resource_is_transient(

@@ -55,7 +55,7 @@ def test_an_invalid_type_raises_with_the_valid_ones(raw: Any, problem: str) -> N
 
 
 def decode_spec(**changes: Any) -> DecodeSpec:
-    """Text keys, and values of one number."""
+    """Text keys, and values with one number field."""
     value = PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),)))
     spec = DecodeSpec(key=PayloadSpec(format=Format.STRING), value=value, target="silver/events")
     return replace(spec, **changes)

@@ -34,7 +34,7 @@ def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> No
     assert refusal(folders, spelling) == ("other.yaml", "target", OWN)
 
 
-def test_the_refusal_names_both_files_whichever_is_older(folders: Folders) -> None:
+def test_the_refusal_names_both_files_in_any_order_of_age(folders: Folders) -> None:
     """The later file is refused: the check reads no table, so it cannot find the owner."""
     folders.spec(target="bronze/shared")
     folders.spec("aaa.yaml", name="aaa", target="bronze/shared")

@@ -133,7 +133,7 @@ class FileLake(DeltaServices):
     Attributes:
         root: Folder of the lakehouse.
         kafka: The log.
-        payloads: Payloads of records, by partition and offset. Others have usual ones.
+        payloads: Payloads of records, by partition and offset. The other records have usual ones.
     """
 
     root: Path

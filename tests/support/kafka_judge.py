@@ -54,7 +54,7 @@ def read_ranges(
     Args:
         bootstrap: Address list.
         topic: Topic.
-        ranges: Partition to `(start, end)`; ends may lie past the end of the log.
+        ranges: Partition to `(start, end)`; ends may be past the end of the log.
         isolation: read_committed or read_uncommitted.
         timeout_s: Time limit.
     """

@@ -1,6 +1,6 @@
 """In-memory adapters with the behaviour of the real ones, and failures that can be injected.
 
-The behaviour suites in tests/ run over these and over the real adapters alike.
+The behaviour suites in tests/ run over these and over the real adapters.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class MemoryKafka:
     def read(
         self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
     ) -> Iterator[LogRecord]:
-        """As `LogReader.read`; a record's value is its offset."""
+        """See `LogReader.read`; a record's value is its offset."""
         self._topic_id(topic)
         for partition, wanted in spans.items():
             log = self.topics[topic][partition]
@@ -381,7 +381,7 @@ class MemoryTable:
         )
 
     def prepare(self, pipeline: str) -> TableSize:  # noqa: ARG002  the port's
-        """As `DataTable.prepare`; the table always exists and belongs to the pipeline."""
+        """See `DataTable.prepare`; the table always exists and belongs to the pipeline."""
         return self.size()
 
     def fence(self, plan: Plan) -> None:
@@ -390,7 +390,7 @@ class MemoryTable:
             self.commit(plan.app_id, plan.sequence)
 
     def check_removable(self, plan: Plan) -> None:
-        """As `DataTable.check_removable`; all rows are readable."""
+        """See `DataTable.check_removable`; all rows are readable."""
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
         kept = [row for row in self.rows if row[3] != plan.sequence]
@@ -408,7 +408,7 @@ class MemoryTable:
         return len(self.commits)
 
     def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:
-        """As `Sink.write`; each row has a separate file."""
+        """See `Sink.write`; each row has a separate file."""
         self.records_per_task = records_per_task
         rows = self.read(plan)
         first = len(self.files)
@@ -520,14 +520,14 @@ class MemoryTable:
         return plan.offsets_outside(landed)
 
     def size(self) -> TableSize:
-        """As `DataLog.size`; a row is one byte."""
+        """See `DataLog.size`; a row is one byte."""
         return TableSize(records=len(self.rows), bytes=len(self.rows))
 
     def row_count(self) -> int:
         return len(self.rows)
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
-        """As `DataLog.files_with`; each row is a file."""
+        """See `DataLog.files_with`; each row is a file."""
         return sum(
             row[0] == topic_id
             and spans.get(row[1], SpanSet()).overlap_size(Span(row[2], row[2] + 1)) > 0

@@ -375,7 +375,7 @@ def test_an_undo_repairs_a_restore_of_the_quarantine(lake: TypedLake) -> None:
 
 
 def forget(lake: TypedLake) -> None:
-    """Let the typed table's log forget its commits, as it does after a month."""
+    """Remove old commits from the typed table's log, as Delta does after a month."""
     log = lake.typed_uri / "_delta_log"
     for file in log.glob("0*"):
         os.utime(file, (_LONG_AGO, _LONG_AGO))
@@ -384,7 +384,7 @@ def forget(lake: TypedLake) -> None:
     assert not (log / f"{0:020}.json").exists()
 
 
-def test_a_log_that_forgets_a_plan_without_typed_rows_loses_no_record(lake: TypedLake) -> None:
+def test_a_log_that_lost_a_plan_without_typed_rows_loses_no_record(lake: TypedLake) -> None:
     """All records of the plan are quarantined, so only the ledger shows that it landed."""
     lake.land_and_run(2, 0, 1)
     lake.land_and_run(3)
@@ -399,7 +399,7 @@ def test_a_log_that_forgets_a_plan_without_typed_rows_loses_no_record(lake: Type
     assert lake.quarantined() == [(0, 1)]
 
 
-def test_a_log_that_forgets_a_replay_with_replaced_rows_duplicates_no_record(
+def test_a_log_that_lost_a_replay_with_replaced_rows_duplicates_no_record(
     lake: TypedLake,
 ) -> None:
     """The records that the replay closed stay closed."""

@@ -81,7 +81,7 @@ def test_a_blocked_plan_is_decoded_after_its_release(lake: TypedLake) -> None:
     assert offsets(lake) == [0, 1, 5, 6, 7, 8]
     backlog = lake.decoding.backlog()
     assert (backlog.missing, backlog.unchecked, backlog.refused) == (0, 0, 3)
-    publication_of(lake.bronze).release(2, "test", "as it is")
+    publication_of(lake.bronze).release(2, "test", "checked by hand")
     assert lake.run() == [2]
     assert offsets(lake) == list(range(9))
 

@@ -32,7 +32,7 @@ class _Registry:
         self._kind, self._texts = kind, texts
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """As `SchemaRegistry.schema`."""
+        """See `SchemaRegistry.schema`."""
         if schema_id not in self._texts:
             return None
         return RegisteredSchema(id=schema_id, kind=self._kind, text=self._texts[schema_id])
@@ -97,7 +97,7 @@ def _lake(
 def test_passes_decode_each_record_once(tmp_path: Path, spark: SparkSession, kind: Format) -> None:
     """There are five forms, two in each pass, all faults, and one limit for all passes."""
     forms = dict(enumerate(islice(combinations(_FIELDS, 2), 5), 1))
-    # Schemas 6 and 1 decode alike.
+    # Schemas 6 and 1 decode in the same way.
     forms[6] = forms[1]
     lake = _lake(
         tmp_path,
@@ -174,7 +174,7 @@ def _passes(kind: Format, *texts: str, at_once: int = 1, widens: bool = True) ->
     return [[each.id for each in one.schemas] for one in in_passes(kind, written, at_once)]
 
 
-def test_schemas_that_decode_alike_share_a_pass() -> None:
+def test_schemas_that_decode_in_the_same_way_share_a_pass() -> None:
     """Documentation, defaults, aliases and layout do not affect payloads."""
     first = {"name": "side", "type": {"type": "enum", "name": "S", "symbols": ["BUY", "SELL"]}}
     documented = {**first, "doc": "of the trade", "default": "BUY", "aliases": ["way"]}

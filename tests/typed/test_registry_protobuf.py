@@ -156,7 +156,7 @@ def test_an_invalid_schema_has_no_column_and_is_not_final(
 def test_a_compiler_failure_is_not_stored_as_an_invalid_schema(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A busy machine would otherwise reject the schema for good."""
+    """A busy machine would otherwise reject the schema permanently."""
 
     def late(*_: Any, **more: Any) -> Any:
         raise subprocess.TimeoutExpired("protoc", more["timeout"])

@@ -77,7 +77,7 @@ class _ConcurrentRegistry(MemoryRegistry):
     most: int = 0
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """As `SchemaRegistry.schema`."""
+        """See `SchemaRegistry.schema`."""
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
@@ -96,7 +96,7 @@ class _FailingRegistry(MemoryRegistry):
     requests: list[int] = field(default_factory=list)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """As `SchemaRegistry.schema`."""
+        """See `SchemaRegistry.schema`."""
         self.requests.append(schema_id)
         if schema_id == min(self.failures):
             assert self.lowest_may_fail.wait(_DEADLINE_S)

@@ -1,7 +1,7 @@
 """Alarms about failed tasks, late runs and exceeded limits.
 
 An alarm goes to the log. If Airflow has a connection `tidemark_alarm`, the alarm goes to a webhook
-as well: the password of the connection is the URL, and the request is a POST of JSON with a `text`.
+as well. The password of the connection is the URL, and the request is a POST of JSON with a `text`.
 A failed request changes nothing for the run.
 """
 

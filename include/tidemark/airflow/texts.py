@@ -39,7 +39,7 @@ plan again, `check` adds another attempt to the results, `publish` adds another 
 is cleared, events of typed and upsert tables begin at the current version.
 
 **To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
-lands records by their timestamps; all other runs read what is unread, whatever their date.
+lands records by their timestamps; all other runs read all unread offsets, with any date.
 """
 
 
@@ -75,9 +75,9 @@ def _pipeline_section(spec: PipelineSpec, layout: Layout) -> str:
 BACKFILL_PAGE = f"""\
 ### Land offsets of your choice
 
-Choose a pipeline, and select offsets in *one* of four ways: ranges of offsets, a time window, all
-offsets that Kafka has, or the offset ranges of an earlier plan. Offsets that are landed or planned
-are skipped, so a repeated request duplicates no record. If no offset is missing, the run ends and
+Choose a pipeline, and select offsets in *one* of four ways. These are ranges, a time window, all
+offsets that Kafka has, or the ranges of an earlier plan. Offsets that are landed or planned are
+skipped, so a repeated request duplicates no record. If no offset is missing, the run ends and
 no Spark starts.
 
 **request** lists in its log which offsets would land, and which are left out and why. It records
@@ -101,13 +101,13 @@ STATUS_PAGE = """\
 ### Status and alarms
 
 **look** compares every pipeline with its topic. It writes one row for each pipeline to the Delta
-table `control/status`: lag in records and in time, retention runway, the last landing, open plans,
-and the time at which the lag will be gone. **alarm** fails for each pipeline whose next run would
-be refused, or that breaks a rule of the `alarms` section in its spec. The message contains the
-error and the command that fixes it; docs/runbook.md has more.
+table `control/status`. A row has the lag in records and in time, its expected end, the
+retention runway, the last landing and open plans. **alarm** fails for each pipeline whose next run
+would be refused, or that breaks a rule of the `alarms` section in its spec. The message contains
+the error and the command that fixes it; docs/runbook.md has more.
 
-Each failed task of a Tidemark DAG, also of this one, sends an alarm to the webhook in the
-connection `tidemark_alarm`, if Airflow has this connection.
+Each failed task of a Tidemark DAG sends an alarm to the webhook in the connection
+`tidemark_alarm`, if Airflow has this connection. This DAG does so too.
 """
 
 
@@ -120,7 +120,7 @@ pipelines share: control table, stored schemas, quality results, publication dec
 **quality_docs** removes old pages of quality checks; their results stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
-have written stay, whatever their age. A table that fails does not stop the others; the run fails.
+have written stay at any age. A table that fails does not stop the others; the run fails.
 
 **Clearing a task is safe**: it continues with the remaining work. Trigger the DAG with *Dry run* to
 list in the logs what would be removed. `tidemark maintain` does the same on the command line, also

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPreview:
-    """What a backfill would do.
+    """The effects of a backfill.
 
     Attributes:
         pipeline: Pipeline name.

@@ -82,7 +82,7 @@ def backfill(
 
     The offsets of a time window or of the retained log are selected once and recorded. They land in
     chunks, each in a plan and a transaction of its own, one after the other. You can stop the
-    command at any time: each chunk is in the table as a whole or not at all, and --resume continues
+    command at any time: each chunk is in the table as a whole or not at all. --resume continues
     with the others.
 
     \b

@@ -57,7 +57,7 @@ def decode(
     Records of a landed plan are published by a check (`tidemark check`), or by an operator. With
     `publish: always` in the spec, all landed records are decoded.
 
-    The typed table follows the bronze table: records of an undone plan are removed, replaced
+    The typed table follows the bronze table. Records of an undone plan are removed, replaced
     records are decoded again, and records that cannot be decoded go to the quarantine. Repeating
     the command is safe. With nothing to decode, no Spark starts.
     """

@@ -101,6 +101,6 @@ def start_spark(app: App) -> None:
         note(f"Airflow uses the Spark of {variable}; no server starts")
         return
     server = app.engines.server()
-    step("Spark already runs" if server.status().running else "starting Spark (some ten seconds)")
+    step("Spark already runs" if server.status().running else "starting Spark (about ten seconds)")
     status = server.start(app.engines.check_requirements)
     note(f"Spark at {status.address}: one server for all runs; its log is {status.log}")

@@ -110,7 +110,7 @@ def accept_loss(
         for span in spans
     ]
     columns = ("partition", "start", "end", "offsets", "committed offset")
-    _print_decision("accepted", dry_run, "Lost for good", columns, rows, as_json)
+    _print_decision("accepted", dry_run, "Permanently lost", columns, rows, as_json)
 
 
 def accept_recreation(
@@ -139,7 +139,7 @@ def rewind(
     """Follow a RESTORE of the data table: offsets whose rows it removed are unread again.
 
     For TableRestored, and for a data table that was removed. Opens a new epoch: drivers that
-    execute older plans cannot land them any more. Offsets that Kafka has deleted since then raise
+    execute older plans can no longer land them. Offsets that Kafka has deleted since then raise
     LostRange.
     """
     found = _pipeline(pipeline).rewind(requester(), reason, dry_run=dry_run)

@@ -35,7 +35,7 @@ def start(
     token.
     """
     if not as_json:
-        step("starting Spark (some ten seconds)")
+        step("starting Spark (about ten seconds)")
     engines = App.from_environment().engines
     started = engines.server(port=port).start(engines.check_requirements)
     print_status(started.as_record(), as_json=as_json)

@@ -42,9 +42,9 @@ def init(
 
     Reads the newest records of each partition in the data table; starts no Spark and does not read
     Kafka. Properties of these records become rules in include/expectations/NAME.json, each with the
-    severity warning: fields that are always present, limits of numbers, fields with few values,
-    unique fields, a key that is a field of the value. The file contains some of the values: read it
-    before you share it.
+    severity warning. Examples are required fields, limits of numbers, fields with few values,
+    unique fields, and a key that is a field of the value. The file contains some of the values:
+    read it before you share it.
 
     The command never overwrites a suite. Edit the draft, name it in the pipeline's spec (`quality:
     {suite: NAME}`), and try it: `tidemark check PIPELINE`.

@@ -267,7 +267,7 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
     expected = "a table whose log contains plan {sequence}"
     actual = "{newest_plan}"
     fix = (
-        "If the spec's target was changed, change it back. If the table is gone for good, run "
+        "If the spec's target was changed, change it back. If the table is permanently gone, run "
         "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the offsets to read "
         "again."
     )
@@ -338,7 +338,7 @@ class LostRange(TerminalError):
     )
     fix = (
         "Nothing was written, and nothing is skipped. Lengthen the topic's retention. If the "
-        "records are gone for good, run {commands}."
+        "records are permanently gone, run {commands}."
     )
 
     @property
@@ -464,7 +464,7 @@ class EndBehindCommitted(TerminalError):
 
     @property
     def remedies(self) -> str:
-        """What to do after an open transaction, a truncated log, and with an open plan."""
+        """The steps after an open transaction, a truncated log, and with an open plan."""
         remedies = ["Nothing was written. If a transaction is open, wait until it ends."]
         if self.undo:
             remedies.append(
@@ -548,7 +548,7 @@ class RepairUnfinished(HistoriesDiverge, TransientError):
     epoch: int
 
     problem = (
-        "A repair of pipeline {pipeline!r} is running or was interrupted: the data table is fenced "
+        "A repair of pipeline {pipeline!r} is running or was interrupted. The data table is fenced "
         "against epoch {epoch}, and the control table has no later one."
     )
     fix = (

@@ -20,7 +20,7 @@ _DECODING = re.compile(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)((?::[a-z]+=\d+
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """A run plans what is new, or a selection of offsets as a whole.
+    """A run plans new offsets, or a selection of offsets as a whole.
 
     Attributes:
         requester: The run: `airflow:<dag>:<run>` or `cli:<user>:<id>`.

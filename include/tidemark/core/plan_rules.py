@@ -187,7 +187,7 @@ def lost_ranges(
 def new_partitions(ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, int]:
     """Return the first offset to read in partitions that were added to the topic (S10).
 
-    It is always 0, whatever the start policy: `latest` would skip records that were written
+    It is always 0, with any start policy: `latest` would skip records that were written
     between the creation of the partition and this call.
     """
     return (

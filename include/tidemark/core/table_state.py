@@ -1,4 +1,4 @@
-"""Compares a ledger with the data table's log, which alone decides what has landed (I5)."""
+"""Compares a ledger with the data table's log, which alone decides which offsets landed (I5)."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def survives_restores(
     Args:
         restores: RESTOREs of the table.
         version: Version that committed rows.
-        seen_from: Version to look at; the newest by default.
+        seen_from: Version to read; the newest by default.
     """
     earlier = [restore for restore in restores if restore.at <= seen_from]
     last = max(earlier, key=lambda restore: restore.at, default=None)

@@ -183,7 +183,7 @@ def forecast(
         return Forecast.NEXT_BUT_ONE if left_open else Forecast.NEXT_RUN, None
     if not between_runs:
         return Forecast.UNKNOWN, None
-    # With this lag each run takes the limit, whatever earlier runs without lag took.
+    # With this lag each run takes the limit, unlike earlier runs without lag.
     gained = limit / between_runs - arrival_rate
     if gained * _LONGEST.total_seconds() <= lag:
         return Forecast.NEVER, None

@@ -57,7 +57,7 @@ K = TypeVar("K")
 def furthest_positions(placed: Iterable[tuple[K, Position]]) -> dict[K, Position]:
     """Return the position with the highest offset for each key.
 
-    Of two positions with the same offset, the one with the older leader epoch wins.
+    If two positions have the same offset, the older leader epoch wins.
     """
 
     def distance(item: tuple[K, Position]) -> tuple[int, bool, int]:

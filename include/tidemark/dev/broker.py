@@ -88,14 +88,14 @@ class Broker:
         If the start fails, this call stops the nodes that it has started.
 
         Raises:
-            SetupError: Java or the jars are missing, a port is in use, the disk is full, the folder
-                has a cluster of another size, or Kafka ended with an error.
+            SetupError: Java or the jars are missing, a port is in use, or the disk is full. Or the
+                folder has a cluster of another size, or Kafka ended with an error.
             KafkaUnavailable: The nodes run and did not answer in time.
         """
         return self._start(self._config.node_ids)
 
     def start_node(self, node: int) -> BrokerStatus:
-        """Start one node, and leave the other nodes as they are. Tests of broker faults use it.
+        """Start one node, and leave the other nodes unchanged. Tests of broker faults use it.
 
         Raises the errors of `start`.
         """

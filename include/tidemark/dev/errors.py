@@ -20,7 +20,7 @@ class AirflowUnavailable(TransientError):
     reason: str
 
     problem = "Airflow did not {operation}: {reason}."
-    fix = "Look at the log of `airflow standalone` in Airflow's home, then try again."
+    fix = "Read the log of `airflow standalone` in Airflow's home, then try again."
 
 
 @dataclass(kw_only=True, eq=False)

@@ -109,7 +109,7 @@ class PlanExecutor:
         """Return the plan's commit; None if the plan has not landed and still can.
 
         Raises:
-            PlanAbandoned, PlanFenced: The plan cannot land any more.
+            PlanAbandoned, PlanFenced: The plan can no longer land.
         """
         # Read the transactions first: a plan that lands between the two reads is not mistaken for
         # a fenced plan.

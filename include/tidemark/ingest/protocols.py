@@ -189,7 +189,7 @@ class DataLog(Protocol):
         """Return the newest version that removed each plan's rows, as far as the log reaches."""
 
     def current_landing(self, plan: Plan) -> Landing:
-        """Count the rows of a plan in the newest version, whichever commit added them.
+        """Count the rows of a plan in the newest version, added by any commit.
 
         Raises:
             OverfullRange: The plan has more rows than offsets.

@@ -68,7 +68,7 @@ class KafkaUnavailable(KafkaFailure, TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class KafkaRefused(KafkaFailure, TerminalError):
-    """A broker refused a request for good: credentials, rights, or an unsupported request.
+    """A broker permanently refused a request: credentials, rights, or an unsupported request.
 
     Attributes:
         operation: The operation, as a noun phrase such as "list_offsets of prices".

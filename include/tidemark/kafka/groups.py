@@ -42,7 +42,7 @@ on the group's protocol and state."""
 _STATES_WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
 
 _COORDINATOR_TIMEOUT_S = 5.0
-"""Seconds to wait for a coordinator before asking the client why it does not answer."""
+"""Seconds to wait for a coordinator before reading the client's reason for the missing answer."""
 _RETRY_PAUSE_S = 0.2
 """Seconds between two attempts; a new coordinator needs about one second."""
 

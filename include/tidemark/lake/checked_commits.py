@@ -19,7 +19,7 @@ COMMITS_TRIED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a commit changes.
+    """The changes of a commit.
 
     Attributes:
         actions: Added and removed files; if there are none, there is no commit.

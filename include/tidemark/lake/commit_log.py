@@ -79,7 +79,7 @@ def has_transaction(table: DeltaTable, plan: Plan) -> bool:
 
 
 def is_of_transaction(metadata: Mapping[str, Any], plan: Plan) -> bool:
-    """Return True if a commit has the plan's transaction, whatever its fingerprint is."""
+    """Return True if a commit has the plan's transaction, with any fingerprint."""
     return (
         metadata.get("pipeline") == plan.pipeline
         and metadata.get("sequence") == plan.sequence

@@ -147,7 +147,7 @@ class DeltaDataTable:
         return {} if table is None else row_queries.schema_ids(table, topic_id, spans, part)
 
     def current_landing(self, plan: Plan) -> Landing:
-        """Count a plan's rows in the newest version, whatever commit added them."""
+        """Count a plan's rows in the newest version, added by any commit."""
         return _landing(DeltaTable(self._uri), plan)
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:

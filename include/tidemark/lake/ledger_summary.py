@@ -1,7 +1,7 @@
 """Sums of settled plans by delta-rs' engine: the SQL form of `core.ledger_summary.split_settled`.
 
 A control table grows with every run. Reading the rows of 10,000 plans as Python values takes
-seconds; these queries take some hundredths of a second. For few rows Python is four times faster.
+seconds; these queries take a few hundredths of a second. For few rows Python is four times faster.
 """
 
 from __future__ import annotations

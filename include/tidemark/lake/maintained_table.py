@@ -203,7 +203,7 @@ def _keys_in(files: FileSystem, commit: str) -> set[str]:
 
 
 def _keys(paths: Iterable[str]) -> set[str]:
-    """Return the keys of paths, both as they are and percent-decoded."""
+    """Return the keys of paths, both unchanged and percent-decoded."""
     return {file_key(each) for path in paths for each in (path, unquote(path))}
 
 

@@ -193,7 +193,7 @@ _ISLAND = """
 
 
 def _interleaved(whole: Sequence[RowRange]) -> bool:
-    """Return True if rows of one plan lie between rows of another."""
+    """Return True if rows of one plan are between rows of another."""
     by_place = sorted(whole, key=lambda held: (held.topic_id, held.partition, held.first))
     return any(
         (before.topic_id, before.partition) == (after.topic_id, after.partition)

@@ -1,4 +1,4 @@
-"""Rules for the removal of files: which files no version and no plan refers to any more."""
+"""Rules for the removal of files: the files to which no version and no plan refers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBE_LIFETIME = timedelta(hours=1)
 """No process uses a clock probe or a trial folder of this age."""
 
 IsPlanFinished: TypeAlias = Callable[[int], bool]
-"""Returns True if no process can land the plan of this number any more."""
+"""Returns True if no process can still land the plan of this number."""
 
 _ENGINE_FILE = re.compile(r"([^/=]+=[^/]*/)*part-[^/]+\.parquet")
 """Paths of files that delta-rs and Spark write themselves, in folders of partition values."""

@@ -99,7 +99,7 @@ def effective_retention(
 
 
 def finished_plans_of(ledger: Ledger) -> IsPlanFinished:
-    """Return a predicate for plans that no process can land any more.
+    """Return a predicate for plans that no process can still land.
 
     These are the plans that are landed or abandoned in the ledger, unless an undo is in progress. A
     plan that is not in the ledger may be newer than the ledger, so it is not finished.

@@ -55,7 +55,7 @@ class MaintainedTable(Protocol):
         Args:
             now: The time by this machine's clock.
             retention: Versions that were the newest within this time remain readable.
-            is_finished: Plans whose files no process can commit any more; read before this call.
+            is_finished: Plans whose files no process can still commit; read before this call.
             dry_run: Remove nothing, and use this machine's clock.
 
         Returns:
@@ -68,7 +68,7 @@ class MaintainedTable(Protocol):
 
 
 def finished_plans(control: ControlReader, pipeline: str, data_log: DataLog) -> IsPlanFinished:
-    """Return a predicate for plans of a pipeline that no process can land any more.
+    """Return a predicate for plans of a pipeline that no process can still land.
 
     Raises:
         HistoriesDiverge: The data table and the control table have different histories. No file may
@@ -90,7 +90,7 @@ class Maintenance:
         name: The table's display name; for a data table the name of its pipeline.
         table: The table.
         now: The clock.
-        finished_plans: Reads which plans no process can land any more.
+        finished_plans: Reads which plans no process can still land.
     """
 
     name: str

@@ -116,7 +116,7 @@ class DataDocs:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Remove a folder and the folders above it below `top`, as long as they are empty."""
+    """Remove a folder and the folders above it below `top`, up to one that is not empty."""
     while folder != top and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent

@@ -76,8 +76,8 @@ def effective_decisions(
 ) -> Mapping[int, PublicationDecision]:
     """Return the effective decision of each plan, ordered by plan number.
 
-    The newest operator decision wins; without one, the newest check. Of two decisions with the same
-    time, the one that hides the rows wins. A decision applies to its own offsets only. The
+    The newest operator decision wins; without one, the newest check. If two decisions have the
+    same time, the one that hides the rows wins. A decision applies to its own offsets only. The
     published view implements the same rules in SQL (quality/publication_table.py).
     """
     by_precedence = sorted(

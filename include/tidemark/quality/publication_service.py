@@ -84,8 +84,8 @@ class Publication:
     """Reads and decides which plans of one pipeline the published view shows.
 
     Decisions never change rows of the data table. Methods about one plan raise `UnknownPlan` if the
-    pipeline has no such plan, and `PlanNotLanded`, `PlanAbandoned` or `PlanReplaced` if none of its
-    rows are in the table.
+    pipeline has no such plan. They raise `PlanNotLanded`, `PlanAbandoned` or `PlanReplaced` if none
+    of its rows are in the table.
     """
 
     pipeline: str
@@ -183,7 +183,7 @@ class Publication:
     def reject(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
     ) -> PlanPublication:
-        """Hide a plan from the published view, whatever the results of its checks.
+        """Hide a plan from the published view, regardless of its check results.
 
         Arguments are those of `release`.
         """

@@ -80,7 +80,7 @@ def _is_null(footers: Sequence[FileMetaData] | None, column: str) -> str:
     """Return SQL for whether a row lacks a value. The SQL reads the column only if it can be null.
 
     Values are most of a table's bytes, and the footers state whether a file has nulls. A file
-    without nulls has none for any of its plans, whatever was deleted from it since.
+    without nulls has none for any of its plans, also after deletions of rows.
     """
     if footers is None or not all(_has_no_nulls(footer, column) for footer in footers):
         return f'"{column}" IS NULL'

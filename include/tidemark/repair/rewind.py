@@ -119,7 +119,7 @@ class Repair:
             return found
         known = self._epochs(ledger)
         fenced = self.table.fence_chains(self.spec.name, known)  # fence: older-epochs-are-fenced
-        # No plan of an older epoch can land any more: read the table again.
+        # No plan of an older epoch can still land: read the table again.
         state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
         found = state.found
         start = rules.start_events(

@@ -34,7 +34,7 @@ class OpenPlan:
         sequence: Plan number.
         planned_at: Time of its recording.
         runs: Number of runs that requested it: the run that planned it, and each run that took it
-            over because an earlier run did not land it.
+            over after a failure.
     """
 
     pipeline: str

@@ -145,7 +145,7 @@ class JobRun:
         exit_code: One of `ExitCode`.
         results: The job's result for each plan; None if the job ended before it reported them.
         failure: The error for a job that ended without a result, or with an exit code that no job
-            returns; None if the job reported its own exit code.
+            returns. None if the job reported its own exit code.
     """
 
     exit_code: ExitCode

@@ -129,7 +129,7 @@ def stop(name: str, running: Callable[[], Sequence[int]], *, timeout_s: float) -
         subject=f"{name} does not stop.",
         needed="no process after SIGTERM and SIGKILL",
         seen=f"process(es) {', '.join(map(str, running()))}",
-        advice="Look at them with ps: a process in state D waits for the disk.",
+        advice="Check them with ps: a process in state D waits for the disk.",
     )
 
 

@@ -116,7 +116,7 @@ def _longest_wait(schedule: str) -> timedelta | None:
 
     It compares the runs around moments of five weeks, each at a different minute, because nights,
     weekends and months are long waits among short ones. That takes milliseconds, and every command
-    loads all specs: hence the cache.
+    loads all specs, so the result is cached.
     """
     if schedule == "@once":
         return None

@@ -108,7 +108,7 @@ class DecodeBacklog:
 
 
 class _Bronze(NamedTuple):
-    """The bronze table: what has landed in it, and what its published view hides."""
+    """The bronze table: its landed offsets, and the offsets that its published view hides."""
 
     ledger: Ledger
     hidden: HiddenOffsets

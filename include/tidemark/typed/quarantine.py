@@ -329,30 +329,30 @@ class TypedTablePair:
     with_columns: Callable[[Mapping[Part, FieldType]], DeltaDataTable]
 
     def columns(self) -> Mapping[Part, FieldType]:
-        """As `TypedTable.columns`."""
+        """See `TypedTable.columns`."""
         present = self.typed.columns()
         return {part: present[part] for part in Part if part in present}
 
     def version_and_id(self) -> tuple[int, str]:
-        """As `TypedLog.version_and_id`, of the typed table."""
+        """See `TypedLog.version_and_id`; reads the typed table."""
         return self.typed.version_and_id()
 
     def changes_since(self, version: int) -> TableChanges | None:
-        """As `TypedLog.changes_since`, of the typed table."""
+        """See `TypedLog.changes_since`; reads the typed table."""
         return self.typed.changes_since(version)
 
     def add_columns(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """As `TypedTable.add_columns`."""
+        """See `TypedTable.add_columns`."""
         self.with_columns(columns).prepare(pipeline)
 
     def check_not_restored(self, pipeline: str) -> None:
-        """As `TypedTable.check_not_restored`."""
+        """See `TypedTable.check_not_restored`."""
         self.quarantine.check_not_restored(pipeline)
 
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
-        """As `DataLog.state`; a transaction has the lower of its versions in both tables."""
+        """See `DataLog.state`; a transaction has the lower of its versions in both tables."""
         typed = self.typed.state(pipeline, app_ids, restores_since=restores_since)
         kept = self.quarantine.table.state(pipeline, app_ids).transactions
         both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
@@ -360,12 +360,12 @@ class TypedTablePair:
         return TableState(transactions=both, restores=typed.restores)
 
     def find_landing(self, plan: Plan) -> Landing | None:
-        """As `DataLog.find_landing`; records are in either table."""
+        """See `DataLog.find_landing`; records are in either table."""
         landing = self.typed.find_landing(plan)
         return landing and self._with_quarantined(plan, landing)
 
     def current_landing(self, plan: Plan) -> Landing:
-        """As `DataLog.current_landing`; records are in either table."""
+        """See `DataLog.current_landing`; records are in either table."""
         return self._with_quarantined(plan, self.typed.current_landing(plan))
 
     def _with_quarantined(self, plan: Plan, landing: Landing) -> Landing:
@@ -381,44 +381,44 @@ class TypedTablePair:
         return Landing.of(plan, landing.table_version, records)
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
-        """As `DataLog.offsets_without_rows`: offsets without a row in either table."""
+        """See `DataLog.offsets_without_rows`: offsets without a row in either table."""
         sequence = plan.sequence
         return plan.offsets_outside(
             union_by_partition([self.quarantine.spans(sequence), self.typed.plan_spans(sequence)])
         )
 
     def row_count(self) -> int | None:
-        """As `DataLog.row_count`, of the typed table: the quarantine has the other records."""
+        """See `DataLog.row_count`; reads the typed table: the quarantine has the other records."""
         return self.typed.row_count()
 
     def size(self) -> TableSize:
-        """As `DataLog.size`, of the typed table."""
+        """See `DataLog.size`; reads the typed table."""
         return self.typed.size()
 
     def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
-        """As `DataLog.files_with`, of the typed table."""
+        """See `DataLog.files_with`; reads the typed table."""
         return self.typed.files_with(topic_id, spans)
 
     def row_ranges(self) -> tuple[RowRange, ...]:
-        """As `DataLog.row_ranges`, of both tables."""
+        """See `DataLog.row_ranges`; covers both tables."""
         return (*self.typed.row_ranges(), *self.quarantine.row_ranges())
 
     def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
-        """As `DataLog.plan_commits`, of the typed table."""
+        """See `DataLog.plan_commits`; reads the typed table."""
         return self.typed.plan_commits(origin)
 
     def removal_versions(self) -> Mapping[int, int]:
-        """As `DataLog.removal_versions`, of the typed table."""
+        """See `DataLog.removal_versions`; reads the typed table."""
         return self.typed.removal_versions()
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """As `DataLog.rows_of`, of both tables, without keys and values."""
+        """See `DataLog.rows_of`; covers both tables, without keys and values."""
         for table in (self.typed, self.quarantine):
             for sequence, record in table.rows_of(topic_id, partition, span):
                 yield sequence, record.without_payload()
 
     def prepare(self, pipeline: str) -> TableSize:
-        """As `DataTable.prepare`, of both tables. Returns the size of the typed table.
+        """See `DataTable.prepare`; covers both tables. Returns the size of the typed table.
 
         Also erases the closed records that an interrupted driver left.
         """
@@ -427,7 +427,7 @@ class TypedTablePair:
         return self.typed.prepare(pipeline)
 
     def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
-        """As `DataTable.append`: to the quarantine, then to the typed table.
+        """See `DataTable.append`: to the quarantine, then to the typed table.
 
         Replaced rows may have no successor, because the bronze table may no longer have them.
 
@@ -448,25 +448,25 @@ class TypedTablePair:
         return wrote
 
     def fence(self, plan: Plan) -> None:
-        """As `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
+        """See `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
         self.typed.fence(plan)
         self.quarantine.table.fence(plan)
         if self.typed.find_landing(plan) is None:
             self.quarantine.withdraw(plan)
 
     def check_removable(self, plan: Plan) -> None:
-        """As `DataTable.check_removable`, of both tables."""
+        """See `DataTable.check_removable`; covers both tables."""
         self.quarantine.table.check_removable(plan)
         self.typed.check_removable(plan)
 
     def remove_rows(self, plan: Plan) -> tuple[int, int]:
-        """As `DataTable.remove_rows`, of both tables."""
+        """See `DataTable.remove_rows`; covers both tables."""
         quarantined, _ = self.quarantine.table.remove_rows(plan)
         rows, version = self.typed.remove_rows(plan)
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """As `DataTable.fence_chains`, of both tables; removes restored plans from quarantine."""
+        """See `DataTable.fence_chains`; also removes restored plans from the quarantine."""
         self.quarantine.table.fence_chains(pipeline, app_ids)
         version = self.typed.fence_chains(pipeline, app_ids)
         # After the fence, no further plan can land in the typed table.

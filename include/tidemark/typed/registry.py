@@ -65,7 +65,7 @@ class ConfluentRegistry:
             ) from None
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """As `SchemaRegistry.schema`."""
+        """See `SchemaRegistry.schema`."""
         if schema_id >= _ID_END:
             return None
         error: type[RegistryFailure]

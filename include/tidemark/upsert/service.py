@@ -34,7 +34,7 @@ class TypedLog(DataLog, Protocol):
     """A typed table with the history that merges need."""
 
     def columns(self) -> Mapping[Part, FieldType]:
-        """As `TypedTable.columns`."""
+        """See `TypedTable.columns`."""
         ...
 
     def version_and_id(self) -> tuple[int, str]:
@@ -92,7 +92,7 @@ class Upserts:
         if len(columns) < len(Part):
             # No record with both a key and a value has been decoded.
             return None
-        # Read before the last merge: a rebuild that starts from an older state must not have the
+        # Read before the last merge. A rebuild that starts from an older state must not have the
         # transaction of one that starts from a newer state.
         upsert_version = self.table.version()
         last = self.table.last_merge(self.spec.origin)

@@ -46,7 +46,7 @@ class SparkMerger:
         self._spec = spec
 
     def merge(self, merge: MergePlan) -> None:
-        """As `Merger.merge`. Rebuilds the table if Spark cannot read the removed rows."""
+        """See `Merger.merge`. Rebuilds the table if Spark cannot read the removed rows."""
         try:
             self._merge_in_transaction(merge)
         except EngineFailed as failed:

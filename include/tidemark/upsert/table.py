@@ -20,7 +20,7 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import Envelope, LastMerge
 
 _SEARCHED_COMMITS = 50
-"""Commits to search for the last two merges. Only maintenance commits lie between merges."""
+"""Commits to search for the last two merges. Only maintenance commits are between merges."""
 
 
 @translates_delta_errors

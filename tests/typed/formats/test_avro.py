@@ -153,7 +153,7 @@ def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
         ),
         (
             record(("a", ["null", _A, {**_A, "name": "y.A"}])),
-            r"^a: a union of x\.A and y\.A makes fields of one name, member_A",
+            r"^a: a union of x\.A and y\.A makes fields with the same name, member_A",
         ),
         (
             record(
@@ -165,7 +165,7 @@ def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
         ),
         (
             record(("a", ["int", record(("b", "int"), name="Int")])),
-            "^a: a union of int and Int makes fields of one name, member_int, or of names",
+            "^a: a union of int and Int makes fields with the same name, member_int, or of names",
         ),
         (record(("a", "null")), "R has no fields"),
         (

@@ -310,7 +310,7 @@ def _union(members: list[Any], known: dict[str, FieldType | None]) -> FieldType:
     folded = [name.lower() for name, _ in kinds]
     if twice := [each for each in some if folded.count(_type_name(each).lower()) > 1]:
         raise UnsupportedSchema(
-            f"a union of {_several(twice)} makes fields of one name, "
+            f"a union of {_several(twice)} makes fields with the same name, "
             f"{UNION_MEMBER}{_type_name(twice[0])}, or of names that differ in case alone"
         )
     return Struct(tuple((f"{UNION_MEMBER}{name}", kind) for name, kind in kinds))

@@ -370,8 +370,8 @@ def read(payloads: pa.Array, schema: str) -> pa.StructArray:
         schema: The schema's descriptors in JSON.
 
     Returns:
-        A struct for each payload: `value`; `reason`, a `QuarantineReason`; and `detail`, the wrong
-        field or the index of a message that is not the first, null if unknown.
+        A struct for each payload: `value`; `reason`, a `QuarantineReason`; and `detail`. The
+        detail is the wrong field, the index of a message that is not the first, or null.
     """
     with _without_garbage_collection():
         found = _reader(schema).read(payloads.to_pylist())
