@@ -1,7 +1,7 @@
 """Sphinx configuration of the documentation site (`make docs`).
 
-The pages stay plain Markdown that GitHub shows as it is. At build time this module appends to some
-of them what is made from the code or is outside this folder, and points links at the site.
+The pages stay plain Markdown that GitHub can show. At build time this module appends the parts that
+are made from the code or come from outside this folder. It also points links at the site.
 """
 
 from __future__ import annotations

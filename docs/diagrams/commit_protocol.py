@@ -33,7 +33,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a crash leaves between two writes.
+    """The state that a crash leaves between two writes.
 
     Attributes:
         title: What is done.

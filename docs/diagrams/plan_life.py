@@ -12,8 +12,8 @@ DESCRIPTION = (
     "States of a plan, and the events that lead from one to the next. The event planned creates an "
     "open plan. The event landed makes it landed, the event abandoned makes it abandoned. From "
     "landed, undo_started leads to being undone, and undone leads from there to undone. After a "
-    "RESTORE of the data table, a rewind records undone for a landed plan whose rows are gone, and "
-    "landed for an undone plan whose rows are back."
+    "RESTORE of the data table, a rewind compares plans and rows. It records undone for a landed "
+    "plan without rows, and landed for an undone plan with rows."
 )
 
 

@@ -13,7 +13,7 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
 def main() -> int:
-    """Land the plans, then check what has landed; the first exit code that is not 0."""
+    """Land and check the plans; return the first exit code that is not 0."""
     for job in ("ingest", "check"):
         try:
             runpy.run_path(str(JOBS / f"{job}.py"), run_name="__main__")

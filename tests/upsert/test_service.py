@@ -417,7 +417,7 @@ def test_records_of_a_recreated_topic_are_newer_than_all_before(lake: UpsertLake
     lake.land_records(("a", "1"), ("a", "2"), ("b", "1"))
     lake.merge()
     lake.bronze.kafka.create("events", 2, "id-2")
-    lake.bronze.decisions.accept_recreation("test", "made again")
+    lake.bronze.decisions.accept_recreation("test", "recreated on purpose")
     lake.bronze.payloads.clear()
     lake.land_records(("a", "again"))
     lake.merge()

@@ -64,9 +64,9 @@ app = typer.Typer(
         "offsets to read, `ingest` lands them, `check` checks them, `decode` and `upsert` make "
         "further tables. `status` shows the lag of each pipeline. Airflow runs the same steps "
         "from dags/.\n\n"
-        "Exit codes: 0 done or nothing to do, 2 wrong usage, 65 refused (a named error for which "
-        "a retry does not help), 66 a check failed (the data stays landed), 75 and 76 try again, "
-        "1 unexpected error."
+        "Exit codes: 0 done or nothing to do, 1 unexpected error, 2 wrong usage, 65 refused, "
+        "66 a check failed, 75 and 76 try again. A retry does not help against 65. After 66 the "
+        "data stays landed."
     ),
     no_args_is_help=True,
     add_completion=False,

@@ -32,7 +32,7 @@ class QualityFailed(TidemarkError):
     fix = (
         "Open the report at {data_docs}. The rows stay in the table and are not published. Fix "
         "the cause and run `tidemark check {pipeline} --plan {sequence}`, or publish the plan "
-        "as it is with `tidemark publication release {pipeline} --plan {sequence} --reason WHY`."
+        "unchanged with `tidemark publication release {pipeline} --plan {sequence} --reason WHY`."
     )
 
 
