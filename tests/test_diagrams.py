@@ -25,8 +25,8 @@ from tidemark.core.events import (
     Landed,
     LossAccepted,
     NewEpoch,
-    NewIncarnation,
     Planned,
+    RecreationAccepted,
     Started,
     Superseded,
     Undone,
@@ -65,7 +65,7 @@ EVENTS: Mapping[str, ControlEvent] = {
     "loss_accepted": LossAccepted(
         **TOPIC, **OPERATOR, lost={0: SpanSet.of([Span(9, 12)])}, committed={}
     ),
-    "new_incarnation": NewIncarnation(**CLUSTER, **OPERATOR, offsets={0: 0}),
+    "recreation_accepted": RecreationAccepted(**CLUSTER, **OPERATOR, offsets={0: 0}),
     "new_epoch": NewEpoch(epoch=1, table_version=9, sequence=1, committed={}, **OPERATOR),
 }
 

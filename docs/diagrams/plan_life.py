@@ -78,7 +78,7 @@ TRANSITIONS = (
 )
 OTHER_EVENTS = (
     ("started", "backfill_requested", "loss_accepted"),
-    ("new_incarnation", "new_epoch"),
+    ("recreation_accepted", "new_epoch"),
 )
 """Events that belong to the pipeline and change no plan, in lines."""
 
