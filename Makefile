@@ -14,7 +14,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Processes keep the bytecode of their imports, also if the environment forbids it:
 # compiling Great Expectations or Airflow at every start takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
-# Nothing phones home.
+# Send no usage data.
 export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
 export GX_ANALYTICS_ENABLED := False
 

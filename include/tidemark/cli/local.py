@@ -26,9 +26,10 @@ def up(
 ) -> None:
     """Start broker, Spark server and Airflow, unpause the pipelines' DAGs, print address and login.
 
-    All three listen on this machine only. The command leaves running parts unchanged, and creates
-    missing sample topics. A topic of your own must exist before its DAG runs. The DAGs of status
-    and maintenance stay paused. `tidemark down` stops all three; data stays.
+    All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
+    require a token. The command leaves running parts unchanged, and creates missing sample topics.
+    A topic of your own must exist before its DAG runs. The DAGs of status and maintenance stay
+    paused. `tidemark down` stops all three; data stays.
     """
     from tidemark.dev.producer import ensure_sample_topics
 
