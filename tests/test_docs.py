@@ -24,7 +24,7 @@ _FENCE = re.compile(r"^ *```.*?\n(.*?)^ *```", flags=re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^ {4,}\S.*\n?)+", flags=re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_ON_SITE = re.compile(r"made from .* by `make docs`|The site shows|{toctree}")
+_ON_SITE = re.compile(r"made from .* by\s`make docs`|The site shows|{toctree}")
 _TYPED = re.compile(r"(?:^|[ /])tidemark +(.*)$")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
