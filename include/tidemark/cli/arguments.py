@@ -9,8 +9,27 @@ from typing import Annotated
 import typer
 
 from tidemark import option_texts
+from tidemark.app import App
 
-PipelineName = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
+
+def complete_pipeline(incomplete: str) -> list[str]:
+    """Return the names of pipelines that begin with a text, for the completion of a shell.
+
+    Reads no spec: each spec has the name of its file.
+    """
+    folder = App.from_environment().specs_path
+    files = (*folder.glob("*.yaml"), *folder.glob("*.yml"))
+    return sorted({file.stem for file in files if file.stem.startswith(incomplete)})
+
+
+PipelineName = Annotated[
+    str,
+    typer.Argument(help="Name of a spec in include/pipelines.", autocompletion=complete_pipeline),
+]
+PipelineNames = Annotated[
+    list[str],
+    typer.Argument(help="Names of specs in include/pipelines.", autocompletion=complete_pipeline),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Reason = Annotated[str, typer.Option(help="Reason; stored with your user name.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help=option_texts.DRY_RUN)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
+from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
 from tidemark.cli.console import (
     err,
     out,
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ingest(
-    pipelines: Annotated[list[str], typer.Argument(help="Names of specs in include/pipelines.")],
+    pipelines: PipelineNames,
     plan_number: Annotated[
         int | None,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
+from tidemark.cli.arguments import AsJson, DryRun, PipelineName, complete_pipeline, requester
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError, format_duration
 from tidemark.ingest.planner import PlanResult
@@ -27,7 +27,10 @@ def register(app: typer.Typer) -> None:
 
 def status(
     pipelines: Annotated[
-        list[str] | None, typer.Argument(help="Pipelines to show; all if none is named.")
+        list[str] | None,
+        typer.Argument(
+            help="Pipelines to show; all if none is named.", autocompletion=complete_pipeline
+        ),
     ] = None,
     record: Annotated[
         bool, typer.Option("--record", help="Write the status to the Delta table control/status.")
