@@ -11,6 +11,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, Reason, requester
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.offsets import size_of
+from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import PlanPublication, Publication
 from tidemark.quality.publication_table import Engine, published_view
 
@@ -125,7 +126,7 @@ def _decide(
 
 def _row(publication: PlanPublication) -> tuple[object, ...]:
     decision = publication.decision
-    status = decision.status.value if decision else "not checked"
+    status = decision.status.value if decision else NOT_CHECKED
     if decision and (unchecked := size_of(publication.unchecked)):
         status += f", {unchecked:,} offset(s) not checked"
     ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in publication.landing.counts)
