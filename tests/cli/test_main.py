@@ -269,3 +269,44 @@ def test_plan_and_status_need_no_jvm(
     assert answer("plan", "tides")["outcome"] == "adopted"
     (status,) = answer("status")
     assert (status["lag"], status["open_plans"], status["problem"]) == (200, [1], None)
+
+
+OTHER_MEANINGS = {
+    "--all": {"quarantine list", "publication list"},
+    "--exit-code": {"status", "report"},
+    "--offsets": {"backfill", "offsets import"},
+    "--partition": {"backfill"},
+    "--plan": {"backfill", "ingest", "abandon"},
+    "--port": {"up"},
+    "--reason": {"quarantine replay"},
+    "--records": {"sample produce"},
+    "--until": {"backfill", "report"},
+    "pipelines": {"decode", "upsert"},
+}
+"""Commands with their own meaning of an option or argument of several commands."""
+
+
+def first_sentences() -> dict[str, dict[str, str]]:
+    """Return the first sentence about each option or argument, by command."""
+    found: dict[str, dict[str, str]] = {}
+    for words in commands(GROUP):
+        command = GROUP
+        for word in words:
+            command = command.commands[word]
+        for parameter in command.params:
+            name = "/".join([*parameter.opts, *parameter.secondary_opts])
+            found.setdefault(name, {})[" ".join(words)] = parameter.help.split(". ")[0].rstrip(".")
+    return found
+
+
+def test_commands_describe_the_same_option_with_the_same_words() -> None:
+    """Further sentences are about the command, such as a default."""
+    found = first_sentences()
+    assert set(OTHER_MEANINGS) <= set(found)
+    for name, by_command in found.items():
+        others = OTHER_MEANINGS.get(name, set())
+        shared = {text for command, text in by_command.items() if command not in others}
+        assert len(shared) <= 1, (name, shared)
+        if others:
+            assert others <= set(by_command), name
+            assert len(set(by_command.values())) > 1, name

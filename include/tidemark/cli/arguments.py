@@ -28,10 +28,22 @@ PipelineName = Annotated[
 ]
 PipelineNames = Annotated[
     list[str],
-    typer.Argument(help="Names of specs in include/pipelines.", autocompletion=complete_pipeline),
+    typer.Argument(help=option_texts.PIPELINES, autocompletion=complete_pipeline),
 ]
+PipelineNamesOrAll = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help=f"{option_texts.PIPELINES} By default all.", autocompletion=complete_pipeline
+    ),
+]
+LandedPlan = Annotated[int, typer.Option("--plan", min=1, help=option_texts.LANDED_PLAN)]
+Partition = Annotated[int | None, typer.Option(min=0, help=option_texts.ONE_PARTITION)]
+LandedRecords = Annotated[
+    int, typer.Option(min=1, help="Number of the newest landed records to read.")
+]
+Seed = Annotated[int, typer.Option(help="Selects the random values of the records.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Reason = Annotated[str, typer.Option(help="Reason; stored with your user name.")]
+Reason = Annotated[str, typer.Option(help=option_texts.REASON)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help=option_texts.DRY_RUN)]
 DryRunOrApply = Annotated[
     bool, typer.Option("--dry-run/--apply", help="Only show the change, or apply it.")

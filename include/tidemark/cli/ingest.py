@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
 from tidemark.cli.console import (
@@ -40,7 +41,9 @@ def ingest(
     plan_number: Annotated[
         int | None,
         typer.Option(
-            "--plan", min=1, help="A recorded plan of the one pipeline; by default a new plan."
+            "--plan",
+            min=1,
+            help="Number of a recorded plan of the one pipeline. By default a new plan.",
         ),
     ] = None,
     master: Master = None,
@@ -85,7 +88,8 @@ def ingest(
 def check(
     pipeline: PipelineName,
     plan_number: Annotated[
-        int | None, typer.Option("--plan", min=1, help="A landed plan; by default the newest.")
+        int | None,
+        typer.Option("--plan", min=1, help=f"{option_texts.LANDED_PLAN} By default the newest."),
     ] = None,
     master: Master = None,
     dry_run: DryRun = False,

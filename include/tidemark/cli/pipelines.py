@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, PipelineName, complete_pipeline, requester
+from tidemark.cli.arguments import (
+    AsJson,
+    DryRun,
+    Partition,
+    PipelineName,
+    PipelineNamesOrAll,
+    requester,
+)
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError, format_duration
 from tidemark.ingest.planner import PlanResult
@@ -26,12 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    pipelines: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Pipelines to show; all if none is named.", autocompletion=complete_pipeline
-        ),
-    ] = None,
+    pipelines: PipelineNamesOrAll = None,
     record: Annotated[
         bool, typer.Option("--record", help="Write the status to the Delta table control/status.")
     ] = False,
@@ -173,7 +175,7 @@ def plan_record(result: PlanResult) -> dict[str, Any]:
 
 def verify(
     pipeline: PipelineName,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
+    partition: Partition = None,
     start: Annotated[int | None, typer.Option(min=0, help="Only offsets from this one on.")] = None,
     end: Annotated[int | None, typer.Option(min=1, help="Only offsets before this one.")] = None,
     as_json: AsJson = False,
