@@ -319,10 +319,10 @@ class _PipelineRun:
 
 
 def describe(step: Result) -> str:
-    """Return a step of `complete` as one readable line."""
+    """Return a step of `complete` as one readable line; only the name of an error."""
     name = step["step"]
     if "error" in step:
-        return f"{name}: {step['error']}: {step['problem']}"
+        return f"{name}: {step['error']}"
     if name == "ingest":
         how = "landed" if step["wrote"] else "already landed"
         return f"ingest: plan {step['plan']}: {step['records']:,} record(s) {how}"

@@ -201,6 +201,28 @@ def test_a_named_error_exits_with_its_code_and_prints_the_fix(tmp_path: Path) ->
     assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix"]
 
 
+@pytest.mark.parametrize("json_option", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("plan",), "Missing argument"),
+        (("plan", "nosuch"), "No pipeline is named 'nosuch'"),
+        (("ingest", "nosuch"), "No pipeline is named 'nosuch'"),
+        (("run", "nosuch"), "No pipeline is named 'nosuch'"),
+        (("check", "prices", "--plan", "3", "--dry-run"), "Pipeline 'prices' has no plan 3"),
+        (("decode", "prices"), "has no typed table"),
+        (("offsets", "import", "prices", "--offsets", "0:x"), "Cannot start from"),
+    ],
+)
+def test_an_error_is_printed_once(
+    command: Command, arguments: tuple[str, ...], text: str, json_option: tuple[str, ...]
+) -> None:
+    """A log line on standard error has only its name."""
+    ran = command("--verbose", *arguments, *json_option)
+    document = ran.out if json_option and ran.code != ExitCode.USAGE else ran.err
+    assert (ran.out + ran.err).count(text) == document.count(text) == 1
+
+
 def test_errors_are_json_with_the_option_json(command: Command) -> None:
     """A script reads one document."""
     ran = command("plan", "prices", "--json")
