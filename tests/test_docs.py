@@ -83,7 +83,7 @@ def error_of(words: Sequence[str]) -> str | None:
 
 @cache
 def _commands() -> Any:
-    return typer.main.get_group(app)
+    return typer.main.get_command(app)
 
 
 def _options(group: Any) -> set[str]:

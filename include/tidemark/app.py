@@ -111,18 +111,22 @@ class App:
                 rule = "a table with its own plans; NAME@quarantine belongs to NAME@typed"
                 raise InvalidSelection(rule=rule, seen=repr(str(ref)))
 
+    @property
+    def specs_path(self) -> Path:
+        """Folder of the pipeline specs, by TIDEMARK_PIPELINES."""
+        specs = self.environ.get("TIDEMARK_PIPELINES")
+        return Path(specs).resolve() if specs else self.layout.specs
+
     @cached_property
     def spec_folder(self) -> SpecFolder:
-        """Every pipeline spec, by TIDEMARK_PIPELINES.
+        """Every pipeline spec.
 
         Raises:
             SpecError: The folder does not exist.
         """
         from tidemark.spec.loading import load_specs
 
-        specs = self.environ.get("TIDEMARK_PIPELINES")
-        folder = Path(specs).resolve() if specs else self.layout.specs
-        return load_specs(folder, self.layout)
+        return load_specs(self.specs_path, self.layout)
 
     @property
     def specs(self) -> Mapping[str, PipelineSpec]:

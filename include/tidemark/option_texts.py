@@ -1,13 +1,18 @@
-"""Descriptions of options that a command and the form of a DAG have in common.
+"""Descriptions of options that several commands, or a command and the form of a DAG, share.
 
 A description names no option of the command line and no field of a form, so that it fits both. The
-command or the form adds what only it has, such as the syntax of a list.
+command or the form adds sentences about what only it has, such as the syntax of a list.
 """
 
 from __future__ import annotations
 
 from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS
 
+PIPELINES = "Names of specs in include/pipelines."
+ONE_PARTITION = "Only this partition."
+LANDED_PLAN = "Number of a landed plan."
+REASON = "Reason; stored with your user name."
+PORT = "Port on 127.0.0.1."
 DRY_RUN = "Show what would be done; write nothing."
 
 # -- backfill --------------------------------------------------------------------------------------
@@ -28,7 +33,7 @@ REPLACE = (
     "Read landed offsets again. The new rows replace the old ones, each chunk in one commit. A "
     "chunk is refused if Kafka no longer has a record of an old row."
 )
-REASON = "Reason; required for a replacement, and stored in the control table."
+REASON_OF_REPLACEMENT = "Required for a replacement."
 INTO = "Write to the table PIPELINE@NAME, which contains only backfills."
 CHUNK = "Maximum offsets of a chunk; by default limits.records_per_chunk of the spec."
 READABLE_ONLY = (

@@ -556,7 +556,7 @@ class Pipeline:
         return UnfinishedWorkReader(
             spec=self.spec,
             control=self.control,
-            blocked=lambda: self._publication_table().blocked_plans(self.name),
+            statuses=lambda: self._publication_table().statuses(self.name),
             quarantined=lambda plans: self.quarantine.count_open(plans),
             hidden=self._hidden_offsets(),
         )

@@ -24,6 +24,7 @@ from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.ledgers import recorded_plan
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.pipeline import Pipeline
+from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef
@@ -279,7 +280,7 @@ class _PipelineRun:
         if record.held_now is None or not record.held_now.counts:
             return None
         publication = self._pipeline.publication.of(self._plan.sequence)
-        status = publication.decision.status.value if publication.decision else "not checked"
+        status = publication.decision.status.value if publication.decision else NOT_CHECKED
         has_landed = any(step["step"] == "ingest" for step in self.steps)
         left_behind = publication.plan.left if has_landed else 0
         return {"published": publication.is_published, "status": status, "left": left_behind}
@@ -318,10 +319,10 @@ class _PipelineRun:
 
 
 def describe(step: Result) -> str:
-    """Return a step of `complete` as one readable line."""
+    """Return a step of `complete` as one readable line; only the name of an error."""
     name = step["step"]
     if "error" in step:
-        return f"{name}: {step['error']}: {step['problem']}"
+        return f"{name}: {step['error']}"
     if name == "ingest":
         how = "landed" if step["wrote"] else "already landed"
         return f"ingest: plan {step['plan']}: {step['records']:,} record(s) {how}"

@@ -201,6 +201,28 @@ def test_a_named_error_exits_with_its_code_and_prints_the_fix(tmp_path: Path) ->
     assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix", "see"]
 
 
+@pytest.mark.parametrize("json_option", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("plan",), "Missing argument"),
+        (("plan", "nosuch"), "No pipeline is named 'nosuch'"),
+        (("ingest", "nosuch"), "No pipeline is named 'nosuch'"),
+        (("run", "nosuch"), "No pipeline is named 'nosuch'"),
+        (("check", "prices", "--plan", "3", "--dry-run"), "Pipeline 'prices' has no plan 3"),
+        (("decode", "prices"), "has no typed table"),
+        (("offsets", "import", "prices", "--offsets", "0:x"), "Cannot start from"),
+    ],
+)
+def test_an_error_is_printed_once(
+    command: Command, arguments: tuple[str, ...], text: str, json_option: tuple[str, ...]
+) -> None:
+    """A log line on standard error has only its name."""
+    ran = command("--verbose", *arguments, *json_option)
+    document = ran.out if json_option and ran.code != ExitCode.USAGE else ran.err
+    assert (ran.out + ran.err).count(text) == document.count(text) == 1
+
+
 def test_errors_are_json_with_the_option_json(command: Command) -> None:
     """A script reads one document."""
     ran = command("plan", "prices", "--json")
@@ -269,3 +291,44 @@ def test_plan_and_status_need_no_jvm(
     assert answer("plan", "tides")["outcome"] == "adopted"
     (status,) = answer("status")
     assert (status["lag"], status["open_plans"], status["problem"]) == (200, [1], None)
+
+
+OTHER_MEANINGS = {
+    "--all": {"quarantine list", "publication list"},
+    "--exit-code": {"status", "report"},
+    "--offsets": {"backfill", "offsets import"},
+    "--partition": {"backfill"},
+    "--plan": {"backfill", "ingest", "abandon"},
+    "--port": {"up"},
+    "--reason": {"quarantine replay"},
+    "--records": {"sample produce"},
+    "--until": {"backfill", "report"},
+    "pipelines": {"decode", "upsert"},
+}
+"""Commands with their own meaning of an option or argument of several commands."""
+
+
+def first_sentences() -> dict[str, dict[str, str]]:
+    """Return the first sentence about each option or argument, by command."""
+    found: dict[str, dict[str, str]] = {}
+    for words in commands(GROUP):
+        command = GROUP
+        for word in words:
+            command = command.commands[word]
+        for parameter in command.params:
+            name = "/".join([*parameter.opts, *parameter.secondary_opts])
+            found.setdefault(name, {})[" ".join(words)] = parameter.help.split(". ")[0].rstrip(".")
+    return found
+
+
+def test_commands_describe_the_same_option_with_the_same_words() -> None:
+    """Further sentences are about the command, such as a default."""
+    found = first_sentences()
+    assert set(OTHER_MEANINGS) <= set(found)
+    for name, by_command in found.items():
+        others = OTHER_MEANINGS.get(name, set())
+        shared = {text for command, text in by_command.items() if command not in others}
+        assert len(shared) <= 1, (name, shared)
+        if others:
+            assert others <= set(by_command), name
+            assert len(set(by_command.values())) > 1, name

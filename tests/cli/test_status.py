@@ -69,7 +69,6 @@ def test_json_text_and_status_table_have_the_same_values(
     broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
 ) -> None:
     """Age and runway follow the timestamps of records; each pipeline has its own alarm rules."""
-    # A short name fits into one line of the printed table.
     topic = f"tide-{uuid.uuid4().hex[:6]}"
     kept_ms = str(RETENTION // timedelta(milliseconds=1))
     make_topic(admin, broker.bootstrap, topic, partitions=3, config={"retention.ms": kept_ms})
@@ -128,14 +127,19 @@ def test_json_text_and_status_table_have_the_same_values(
         for _, each in sorted(statuses.items())
     ]
 
-    shown = tidemark("status", "calm", "tides", "--exit-code")
+    shown = tidemark("status", "calm", "tides", "--exit-code", "--wide")
     assert shown.code == ExitCode.REFUSED
     rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines()]
-    waits = ["4", "3 d 5 h", "3 d 18 h", "with the next run", "0", "-", "-"]
-    assert ["", "calm", topic, *waits, "1", "open", ""] in rows
-    assert ["", "tides", topic, *waits, "-", "PipelineStalled", ""] in rows
+    waits = ["4", "3 d 5 h", "3 d 18 h"]
+    landed = ["with the next run", "0", "-", "-", "-"]
+    assert ["", "calm", topic, *waits, *landed, "1", "0", "open", ""] in rows
+    assert ["", "tides", topic, *waits, *landed, "-", "0", "PipelineStalled", ""] in rows
     assert re.search(r"^calm: plan 1 has been open for \d+ s \(1 run\)$", shown.out, re.MULTILINE)
     assert ["", "0", "0", "0", "3", "3", "3 d 5 h", "3 d 18 h", ""] in rows
     assert "tides: PipelineStalled" in shown.err
     assert "calm: " not in shown.err
-    assert tidemark("status", "calm", "--exit-code").code == ExitCode.OK
+    brief = tidemark("status", "calm", "--exit-code")
+    assert brief.code == ExitCode.OK
+    rows = [[cell.strip() for cell in line.split("│")] for line in brief.out.splitlines()]
+    assert ["", "calm", *waits, "0", "open", ""] in rows
+    assert ["", "0", "0", "3", "3", "3 d 5 h", "3 d 18 h", ""] in rows

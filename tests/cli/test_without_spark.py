@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.commands import Command, in_process
 from tests.support.typed_lake import home_typed_lake
 from tidemark.app import App
+from tidemark.cli import console
 from tidemark.core.errors import ExitCode
+from tidemark.lake.table_io import query_rows
 from tidemark.spark.submit import RESULT_MARKER
 
 _STEP = {"step": "decode", "plan": 1, "records": 1, "quarantined": 0, "seconds": 0.1}
@@ -70,3 +73,48 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, tidemark: 
     publication.reject(1, "ada", "wrong values")
     (record,) = tidemark("decode", "events", "--master", "local", "--json").json
     assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
+
+
+def cells(printed: str) -> list[list[str]]:
+    """Return the cells of each line of printed tables."""
+    return [[cell.strip() for cell in line.split("│")][1:-1] for line in printed.splitlines()]
+
+
+def test_status_shows_quarantine_and_check_of_real_tables(
+    tmp_path: Path, tidemark: Command
+) -> None:
+    """JSON and the status table have the same values."""
+    lake = home_typed_lake(tmp_path)
+    lake.broken = (1, 2)
+    lake.land_values([b"a", b"b", b"c"])
+    lake.run()
+    shown = tidemark("status", "events")
+    row = ["events", "-", "-", "-", "2", "UnknownConnection"]
+    assert row in cells(shown.out)
+    assert "events: 2 record(s) are in quarantine" in shown.out
+    (record,) = tidemark("status", "events", "--record", "--json").json
+    assert (record["quarantined"], record["last_check"]) == (2, "not checked")
+    rows = query_rows(DeltaTable(App.from_environment().layout.status_table), "SELECT * FROM t")
+    assert [(each["quarantined"], each["last_check"]) for each in rows] == [(2, "not checked")]
+    publication = App.from_environment().pipeline("events").publication
+    publication.reject(1, "ada", "wrong values")
+    wide = tidemark("status", "events", "--wide").out
+    assert ["3", "1", "rejected", "-", "2"] in [line[6:8] + line[9:12] for line in cells(wide)]
+
+
+def test_a_status_fits_into_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tidemark: Command
+) -> None:
+    """A long name folds; the line of a pipeline with short values is whole."""
+    home_typed_lake(tmp_path)
+    folder = tmp_path / "pipelines"
+    text = (folder / "events.yaml").read_text()
+    name = f"{'long_name_' * 5}end"
+    (folder / f"{name}.yaml").write_text(text.replace("name: events", f"name: {name}"))
+    monkeypatch.setattr(console.out, "width", 80)
+    for options in ((), ("events", name)):
+        printed = tidemark("status", *options).out
+        tables = [line for line in printed.splitlines() if line[:1] in "┏┃┡│└"]
+        assert {len(line) for line in tables if line} <= set(range(81))
+        folded = "".join(line[0] for line in cells(printed) if len(line) == 6)
+        assert name in folded

@@ -133,11 +133,10 @@ def published_rows(lake: FileLake) -> list[tuple[int, int]]:
         for uri in (lake.uri, lake.root / "publication"):
             connection.register(uri.name, pa.table(DeltaTable(uri).scan()))
         rows = connection.execute(f'SELECT "partition", "offset" FROM ({named}) ORDER BY ALL')
-        decisions = effective_decisions(table_of(lake).decisions("events")).values()
-        blocked = [
-            decision.plan for decision in decisions if decision.status is PublicationStatus.BLOCKED
-        ]
-        assert table_of(lake).blocked_plans("events") == blocked
+        decisions = effective_decisions(table_of(lake).decisions("events"))
+        assert table_of(lake).statuses("events") == {
+            plan: decision.status for plan, decision in decisions.items()
+        }
         return rows.fetchall()
 
 

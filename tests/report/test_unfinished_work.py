@@ -133,7 +133,7 @@ def typed_status(lake: TypedLake, limit: int | None = None) -> PipelineStatus:
         unfinished=UnfinishedWorkReader(
             spec=spec,
             control=lake.control,
-            blocked=lambda: (),
+            statuses=dict,
             quarantined=lake.quarantine.count_open,
             hidden=lake.hidden,
         ),
@@ -161,7 +161,7 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
     assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 1
     lake.broken = ()
     lake.replay(Span(3, 4))
-    assert typed_status(lake).unfinished == UnfinishedWork()
+    assert typed_status(lake).unfinished == UnfinishedWork(last_check="not checked")
     assert typed_status(lake).state == "ok"
 
 
@@ -215,7 +215,7 @@ def checked_status(lake: FileLake) -> PipelineStatus:
         unfinished=UnfinishedWorkReader(
             spec=lake.spec,
             control=lake.control,
-            blocked=lambda: table_of(lake).blocked_plans("events"),
+            statuses=lambda: table_of(lake).statuses("events"),
             quarantined=lambda _plans: 0,
         ),
         now=NOW,
@@ -239,7 +239,26 @@ def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) ->
     publication_of(lake).reject(4, "ada", "test data")
     assert checked_status(lake).unfinished.blocked == (5,)
     lake.undo.undo(5, "ada", "test data")
-    assert checked_status(lake).unfinished == UnfinishedWork()
+    assert checked_status(lake).unfinished == UnfinishedWork(last_check="rejected")
     # The undone offsets are unread again.
     lake.run(0)
     assert checked_status(lake).state == "ok"
+
+
+def test_a_status_has_the_publication_status_of_the_newest_landed_plan(tmp_path: Path) -> None:
+    """Without a check, or without a landing, no check is claimed."""
+    lake = FileLake(root=tmp_path)
+    lake.plan(2)
+    assert checked_status(lake).as_record()["last_check"] is None
+    lake.run(0)
+    seen = [checked_status(lake).unfinished.last_check]
+    for passed in (True, False):
+        lake.run(1)
+        check(lake, checked_status(lake).last_landed or 0, passed=passed)
+        seen.append(checked_status(lake).unfinished.last_check)
+    publication_of(lake).release(3, "ada", "known outage")
+    seen.append(checked_status(lake).unfinished.last_check)
+    lake.run(1)
+    seen.append(checked_status(lake).as_record()["last_check"])
+    assert seen == ["not checked", "published", "blocked", "released", "not checked"]
+    assert checked_status(lake).as_row()["last_check"] == "not checked"

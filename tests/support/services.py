@@ -103,7 +103,7 @@ class PortPipeline(Pipeline):
         return UnfinishedWorkReader(
             spec=self.spec,
             control=self.control,
-            blocked=lambda: (),
+            statuses=dict,
             quarantined=lambda _plans: 0,
         )
 

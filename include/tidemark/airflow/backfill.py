@@ -105,7 +105,11 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             pattern=r"^\s*\d+(\s*,\s*\d+)*\s*$",
         ),
         "replace": flag("Replace", option_texts.REPLACE),
-        "reason": optional("string", "Reason", option_texts.REASON),
+        "reason": optional(
+            "string",
+            "Reason",
+            f"Reason; stored in the control table. {option_texts.REASON_OF_REPLACEMENT}",
+        ),
         "into": optional(
             "string",
             "Into another table",

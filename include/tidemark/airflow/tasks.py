@@ -336,6 +336,7 @@ def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
         UnknownPlan, PlanNotLanded
     """
     from tidemark.ingest.ledgers import recorded_plan
+    from tidemark.quality.publication import NOT_CHECKED
     from tidemark.quality.publication_service import landing_of
 
     name, sequence = plan.pipeline, plan.sequence
@@ -348,7 +349,7 @@ def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
         )
         return None
     if not publication.is_published:
-        status = publication.decision.status if publication.decision else "not checked"
+        status = publication.decision.status if publication.decision else NOT_CHECKED
         log.warning("not published pipeline=%s plan=%d status=%s", name, sequence, status)
         return None
     record = recorded_plan(app.control, name, sequence)

@@ -69,7 +69,6 @@ app = typer.Typer(
         "data stays landed."
     ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -9,10 +9,41 @@ from typing import Annotated
 import typer
 
 from tidemark import option_texts
+from tidemark.app import App
 
-PipelineName = Annotated[str, typer.Argument(help="Name of a spec in include/pipelines.")]
+
+def complete_pipeline(incomplete: str) -> list[str]:
+    """Return the names of pipelines that begin with a text, for the completion of a shell.
+
+    Reads no spec: each spec has the name of its file.
+    """
+    folder = App.from_environment().specs_path
+    files = (*folder.glob("*.yaml"), *folder.glob("*.yml"))
+    return sorted({file.stem for file in files if file.stem.startswith(incomplete)})
+
+
+PipelineName = Annotated[
+    str,
+    typer.Argument(help="Name of a spec in include/pipelines.", autocompletion=complete_pipeline),
+]
+PipelineNames = Annotated[
+    list[str],
+    typer.Argument(help=option_texts.PIPELINES, autocompletion=complete_pipeline),
+]
+PipelineNamesOrAll = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help=f"{option_texts.PIPELINES} By default all.", autocompletion=complete_pipeline
+    ),
+]
+LandedPlan = Annotated[int, typer.Option("--plan", min=1, help=option_texts.LANDED_PLAN)]
+Partition = Annotated[int | None, typer.Option(min=0, help=option_texts.ONE_PARTITION)]
+LandedRecords = Annotated[
+    int, typer.Option(min=1, help="Number of the newest landed records to read.")
+]
+Seed = Annotated[int, typer.Option(help="Selects the random values of the records.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Reason = Annotated[str, typer.Option(help="Reason; stored with your user name.")]
+Reason = Annotated[str, typer.Option(help=option_texts.REASON)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help=option_texts.DRY_RUN)]
 DryRunOrApply = Annotated[
     bool, typer.Option("--dry-run/--apply", help="Only show the change, or apply it.")

@@ -58,7 +58,9 @@ def backfill(
         bool,
         typer.Option("--replace", help=option_texts.REPLACE),
     ] = False,
-    reason: Annotated[str | None, typer.Option(help=option_texts.REASON)] = None,
+    reason: Annotated[
+        str | None, typer.Option(help=f"{option_texts.REASON} {option_texts.REASON_OF_REPLACEMENT}")
+    ] = None,
     into: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=option_texts.INTO),

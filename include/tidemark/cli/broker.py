@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import print_status, step
@@ -21,7 +22,7 @@ app = typer.Typer(
 @app.command()
 def start(
     port: Annotated[
-        int, typer.Option(help="Port on 127.0.0.1; 0 selects a free port.", min=0, max=65535)
+        int, typer.Option(help=f"{option_texts.PORT} 0 selects a free port.", min=0, max=65535)
     ] = 9092,
     nodes: Annotated[
         int, typer.Option(help="Nodes, each a broker and a controller.", min=1, max=5)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,11 @@ _PLAIN: Mapping[str, Any] = {
 # A pipe has no width; no name is longer than 160 characters.
 out = Console(width=None if sys.stdout.isatty() else 160, **_PLAIN)
 err = Console(stderr=True, **_PLAIN)
+_out_without_folding = Console(width=10_000, **_PLAIN)
+_SHORT = 13
+"""Most characters of a short value, such as a number of ten digits or the time `3 d 18 h`."""
+_LEAST = 10
+"""Least characters for a column of long texts."""
 
 
 def print_json(value: Any) -> None:
@@ -26,15 +32,49 @@ def print_json(value: Any) -> None:
     out.print(json.dumps(value, indent=2, default=str))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table. Numbers are aligned right, with separators of thousands."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, fold: bool = True
+) -> None:
+    """Print a table. Numbers are aligned right, with separators of thousands.
+
+    Args:
+        title: Text above the table.
+        columns: Names of the columns.
+        rows: The values of each row.
+        fold: Whether a table that is too wide folds long texts and has headers of one word a line.
+            It folds numbers and other short values only if there is no room for them. Without
+            folding, each row is one line of any length. No value is shortened.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    cells = [[_cell(value) for value in row] for row in rows]
+    by_column = [[row[index] for row in cells] for index in range(len(columns))]
+    unfolded = _unfolded_columns(columns, by_column) if fold else ()
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    out.print(table)
+        table.add_column(
+            column.replace(" ", "\n") if index in unfolded else column,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=index in unfolded,
+        )
+    for row_cells in cells:
+        table.add_row(*row_cells)
+    (out if fold else _out_without_folding).print(table)
+
+
+def _unfolded_columns(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Collection[int]:
+    """Return the columns of a table that is too wide whose values stay in one line."""
+    widths = [max(map(cell_len, (name, *each))) for name, each in zip(columns, cells, strict=True)]
+    room = out.width - 1 - 3 * len(columns)
+    if sum(widths) <= room:
+        return ()
+    needed = [
+        max(map(cell_len, (*name.split(), *each)))
+        for name, each in zip(columns, cells, strict=True)
+    ]
+    short = {index for index, width in enumerate(needed) if width <= _SHORT}
+    folded = (len(columns) - len(short)) * _LEAST
+    return short if sum(needed[index] for index in short) + folded <= room else ()
 
 
 def print_status(record: Mapping[str, Any], *, as_json: bool) -> None:
@@ -102,7 +142,7 @@ def _cell(value: Any) -> str:
 def _words(value: Any) -> str:
     """Return a value as text for people. Numbers have no separators: they can be ports and ids."""
     match value:
-        case None | "" | []:
+        case None | "" | [] | ():
             return "-"
         case bool():
             return "yes" if value else "no"

@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName
+from tidemark.cli.arguments import (
+    AsJson,
+    DryRun,
+    Master,
+    Partition,
+    PipelineName,
+    complete_pipeline,
+)
 from tidemark.cli.console import out, print_json, print_records, print_table
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
@@ -46,7 +53,10 @@ def register(to: typer.Typer) -> None:
 
 def decode(
     pipelines: Annotated[
-        list[str], typer.Argument(help="Names of specs that have a section `decode`.")
+        list[str],
+        typer.Argument(
+            help="Names of specs that have a section `decode`.", autocompletion=complete_pipeline
+        ),
     ],
     master: Master = None,
     dry_run: DryRun = False,
@@ -77,7 +87,11 @@ def decode(
 
 def upsert(
     pipelines: Annotated[
-        list[str], typer.Argument(help="Names of specs that have a section `decode.upsert`.")
+        list[str],
+        typer.Argument(
+            help="Names of specs that have a section `decode.upsert`.",
+            autocompletion=complete_pipeline,
+        ),
     ],
     master: Master = None,
     dry_run: DryRun = False,
@@ -154,9 +168,7 @@ def list_records(
 @app.command(short_help="Decode records in quarantine again.")
 def replay(
     pipeline: PipelineName,
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="Only records of this partition.")
-    ] = None,
+    partition: Partition = None,
     reason: Annotated[
         QuarantineReason | None, typer.Option(help="Only records with this reason.")
     ] = None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.app import App
+from tidemark.cli.arguments import Seed
 from tidemark.cli.console import note, out, print_table, step
 from tidemark.cli.errors import DemoFailed
 from tidemark.cli.local import start_spark, stop_all
@@ -41,7 +42,7 @@ def demo(
         Path | None,
         typer.Option(help="Folder of the demo's state, emptied first; by default .tidemark/demo."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Selects the random values of the records.")] = 1,
+    seed: Seed = 1,
 ) -> None:
     """Run broker, Airflow and Spark; check runs with new records, runs without, and a backfill.
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
+from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
 from tidemark.cli.console import (
     err,
     out,
@@ -36,11 +37,13 @@ def register(app: typer.Typer) -> None:
 
 
 def ingest(
-    pipelines: Annotated[list[str], typer.Argument(help="Names of specs in include/pipelines.")],
+    pipelines: PipelineNames,
     plan_number: Annotated[
         int | None,
         typer.Option(
-            "--plan", min=1, help="A recorded plan of the one pipeline; by default a new plan."
+            "--plan",
+            min=1,
+            help="Number of a recorded plan of the one pipeline. By default a new plan.",
         ),
     ] = None,
     master: Master = None,
@@ -85,7 +88,8 @@ def ingest(
 def check(
     pipeline: PipelineName,
     plan_number: Annotated[
-        int | None, typer.Option("--plan", min=1, help="A landed plan; by default the newest.")
+        int | None,
+        typer.Option("--plan", min=1, help=f"{option_texts.LANDED_PLAN} By default the newest."),
     ] = None,
     master: Master = None,
     dry_run: DryRun = False,

@@ -10,7 +10,7 @@ import typer
 
 from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun
+from tidemark.cli.arguments import AsJson, DryRun, PipelineNamesOrAll
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import map_in_threads, result_or_error
@@ -28,9 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def maintain(
-    pipelines: Annotated[
-        list[str] | None, typer.Argument(help="Pipelines to maintain; all if none is named.")
-    ] = None,
+    pipelines: PipelineNamesOrAll = None,
     keep_hours: Annotated[
         int, typer.Option(min=0, help=option_texts.KEEP_HOURS)
     ] = DEFAULT_KEEP_HOURS,

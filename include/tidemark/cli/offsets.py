@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.console import err, out, print_json, print_table
@@ -56,9 +57,7 @@ def import_offsets(
         OtherPartitions | None,
         typer.Option(help="Start of the partitions that the source does not contain."),
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Reason; stored in the control table with the source.")
-    ] = None,
+    reason: Annotated[str | None, typer.Option(help=option_texts.REASON)] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

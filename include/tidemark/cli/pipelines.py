@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
+from tidemark.cli.arguments import (
+    AsJson,
+    DryRun,
+    Partition,
+    PipelineName,
+    PipelineNamesOrAll,
+    requester,
+)
 from tidemark.cli.console import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError, format_duration
 from tidemark.ingest.planner import PlanResult
 from tidemark.pipelines import for_each
-from tidemark.report.status import PipelineStatus
+from tidemark.report.status import PartitionStatus, PipelineStatus
 from tidemark.report.verification import NOT_COMPARED
 
 
@@ -26,11 +33,12 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    pipelines: Annotated[
-        list[str] | None, typer.Argument(help="Pipelines to show; all if none is named.")
-    ] = None,
+    pipelines: PipelineNamesOrAll = None,
     record: Annotated[
         bool, typer.Option("--record", help="Write the status to the Delta table control/status.")
+    ] = False,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Show all columns, each row in one line.")
     ] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="End with exit code 65 if there is any alarm.")
@@ -59,7 +67,7 @@ def status(
     if as_json:
         print_json([each.as_record() for each in results])
     else:
-        _print_status(statuses, in_full=bool(pipelines))
+        _print_status(statuses, wide=wide, with_partitions=bool(pipelines))
         for error in failed:
             print_error_record(error.as_record())
     if failed:
@@ -68,59 +76,78 @@ def status(
         raise typer.Exit(ExitCode.REFUSED)
 
 
-def _print_status(statuses: Sequence[PipelineStatus], *, in_full: bool) -> None:
-    print_table(
-        "Pipelines",
-        (
-            *("pipeline", "topic", "lag", "oldest unread", "runway", "caught up"),
-            *("records landed", "last plan", "landed at", "open plans", "state"),
-        ),
-        [_summary(status) for status in statuses],
-    )
+_COLUMNS: Sequence[str] = ("pipeline", "lag", "behind", "runway", "quarantine", "state")
+"""The columns of a status without `--wide`. They fit into 80 characters."""
+_ALL_COLUMNS: Sequence[str] = (
+    *("pipeline", "topic", "lag", "behind", "runway", "caught up", "records landed"),
+    *("last plan", "landed at", "check", "open plans", "quarantine", "state"),
+)
+_PARTITION_COLUMNS: Sequence[str] = (
+    "partition",
+    "committed offset",
+    "end",
+    "lag",
+    "behind",
+    "runway",
+)
+_ALL_PARTITION_COLUMNS: Sequence[str] = ("partition", "low watermark", *_PARTITION_COLUMNS[1:])
+
+
+def _print_status(statuses: Sequence[PipelineStatus], *, wide: bool, with_partitions: bool) -> None:
+    columns = _ALL_COLUMNS if wide else _COLUMNS
+    _print_columns("Pipelines", columns, map(_values, statuses), fold=not wide)
     for status in statuses:
         for line in status.unfinished.explain(status.pipeline, status.checked_at):
             out.print(line)
-        if in_full:
-            _print_partitions(status)
+        if with_partitions:
+            title = f"{status.pipeline}: partitions of {status.topic}"
+            rows = map(_partition_values, status.partitions)
+            columns = _ALL_PARTITION_COLUMNS if wide else _PARTITION_COLUMNS
+            _print_columns(title, columns, rows, fold=not wide)
         for alarm in status.alarms():
             print_error_record({"pipeline": status.pipeline, **alarm.as_record()})
 
 
-def _summary(status: PipelineStatus) -> tuple[Any, ...]:
-    return (
-        status.pipeline,
-        status.topic,
-        status.lag,
-        _length(status.lag_time),
-        _length(status.runway),
-        status.caught_up_at or status.forecast.value,
-        status.records,
-        status.last_landed,
-        status.last_landed_at,
-        ", ".join(map(str, status.open_plans)) or None,
-        status.state,
-    )
+def _print_columns(
+    title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, fold: bool
+) -> None:
+    print_table(title, columns, [[row[column] for column in columns] for row in rows], fold=fold)
+
+
+def _values(status: PipelineStatus) -> Mapping[str, Any]:
+    """Return the values of `_ALL_COLUMNS`."""
+    return {
+        "pipeline": status.pipeline,
+        "topic": status.topic,
+        "lag": status.lag,
+        "behind": _length(status.lag_time),
+        "runway": _length(status.runway),
+        "caught up": status.caught_up_at or status.forecast.value,
+        "records landed": status.records,
+        "last plan": status.last_landed,
+        "landed at": status.last_landed_at,
+        "check": status.unfinished.last_check,
+        "open plans": status.open_plans,
+        "quarantine": status.unfinished.quarantined,
+        "state": status.state,
+    }
+
+
+def _partition_values(partition: PartitionStatus) -> Mapping[str, Any]:
+    """Return the values of `_ALL_PARTITION_COLUMNS`."""
+    return {
+        "partition": partition.partition,
+        "low watermark": partition.low_watermark,
+        "committed offset": partition.committed_offset,
+        "end": partition.end,
+        "lag": partition.lag,
+        "behind": _length(partition.lag_time),
+        "runway": _length(partition.runway),
+    }
 
 
 def _length(time: timedelta | None) -> str | None:
     return None if time is None else format_duration(time)
-
-
-def _print_partitions(status: PipelineStatus) -> None:
-    print_table(
-        f"{status.pipeline}: partitions of {status.topic}",
-        (
-            *("partition", "low watermark", "committed offset", "end", "lag"),
-            *("oldest unread", "runway"),
-        ),
-        [
-            (
-                *(p.partition, p.low_watermark, p.committed_offset, p.end, p.lag),
-                *(_length(p.lag_time), _length(p.runway)),
-            )
-            for p in status.partitions
-        ],
-    )
 
 
 def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
@@ -148,7 +175,7 @@ def plan_record(result: PlanResult) -> dict[str, Any]:
 
 def verify(
     pipeline: PipelineName,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
+    partition: Partition = None,
     start: Annotated[int | None, typer.Option(min=0, help="Only offsets from this one on.")] = None,
     end: Annotated[int | None, typer.Option(min=1, help="Only offsets before this one.")] = None,
     as_json: AsJson = False,

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, PipelineName, Reason, requester
+from tidemark.cli.arguments import AsJson, DryRun, LandedPlan, PipelineName, Reason, requester
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.offsets import size_of
+from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import PlanPublication, Publication
 from tidemark.quality.publication_table import Engine, published_view
 
@@ -19,8 +20,6 @@ app = typer.Typer(
     short_help="Show, release or reject landed plans.",
     no_args_is_help=True,
 )
-
-_Landed = Annotated[int, typer.Option("--plan", min=1, help="Number of a landed plan.")]
 
 
 @app.command("list", short_help="List the plans that are not published.")
@@ -52,7 +51,7 @@ def list_plans(
 @app.command(short_help="Publish a plan that is blocked, rejected or unchecked.")
 def release(
     pipeline: PipelineName,
-    plan_number: _Landed,
+    plan_number: LandedPlan,
     reason: Reason,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -68,7 +67,7 @@ def release(
 @app.command(short_help="Hide a plan from the published view.")
 def reject(
     pipeline: PipelineName,
-    plan_number: _Landed,
+    plan_number: LandedPlan,
     reason: Reason,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -125,7 +124,7 @@ def _decide(
 
 def _row(publication: PlanPublication) -> tuple[object, ...]:
     decision = publication.decision
-    status = decision.status.value if decision else "not checked"
+    status = decision.status.value if decision else NOT_CHECKED
     if decision and (unchecked := size_of(publication.unchecked)):
         status += f", {unchecked:,} offset(s) not checked"
     ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in publication.landing.counts)

@@ -7,8 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, DryRunOrApply, PipelineName, Reason, requester
+from tidemark.cli.arguments import (
+    AsJson,
+    DryRun,
+    DryRunOrApply,
+    LandedPlan,
+    PipelineName,
+    Reason,
+    requester,
+)
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.pipeline import Pipeline
@@ -39,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 def abandon(
     pipeline: PipelineName,
-    plan_number: Annotated[int, typer.Option("--plan", min=1, help="An open plan.")],
+    plan_number: Annotated[int, typer.Option("--plan", min=1, help="Number of an open plan.")],
     reason: Reason,
     discard: Annotated[
         bool,
@@ -67,7 +76,7 @@ def abandon(
 
 def undo(
     pipeline: PipelineName,
-    plan_number: Annotated[int, typer.Option("--plan", min=1, help="A plan that has landed.")],
+    plan_number: LandedPlan,
     reason: Reason,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -90,7 +99,7 @@ def accept_loss(
     reason: Reason,
     partition: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="Only this partition. May be repeated."),
+        typer.Option(min=0, help=f"{option_texts.ONE_PARTITION} May be repeated."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

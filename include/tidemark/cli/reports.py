@@ -16,10 +16,7 @@ from tidemark.pipeline import utc_now
 
 _DEFAULT_PERIOD = timedelta(days=30)
 
-Moment = Annotated[
-    datetime | None,
-    typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"], help="Time of landing, in UTC."),
-]
+_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,8 +26,14 @@ def register(app: typer.Typer) -> None:
 
 def report(
     pipeline: PipelineName,
-    since: Moment = None,
-    until: Moment = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(formats=_FORMATS, help="Start of the period of landings, in UTC."),
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option(formats=_FORMATS, help="End of the period of landings, exclusive, in UTC."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="File of the page; by default beside the Data Docs.")
     ] = None,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Master, requester
+from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineNames, requester
 from tidemark.cli.console import out, print_error_record, print_json, print_records, print_table
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.pipelines import plan_record
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    pipelines: Annotated[list[str], typer.Argument(help="Names of specs in include/pipelines.")],
+    pipelines: PipelineNames,
     master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -8,7 +8,7 @@ import typer
 from rich.progress import Progress
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun
+from tidemark.cli.arguments import AsJson, DryRun, Seed
 from tidemark.cli.console import err, out, print_json, print_table
 from tidemark.dev.samples import SAMPLES
 
@@ -43,7 +43,7 @@ def produce(
     records: Annotated[
         int | None, typer.Option(help="Number of records; by default the sample's own.", min=1)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Selects the random values of the records.")] = 1,
+    seed: Seed = 1,
     connection: Annotated[
         str, typer.Option(help="Kafka connection id; the embedded broker if it runs.")
     ] = "kafka_default",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 import yaml
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, PipelineName
+from tidemark.cli.arguments import AsJson, LandedRecords, PipelineName
 from tidemark.cli.console import note, out, print_json
 from tidemark.spec.decode import Format
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
@@ -31,9 +30,7 @@ def _group() -> None:
 @app.command(short_help="Draft the section `decode` of a spec from landed records.")
 def init(
     pipeline: PipelineName,
-    records: Annotated[
-        int, typer.Option(min=1, help="Number of the newest landed records to read.")
-    ] = DEFAULT_SAMPLE,
+    records: LandedRecords = DEFAULT_SAMPLE,
     as_json: AsJson = False,
 ) -> None:
     """Print a section `decode` for the spec of a pipeline, drafted from its newest landed records.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.console import print_status, step
@@ -25,7 +26,7 @@ app = typer.Typer(
 @app.command(short_help="Start the server, and check it.")
 def start(
     port: Annotated[
-        int, typer.Option(help="Port on localhost; 0 selects a free port.", min=0, max=65535)
+        int, typer.Option(help=f"{option_texts.PORT} 0 selects a free port.", min=0, max=65535)
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +44,7 @@ def start(
 
 @app.command(short_help="Run the server in the foreground.")
 def serve(
-    port: Annotated[int, typer.Option(help="Port on localhost.", min=1, max=65535)] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help=option_texts.PORT, min=1, max=65535)] = DEFAULT_PORT,
 ) -> None:
     """Run the server in the foreground, for containers and service managers.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, PipelineName
+from tidemark.cli.arguments import AsJson, DryRun, LandedRecords, PipelineName
 from tidemark.cli.console import note, out, print_json
 from tidemark.lake.local_files import replace_text
 from tidemark.quality.errors import SuiteExists
@@ -32,9 +32,7 @@ def init(
         str | None,
         typer.Option(help="Name of the suite; by default the pipeline's.", metavar="NAME"),
     ] = None,
-    records: Annotated[
-        int, typer.Option(min=1, help="Number of the newest landed records to read.")
-    ] = DEFAULT_SAMPLE,
+    records: LandedRecords = DEFAULT_SAMPLE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

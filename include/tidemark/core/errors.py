@@ -221,7 +221,7 @@ class InvalidRange(TerminalError):
     rule: str
 
     problem = "Invalid range [{start}, {end}) of partition {partition} of topic {topic!r}: {rule}."
-    fix = "Request offsets inside the log. `tidemark status PIPELINE` shows the watermarks."
+    fix = "Request offsets inside the log. `tidemark status PIPELINE --wide` shows the watermarks."
 
 
 @dataclass(kw_only=True, eq=False)

@@ -20,11 +20,14 @@ cluster blocks a thread until its timeout."""
 
 
 def result_or_error(item: T, step: Callable[[T], R]) -> R | TidemarkError:
-    """Return the result of a step, or the error that it raised; log the error."""
+    """Return the result of a step, or the error that it raised, which the caller reports.
+
+    Logs the name of the error only, so that a command prints its text once.
+    """
     try:
         return step(item)
     except TidemarkError as error:
-        log.info("step failed item=%s error=%s message=%s", item, type(error).__name__, error)
+        log.info("step failed item=%s error=%s", item, type(error).__name__)
         return error
     except Exception as error:
         log.exception("unexpected error item=%s", item)

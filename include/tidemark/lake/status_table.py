@@ -36,6 +36,7 @@ COLUMNS = Schema(
         Field("unchecked", DataType.int64(), nullable=True),
         Field("quarantined", DataType.int64(), nullable=True),
         Field("blocked_plans", DataType.int64(), nullable=True),
+        Field("last_check", DataType.utf8(), nullable=True),
         Field("state", DataType.utf8(), nullable=True),
         Field("forecast", DataType.utf8(), nullable=True),
         Field("caught_up_at", TIMESTAMP, nullable=True),

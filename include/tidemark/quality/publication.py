@@ -16,6 +16,9 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.plain import record_of
 from tidemark.quality.check_results import CheckOutcome, QualityReport
 
+NOT_CHECKED = "not checked"
+"""Status of a landed plan without a decision of a check or an operator."""
+
 
 class PublicationStatus(StrEnum):
     """Publication status of a plan: a check decides the first two, an operator the others."""

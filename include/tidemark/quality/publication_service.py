@@ -118,7 +118,10 @@ class Publication:
         """Return the landed offsets that the published view hides."""
         # Read the plans before the decisions: a plan that lands later is decided later.
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
-        others = set(landed).difference(self.publication.visible_plans(self.pipeline))
+        statuses = self.publication.statuses(self.pipeline)
+        others = set(landed).difference(
+            plan for plan, status in statuses.items() if status.is_visible
+        )
         unchecked, undecided, refused = [], [], []
         for each in self._current(others):
             unchecked.append((each.plan.topic_id, each.unchecked))

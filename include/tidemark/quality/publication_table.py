@@ -119,22 +119,14 @@ class DeltaPublicationTable:
         )
         return [row["plan_sequence"] for row in found]
 
-    def visible_plans(self, pipeline: str) -> Sequence[int]:
-        """Return the plans whose effective decision shows their rows, sorted."""
-        return self._plans_with(pipeline, f"status IN ({_VISIBLE})")
-
-    def blocked_plans(self, pipeline: str) -> Sequence[int]:
-        """Return the plans whose effective publication status is `blocked`, sorted."""
-        return self._plans_with(pipeline, f"status = '{PublicationStatus.BLOCKED}'")
-
-    def _plans_with(self, pipeline: str, condition: str) -> Sequence[int]:
-        """Return the plans whose effective decision fulfils an SQL condition, sorted.
+    def statuses(self, pipeline: str) -> Mapping[int, PublicationStatus]:
+        """Return the effective publication status of each decided plan, ordered by plan number.
 
         Equals `effective_decisions` over `decisions`, without a Python object for each row.
         """
         table = open_if_exists(self._uri)
         if table is None:
-            return []
+            return {}
         effective = _EFFECTIVE.format(
             publication="t",
             pipeline=pipeline,
@@ -143,10 +135,10 @@ class DeltaPublicationTable:
         )
         found = query_rows(
             table,
-            f"SELECT DISTINCT plan_sequence FROM ({effective}) "
-            f"WHERE place = 1 AND {condition} ORDER BY plan_sequence",
+            f"SELECT DISTINCT plan_sequence, status FROM ({effective}) "
+            "WHERE place = 1 ORDER BY plan_sequence",
         )
-        return [row["plan_sequence"] for row in found]
+        return {row["plan_sequence"]: PublicationStatus(row["status"]) for row in found}
 
 
 def _id_of(data_table: str) -> str:

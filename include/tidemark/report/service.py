@@ -11,13 +11,12 @@ from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify
 from tidemark.report.owner_report import PipelineReport
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.quarantine_record import QuarantinedRecord
-
-_UNCHECKED = "not checked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class Reports:
         for each in self.publication.plans():
             if each.plan.sequence in plans:
                 decision = None if each.unchecked else each.decision
-                status = str(decision.status) if decision else _UNCHECKED
+                status = str(decision.status) if decision else NOT_CHECKED
                 plans_by_status.setdefault(status, []).append(each.plan.sequence)
         return PipelineReport(
             created_at=self.now(),

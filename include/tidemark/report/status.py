@@ -259,20 +259,20 @@ def pipeline_status(
     for record in ledger.plans.values():
         if record.undoing:
             problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
+    throughput = control.throughput(spec.name)
+    last_landed = throughput.runs[-1].sequence if throughput.runs else None
     work = UnfinishedWork()
     try:
-        work = unfinished.read(ledger)
+        work = unfinished.read(ledger, last_landed)
     except TidemarkError as error:
         problem = problem or error
-    partitions: tuple[PartitionStatus, ...] = ()
-    throughput = control.throughput(spec.name)
+    view: _Partitions | None = None
     try:
         watermarks = open_watermarks()
         topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
         view = _Partitions(
             spec=spec, ledger=ledger, throughput=throughput, now=now, watermarks=topic.partitions
         )
-        partitions = view.statuses()
         if spec.is_live:
             log_reader = open_log()
             uncommitted = watermarks.topic_watermarks(
@@ -284,7 +284,6 @@ def pipeline_status(
                 retention=watermarks.retention_time(spec.topic),
             )
             view = replace(view, oldest=_oldest_timestamps(spec, log_reader, view))
-            partitions = view.statuses()
             comparison = LogComparison(
                 watermarks=watermarks, control=control, landed=data_log, log_reader=log_reader
             )
@@ -298,8 +297,8 @@ def pipeline_status(
         pipeline=spec.name,
         checked_at=now,
         topic=spec.topic,
-        partitions=partitions,
-        last_landed=throughput.runs[-1].sequence if throughput.runs else None,
+        partitions=view.statuses() if view else (),
+        last_landed=last_landed,
         last_landed_at=throughput.last_landed_at,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         unfinished=work,

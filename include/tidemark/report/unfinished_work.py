@@ -8,7 +8,7 @@ table is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import difference_by_partition, size_of
 from tidemark.ingest.protocols import ControlReader
+from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
 from tidemark.spec.model import AlarmRules, PipelineSpec
 from tidemark.typed.decoder import HiddenOffsets
@@ -55,6 +56,8 @@ class UnfinishedWork:
             and no decision of an operator.
         quarantined: Number of open records in the quarantine.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
+        last_check: Publication status of the newest landed plan, or `not checked`; None before the
+            first.
     """
 
     open_plans: tuple[OpenPlan, ...] = ()
@@ -62,6 +65,7 @@ class UnfinishedWork:
     unchecked: int = 0
     quarantined: int = 0
     blocked: tuple[int, ...] = ()
+    last_check: str | None = None
 
     @property
     def open_since(self) -> datetime | None:
@@ -129,6 +133,7 @@ class UnfinishedWork:
             "unchecked": self.unchecked,
             "quarantined": self.quarantined,
             "blocked_plans": len(self.blocked),
+            "last_check": self.last_check,
         }
 
 
@@ -139,7 +144,7 @@ class UnfinishedWorkReader:
     Attributes:
         spec: The pipeline.
         control: The control table.
-        blocked: Returns the plans whose publication status is `blocked`.
+        statuses: Returns the publication status of each checked plan.
         quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
         hidden: Returns the landed offsets that are not decoded.
@@ -147,29 +152,36 @@ class UnfinishedWorkReader:
 
     spec: PipelineSpec
     control: ControlReader
-    blocked: Callable[[], Collection[int]]
+    statuses: Callable[[], Mapping[int, PublicationStatus]]
     quarantined: Callable[[Collection[int]], int]
     hidden: Callable[[], HiddenOffsets] = HiddenOffsets
 
-    def read(self, ledger: Ledger) -> UnfinishedWork:
+    def read(self, ledger: Ledger, last_landed: int | None) -> UnfinishedWork:
         """Return the unfinished work.
 
         Args:
             ledger: The pipeline's ledger; a summary suffices.
+            last_landed: Number of the newest landed plan; None before the first.
         """
         open_plans = self._open_plans(ledger)
+        statuses = self.statuses()
+        work = UnfinishedWork(
+            open_plans=open_plans,
+            blocked=self._blocked(statuses),
+            last_check=str(statuses.get(last_landed, NOT_CHECKED)) if last_landed else None,
+        )
         if self.spec.decode is None or not self.spec.is_live:
-            return UnfinishedWork(open_plans=open_plans, blocked=self._blocked())
+            return work
         typed = self.control.summary(self.spec.typed_spec().name)
         open_plans = (*open_plans, *self._open_plans(typed))
         hidden = self.hidden()
         open_typed_plans = [record.plan.sequence for record in typed.open_plans()]
-        return UnfinishedWork(
+        return replace(
+            work,
             open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
             undecoded=_undecoded(ledger, typed, hidden),
             unchecked=sum(map(size_of, hidden.unchecked.values())),
             quarantined=self.quarantined(open_typed_plans),
-            blocked=self._blocked(),
         )
 
     def _open_plans(self, ledger: Ledger) -> tuple[OpenPlan, ...]:
@@ -189,9 +201,9 @@ class UnfinishedWorkReader:
             for record in records
         )
 
-    def _blocked(self) -> tuple[int, ...]:
+    def _blocked(self, statuses: Mapping[int, PublicationStatus]) -> tuple[int, ...]:
         """Return blocked plans that still have rows in the table."""
-        blocked = self.blocked()
+        blocked = {n for n, status in statuses.items() if status is PublicationStatus.BLOCKED}
         if not blocked:
             return ()
         plans = self.control.ledger(self.spec.name).plans
