@@ -30,7 +30,7 @@ def specs(tmp_path: Path) -> Path:
 def completed(
     specs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Completion:
-    """Return a function that returns what bash proposes for the last word of a command line."""
+    """Return a function that returns what bash proposes at the end of a command line."""
 
     def run(words: str) -> list[str]:
         place = len(words.split()) - (0 if words.endswith(" ") else 1)

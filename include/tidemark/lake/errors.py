@@ -154,8 +154,8 @@ class ForeignTable(TerminalError):
 
     problem = "The target {target} is not this pipeline's table: {difference}."
     fix = (
-        "Give the pipeline another target. If the target was this pipeline's table, restore its "
-        "missing files."
+        "Give a new pipeline another target. If the spec's target was changed, change it back. If "
+        "the target was this pipeline's table, restore its missing files."
     )
 
 
