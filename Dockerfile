@@ -15,7 +15,7 @@ ENV PYTHONUNBUFFERED=1 \
     GX_ANALYTICS_ENABLED=False \
     AIRFLOW__USAGE_DATA_COLLECTION__ENABLED=False
 
-# From what changes seldom to what changes often, so a rebuild repeats little.
+# Files that change rarely come first, so a rebuild repeats little.
 COPY requirements.txt requirements-docker.txt ./
 RUN pip install --no-cache-dir --require-hashes -r requirements.txt -r requirements-docker.txt
 

@@ -86,7 +86,7 @@ registry: $(INSTALLED)
 STORES := .tidemark/stores
 STORE_PYTHON := $(STORES)/.made-$(shell cat requirements.txt tests/stores/requirements.txt 2> /dev/null | cksum | tr ' ' -)
 
-# An environment of its own: what it needs does not go together with requirements.txt.
+# A separate environment, because its packages conflict with requirements.txt.
 $(STORE_PYTHON): $(INSTALLED)
 	@rm -rf $(STORES)/.made-* $(STORES)/python
 	@$(UV) venv --quiet --python $(PYTHON) $(STORES)/python

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The browser that the tests of pages open them in: print its name, and install it where it is not.
+# The browser of the tests of pages: print its name, and install it if it is missing.
 #
 #   browser.sh              print the program's path; exit code 1 if there is none
 #   browser.sh --install    have one: Debian's chromium, by apt-get, which takes root

@@ -44,7 +44,7 @@ class Parts:
     Attributes:
         ivy_file: The list of dependencies; its configurations are the folders.
         checksums: Lines of `<sha256>  <folder>/<jar>`, as sha256sum writes them.
-        folder: What the folders of jars are below.
+        folder: The parent of the folders of jars.
     """
 
     ivy_file: Path
@@ -82,7 +82,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where a folder of jars departs from the checksums; names are `<folder>/<jar>`."""
+    """The differences of a folder of jars from the checksums; names are `<folder>/<jar>`."""
 
     missing: tuple[str, ...]
     extra: tuple[str, ...]
@@ -285,7 +285,7 @@ def ensure(parts: Parts, heading: str) -> None:
 
 
 def write_checksums(parts: Parts) -> None:
-    """Resolve ivy.xml and record what came as right, to be reviewed as a change of the file.
+    """Resolve ivy.xml and record the checksums of its jars, for a review of the changed file.
 
     Raises:
         Refused: Ivy failed.
