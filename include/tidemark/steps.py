@@ -278,7 +278,7 @@ class _PipelineRun:
         record = recorded_plan(self._app.control, self._plan.pipeline, self._plan.sequence)
         if record.held_now is None or not record.held_now.counts:
             return None
-        publication = self._pipeline.publication.of(self._plan.sequence)
+        publication = self._pipeline.publication.of_record(record)
         status = publication.decision.status.value if publication.decision else "not checked"
         has_landed = any(step["step"] == "ingest" for step in self.steps)
         left_behind = publication.plan.left if has_landed else 0
