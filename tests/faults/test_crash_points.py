@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from tests.airflow.conftest import airflow_environment
 from tests.conftest import PROJECT, TopicFactory
 from tests.faults.tally import TableJudge
-from tests.support.crashes import KILLED, Site, Trace, held_in_mid_read, wait_until
+from tests.support.crashes import KILLED, Site, Trace, held_in_mid_read
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.plans import wanted
 from tests.support.proxy import ProxiedBroker
@@ -38,6 +38,7 @@ from tests.support.transactions import (
     produce_committed,
     produce_values,
 )
+from tests.support.waiting import wait_until
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills, ChunkState
 from tidemark.core.errors import ExitCode, TidemarkError

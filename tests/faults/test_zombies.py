@@ -23,13 +23,14 @@ from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.faults.tally import TableJudge
-from tests.support.crashes import Site, wait_until
+from tests.support.crashes import Site
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.lake import Lake
 from tests.support.plans import wanted
 from tests.support.proxy import ProxiedBroker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
+from tests.support.waiting import wait_until
 from tests.support.zombies import LostAnswer, PortWithStep, zombie
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import RunOrigin
