@@ -23,7 +23,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plain import log_fields
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.errors import PlanCancelled
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -350,7 +350,7 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
     name, sequence = plan.pipeline, plan.sequence
     try:
         publication = app.pipeline(name).publication.of_record(record)
-    except (PlanAbandoned, PlanReplaced) as gone:
+    except (PlanCancelled, PlanReplaced) as gone:
         log.warning(
             "not published pipeline=%s plan=%d error=%s message=%s",
             *(name, sequence, type(gone).__name__, gone),

@@ -18,7 +18,7 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.plan import Plan
-from tidemark.ingest.ledgers import recorded_plan, refuse_abandoned
+from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.protocols import Clock, ControlReader
 from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.quality.publication import (
@@ -84,7 +84,7 @@ class Publication:
     """Reads and decides which plans of one pipeline the published view shows.
 
     Decisions never change rows of the data table. Methods about one plan raise `UnknownPlan` if the
-    pipeline has no such plan, and `PlanNotLanded`, `PlanAbandoned` or `PlanReplaced` if none of its
+    pipeline has no such plan, and `PlanNotLanded`, `PlanCancelled` or `PlanReplaced` if none of its
     rows are in the table.
     """
 
@@ -237,9 +237,9 @@ def _by_topic_id(
 def landing_of(record: PlanRecord) -> Landing:
     """Return what a plan landed, including ranges that later plans replaced.
 
-    Raises `PlanAbandoned` for an abandoned or undone plan, and `PlanNotLanded` for an open one.
+    Raises `PlanCancelled` for an abandoned or undone plan, and `PlanNotLanded` for an open one.
     """
-    refuse_abandoned(record)
+    refuse_cancelled(record)
     if record.landed_originally is None:
         raise PlanNotLanded(pipeline=record.plan.pipeline, sequence=record.plan.sequence)
     return record.landed_originally
