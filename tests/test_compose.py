@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from jsonschema.validators import validator_for
 
 from tests.conftest import PROJECT
-from tests.support.crashes import wait_until
 from tests.support.registry import API, VERSION, running_registry
+from tests.support.waiting import wait_until
 from tidemark.app import App
 from tidemark.core.errors import SetupError
 from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener

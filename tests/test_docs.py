@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,26 @@ def test_every_quarantine_reason_has_a_row_in_the_typed_page() -> None:
 )
 def test_unknown_commands_and_options_are_errors(typed: str, error: str | None) -> None:
     assert error_of(typed.split()) == error
+
+
+def tables(page: Path) -> Iterator[Sequence[Mapping[str, str]]]:
+    """Yield the rows of each table of a page, by the names of its columns."""
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE):
+        header, _, *rows = (
+            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+        )
+        yield [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_s26_a_page_decides_between_kafka_connect_and_the_other_ways_by_need() -> None:
+    """Each need has a decision, and each way is the decision of a need."""
+    page = PROJECT / "docs" / "explanation" / "alternatives.md"
+    ways = set(re.findall(r"^\| \*\*(.+?)\*\*", page.read_text(encoding="utf-8"), re.MULTILINE))
+    decisions = [row["use"] for rows in tables(page) for row in rows if "use" in row]
+    assert {"Kafka Connect", "Tidemark"} < ways
+    assert "" not in decisions
+    undecided = {way for way in ways if not any(way.split()[-1] in each for each in decisions)}
+    assert undecided == set()
 
 
 def test_each_requirement_names_existing_tests_that_carry_its_number() -> None:

@@ -1,4 +1,4 @@
-"""Tests on a secured cluster: necessary rights, named refusals, and no leaked secrets."""
+"""Tests on a secured cluster: necessary rights, quotas, named refusals, and no leaked secrets."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -35,13 +36,20 @@ from cryptography.x509.oid import NameOID
 from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
-from tests.support.transactions import Record, produce_aborted, produce_committed, produce_values
+from tests.support.transactions import (
+    Record,
+    append,
+    produce_aborted,
+    produce_committed,
+    produce_values,
+)
 from tidemark.app import App
 from tidemark.connections import connection_variable
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import Broker, BrokerConfig, Listener
+from tidemark.dev.producer import producer_settings
 from tidemark.kafka.errors import KafkaRefused, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config
@@ -64,6 +72,9 @@ QUOTED = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
 TOPIC = "secured"
 TOPIC_WITH_GAPS = "secured-with-gaps"
 """Two committed records and a marker, three aborted records and a marker, two records."""
+TOPIC_WITH_QUOTA = "secured-with-quota"
+"""60 records of 10 kB. The principal `limited` reads them with the quota."""
+QUOTA_BYTES_PER_S = 200_000
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
@@ -147,6 +158,8 @@ def properties(certificate: Certificate) -> dict[str, str]:
         f"{tls}ssl.keystore.key": certificate.key,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
+        # A quota permits the bytes of two seconds at once; the default is ten seconds.
+        "quota.window.num": "3",
         "allow.everyone.if.no.acl.found": "false",
     }
 
@@ -222,12 +235,12 @@ def secured(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         embedded.stop()
 
 
-def wait_until_described(extra: Mapping[str, Any]) -> None:
+def wait_until_described(extra: Mapping[str, Any], topic: str = TOPIC) -> None:
     """Wait until users and rights have reached the broker."""
     deadline = time.monotonic() + 120
     while True:
         try:
-            watermarks(extra)
+            watermarks(extra, topic)
         except TidemarkError:
             if time.monotonic() > deadline:
                 raise
@@ -235,9 +248,9 @@ def wait_until_described(extra: Mapping[str, Any]) -> None:
             return
 
 
-def watermarks(extra: Mapping[str, Any]) -> dict[int, int]:
+def watermarks(extra: Mapping[str, Any], topic: str = TOPIC) -> dict[int, int]:
     reader = KafkaWatermarkReader(client_config("secured", extra))
-    found = reader.topic_watermarks(TOPIC, IsolationLevel.READ_COMMITTED)
+    found = reader.topic_watermarks(topic, IsolationLevel.READ_COMMITTED)
     return {partition: watermark.end for partition, watermark in found.partitions.items()}
 
 
@@ -444,6 +457,69 @@ def test_i6_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
     verification.check()
     assert sum(each.records for each in verification.partitions) == 4
     assert group_names(secured.inside) == set()
+
+
+# -- quotas ---------------------------------------------------------------------------------------
+
+
+def set_quota(spark: SparkSession, bootstrap: str, user: str, consumer_byte_rate: int) -> None:
+    """Set a quota with Kafka's Java client, because librdkafka has no such request."""
+    jvm: Any = spark._jvm
+    java, kafka = jvm.java.util, jvm.org.apache.kafka
+    quota = kafka.common.quota
+    admin = kafka.clients.admin.Admin.create(java.Map.of("bootstrap.servers", bootstrap))
+    try:
+        change = quota.ClientQuotaAlteration(
+            quota.ClientQuotaEntity(java.Map.of("user", user)),
+            java.List.of(
+                quota.ClientQuotaAlteration.Op("consumer_byte_rate", float(consumer_byte_rate))
+            ),
+        )
+        admin.alterClientQuotas(java.List.of(change)).all().get()
+    finally:
+        admin.close()
+
+
+def longest_throttle_ms(spark: SparkSession, client_id: str) -> float:
+    """Return the longest delay that a broker imposed on a fetch of a Java consumer."""
+    jvm: Any = spark._jvm
+    group = "kafka.consumer:type=consumer-fetch-manager-metrics"
+    bean = jvm.javax.management.ObjectName(f"{group},client-id={client_id}")
+    arguments = jvm.java.util.List.of(bean, "fetch-throttle-time-max").toArray()
+    # py4j cannot call the server itself, because the JVM does not export its class.
+    methods = jvm.java.lang.Class.forName("javax.management.MBeanServer").getMethods()
+    (get,) = (each for each in methods if each.getName() == "getAttribute")
+    server = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+    return float(get.invoke(server, arguments))
+
+
+@pytest.mark.spark
+def test_s25_a_run_slowed_by_a_quota_lands_every_record_once(
+    secured: SecuredCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The batches are small: a broker never returns a batch above the quota of its window."""
+    admin = AdminClient({"bootstrap.servers": secured.inside})
+    new = NewTopic(TOPIC_WITH_QUOTA, num_partitions=1)
+    admin.create_topics([new])[TOPIC_WITH_QUOTA].result(timeout=30)
+    producer = Producer(producer_settings({"bootstrap.servers": secured.inside}))
+    for batch in range(12):
+        append(producer, TOPIC_WITH_QUOTA, [Record(value=bytes([batch]) * 10_000)] * 5)
+    add_scram_users(admin, "limited")
+    set_quota(spark, secured.inside, "limited", QUOTA_BYTES_PER_S)
+    throttled = {}
+    for user in ("reader", "limited"):
+        allow(admin, user, AclOperation.DESCRIBE, AclOperation.READ, topic=TOPIC_WITH_QUOTA)
+        wait_until_described(secured.login(user), TOPIC_WITH_QUOTA)
+        lake = Lake(
+            session=spark,
+            root=tmp_path / user,
+            connection={**secured.login(user), "client.id": f"quota-{user}"},
+            spec=make_spec(topic=TOPIC_WITH_QUOTA),
+        )
+        assert lake.run("test").landing.records == 60
+        assert lake.delivered_rows() == read_all(secured.inside, TOPIC_WITH_QUOTA)
+        throttled[user] = longest_throttle_ms(spark, f"quota-{user}")
+    assert throttled["limited"] > throttled["reader"] == 0
 
 
 # -- missing rights --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 TASK_INSTANCE = {"dag_id": "d", "task_id": "t", "run_id": "r"}
@@ -107,14 +108,24 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
 
 
 def published(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
-    """Call a task callable, and return its result or error and its asset events."""
+    """Call a task callable, and return its result or error, its asset events and its reads.
+
+    `plans_read` has pipeline and number of each plan that it read from the control table.
+    """
     from airflow.sdk.execution_time.context import OutletEventAccessors
 
-    accessors = OutletEventAccessors()
-    ended = call_task(task, environ, outlet_events=accessors, **arguments)
+    from tidemark.lake.control_table import DeltaControlTable
+
+    accessors, read = OutletEventAccessors(), DeltaControlTable.plan_record
+    with patch.object(DeltaControlTable, "plan_record", autospec=True, side_effect=read) as reads:
+        ended = call_task(task, environ, outlet_events=accessors, **arguments)
     events = [event for alias in accessors.values() for event in alias.asset_alias_events]
     keys = [{"asset": each.dest_asset_key.name, "uri": each.dest_asset_key.uri} for each in events]
-    return {**ended, "events": [{**key, **e.extra} for key, e in zip(keys, events, strict=True)]}
+    return {
+        **ended,
+        "events": [{**key, **e.extra} for key, e in zip(keys, events, strict=True)],
+        "plans_read": sorted(each.args[1:] for each in reads.call_args_list),
+    }
 
 
 def asset(table: str) -> list[str]:

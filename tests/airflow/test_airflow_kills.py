@@ -20,11 +20,11 @@ from tests.airflow.test_airflow_run import (
 from tests.conftest import PROJECT
 from tests.support.airflow_requests import clear_tasks
 from tests.support.connect_page import ConnectPage
-from tests.support.crashes import wait_until
 from tests.support.proxy import proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
 from tests.support.verdict import judge
+from tests.support.waiting import wait_until
 from tidemark.app import App
 from tidemark.connections import SPARK_CONNECTION, connection_variable, spark_connection
 from tidemark.spark.server import SparkServer

@@ -21,13 +21,14 @@ from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.support.airflow_requests import asset_events, clear_tasks
-from tests.support.crashes import command_line, wait_until
+from tests.support.crashes import command_line
 from tests.support.kafka_judge import read_all
 from tests.support.parts import Parts
 from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records, produce_values
 from tests.support.verdict import judge
+from tests.support.waiting import wait_until
 from tests.support.webhook import running_webhook
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection

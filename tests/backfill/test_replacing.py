@@ -29,7 +29,7 @@ from tidemark.core.errors import InvalidRange, InvalidSelection, TableRestored, 
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.ingest.errors import PlanAbandoned, RowsChanged
+from tidemark.ingest.errors import PlanCancelled, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.lake.conditional_writes import prove_conditional_writes
 from tidemark.lake.errors import RowsWouldBeLost
@@ -255,7 +255,7 @@ def test_rows_without_a_record_in_kafka_are_not_replaced(lake: FileLake) -> None
     assert refused.value.lost == ((0, 4, 5), (0, 7, 8))
     assert DeltaTable(lake.uri).version() == before
     lake.abandon.abandon(plan.sequence, "ops", "compacted")
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         lake.ingest.execute(plan.sequence)
     assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.rows() == EVERYTHING

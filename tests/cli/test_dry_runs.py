@@ -26,7 +26,7 @@ def lake(tmp_path: Path) -> FileLake:
     ("plan", "check", "ingest"),
     [
         (1, "draft", "landed already"),
-        (4, "PlanAbandoned", "PlanAbandoned"),
+        (4, "PlanCancelled", "PlanCancelled"),
         (5, "PlanNotLanded", "kept"),
         (9, "UnknownPlan", "UnknownPlan"),
     ],

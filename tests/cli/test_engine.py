@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.support.crashes import Running, Site, wait_until
+from tests.support.crashes import Running, Site
 from tests.support.transactions import produce_values
+from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 

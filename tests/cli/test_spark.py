@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.connect_page import ConnectPage
-from tests.support.crashes import wait_until
 from tests.support.transactions import produce_values
+from tests.support.waiting import wait_until
 from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus

@@ -27,12 +27,13 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 
 from tests.faults.tally import TableJudge
-from tests.support.cluster import Cluster, three_nodes, wait_until
+from tests.support.cluster import Cluster, three_nodes
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake
 from tests.support.mid_read import LONG, ShortTimeoutLake, in_mid_read
 from tests.support.transactions import Record, append, produce_records, produce_values
 from tests.support.verdict import judge
+from tests.support.waiting import wait_until
 from tidemark.core.errors import EndBehindCommitted, ExitCode
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel as Level
@@ -109,7 +110,7 @@ def retry_while_unavailable(run: Callable[[], T]) -> T:
             return False
         return True
 
-    wait_until("a run without KafkaUnavailable", succeeded)
+    wait_until(succeeded, what="a run without KafkaUnavailable")
     return done[0]
 
 

@@ -37,7 +37,7 @@ from tests.support.transactions import (
 from tidemark.backfill.selection import select
 from tidemark.core.errors import ExitCode, TransientError, UnknownOutcomeError
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import BackfillOpen, PlanAbandoned
+from tidemark.ingest.errors import BackfillOpen, PlanCancelled
 from tidemark.repair.errors import PlanNotLanded, PlanStillOpen
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ REFUSALS = (
     TransientError,
     UnknownOutcomeError,
     PlanStillOpen,
-    PlanAbandoned,
+    PlanCancelled,
     PlanNotLanded,
     BackfillOpen,
 )

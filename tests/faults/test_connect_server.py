@@ -17,9 +17,10 @@ from deltalake import DeltaTable
 
 from tests.faults.tally import TableJudge
 from tests.support.connect_page import ConnectPage
-from tests.support.crashes import KILLED, ProcessEnd, Site, held_in_mid_read, wait_until
+from tests.support.crashes import KILLED, ProcessEnd, Site, held_in_mid_read
 from tests.support.proxy import ProxiedBroker
 from tests.support.transactions import produce_values
+from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.spark import connect

@@ -18,9 +18,10 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.faults.tally import TableJudge
 from tests.faults.test_crash_points import points
-from tests.support.crashes import Running, Site, wait_until
+from tests.support.crashes import Running, Site
 from tests.support.registry import Registry, avro_bytes, framed
 from tests.support.transactions import Record, produce_records
+from tests.support.waiting import wait_until
 from tidemark.core.plan import Plan
 from tidemark.dev.broker import BrokerStatus
 

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tests.faults.tally import TableJudge
-from tests.support.crashes import wait_until
 from tests.support.lake import Lake
 from tests.support.topics import make_topic
 from tests.support.transactions import (
@@ -22,6 +21,7 @@ from tests.support.transactions import (
     produce_records,
     produce_values,
 )
+from tests.support.waiting import wait_until
 from tidemark.core.errors import EndBehindCommitted
 from tidemark.dev.broker import Broker, BrokerConfig
 from tidemark.dev.broker_settings import data_folder

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +42,8 @@ RETAINED = {
 }
 """Objects of the server that one run may leave behind, by class."""
 
-_BOUNDED_POOLS = ("CompilerThread", "rpc-server")
-"""Names of threads that start on demand, at most one for each core."""
+CORES = 2
+"""Cores of the server."""
 
 IDLE_S = 70
 """Thread pools end an idle thread after 60 s."""
@@ -56,13 +56,15 @@ class JvmState:
     Attributes:
         heap: Bytes of live objects.
         objects: Number of live objects of each class of `RETAINED`.
-        threads: Number of Java threads, by name without numbers.
+        threads: Number of Java threads, by name without numbers, without those of pools.
+        pools: Number of Java threads of each pool of `pool_limits`.
         largest: First lines of the histogram of classes.
     """
 
     heap: int
     objects: dict[str, int]
     threads: Counter[str]
+    pools: Counter[str]
     largest: str
 
 
@@ -73,14 +75,33 @@ def jcmd(pid: int, command: str) -> str:
     return completed.stdout
 
 
+def pool_limits(pid: int) -> dict[str, int]:
+    """Return the maximum size of pools that start threads on demand, by a part of their names.
+
+    Spark's RPC server has one thread for each core, and at most eight. The JVM derives the number
+    of its compiler threads from the cores of the machine.
+    """
+    compilers = re.search(r"-XX:CICompilerCount=(\d+)", jcmd(pid, "VM.flags"))
+    assert compilers is not None
+    return {"rpc-server": CORES, "CompilerThread": int(compilers[1])}
+
+
 def threads(pid: int) -> Counter[str]:
-    """Count Java threads by name, except those of `_BOUNDED_POOLS`."""
+    """Count Java threads by name, without numbers."""
     names = re.findall(r'^"(.*?)" #\d+', jcmd(pid, "Thread.print"), re.MULTILINE)
-    return Counter(
-        re.sub(r"\d+", "N", each)
-        for each in names
-        if not any(pool in each for pool in _BOUNDED_POOLS)
-    )
+    return Counter(re.sub(r"\d+", "N", each) for each in names)
+
+
+def split_pools(counted: Counter[str], pools: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
+    """Return the threads that belong to no pool, and the number of threads of each pool."""
+    others, sizes = Counter[str](), Counter[str]()
+    for name, count in counted.items():
+        pool = next((each for each in pools if each in name), None)
+        if pool is None:
+            others[name] += count
+        else:
+            sizes[pool] += count
+    return others, sizes
 
 
 def measure(pid: int) -> JvmState:
@@ -102,13 +123,22 @@ def measure(pid: int) -> JvmState:
         )
         for name, class_name in RETAINED.items()
     }
-    return JvmState(int(total[1]), counts, counted, "\n".join(histogram.splitlines()[:60]))
+    others, pools = split_pools(counted, pool_limits(pid))
+    return JvmState(
+        heap=int(total[1]),
+        objects=counts,
+        threads=others,
+        pools=pools,
+        largest="\n".join(histogram.splitlines()[:60]),
+    )
 
 
 @pytest.fixture
 def spark_server(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
-    """Start a separate server with the shipped settings, on two cores."""
-    shipped = server_settings(layout, {"spark.master": "local[2]", "spark.driver.memory": "1g"})
+    """Start a separate server with the shipped settings."""
+    shipped = server_settings(
+        layout, {"spark.master": f"local[{CORES}]", "spark.driver.memory": "1g"}
+    )
     server = SparkServer(tmp_path / "spark", os.environ, shipped)
     try:
         server.start(lambda _: None)
@@ -143,6 +173,7 @@ def test_500_runs_leave_as_much_in_the_heap_of_a_server_as_100(
     first, last = states[FIRST], states[LAST]
     assert last.objects == first.objects
     assert last.threads == first.threads
+    assert last.pools <= Counter(pool_limits(pid))
     assert abs(last.heap / first.heap - 1) < 0.05
 
 

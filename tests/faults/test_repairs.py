@@ -33,7 +33,7 @@ from tidemark.core.errors import (
 )
 from tidemark.core.origins import RunOrigin
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.errors import PlanCancelled
 from tidemark.lake.errors import ForeignCommit
 from tidemark.repair.errors import NothingToDo
 
@@ -321,7 +321,7 @@ def test_i5_a_restored_data_table_is_refused_and_rewound(
         rows = len(pipeline.rows())
         assert isinstance(driver.wake(), TidemarkError)
     assert len(pipeline.rows()) == rows
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         pipeline.ingest.execute(plan.sequence)
     drain(pipeline, table_judge)
 

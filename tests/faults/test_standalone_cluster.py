@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from tests.conftest import TopicFactory
 from tests.faults.tally import TableJudge
 from tests.faults.test_crash_points import assert_settled, landings
-from tests.support.crashes import Running, Site, reads_from, wait_until
+from tests.support.crashes import Running, Site, reads_from
 from tests.support.mid_read import LONG
 from tests.support.protobuf import proto_bytes
 from tests.support.proxy import Gate, ProxiedBroker
@@ -33,6 +33,7 @@ from tests.support.registry import Registry, framed
 from tests.support.standalone import WORKERS, Standalone, event_log, standalone_cluster, tasks
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
+from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 

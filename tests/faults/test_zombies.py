@@ -23,19 +23,21 @@ from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.faults.tally import TableJudge
-from tests.support.crashes import Site, wait_until
+from tests.support.crashes import Site
 from tests.support.kafka_judge import Range, log_ranges
 from tests.support.lake import Lake
 from tests.support.plans import wanted
 from tests.support.proxy import ProxiedBroker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
+from tests.support.waiting import wait_until
 from tests.support.zombies import LostAnswer, PortWithStep, zombie
 from tidemark.core.errors import ExitCode
+from tidemark.core.events import Abandoned
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import BackfillOpen, PlanAbandoned
+from tidemark.ingest.errors import BackfillOpen, PlanCancelled
 from tidemark.ingest.executor import ExecutionResult
 from tidemark.ingest.planner import Planner, PlanOutcome
 from tidemark.lake.errors import ControlConflict, TransactionConflict
@@ -211,9 +213,9 @@ def test_a_driver_that_wakes_after_its_plan_was_abandoned_lands_nothing(
         if landed_again:
             pipeline.run("the next run")
         outcome = sleeper.wake()
-    assert isinstance(outcome, PlanAbandoned)
+    assert isinstance(outcome, PlanCancelled)
     assert commits(pipeline, plan) == 0
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         pipeline.ingest.execute(plan.sequence)
     if not landed_again:
         pipeline.run("the next run")
@@ -235,9 +237,9 @@ def test_i4_a_driver_process_whose_plan_is_abandoned_during_its_read_lands_nothi
         gate.release()
         ended = driver.wait()
     assert ended.code == ExitCode.REFUSED, ended.printed
-    assert "PlanAbandoned" in ended.printed
+    assert "PlanCancelled" in ended.printed
     retried = site.run(site.driver("ingest", plan.sequence), code=ExitCode.REFUSED)
-    assert "PlanAbandoned" in retried.printed
+    assert "PlanCancelled" in retried.printed
     assert site.lake.rows() == []
     site.lake.run("the next run")
     table_judge.check(site.lake)
@@ -299,7 +301,9 @@ def test_a_plan_adopted_during_its_abandon_is_abandoned(
     replace(pipeline.abandon, control=control).abandon(plan.sequence, "ops", "too large")
     record = pipeline.ledger.plans[plan.sequence]
     assert record.requesters == ("a run", "a run in between")
-    assert record.abandoned == "too large"
+    assert record.cancelled_by == Abandoned(
+        sequence=plan.sequence, requested_by="ops", reason="too large"
+    )
     pipeline.run("the next run")
     assert_settled(table_judge, pipeline)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -33,9 +33,6 @@ from tidemark.lake.errors import (
 )
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -195,6 +192,19 @@ def test_s12_s16_a_long_range_is_split_over_tasks(
     produce_values(broker.bootstrap, pipeline.spec.topic, 3_500)
     assert pipeline.run("test").landing.records == 3_500
     assert pipeline.files() == 4
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+def test_s16_tasks_have_even_shares_if_one_partition_has_90_percent_of_the_records(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """Each task writes one file."""
+    pipeline = lake.of(topic(partitions=3), records_per_task=100)
+    for partition, count in enumerate((1_800, 100, 100)):
+        produce_values(broker.bootstrap, pipeline.spec.topic, count, partition)
+    pipeline.run("test")
+    files = pa.table(DeltaTable(pipeline.uri).get_add_actions(flatten=True))
+    assert files["num_records"].to_pylist() == [100] * 20
     assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 

@@ -40,7 +40,7 @@ _EXPECTED = frozenset(
         *("KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"),
         *(
             "CommitNotFound",
-            "PlanAbandoned",
+            "PlanCancelled",
             "PlanFenced",
             "PlanLanded",
             "UnknownPlan",

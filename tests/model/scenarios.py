@@ -208,7 +208,7 @@ RETRYABLE = frozenset(
 )
 """Retryable errors: the injected ones, and lost races."""
 
-ABANDONED = RETRYABLE | {"CommitNotFound", "PlanAbandoned", "PlanFenced", "PlanLanded"}
+ABANDONED = RETRYABLE | {"CommitNotFound", "PlanCancelled", "PlanFenced", "PlanLanded"}
 """Also errors about abandoned plans."""
 
 REPAIRED = ABANDONED | {

@@ -22,7 +22,7 @@ from tests.support.file_lake import FileLake
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.ingest.errors import PlanAbandoned, UnknownPlan
+from tidemark.ingest.errors import PlanCancelled, UnknownPlan
 from tidemark.quality.check_results import BatchRef, QualityReport, RecordedRange, Severity
 from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.quality.publication import PublicationDecision, PublicationStatus, effective_decisions
@@ -223,7 +223,7 @@ def test_deciding_about_published_unknown_open_or_undone_plans_is_an_error(lake:
             decide(4, "ann", "why")
     lake.ingest.execute(4)
     lake.undo.undo(2, "ann", "it was wrong")
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         publication_of(lake).release(2, "ann", "why")
     assert [each.plan.sequence for each in publication_of(lake).plans()] == [1, 3, 4]
     assert len(table_of(lake).decisions("events")) == 3

@@ -10,7 +10,7 @@ from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.errors import TidemarkError, TopicRecreated
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
-from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.repair.errors import PlanLanded, PlanStillOpen, RowsInDoubt
 from tidemark.spec.model import StartPolicy
@@ -81,7 +81,7 @@ def test_i4_a_zombie_driver_cannot_land_an_abandoned_plan() -> None:
 
     pipeline.table.before_commit = abandon_concurrently
     for _ in range(2):
-        with pytest.raises(PlanAbandoned):
+        with pytest.raises(PlanCancelled):
             pipeline.ingest.execute(1)
     pipeline.run("run-2")
     assert pipeline.landed_identities() == pipeline.visible_identities()

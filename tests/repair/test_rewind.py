@@ -19,8 +19,9 @@ from tidemark.core.errors import (
     TableBehindLedger,
     TableRestored,
 )
+from tidemark.core.events import Undone
 from tidemark.core.origins import RunOrigin
-from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.errors import PlanCancelled
 from tidemark.lake.errors import ForeignCommit
 from tidemark.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.spec.model import StartPolicy
@@ -66,7 +67,10 @@ def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
     ledger = pipeline.ledger
     assert ledger.epoch > 0
     assert pipeline.committed() == newest_committed_offsets(pipeline) == {0: 5, 1: 5}
-    assert [ledger.plans[n].abandoned for n in (1, 2, 3)] == [None, "bad deploy", "bad deploy"]
+    assert ledger.plans[1].cancelled_by is None
+    assert [ledger.plans[n].cancelled_by for n in (2, 3)] == [
+        Undone(sequence=n, requested_by="ann", reason="bad deploy") for n in (2, 3)
+    ]
     plan = pipeline.plan("fourth")
     assert plan.sequence == 4
     drain(pipeline)
@@ -91,7 +95,7 @@ def test_i4_a_driver_of_an_older_epoch_lands_nothing(pipeline: MemoryPipeline) -
     rows = list(pipeline.table.rows)
     pipeline.table.land(zombie)
     assert pipeline.table.rows == rows
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         pipeline.ingest.execute(zombie.sequence)
     drain(pipeline)
 
@@ -110,7 +114,7 @@ def test_i4_a_driver_that_landed_before_a_rewind_records_nothing_after_it(
         pipeline.repair.rewind("ann", "why")
 
     pipeline.control.before_append = rewind
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         ingest.execute(plan.sequence)
     drain(pipeline)
 

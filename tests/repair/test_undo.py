@@ -11,7 +11,7 @@ from tests.support.plans import MemoryPipeline, wanted
 from tidemark.core.errors import TableRestored
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
-from tidemark.ingest.errors import PlanAbandoned, UnknownPlan
+from tidemark.ingest.errors import PlanCancelled, UnknownPlan
 from tidemark.lake.errors import EngineFailed
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.report.errors import UndoUnfinished
@@ -84,7 +84,7 @@ def test_an_open_abandoned_or_unknown_plan_cannot_be_undone() -> None:
     with pytest.raises(PlanNotLanded):
         pipeline.undo.undo(2, "ops", "x")
     pipeline.abandon.abandon(2, "ops", "x")
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         pipeline.undo.undo(2, "ops", "x")
     with pytest.raises(UnknownPlan):
         pipeline.undo.undo(9, "ops", "x")
@@ -94,7 +94,7 @@ def test_executing_an_undone_plan_is_refused() -> None:
     """I4. The next run of its requester gets a new plan."""
     pipeline = pipeline_after_runs(4)
     pipeline.undo.undo(1, "ops", "a wrong deploy")
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         pipeline.ingest.execute(1)
     again = pipeline.plan("run-0")
     assert again.sequence == 2

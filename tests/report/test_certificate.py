@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.support.plans import make_plan
 from tidemark.core.accounting import Landing, RangeCount
+from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.report.certificate import certify
@@ -34,6 +35,17 @@ def over(sequence: int, *counts: RangeCount, **changes: object) -> PlanRecord:
         held_now=landing,
         landed_originally=landing,
     )
+
+
+def without_rows(record: PlanRecord, table_version: int | None = 5) -> PlanRecord:
+    """Return a landed plan after its undo, or after a RESTORE without a table version."""
+    event = Undone(
+        sequence=record.plan.sequence,
+        requested_by="ann",
+        reason="why",
+        table_version=table_version,
+    )
+    return replace(record, held_now=None, landed_originally=None, cancelled_by=event)
 
 
 def ledger(*records: PlanRecord, lost: Mapping[int, Span] | None = None) -> Ledger:
@@ -92,13 +104,7 @@ def test_partitions_have_separate_counts() -> None:
     one = over(2, RangeCount(partition=1, start=130, end=140, records=10))
     other = over(3, RangeCount(partition=0, start=14, end=20, records=6))
     later = over(4, RangeCount(partition=1, start=140, end=150, records=9))
-    undone = replace(
-        over(5, RangeCount(partition=1, start=150, end=155, records=5)),
-        held_now=None,
-        landed_originally=None,
-        abandoned="why",
-        undone_version=5,
-    )
+    undone = without_rows(over(5, RangeCount(partition=1, start=150, end=155, records=5)))
     last = over(6, RangeCount(partition=1, start=155, end=160, records=5))
     records = (both, one, other, later, undone, last)
     times = {1: _DAY, 2: _DAY, 3: _DAY, 4: _NEXT, 5: _DAY, 6: _DAY}
@@ -172,13 +178,7 @@ def test_plans_of_other_periods_and_topics_and_open_plans_are_not_counted() -> N
 
 def test_undone_or_missed_offsets_at_the_end_are_missing() -> None:
     """The certificate covers the planned offsets, not only the landed ones."""
-    undone = replace(
-        landed_plan(2, 10, 20),
-        held_now=None,
-        landed_originally=None,
-        abandoned="why",
-        undone_version=5,
-    )
+    undone = without_rows(landed_plan(2, 10, 20))
     certificate = certify(ledger(landed_plan(1, 0, 10), undone), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     (account,) = certificate.partitions
     assert (account.end, account.undone, certificate.is_complete) == (20, 10, False)
@@ -198,22 +198,14 @@ def test_undone_or_missed_offsets_at_the_end_are_missing() -> None:
 
 def test_a_partition_whose_plans_are_all_undone_is_missing() -> None:
     """The period no longer has a plan, and is not complete."""
-    undone = replace(
-        landed_plan(1, 0, 10),
-        held_now=None,
-        landed_originally=None,
-        abandoned="why",
-        undone_version=5,
-    )
+    undone = without_rows(landed_plan(1, 0, 10))
     certificate = certify(ledger(undone), {1: _DAY}, _DAY, _NEXT)
     assert (certificate.plans, certificate.missing, certificate.is_complete) == ((), 10, False)
 
 
 def test_offsets_that_a_restore_removed_are_missing_until_they_land_again() -> None:
     """Their plan landed in the period."""
-    rewound = replace(
-        landed_plan(2, 10, 20), held_now=None, landed_originally=None, abandoned="why"
-    )
+    rewound = without_rows(landed_plan(2, 10, 20), table_version=None)
     records = (landed_plan(1, 0, 10), rewound)
     certificate = certify(ledger(*records), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     (account,) = certificate.partitions
@@ -239,7 +231,8 @@ def test_offsets_that_a_restore_removed_are_missing_until_they_land_again() -> N
 
 def test_offsets_of_an_unfinished_undo_are_missing_and_not_undone() -> None:
     """The table may still contain some of the rows."""
-    undoing = replace(landed_plan(2, 10, 20), held_now=None, abandoned="why", undoing=True)
+    started = UndoStarted(sequence=2, requested_by="ann", reason="why")
+    undoing = replace(landed_plan(2, 10, 20), held_now=None, cancelled_by=started)
     certificate = certify(ledger(landed_plan(1, 0, 10), undoing), {1: _DAY, 2: _DAY}, _DAY, _NEXT)
     assert (certificate.missing, certificate.total("undone")) == (10, 0)
 
@@ -247,7 +240,8 @@ def test_offsets_of_an_unfinished_undo_are_missing_and_not_undone() -> None:
 def test_abandoned_plans_and_plans_landed_after_the_ledger_was_read_are_not_counted() -> None:
     """The second one is open in the ledger."""
     plans = [make_plan((0, 10 * n, 10 * n + 10), sequence=n) for n in (2, 3)]
-    abandoned = PlanRecord(plan=plans[0], requesters=(), abandoned="why")
+    event = Abandoned(sequence=2, requested_by="ann", reason="why")
+    abandoned = PlanRecord(plan=plans[0], requesters=(), cancelled_by=event)
     late = PlanRecord(plan=plans[1], requesters=())
     times = {1: _DAY, 3: _DAY}
     certificate = certify(ledger(landed_plan(1, 10, 20), abandoned, late), times, _DAY, _NEXT)

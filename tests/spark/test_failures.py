@@ -11,8 +11,8 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from tests.support.crashes import wait_until
 from tests.support.disks import mounted
+from tests.support.waiting import wait_until
 from tidemark.core.errors import SetupError, TidemarkError
 from tidemark.lake.errors import EngineFailed, StorageRefused, StorageUnavailable
 from tidemark.spark.failures import session_settings, spark_error

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.support.crashes import wait_until
 from tests.support.disks import mounted
+from tests.support.waiting import wait_until
 from tidemark.core.errors import SetupError
 from tidemark.lake.errors import StorageUnavailable
 from tidemark.spark.connect import ConnectSessions, connect_sessions

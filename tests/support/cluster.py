@@ -7,9 +7,8 @@ import os
 import random
 import signal
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from confluent_kafka.admin import (
 
 from tests.support.kafka_judge import log_ranges
 from tests.support.proxy import ProxiedBroker, Proxy
+from tests.support.waiting import wait_until
 from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener
 from tidemark.dev.broker_settings import HOST, data_folder, properties_file
 from tidemark.dev.broker_state import load
@@ -41,17 +41,6 @@ PROPERTIES: Mapping[str, str] = {
     "auto.leader.rebalance.enable": "false",
 }
 _THROTTLED = "leader.replication.throttled"
-_DEADLINE_S = 180.0
-_POLL_S = 0.05
-
-
-def wait_until(what: str, held: Callable[[], object]) -> None:
-    """Poll until a condition holds; raise TimeoutError at the time limit."""
-    deadline = time.monotonic() + _DEADLINE_S
-    while not held():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {_DEADLINE_S:.0f} s: {what}")
-        time.sleep(_POLL_S)
 
 
 def kill_node(broker: Broker, node: int) -> BrokerStatus:
@@ -64,7 +53,7 @@ def kill_node(broker: Broker, node: int) -> BrokerStatus:
     argument = str(properties_file(home, node))
     assert runs_with(pid, argument)
     os.kill(pid, signal.SIGKILL)
-    wait_until(f"node {node} ends", lambda: not runs_with(pid, argument))
+    wait_until(lambda: not runs_with(pid, argument), what=f"node {node} ends")
     return broker.status()
 
 
@@ -119,7 +108,7 @@ class Cluster:
         for proxy in self.proxies.values():
             proxy.clear()
         self.broker.start()
-        wait_until("every replica in sync", self._whole)
+        wait_until(self._whole, what="every replica in sync")
 
     def controller(self) -> int:
         """Return the leader of the controllers' quorum, from the state files of the nodes."""
@@ -162,7 +151,7 @@ class Cluster:
         )
         admin = self.admin()
         admin.create_topics([new])[name].result(timeout=30)
-        wait_until(f"partitions of {name}", lambda: len(log_ranges(self.bootstrap, name)))
+        wait_until(lambda: len(log_ranges(self.bootstrap, name)), what=f"partitions of {name}")
         for partition, nodes in enumerate(replicas):
             self.wait_for_leader(name, nodes[0], partition)
         return name
@@ -175,15 +164,15 @@ class Cluster:
     def wait_for_leader(self, topic: str, node: int, partition: int = 0) -> None:
         """Return when a node leads a partition."""
         wait_until(
-            f"{topic}[{partition}] led by {node}",
             lambda: self.partition(topic, partition).leader == node,
+            what=f"{topic}[{partition}] led by {node}",
         )
 
     def wait_for_in_sync(self, topic: str, nodes: Sequence[int], partition: int = 0) -> None:
         """Return when exactly these replicas are in sync."""
         wait_until(
-            f"{topic}[{partition}] in sync on {nodes}",
             lambda: set(self.partition(topic, partition).isrs) == set(nodes),
+            what=f"{topic}[{partition}] in sync on {nodes}",
         )
 
     def elect(
@@ -201,7 +190,7 @@ class Cluster:
                 return False
             return self.partition(topic, partition).leader == node
 
-        wait_until(f"{topic}[{partition}] elects {node}", elected)
+        wait_until(elected, what=f"{topic}[{partition}] elects {node}")
 
     def reassign(self, topic: str, nodes: Sequence[int]) -> None:
         """Change the replicas of partition 0, or their order; the first one is preferred."""
@@ -220,7 +209,7 @@ class Cluster:
             timeout=180,
         )
         wait_until(
-            f"{topic} on {nodes}", lambda: list(self.partition(topic).replicas) == list(nodes)
+            lambda: list(self.partition(topic).replicas) == list(nodes), what=f"{topic} on {nodes}"
         )
 
     def throttle_replication(self, topic: str, leader: int, bytes_per_second: int | None) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ import psutil
 from tests.support import PROJECT
 from tests.support.lake import Lake
 from tests.support.proxy import Gate, ProxiedBroker
+from tests.support.waiting import wait_until
 from tidemark import steps
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
@@ -296,15 +297,6 @@ class _Traced:
             return method(*arguments, **named)
 
         return noted
-
-
-def wait_until(held: Callable[[], object], timeout_s: float = 240.0, pause_s: float = 0.02) -> None:
-    """Poll until a condition holds; raise TimeoutError at the time limit."""
-    deadline = time.monotonic() + timeout_s
-    while not held():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not so within {timeout_s} s")
-        time.sleep(pause_s)
 
 
 def session_members(session: int) -> list[int]:

@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 
 import fastavro
 
-from tests.support.crashes import wait_until
+from tests.support.waiting import wait_until
 from tidemark.dev.broker_settings import HOST
 from tidemark.lake.local_files import locked, read_json, replace_text
 from tidemark.spark import processes

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from tests.support.crashes import Running, wait_until
+from tests.support.crashes import Running
+from tests.support.waiting import wait_until
 from tidemark.dev.broker_settings import HOST
 from tidemark.spark.submit import search_path
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from tests.support.crashes import wait_until
+from tests.support.waiting import wait_until
 from tidemark.dev.broker_settings import HOST
 from tidemark.spark.sockets import free_ports
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.support.crashes import wait_until
 from tests.support.lake import Lake
+from tests.support.waiting import wait_until
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
 from tidemark.ingest.executor import ExecutionResult

@@ -20,7 +20,7 @@ from tidemark.core.errors import TableBehindLedger, TableRestored
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition
 from tidemark.core.origins import DecodeOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.ingest.errors import PlanAbandoned, RecordsMissed, RowsChanged
+from tidemark.ingest.errors import PlanCancelled, RecordsMissed, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer, EngineFailed
@@ -178,7 +178,7 @@ def test_an_open_plan_of_another_decoder_is_abandoned(lake: TypedLake) -> None:
     lake.decode = replace(DECODE, rules=(("new", "true"),))
     assert lake.run() == [2]
     lake.check()
-    with pytest.raises(PlanAbandoned):
+    with pytest.raises(PlanCancelled):
         lake.ingest.execute(1)
 
 

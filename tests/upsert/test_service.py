@@ -457,7 +457,7 @@ def actions(random: Random, lake: UpsertLake) -> Iterator[str]:  # noqa: C901  o
             lake.ingest.execute(plan.sequence)
         elif action == "undo":
             records = lake.bronze.control.ledger("events").plans.values()
-            landed = [r for r in records if r.held_now and r.abandoned is None]
+            landed = [r for r in records if r.held_now and r.cancelled_by is None]
             if len(landed) < 2:
                 continue
             record = random.choice(landed)

@@ -124,12 +124,14 @@ def _other_open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef |
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
     """Emit an asset event for the landed plan of a chunk if the plan is published."""
+    from tidemark.ingest.ledgers import recorded_plan
+
     with airflow_failures():
         sequence = newest_plan(pipeline, requested_by, chunk)
         if sequence is None:
             return
-        plan = PlanRef(pipeline=pipeline, sequence=sequence)
-        event = plan_event(App.from_environment(), plan)
+        app = App.from_environment()
+        event = plan_event(app, recorded_plan(app.control, pipeline, sequence))
         if event is None:
             raise AirflowSkipException(f"plan {sequence} of {pipeline} is not published")
         outlet_events[BACKFILLED].add(table_asset(pipeline), extra=event)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -23,8 +22,8 @@ from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plain import log_fields
-from tidemark.core.plan import Plan, PlanRef
-from tidemark.ingest.errors import PlanAbandoned
+from tidemark.core.plan import PlanRef
+from tidemark.ingest.errors import PlanCancelled
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -173,10 +172,10 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
     """
     unlanded, done, outcomes = _plans_of_run(pipelines, requested_by)
     if done:
-        log.info("landed already plans=%s", ",".join(str(plan.ref) for plan in done))
+        log.info("landed already plans=%s", ",".join(str(each.plan.ref) for each in done))
     if not unlanded and not done and not outcomes.records:
         raise AirflowSkipException("this run has no plan")
-    outcomes.extend(_executed(spark, "ingest", [plan.ref for plan in unlanded]))
+    outcomes.extend(_executed(spark, "ingest", [each.plan.ref for each in unlanded]))
     return outcomes
 
 
@@ -197,7 +196,7 @@ def check_run(
         AirflowSkipException: No plan has to be checked.
     """
     _, done, outcomes = _plans_of_run(pipelines, requested_by)
-    plans = [plan.ref for plan in done]
+    plans = [each.plan.ref for each in done]
     selected: Mapping[str, Sequence[int]] = json.loads(earlier) or {}
     for name, came in _unchecked(App.from_environment(), pipelines).items():
         if isinstance(came, TidemarkError):
@@ -241,7 +240,7 @@ def _tables(pipelines: Sequence[str], kind: PipelineKind) -> list[str]:
 
 def _plans_of_run(
     pipelines: Sequence[str], requested_by: str
-) -> tuple[list[Plan], list[Plan], Outcomes]:
+) -> tuple[list[PlanRecord], list[PlanRecord], Outcomes]:
     """Return the open plans and the landed plans of a run, and errors of pipelines."""
     from tidemark.ingest.ledgers import recorded_plan
 
@@ -251,13 +250,15 @@ def _plans_of_run(
         number = control.summary(pipeline).plan_requested_by(run)
         return None if number is None else recorded_plan(control, pipeline, number)
 
-    unlanded, done, outcomes = list[Plan](), list[Plan](), Outcomes()
+    unlanded: list[PlanRecord] = []
+    done: list[PlanRecord] = []
+    outcomes = Outcomes()
     found = map_in_threads(pipelines, record_of, PLANNING_THREADS)
     for pipeline, came in zip(pipelines, found, strict=True):
         if isinstance(came, TidemarkError):
             outcomes.add(pipeline, came)
         elif came is not None:
-            (unlanded if came.held_now is None else done).append(came.plan)
+            (unlanded if came.held_now is None else done).append(came)
     return unlanded, done, outcomes
 
 
@@ -280,18 +281,26 @@ def publish_run(
         AirflowException, AirflowFailException: A pipeline failed, and a retry can succeed or there
             is no event to send.
     """
+    from tidemark.ingest.ledgers import recorded_plan
+
     before: Mapping[str, int] = ti.xcom_pull(task_ids="plan", key=_VERSIONS) or {}
     earlier: Mapping[str, Sequence[int]] = ti.xcom_pull(task_ids="plan", key=_EARLIER) or {}
     with airflow_failures():
         _, done, outcomes = _plans_of_run(pipelines, requested_by)
+        landed = {each.plan.ref: each for each in done}
         checked = (
             PlanRef(pipeline=name, sequence=sequence)
             for name in pipelines
             for sequence in earlier.get(name, ())
         )
-        plans = list(dict.fromkeys((*(plan.ref for plan in done), *checked)))
+        plans = list(dict.fromkeys((*landed, *checked)))
         app = App.from_environment()
-        plan_events = map_in_threads(plans, partial(plan_event, app), PLANNING_THREADS)
+
+        def event_of(plan: PlanRef) -> dict[str, Any] | None:
+            record = landed.get(plan) or recorded_plan(app.control, plan.pipeline, plan.sequence)
+            return plan_event(app, record)
+
+        plan_events = map_in_threads(plans, event_of, PLANNING_THREADS)
         found = list(zip((plan.pipeline for plan in plans), plan_events, strict=True))
         for table, version in _versions(app, pipelines).items():
             found.append((table, _table_event(app, table, version, before.get(table))))
@@ -325,7 +334,7 @@ def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkErr
     return for_each(app, names, lambda each: each.table_version())
 
 
-def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
+def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
     """Return the extra data of the asset event of a landed plan.
 
     Returns:
@@ -333,16 +342,16 @@ def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
         plan whose rows were undone or replaced has nothing to publish.
 
     Raises:
-        UnknownPlan, PlanNotLanded
+        PlanNotLanded
     """
-    from tidemark.ingest.ledgers import recorded_plan
     from tidemark.quality.publication import NOT_CHECKED
     from tidemark.quality.publication_service import landing_of
 
+    plan = record.plan
     name, sequence = plan.pipeline, plan.sequence
     try:
-        publication = app.pipeline(name).publication.of(sequence)
-    except (PlanAbandoned, PlanReplaced) as gone:
+        publication = app.pipeline(name).publication.of_record(record)
+    except (PlanCancelled, PlanReplaced) as gone:
         log.warning(
             "not published pipeline=%s plan=%d error=%s message=%s",
             *(name, sequence, type(gone).__name__, gone),
@@ -352,17 +361,16 @@ def plan_event(app: App, plan: PlanRef) -> dict[str, Any] | None:
         status = publication.decision.status if publication.decision else NOT_CHECKED
         log.warning("not published pipeline=%s plan=%d status=%s", name, sequence, status)
         return None
-    record = recorded_plan(app.control, name, sequence)
     landing = landing_of(record)
     return {
         "pipeline": name,
         "plan": sequence,
-        "kind": record.plan.kind.value,
+        "kind": plan.kind.value,
         "table": app.layout.data_table(app.spec(name).target),
         "table_version": landing.table_version,
         "records": landing.records,
-        "replaces": record.plan.replaces,
-        "ranges": [[r.partition, r.start, r.end] for r in record.plan.ranges],
+        "replaces": plan.replaces,
+        "ranges": [[r.partition, r.start, r.end] for r in plan.ranges],
     }
 
 
@@ -393,7 +401,7 @@ def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
     """
     with airflow_failures():
         _, done, outcomes = _plans_of_run(pipelines, requested_by)
-        left = sum(plan.left for plan in done)
+        left = sum(each.plan.left for each in done)
         log.info("offsets left out by limits offsets=%d", left)
     if not left:
         raise_failed(outcomes)

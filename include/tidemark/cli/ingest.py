@@ -23,7 +23,7 @@ from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.pipelines import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.ledgers import recorded_plan, refuse_abandoned
+from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
@@ -130,7 +130,7 @@ def _print_drafts(
         if plan_number is None:
             return each.planner.preview()
         record = recorded_plan(app.control, each.name, plan_number)
-        refuse_abandoned(record)
+        refuse_cancelled(record)
         outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
         return PlanResult(outcome=outcome, plan=record.plan)
 

@@ -40,9 +40,8 @@ class PlanRecord:
             has not landed, or its rows are being removed or were removed.
         landed_originally: The plan's landing with the replaced ranges; kept during an undo.
         superseded: Events of plans that replace its rows, oldest first.
-        abandoned: Reason why it was abandoned or undone; None if it was neither.
-        undoing: Whether an undo is removing its rows, so that some may still be in the table.
-        undone_version: Version of the data table without its rows, after an undo.
+        cancelled_by: The event that abandoned the plan, or started or completed its undo; None
+            without one.
     """
 
     plan: Plan
@@ -50,14 +49,22 @@ class PlanRecord:
     held_now: Landing | None = None
     landed_originally: Landing | None = None
     superseded: tuple[Superseded, ...] = ()
-    abandoned: str | None = None
-    undoing: bool = False
-    undone_version: int | None = None
+    cancelled_by: Abandoned | UndoStarted | Undone | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether the plan may still land."""
-        return self.held_now is None and self.abandoned is None
+        return self.held_now is None and self.cancelled_by is None
+
+    @property
+    def undoing(self) -> bool:
+        """Whether an undo is removing its rows, so that some may still be in the table."""
+        return isinstance(self.cancelled_by, UndoStarted)
+
+    @property
+    def undone_version(self) -> int | None:
+        """Version of the data table without its rows, after an undo; None after a RESTORE."""
+        return self.cancelled_by.table_version if isinstance(self.cancelled_by, Undone) else None
 
     @property
     def has_landed(self) -> bool:
@@ -326,7 +333,7 @@ class Ledger:
         requested = [
             record.plan.sequence
             for record in self.plans.values()
-            if requester in record.requesters and record.abandoned is None
+            if requester in record.requesters and record.cancelled_by is None
         ]
         if requester in self.settled.requesters:
             requested.append(self.settled.requesters[requester])
@@ -414,9 +421,7 @@ def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
                     landed_originally=record.landed_originally
                     if isinstance(event, UndoStarted)
                     else None,
-                    abandoned=event.reason,
-                    undoing=isinstance(event, UndoStarted),
-                    undone_version=event.table_version if isinstance(event, Undone) else None,
+                    cancelled_by=event,
                 )
         case Landed(plan=plan):
             plans[plan.sequence] = replace(
@@ -425,9 +430,7 @@ def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
                 landed_originally=event.landing,
                 # The event contains the current counts.
                 superseded=(),
-                abandoned=None,
-                undoing=False,
-                undone_version=None,
+                cancelled_by=None,
             )
         case Started() | BackfillRequested() | RecreationAccepted() | LossAccepted() | NewEpoch():
             pass

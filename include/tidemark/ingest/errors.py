@@ -63,7 +63,7 @@ class CommitNotFound(UnknownOutcomeError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PlanAbandoned(TerminalError):
+class PlanCancelled(TerminalError):
     """The plan was abandoned or undone, and cannot land."""
 
     pipeline: str

@@ -12,7 +12,7 @@ from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
-from tidemark.ingest.ledgers import checked_ledger, recorded_plan, refuse_abandoned
+from tidemark.ingest.ledgers import checked_ledger, recorded_plan, refuse_cancelled
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import (
     Clock,
@@ -78,7 +78,7 @@ class PlanExecutor:
 
         Raises:
             UnknownPlan: The control table has no such plan.
-            PlanAbandoned: The plan is abandoned.
+            PlanCancelled: The plan is abandoned or undone.
             PlanFenced: Another process has started to abandon the plan.
             ForeignTable: The target is not a bronze table of this pipeline.
             HistoriesDiverge: The data table and the control table have different histories.
@@ -93,7 +93,7 @@ class PlanExecutor:
         """
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
-        refuse_abandoned(record)
+        refuse_cancelled(record)
         # Also check a landed plan: a RESTORE may have removed its rows.
         ledger = checked_ledger(self.control, plan.pipeline, self.table)
         if record.held_now and record.landed_originally:
@@ -109,7 +109,7 @@ class PlanExecutor:
         """Return the plan's commit; None if the plan has not landed and still can.
 
         Raises:
-            PlanAbandoned, PlanFenced: The plan can no longer land.
+            PlanCancelled, PlanFenced: The plan can no longer land.
         """
         # Read the transactions first: a plan that lands between the two reads is not mistaken for
         # a fenced plan.
@@ -117,7 +117,7 @@ class PlanExecutor:
         landing = self.table.find_landing(plan)
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
             # A concurrent process has abandoned the plan, or has started to.
-            refuse_abandoned(recorded_plan(self.control, plan.pipeline, plan.sequence))
+            refuse_cancelled(recorded_plan(self.control, plan.pipeline, plan.sequence))
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
@@ -188,5 +188,5 @@ class PlanExecutor:
         if record.held_now and record.landed_originally:
             return record.landed_originally
         # An operator may have rewound the pipeline to a state before this landing.
-        refuse_abandoned(record)  # fence: abandoned-plan-is-not-recorded
+        refuse_cancelled(record)  # fence: abandoned-plan-is-not-recorded
         return recorder.record(ledger, plan, landing)

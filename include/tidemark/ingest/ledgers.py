@@ -11,7 +11,7 @@ from tidemark.core.table_state import (
     max_rows,
     newest_table_version,
 )
-from tidemark.ingest.errors import DuplicateRows, PlanAbandoned, UnknownPlan
+from tidemark.ingest.errors import DuplicateRows, PlanCancelled, UnknownPlan
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
@@ -106,15 +106,15 @@ def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanR
     return record
 
 
-def refuse_abandoned(record: PlanRecord) -> None:
-    """Check that a plan is not abandoned.
+def refuse_cancelled(record: PlanRecord) -> None:
+    """Check that a plan is neither abandoned nor undone.
 
     Raises:
-        PlanAbandoned
+        PlanCancelled
     """
-    if record.abandoned is not None:
-        raise PlanAbandoned(
+    if record.cancelled_by is not None:
+        raise PlanCancelled(
             pipeline=record.plan.pipeline,
             sequence=record.plan.sequence,
-            reason=record.abandoned,
+            reason=record.cancelled_by.reason,
         )

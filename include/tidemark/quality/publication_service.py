@@ -18,7 +18,7 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.plan import Plan
-from tidemark.ingest.ledgers import recorded_plan, refuse_abandoned
+from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.protocols import Clock, ControlReader
 from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.quality.publication import (
@@ -84,7 +84,7 @@ class Publication:
     """Reads and decides which plans of one pipeline the published view shows.
 
     Decisions never change rows of the data table. Methods about one plan raise `UnknownPlan` if the
-    pipeline has no such plan. They raise `PlanNotLanded`, `PlanAbandoned` or `PlanReplaced` if none
+    pipeline has no such plan. They raise `PlanNotLanded`, `PlanCancelled` or `PlanReplaced` if none
     of its rows are in the table.
     """
 
@@ -155,7 +155,11 @@ class Publication:
 
     def of(self, sequence: int) -> PlanPublication:
         """Return one landed plan with its effective decision."""
-        return self._with_decision(*self._landed(sequence))
+        return self.of_record(recorded_plan(self.control, self.pipeline, sequence))
+
+    def of_record(self, record: PlanRecord) -> PlanPublication:
+        """As `of`, without another read of the control table."""
+        return self._with_decision(record.plan, _current_landing(record))
 
     def _with_decision(self, plan: Plan, landing: Landing) -> PlanPublication:
         decisions = effective_decisions(self.publication.decisions(self.pipeline, plan.sequence))
@@ -194,13 +198,6 @@ class Publication:
             sequence, PublicationStatus.REJECTED, requested_by, reason, dry_run=dry_run
         )
 
-    def _landed(self, sequence: int) -> tuple[Plan, Landing]:
-        record = recorded_plan(self.control, self.pipeline, sequence)
-        landing_of(record)
-        if record.held_now is None or not record.held_now.counts:
-            raise PlanReplaced(pipeline=self.pipeline, sequence=sequence)
-        return record.plan, record.held_now
-
     def _decide(
         self,
         sequence: int,
@@ -210,7 +207,8 @@ class Publication:
         *,
         dry_run: bool,
     ) -> PlanPublication:
-        plan, landing = self._landed(sequence)
+        record = recorded_plan(self.control, self.pipeline, sequence)
+        landing = _current_landing(record)
         # Another machine's clock may be ahead: the new decision is later than all earlier ones.
         earlier = (each.decided_at for each in self.publication.decisions(self.pipeline, sequence))
         after = max(earlier, default=self.now() - _TICK) + _TICK
@@ -223,9 +221,9 @@ class Publication:
             spans=landing.spans(),
         )
         if not dry_run:
-            self.publication.append(plan, landing, decision)
+            self.publication.append(record.plan, landing, decision)
             log.info("decided pipeline=%s plan=%d status=%s", self.pipeline, sequence, status)
-        return PlanPublication(plan=plan, landing=landing, decision=decision)
+        return PlanPublication(plan=record.plan, landing=landing, decision=decision)
 
 
 def _by_topic_id(
@@ -242,9 +240,17 @@ def _by_topic_id(
 def landing_of(record: PlanRecord) -> Landing:
     """Return what a plan landed, including ranges that later plans replaced.
 
-    Raises `PlanAbandoned` for an abandoned or undone plan, and `PlanNotLanded` for an open one.
+    Raises `PlanCancelled` for an abandoned or undone plan, and `PlanNotLanded` for an open one.
     """
-    refuse_abandoned(record)
+    refuse_cancelled(record)
     if record.landed_originally is None:
         raise PlanNotLanded(pipeline=record.plan.pipeline, sequence=record.plan.sequence)
     return record.landed_originally
+
+
+def _current_landing(record: PlanRecord) -> Landing:
+    """Return the rows that a plan has in the data table; raises the errors of `Publication`."""
+    landing_of(record)
+    if record.held_now is None or not record.held_now.counts:
+        raise PlanReplaced(pipeline=record.plan.pipeline, sequence=record.plan.sequence)
+    return record.held_now

@@ -68,7 +68,7 @@ class Abandon:
         if dry_run:
             self._check(record, discard=discard)
             return plan
-        if record.abandoned is None:
+        if record.cancelled_by is None:
             self._abandon(ledger, record, abandoned, discard=discard)
         if discard:
             # Last: the rows may be removed only after the plan is recorded as abandoned.

@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.core.events import Undone, UndoStarted
+from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
-from tidemark.ingest.errors import PlanAbandoned
+from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable
 from tidemark.lake.conflicts import retry_on_conflict
@@ -62,7 +62,7 @@ class Undo:
         Raises:
             UnknownPlan: The control table has no such plan.
             PlanNotLanded: The plan is open; it can be abandoned instead.
-            PlanAbandoned: The plan was abandoned and has no rows in the table.
+            PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
@@ -92,10 +92,9 @@ class Undo:
         record = recorded_plan(self.control, self.pipeline, sequence)
         if record.is_open:
             raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)
-        if record.held_now is None and not record.undoing and record.undone_version is None:
-            raise PlanAbandoned(
-                pipeline=self.pipeline, sequence=sequence, reason=record.abandoned or ""
-            )
+        end = record.cancelled_by
+        if isinstance(end, Abandoned) or (isinstance(end, Undone) and end.table_version is None):
+            raise PlanCancelled(pipeline=self.pipeline, sequence=sequence, reason=end.reason)
         if record.held_now is not None and not dry_run:
             # Checked first: a recorded undo blocks all other commands until it is complete.
             self.table.check_removable(record.plan)

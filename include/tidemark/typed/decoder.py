@@ -462,8 +462,8 @@ class DecodePlanner:
         """Return the decoded offsets that have landed again in the bronze table since."""
         kinds = {kind for _, kind in landed.settled.chain_heads}
         kinds |= {record.plan.kind for record in landed.plans.values()}
-        is_undone = any(record.abandoned is not None for record in landed.plans.values())
-        if PlanKind.BACKFILL not in kinds and not is_undone and landed.epoch == 0:
+        any_cancelled = any(record.cancelled_by for record in landed.plans.values())
+        if PlanKind.BACKFILL not in kinds and not any_cancelled and landed.epoch == 0:
             # No offset has landed twice.
             return {}
         whole = self.control.ledger(self.spec.origin)
