@@ -183,7 +183,7 @@ def test_decoding_ends_with_an_error_if_an_executed_plan_stays_open(
     monkeypatch: pytest.MonkeyPatch,
     decode: Callable[[App], list[Any]],
 ) -> None:
-    app.pipeline("events").publication.release(1, "test", "as it is")
+    app.pipeline("events").publication.release(1, "test", "unchanged")
     left_open = {"wrote": False, "records": 0, "quarantined": 0}
     monkeypatch.setattr(steps, "ingest", lambda app, plan: left_open)  # noqa: ARG005
     assert [each.get("error") for each in decode(app)] == [None, "CommitNotFound"]

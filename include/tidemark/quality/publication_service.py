@@ -158,7 +158,7 @@ class Publication:
         return self.of_record(recorded_plan(self.control, self.pipeline, sequence))
 
     def of_record(self, record: PlanRecord) -> PlanPublication:
-        """As `of`, without another read of the control table."""
+        """Return the plan of a record with its effective decision; see `of`."""
         return self._with_decision(record.plan, _current_landing(record))
 
     def _with_decision(self, plan: Plan, landing: Landing) -> PlanPublication:
