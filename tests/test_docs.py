@@ -31,11 +31,14 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub derives them."""
+    """Return the anchors of a page: its own, and those that GitHub derives from headings."""
     prose = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    explicit = set(re.findall(r'<a id="([\w-]+)"></a>', prose))
     headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", heading) for heading in headings)
-    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in plain}
+    return explicit | {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in plain
+    }
 
 
 def code(page: Path) -> Iterator[str]:
