@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -647,3 +648,13 @@ def test_the_fix_names_the_page_of_the_key(folders: Folders) -> None:
     assert "docs/reference/pipelines.md and docs/reference/typed.md" in refused.value.rendered(
         "fix"
     )
+
+
+def test_the_spec_of_the_readme_defines_the_tables_that_it_lists(folders: Folders) -> None:
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    text = readme.partition("```yaml\n")[2].partition("```")[0]
+    folders.write(text, "trades.yaml")
+    spec = folders.load()["trades"]
+    decode = spec.decoding()
+    tables = {spec.target, decode.target, decode.quarantine_target, spec.upsert().target}
+    assert tables == set(re.findall(r"^- `(\w+/\w+)`: ", readme, re.M))
