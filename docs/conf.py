@@ -26,7 +26,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["_static"]
 root_doc = "index"
 
-myst_enable_extensions = ["smartquotes"]
+smartquotes = False
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
@@ -46,6 +46,7 @@ html_theme = "furo"
 html_title = "Tidemark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")
 html_show_sphinx = False
 html_show_copyright = False
 html_show_sourcelink = False

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from shutil import copy, copytree
+from urllib.parse import quote
 
 import pytest
 import typer
@@ -83,6 +84,17 @@ def test_pages_load_only_files_of_the_site(site: Path) -> None:
     assert [url for page in pages for url in loaded.findall(page.read_text("utf-8"))] == []
 
 
-def test_the_site_can_be_searched_without_a_server(site: Path, tmp_path: Path) -> None:
-    found = text_of(f"{(site / 'search.html').as_uri()}?q=TableRestored", tmp_path)
-    assert re.search(r'href="runbook\.html[^"]*#tablerestored"', found)
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("TableRestored", "runbook.html#tablerestored"),
+        ("exit codes", "reference/cli.html#exit-codes"),
+        ("retention", "runbook.html#retentiontooshort"),
+    ],
+)
+def test_a_search_without_a_server_finds_the_section_first(
+    words: str, page: str, site: Path, tmp_path: Path
+) -> None:
+    found = text_of(f"{(site / 'search.html').as_uri()}?q={quote(words)}", tmp_path)
+    results = re.findall(r'<li[^>]*><a href="([^"?]+)[^"#]*(#[^"]*)?"', found)
+    assert "".join(results[0]) == page

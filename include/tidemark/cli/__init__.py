@@ -45,6 +45,10 @@ HEADINGS = {
 class _CommandsUnderHeadings(TyperGroup):
     """Lists the commands under `HEADINGS`."""
 
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of `HEADINGS`."""
+        return " ".join(HEADINGS.values()).split()
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
         for heading, names in HEADINGS.items():
