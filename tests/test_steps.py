@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,10 @@ from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.pipeline import Pipeline
+from tidemark.pipelines import Pipelines
 from tidemark.quality.errors import QualityFailed
+from tidemark.run import Ref, identity
+from tidemark.spark.engine import JobRun
 
 UNAVAILABLE = KafkaUnavailable(operation="list_offsets", reason="timed out")
 LOST = CommitNotFound(pipeline="events", sequence=1, seen="no commit")
@@ -157,6 +160,33 @@ def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
     done, results, found = performed(app, lake, monkeypatch, **errors)
     assert (done, found) == (["check 1", "decode 1"], code)
     assert results[-1]["step"] == "publish"
+
+
+def decode_in_a_run(app: App) -> list[Any]:
+    ((result, _),) = steps.complete(app, [PlanRef(pipeline="events", sequence=1)])
+    return [step for step in result["steps"] if step["step"] == "decode"]
+
+
+def decode_by_jobs(app: App) -> list[Any]:
+    def run(_: str, plans: Sequence[Ref]) -> JobRun:
+        results = [{**identity(plan), "wrote": False} for plan in plans]
+        return JobRun(exit_code=ExitCode.OK, results=results)
+
+    pipelines = Pipelines(app=app, names=["events@typed"], run=run, progress=print)
+    return pipelines.decode().records
+
+
+@pytest.mark.parametrize("decode", [decode_in_a_run, decode_by_jobs])
+def test_decoding_ends_with_an_error_if_an_executed_plan_stays_open(
+    app: App,
+    lake: TypedLake,
+    monkeypatch: pytest.MonkeyPatch,
+    decode: Callable[[App], list[Any]],
+) -> None:
+    app.pipeline("events").publication.release(1, "test", "as it is")
+    left_open = {"wrote": False, "records": 0, "quarantined": 0}
+    monkeypatch.setattr(steps, "ingest", lambda app, plan: left_open)  # noqa: ARG005
+    assert [each.get("error") for each in decode(app)] == [None, "CommitNotFound"]
 
 
 def test_an_error_outside_the_work_of_a_step_is_reported(

@@ -13,15 +13,14 @@ from typing import TypeAlias, TypeVar
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.core.plan import Plan, PlanRef
-from tidemark.ingest.errors import CommitNotFound
+from tidemark.core.plan import Plan
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.run import Ref, applications, identity
 from tidemark.spark.engine import JobRun
 from tidemark.spark.errors import EngineStopped
 from tidemark.spec.ref import MergeRef, PipelineRef
-from tidemark.steps import Result, outcome
+from tidemark.steps import NewDecodePlans, Result, outcome
 
 T = TypeVar("T")
 
@@ -159,16 +158,11 @@ class Pipelines:
         Args:
             next_plan: Plans one pipeline; None to plan all remaining records.
         """
-        outcomes, executed, going = Outcomes(), set[PlanRef](), self
+        outcomes, going, new_plan = Outcomes(), self, NewDecodePlans(next_plan)
         while going.names:
-            plans, others = going.plan(next_plan or (lambda each: each.decoder.plan()))
+            plans, others = going.plan(new_plan)
             outcomes.extend(others)
-            for plan in plans:
-                if plan.ref in executed:
-                    outcomes.add(plan.pipeline, _still_open(plan))
-            new = [plan.ref for plan in plans if plan.ref not in executed]
-            executed.update(new)
-            done = self.execute("decode", new)
+            done = self.execute("decode", [plan.ref for plan in plans])
             outcomes.extend(done)
             left = [each["pipeline"] for each in done.records if "wrote" in each]
             going = replace(self, names=left)
@@ -192,7 +186,3 @@ class Pipelines:
 
 def _has_result(ref: Ref, results: Iterable[Result]) -> bool:
     return any(identity(ref).items() <= each.items() for each in results)
-
-
-def _still_open(plan: Plan) -> TidemarkError:
-    return CommitNotFound(pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan")

@@ -22,7 +22,7 @@ from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.ledgers import recorded_plan
-from tidemark.ingest.planner import PlanOutcome
+from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
@@ -81,6 +81,37 @@ def upsert(app: App, merge: MergeRef) -> Result:
 def _merged(pipeline: Pipeline) -> Result | None:
     merge = pipeline.merge()
     return None if merge is None else merge.as_record()
+
+
+class NewDecodePlans:
+    """Plans the next decode of pipelines, for loops that decode until no records are left.
+
+    A plan that is still open after its execution would be executed without end.
+
+    Args:
+        next_plan: Plans one pipeline; None to plan all remaining records.
+    """
+
+    def __init__(self, next_plan: Callable[[Pipeline], PlanResult] | None = None) -> None:
+        self._next_plan = next_plan or (lambda each: each.decoder.plan())
+        self._returned: set[PlanRef] = set()
+
+    def __call__(self, pipeline: Pipeline) -> PlanResult:
+        """Return the next plan.
+
+        Raises:
+            CommitNotFound: An earlier call has returned the same plan.
+        """
+        result = self._next_plan(pipeline)
+        if result.plan is None:
+            return result
+        plan = result.plan.ref
+        if plan in self._returned:
+            raise CommitNotFound(
+                pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan"
+            )
+        self._returned.add(plan)
+        return result
 
 
 # -- all steps -----------------------------------------------------------------------------------
@@ -229,7 +260,7 @@ class _PipelineRun:
         self._pipeline = app.pipeline(plan.pipeline)
         self._plan = plan
         self._stopped = stopped
-        self._decoded: set[int] = set()
+        self._new_decode_plan = NewDecodePlans()
         self.steps: list[Result] = []
         self.codes: list[int] = []
 
@@ -248,21 +279,16 @@ class _PipelineRun:
             self._take("check", partial(check, self._app, plan), sequence)
 
     def decode(self) -> None:
-        """Decode until no landed record is left to decode, as `Pipelines.decode` does with jobs."""
+        """Decode until the pipeline has no records left to decode."""
         if self._pipeline.spec.decode is None:
             return
         while self._take("decode", self._decode_next):
             pass
 
     def _decode_next(self) -> Result | None:
-        plan = self._pipeline.decoder.plan().plan
+        plan = self._new_decode_plan(self._pipeline).plan
         if plan is None:
             return None
-        if plan.sequence in self._decoded:
-            raise CommitNotFound(
-                pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan"
-            )
-        self._decoded.add(plan.sequence)
         return {"plan": plan.sequence, **ingest(self._app, plan.ref)}
 
     def upsert(self) -> None:
