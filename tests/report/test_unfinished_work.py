@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,7 +19,7 @@ from tidemark.backfill.errors import BackfillAhead
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills
 from tidemark.core.offsets import Span
-from tidemark.lake.errors import EngineFailed
+from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
 from tidemark.report.errors import PlanStuck, QuarantineTooLarge
 from tidemark.report.status import PipelineStatus, pipeline_status
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
@@ -161,7 +162,7 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
     assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 1
     lake.broken = ()
     lake.replay(Span(3, 4))
-    assert typed_status(lake).unfinished == UnfinishedWork(last_check="not checked")
+    assert typed_status(lake).unfinished == UnfinishedWork(quarantined=0, last_check="not checked")
     assert typed_status(lake).state == "ok"
 
 
@@ -262,3 +263,38 @@ def test_a_status_has_the_publication_status_of_the_newest_landed_plan(tmp_path:
     seen.append(checked_status(lake).as_record()["last_check"])
     assert seen == ["not checked", "published", "blocked", "released", "not checked"]
     assert checked_status(lake).as_row()["last_check"] == "not checked"
+
+
+def test_the_publication_status_is_that_of_a_newer_backfill_that_replaced_all_rows(
+    tmp_path: Path,
+) -> None:
+    """The check of the replaced plan does not apply to the new rows."""
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    check(lake, 1, passed=True)
+    lake.land_again((0, 0, 3))
+    assert checked_status(lake).unfinished.last_check == "not checked"
+
+
+def test_the_size_of_an_absent_or_unreadable_quarantine_is_not_zero(tmp_path: Path) -> None:
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    assert checked_status(lake).as_record()["quarantined"] is None
+
+    def unreadable() -> NoReturn:
+        raise DeltaLogDamaged(location="publication", reason="checkpoint missing")
+
+    reader = UnfinishedWorkReader(
+        spec=lake.spec, control=lake.control, statuses=unreadable, quarantined=lambda _plans: 5
+    )
+    status = pipeline_status(
+        lake.spec,
+        lake.control,
+        lake.table,
+        open_watermarks=lambda: lake.watermarks,
+        open_log=lambda: lake.log_reader,
+        unfinished=reader,
+        now=NOW,
+    )
+    assert status.as_record()["quarantined"] is None
+    assert isinstance(status.problem, DeltaLogDamaged)

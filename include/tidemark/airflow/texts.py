@@ -93,7 +93,7 @@ continue**, clear the whole run: landed chunks are not landed again. A chunk tha
 plan. That plan lands before any other chunk; `tidemark abandon` abandons it. **complete** fails
 unless every chunk is in the table.
 
-Kafka must still have the offsets: `tidemark status PIPELINE` shows the watermarks.
+Kafka must still have the offsets: `tidemark status PIPELINE --wide` shows the watermarks.
 """
 
 

@@ -17,8 +17,11 @@ def complete_pipeline(incomplete: str) -> list[str]:
 
     Reads no spec: each spec has the name of its file.
     """
-    folder = App.from_environment().specs_path
-    files = (*folder.glob("*.yaml"), *folder.glob("*.yml"))
+    try:
+        folder = App.from_environment().specs_path
+        files = [*folder.glob("*.yaml"), *folder.glob("*.yml")]
+    except OSError:
+        return []
     return sorted({file.stem for file in files if file.stem.startswith(incomplete)})
 
 

@@ -198,7 +198,7 @@ def verify(
             raise typer.Exit(ExitCode.REFUSED)
         return
     print_table(
-        f"{pipeline}: {verification.topic} against the data table",
+        f"{pipeline}: topic {verification.topic} and the data table",
         ("partition", "offsets", "records", "rows", "compacted since", "deleted since"),
         [
             (v.partition, v.offsets, v.records, v.rows, v.compacted, v.deleted)

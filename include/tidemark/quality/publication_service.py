@@ -158,7 +158,10 @@ class Publication:
         return self.of_record(recorded_plan(self.control, self.pipeline, sequence))
 
     def of_record(self, record: PlanRecord) -> PlanPublication:
-        """Return the plan of a record with its effective decision; see `of`."""
+        """Return the plan of a record with its effective decision; see `of`.
+
+        The record may be older than the decisions.
+        """
         return self._with_decision(record.plan, _current_landing(record))
 
     def _with_decision(self, plan: Plan, landing: Landing) -> PlanPublication:

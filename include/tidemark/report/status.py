@@ -263,7 +263,7 @@ def pipeline_status(
     last_landed = throughput.runs[-1].sequence if throughput.runs else None
     work = UnfinishedWork()
     try:
-        work = unfinished.read(ledger, last_landed)
+        work = unfinished.read(ledger)
     except TidemarkError as error:
         problem = problem or error
     view: _Partitions | None = None

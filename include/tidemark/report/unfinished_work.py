@@ -54,16 +54,16 @@ class UnfinishedWork:
             `decode.publish: always` all landed offsets count.
         unchecked: Number of landed offsets that are not decoded because they have no check result
             and no decision of an operator.
-        quarantined: Number of open records in the quarantine.
+        quarantined: Number of open records in the quarantine; None without a typed table.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
-        last_check: Publication status of the newest landed plan, or `not checked`; None before the
-            first.
+        last_check: Publication status of the newest landed plan, also of a backfill, or
+            `not checked`; None before the first.
     """
 
     open_plans: tuple[OpenPlan, ...] = ()
     undecoded: int = 0
     unchecked: int = 0
-    quarantined: int = 0
+    quarantined: int | None = None
     blocked: tuple[int, ...] = ()
     last_check: str | None = None
 
@@ -121,7 +121,7 @@ class UnfinishedWork:
         if self.blocked:
             yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
         limit = rules.quarantined_records
-        if limit is not None and self.quarantined > limit:
+        if limit is not None and self.quarantined is not None and self.quarantined > limit:
             yield QuarantineTooLarge(pipeline=pipeline, records=self.quarantined, limit=limit)
 
     def as_row(self) -> dict[str, Any]:
@@ -156,19 +156,19 @@ class UnfinishedWorkReader:
     quarantined: Callable[[Collection[int]], int]
     hidden: Callable[[], HiddenOffsets] = HiddenOffsets
 
-    def read(self, ledger: Ledger, last_landed: int | None) -> UnfinishedWork:
+    def read(self, ledger: Ledger) -> UnfinishedWork:
         """Return the unfinished work.
 
         Args:
             ledger: The pipeline's ledger; a summary suffices.
-            last_landed: Number of the newest landed plan; None before the first.
         """
         open_plans = self._open_plans(ledger)
         statuses = self.statuses()
+        newest = ledger.last_landed_sequence
         work = UnfinishedWork(
             open_plans=open_plans,
             blocked=self._blocked(statuses),
-            last_check=str(statuses.get(last_landed, NOT_CHECKED)) if last_landed else None,
+            last_check=str(statuses.get(newest, NOT_CHECKED)) if newest else None,
         )
         if self.spec.decode is None or not self.spec.is_live:
             return work
