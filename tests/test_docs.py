@@ -14,6 +14,8 @@ import typer
 from tests.conftest import PROJECT
 from tidemark.cli import app
 from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT
+from tidemark.quality.errors import SuiteError
+from tidemark.quality.suite import load_suite
 from tidemark.spec.decode import QuarantineReason
 
 PAGES = sorted(
@@ -154,6 +156,18 @@ def test_every_check_has_a_row_in_the_quality_page() -> None:
         r"^\| `(\w+)` \|", section("reference/quality.md", "Checks of every batch"), re.MULTILINE
     )
     assert rows == [name for name in BUILT_IN_CHECKS if name not in DRIFT]
+
+
+def test_every_type_of_a_rule_is_in_the_quality_page(tmp_path: Path) -> None:
+    """The error for an unknown type lists the accepted types."""
+    suite = tmp_path / "events.json"
+    suite.write_text('{"name": "events", "expectations": [{"type": "unknown"}]}')
+    with pytest.raises(SuiteError) as refused:
+        load_suite(suite)
+    (problem,) = refused.value.problems
+    rules = section("reference/quality.md", "Keys of a suite").partition("### Rules\n")[2]
+    listed = re.findall(r"`(\w*expect\w*)`", rules.partition("\n### ")[0])
+    assert sorted(listed) == problem.expected.removeprefix("one of ").split(", ")
 
 
 def test_every_quarantine_reason_has_a_row_in_the_typed_page() -> None:

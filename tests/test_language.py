@@ -148,5 +148,16 @@ def test_a_string_of_code_is_not_a_sentence() -> None:
 
 def test_only_lines_that_can_be_broken_are_too_long() -> None:
     fits, wide, word, link = "x " * 50, "x " * 51, "x" * 101, f"[a long link]({'x' * 100})"
-    lines = [fits, wide, word, f"# {wide}", f"| {wide} |", "```", wide, "```", f"- {link}"]
+    lines = [
+        fits,
+        wide,
+        word,
+        f"# {wide}",
+        f"| {wide} |",
+        "```",
+        wide,
+        "```",
+        f"- {link}",
+        f"!{link}",
+    ]
     assert [each.line for each in long_lines("p.md", "\n".join(lines))] == [2]

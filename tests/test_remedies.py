@@ -13,7 +13,7 @@ import re
 import pytest
 
 from tests.conftest import PROJECT
-from tests.core.test_errors import build, every_error
+from tests.core.test_errors import build, concrete_errors, every_error
 from tidemark.core.errors import TidemarkError
 from tidemark.ingest.errors import LogTruncated
 from tidemark.typed.errors import SchemaReplaced
@@ -82,6 +82,15 @@ def contradictions(remedy: str, section: str) -> list[str]:
 def test_a_fix_does_not_contradict_its_runbook_section(kind: type[TidemarkError]) -> None:
     assert kind.__name__ in sections(), f"docs/runbook.md has no section {kind.__name__}"
     assert contradictions(build(kind).rendered("fix"), sections()[kind.__name__]) == []
+
+
+def test_the_runbook_begins_with_a_link_to_the_section_of_each_error() -> None:
+    page = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    introduction = page.partition("\n## ")[0]
+    rows = re.findall(r"^\| [A-Z] \| (.+) \|$", introduction, re.MULTILINE)
+    links = re.findall(r"\[(\w+)\]\(#([\w-]+)\)", " ".join(rows))
+    assert [name for name, _ in links] == [kind.__name__ for kind in concrete_errors()]
+    assert [name for name, anchor in links if name.lower() not in anchor.split("-")] == []
 
 
 def test_the_fix_without_a_leader_epoch_does_not_contradict_its_runbook_section() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, NamedTuple
 
 import pytest
@@ -658,3 +659,14 @@ def test_the_spec_of_the_readme_defines_the_tables_that_it_lists(folders: Folder
     decode = spec.decoding()
     tables = {spec.target, decode.target, decode.quarantine_target, spec.upsert().target}
     assert tables == set(re.findall(r"^- `(\w+/\w+)`: ", readme, re.M))
+
+
+def test_the_spec_of_a_page_about_a_new_topic_defines_the_tables_that_it_names(
+    folders: Folders,
+) -> None:
+    page = (PROJECT / "docs" / "how-to" / "own-topic.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    folders.write(dedent(text), "payments.yaml")
+    spec = folders.load()["payments"]
+    tables = {spec.target, spec.decoding().target}
+    assert tables == set(re.findall(r"`((?:bronze|silver)/\w+)`", page))

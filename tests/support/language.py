@@ -28,7 +28,7 @@ RULES_FILE = PROJECT / "tests" / "language.yaml"
 _GROUPS = ("words", "phrases")
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=[.!?])[\"')\]*]*\s+")
 _WORD = re.compile(r"\S*\w\S*")
-_ONE_LINK = re.compile(r"(?::? *\[[^\]]*\]\([^)]*\)|\[[^\]]*\]:.*)[.,;]?")
+_ONE_LINK = re.compile(r"(?::? *!?\[[^\]]*\]\([^)]*\)|\[[^\]]*\]:.*)[.,;]?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ def _long_sentences(passage: Passage) -> Iterator[Finding]:
 def long_lines(name: str, text: str) -> Iterator[Finding]:
     """Yield the lines of a page that are too long and can be broken.
 
-    Lines of code blocks and tables, headings, and lines with one link alone cannot.
+    Lines of code blocks and tables, headings, and lines with one link or picture alone cannot.
     """
     in_code = False
     for number, line in enumerate(text.splitlines(), start=1):

@@ -59,7 +59,8 @@ def release(
     """Publish a plan that is blocked, rejected or unchecked.
 
     Your user name and reason are stored. Later checks do not change the decision. No row changes.
-    No asset event is sent: consumers of the asset see the plan with the next run's event.
+    This command sends no asset event: to send the plan's event, clear the task `publish` of the
+    DAG run that landed or checked the plan.
     """
     _decide(pipeline, Publication.release, plan_number, reason, dry_run=dry_run, as_json=as_json)
 

@@ -177,7 +177,7 @@ class Broker:
         if java is None:
             raise SetupError(
                 subject="Java is missing.",
-                needed=f"Java 17 or later as {config.java!r}",
+                needed=f"Java 17 as {config.java!r}",
                 seen="no such program",
                 advice="Install a Java 17 runtime on the PATH.",
             )

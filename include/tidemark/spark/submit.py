@@ -176,7 +176,7 @@ def setup_error_in_message(message: str) -> SetupError | None:
 def _start_error(cause: str) -> SetupError:
     return SetupError(
         subject=f"Spark cannot start: {cause[:_LONGEST_CAUSE]}.",
-        needed="a Spark master such as local[*] or spark://host:7077, and Java 17 or newer",
+        needed="a Spark master such as local[*] or spark://host:7077, and Java 17",
         seen=cause[:_LONGEST_CAUSE],
         advice=(
             "Correct --master (for the DAGs, the connection spark_default), JAVA_HOME or the "

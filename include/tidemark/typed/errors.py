@@ -137,8 +137,8 @@ class SchemaConflict(TerminalError):
     )
     fix = (
         "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`, or "
-        "begin another table (docs/how-to/typed.md, Another schema). Records before this offset "
-        "and other partitions are decoded."
+        "begin another table (docs/how-to/typed.md, Add, remove or change a field). Records before "
+        "this offset and other partitions are decoded."
     )
 
     @property
