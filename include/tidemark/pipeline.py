@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tidemark.repair.rewind import Repair
     from tidemark.repair.rules import Differences
     from tidemark.repair.undo import Undo, UndoResult
+    from tidemark.report.coverage import PartitionCoverage
     from tidemark.report.owner_report import PipelineReport
     from tidemark.report.status import PipelineStatus
     from tidemark.report.unfinished_work import UnfinishedWorkReader
@@ -549,6 +550,14 @@ class Pipeline:
             unfinished=self._unfinished_work(),
             now=self.context.now(),
         )
+
+    def coverage(self) -> tuple[PartitionCoverage, ...]:
+        """Return the state of every offset of the topic, by partition. Needs no JVM."""
+        from tidemark.report.coverage import coverage
+
+        spec = self.kafka_spec
+        watermarks = self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+        return coverage(self.control.summary(spec.name), watermarks)
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
         from tidemark.report.unfinished_work import UnfinishedWorkReader

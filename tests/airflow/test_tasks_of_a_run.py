@@ -154,6 +154,11 @@ class Group:
         else:
             self._environ[variable] = definition
 
+    def refuse_planning(self) -> None:
+        """Let every planning fail at once: without a connection it waits for no broker."""
+        for connection in CONNECTIONS.values():
+            self.connect(connection, None)
+
     def run_job(
         self, job: str, earlier: Mapping[str, Sequence[int]] | None = None, **environ: str
     ) -> Answer:
@@ -253,6 +258,7 @@ def test_a_run_selects_a_bounded_number_of_earlier_plans(group: Group) -> None:
     ]
     append_events(group.control, "a", *(Planned(plan=plan) for plan in plans), *landed)
     group.record_plan("b", landed=True, run=BEFORE)
+    group.refuse_planning()
     answer = group.call("plan_run")
     assert answer.value["error"] is not None
     (line,) = (each for each in answer.printed.splitlines() if each.startswith("xcom earlier="))
@@ -442,6 +448,7 @@ def test_a_table_that_could_not_be_read_at_planning_time_has_no_version(group: G
     """`publish` must not take it for a new table."""
     group.add_typed_table("a")
     group.damage_table("a", "silver")
+    group.refuse_planning()
     assert "xcom versions={}" in group.call("plan_run").printed
 
 

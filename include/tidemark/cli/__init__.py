@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from tidemark.cli import (
     backfill,
     broker,
+    coverage,
     decode,
     demo,
     ingest,
@@ -34,7 +35,7 @@ from tidemark.cli.console import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 
 HEADINGS = {
-    "Every day": "status run backfill verify report plan ingest check decode upsert",
+    "Every day": "status coverage run backfill verify report plan ingest check decode upsert",
     "Data": "offsets publication quarantine schema suite maintain",
     "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
     "This machine": "up down demo broker spark sample",
@@ -84,6 +85,7 @@ backfill.register(app)
 repairs.register(app)
 maintenance.register(app)
 reports.register(app)
+coverage.register(app)
 app.add_typer(schemas.app, name="schema")
 app.add_typer(suites.app, name="suite")
 app.add_typer(offsets.app, name="offsets")

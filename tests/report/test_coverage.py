@@ -1,0 +1,176 @@
+"""Tests of the state of every offset, and of the cells of its bar."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tidemark.core.errors import TidemarkError
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
+from tidemark.report.coverage import OffsetState, PartitionCoverage, coverage
+from tidemark.spec.model import StartPolicy
+
+
+def covered(pipeline: MemoryPipeline, partition: int = 0) -> PartitionCoverage:
+    """Return the coverage of a partition of a pipeline in memory."""
+    spec = pipeline.spec
+    watermarks = pipeline.kafka.topic_watermarks(spec.topic, spec.isolation_level)
+    return coverage(pipeline.control.summary(spec.name), watermarks)[partition]
+
+
+def states(pipeline: MemoryPipeline, partition: int = 0) -> dict[str, list[str]]:
+    """Return the spans of each state, as text."""
+    found = covered(pipeline, partition).states
+    return {state.value: [str(span) for span in spans] for state, spans in found.items()}
+
+
+def bar(states: dict[OffsetState, list[tuple[int, int]]], width: int, window: Span) -> str:
+    """Return the first letter of each cell's state."""
+    partition = PartitionCoverage(
+        partition=0,
+        low_watermark=0,
+        end=window.end,
+        committed_offset=0,
+        states={
+            state: SpanSet.of(Span(*each) for each in states[state])
+            for state in OffsetState
+            if state in states
+        },
+    )
+    return "".join(state.value[0] if state else " " for state in partition.cells(window, width))
+
+
+def test_offsets_before_the_first_plan_are_unread() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 10)
+    assert states(pipeline) == {"unread": ["[0, 10)"]}
+    assert covered(pipeline).committed_offset is None
+    assert states(pipeline, 1) == {}
+    assert covered(pipeline, 1).extent is None
+
+
+def test_landed_planned_and_unread_offsets_follow_each_other() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 4)
+    pipeline.run("a")
+    pipeline.produce(0, 3)
+    pipeline.plan("b")
+    pipeline.produce(0, 2)
+    assert states(pipeline) == {
+        "unread": ["[7, 9)"],
+        "in an open plan": ["[4, 7)"],
+        "landed": ["[0, 4)"],
+    }
+
+
+def test_a_backfill_before_the_start_has_landed() -> None:
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    plan = pipeline.planner.backfill(wanted((0, 2, 4)), RunOrigin("b")).plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+    assert states(pipeline) == {
+        "before the start": ["[0, 2)", "[4, 10)"],
+        "landed": ["[2, 4)"],
+    }
+
+
+def test_offsets_that_kafka_deleted_unread_are_lost_before_and_after_the_acceptance() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 4)
+    pipeline.run("a")
+    pipeline.produce(0, 6)
+    pipeline.kafka.delete_records("events", 0, before=7)
+    before = states(pipeline)
+    assert before == {"lost": ["[4, 7)"], "unread": ["[7, 10)"], "landed": ["[0, 4)"]}
+    pipeline.decisions.accept_loss((), "ada", "outage")
+    assert states(pipeline) == before
+    pipeline.run("b")
+    assert states(pipeline) == {"lost": ["[4, 7)"], "landed": ["[0, 4)", "[7, 10)"]}
+
+
+def test_one_lost_offset_in_a_billion_is_a_visible_cell() -> None:
+    size = 10**9
+    cells = bar(
+        {OffsetState.LOST: [(500, 501)], OffsetState.LANDED: [(0, 500), (501, size)]},
+        60,
+        Span(0, size),
+    )
+    assert cells == "l" * 60
+    lost = PartitionCoverage(
+        partition=0,
+        low_watermark=0,
+        end=size,
+        committed_offset=0,
+        states={
+            OffsetState.LOST: SpanSet.of([Span(500, 501)]),
+            OffsetState.LANDED: SpanSet.of([Span(0, 500), Span(501, size)]),
+        },
+    ).cells(Span(0, size), 60)
+    assert lost[0] is OffsetState.LOST
+    assert set(lost[1:]) == {OffsetState.LANDED}
+
+
+def test_a_window_with_fewer_offsets_than_cells_has_one_cell_for_each_offset() -> None:
+    found = {OffsetState.UNREAD: [(4, 6)], OffsetState.LANDED: [(0, 4)]}
+    assert bar(found, 60, Span(2, 8)) == "lluu  "
+
+
+@given(st.data())
+def test_each_cell_has_the_rarest_state_of_its_offsets(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 40))
+    start = data.draw(st.integers(0, size - 1))
+    window = Span(start, data.draw(st.integers(start + 1, size)))
+    width = data.draw(st.integers(1, 50))
+    state_of = data.draw(
+        st.lists(st.sampled_from([None, *OffsetState]), min_size=size, max_size=size)
+    )
+    partition = PartitionCoverage(
+        partition=0,
+        low_watermark=0,
+        end=size,
+        committed_offset=None,
+        states={
+            state: SpanSet.of(Span(o, o + 1) for o, each in enumerate(state_of) if each is state)
+            for state in OffsetState
+            if state in state_of
+        },
+    )
+    cells = partition.cells(window, width)
+    assert len(cells) == min(width, window.size)
+    order = [*OffsetState, None]
+    for number, cell in enumerate(cells):
+        inside = {
+            state_of[offset]
+            for offset in range(window.start, window.end)
+            if number * window.size < (offset + 1 - window.start) * len(cells)
+            and (offset - window.start) * len(cells) < (number + 1) * window.size
+        }
+        assert cell is min(inside, key=order.index)
+
+
+@given(st.lists(st.sampled_from(["produce", "run", "plan", "delete", "accept"]), max_size=12))
+def test_every_offset_has_exactly_one_state(steps: list[str]) -> None:
+    pipeline = MemoryPipeline()
+    for number, step in enumerate(steps):
+        log = pipeline.kafka.topics["events"][0]
+        if step == "produce":
+            pipeline.produce(0, 3)
+        elif step == "delete":
+            pipeline.kafka.delete_records("events", 0, before=(log.low + log.end + 1) // 2)
+        elif step == "accept":
+            with suppress(TidemarkError):
+                pipeline.decisions.accept_loss((), "ada", "outage")
+        else:
+            with suppress(TidemarkError):
+                (pipeline.run if step == "run" else pipeline.planner.plan)(f"run {number}")
+    found = covered(pipeline)
+    spans = [span for some in found.states.values() for span in some]
+    assert sum(span.size for span in spans) == SpanSet.of(spans).size
+    assert len(SpanSet.of(spans).spans) <= 1
+    assert max((span.end for span in spans), default=found.end) == found.end
