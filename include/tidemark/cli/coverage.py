@@ -48,6 +48,7 @@ def coverage(
     A cell of a bar has the rarest state of its offsets, so a single lost offset is visible. To zoom
     in, select a partition and offsets. With --partition, a table lists the spans of each state.
 
+    \b
     tidemark coverage prices
     tidemark coverage prices --partition 3 --from 1000 --until 2000
 

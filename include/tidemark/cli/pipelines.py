@@ -27,7 +27,7 @@ from tidemark.report.verification import NOT_COMPARED
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command(short_help="Lag in records and in time, retention runway, alarms.")(status)
+    app.command(short_help="Show lag, retention runway, quarantine and alarms.")(status)
     app.command(short_help="Select the offsets to read next, and record the plan.")(plan)
     app.command(short_help="Compare a data table with Kafka, record by record.")(verify)
 
@@ -45,7 +45,7 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the lag of pipelines in records and in time, their retention runway, and alarms.
+    """Show the lag of pipelines, their retention runway, records in quarantine, and alarms.
 
     Reads Kafka's watermarks, a record of each partition that lags, and the control table; needs no
     Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
