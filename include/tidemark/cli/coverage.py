@@ -53,7 +53,7 @@ def coverage(
     tidemark coverage prices --partition 3 --from 1000 --until 2000
 
     The command reads Kafka's watermarks and the control table. It needs no Spark.
-    """
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     partitions = App.from_environment().pipeline(pipeline).coverage()
     if partition is not None:
         partitions = tuple(each for each in partitions if each.partition == partition)
