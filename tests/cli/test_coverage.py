@@ -44,7 +44,7 @@ def test_bars_and_spans_show_landed_planned_lost_and_unread_offsets(
         "    1  no offsets",
         "      X lost   . unread   o in an open plan",
     ]
-    zoomed = tidemark("coverage", "tides", "--partition", "0", "--from", "1", "--until", "4").out
+    zoomed = tidemark("coverage", "tides", "--partition", "0", "--start", "1", "--end", "4").out
     assert "    0 Xoo 1 to 4" in zoomed
     rows = [[cell.strip() for cell in line.split("│")] for line in zoomed.splitlines()]
     assert ["", "1", "2", "1", "lost", ""] in rows

@@ -77,7 +77,14 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
 REPORTS_NOTHING = {("demo",), ("spark", "serve")}
 """Commands that print only their progress."""
 WRITES_NOTHING = {
-    *{("status",), ("verify",), ("sample", "list"), ("broker", "status"), ("spark", "status")},
+    *{
+        ("status",),
+        ("coverage",),
+        ("verify",),
+        ("sample", "list"),
+        ("broker", "status"),
+        ("spark", "status"),
+    },
     *{("publication", "list"), ("publication", "view"), ("quarantine", "list"), ("report",)},
     ("schema", "init"),
 }

@@ -41,6 +41,12 @@ PipelineNamesOrAll = Annotated[
 ]
 LandedPlan = Annotated[int, typer.Option("--plan", min=1, help=option_texts.LANDED_PLAN)]
 Partition = Annotated[int | None, typer.Option(min=0, help=option_texts.ONE_PARTITION)]
+FirstOffset = Annotated[
+    int | None, typer.Option("--start", min=0, help="Only offsets from this one on.")
+]
+EndOffset = Annotated[
+    int | None, typer.Option("--end", min=1, help="Only offsets before this one.")
+]
 LandedRecords = Annotated[
     int, typer.Option(min=1, help="Number of the newest landed records to read.")
 ]

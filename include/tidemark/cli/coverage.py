@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, Partition, PipelineName
+from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
 from tidemark.cli.console import out, print_json, print_table
 from tidemark.core.offsets import Span
 from tidemark.report.coverage import OffsetState, PartitionCoverage
@@ -27,9 +26,6 @@ _SIGNS: Mapping[OffsetState | None, tuple[str, str]] = {
 _MOST_SPANS = 40
 """Number of spans in the table of a single partition."""
 
-From = Annotated[int | None, typer.Option("--from", min=0, help="First offset of the bars.")]
-Until = Annotated[int | None, typer.Option("--until", min=1, help="End of the bars, exclusive.")]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
@@ -39,8 +35,8 @@ def register(app: typer.Typer) -> None:
 def coverage(
     pipeline: PipelineName,
     partition: Partition = None,
-    start: From = None,
-    until: Until = None,
+    start: FirstOffset = None,
+    end: EndOffset = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of every offset of a pipeline's topic, one bar for each partition.
@@ -50,7 +46,7 @@ def coverage(
 
     \b
     tidemark coverage prices
-    tidemark coverage prices --partition 3 --from 1000 --until 2000
+    tidemark coverage prices --partition 3 --start 1000 --end 2000
 
     The command reads Kafka's watermarks and the control table. It needs no Spark.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
@@ -59,22 +55,22 @@ def coverage(
         partitions = tuple(each for each in partitions if each.partition == partition)
         if not partitions:
             raise typer.BadParameter(f"the topic has no partition {partition}")
-    if start is not None and until is not None and start >= until:
-        raise typer.BadParameter("--from must be before --until")
+    if start is not None and end is not None and start >= end:
+        raise typer.BadParameter("--start must be before --end")
     if as_json:
         print_json([each.as_record() for each in partitions])
         return
-    _print_bars(partitions, start, until)
+    _print_bars(partitions, start, end)
     if partition is not None:
-        _print_spans(partitions[0], start, until)
+        _print_spans(partitions[0], start, end)
 
 
 def _print_bars(
-    partitions: Sequence[PartitionCoverage], start: int | None, until: int | None
+    partitions: Sequence[PartitionCoverage], start: int | None, end: int | None
 ) -> None:
     used: set[OffsetState | None] = set()
     for each in partitions:
-        window = _window(each, start, until)
+        window = _window(each, start, end)
         name = f"{each.partition:>5} "
         if window is None:
             out.print(f"{name} no offsets")
@@ -91,8 +87,8 @@ def _print_bars(
     out.print("      " + "   ".join(legend))
 
 
-def _print_spans(each: PartitionCoverage, start: int | None, until: int | None) -> None:
-    window = _window(each, start, until)
+def _print_spans(each: PartitionCoverage, start: int | None, end: int | None) -> None:
+    window = _window(each, start, end)
     if window is None:
         return
     rows = sorted(
@@ -107,10 +103,10 @@ def _print_spans(each: PartitionCoverage, start: int | None, until: int | None) 
         out.print(f"{len(rows) - _MOST_SPANS:,} more span(s); --json lists all")
 
 
-def _window(each: PartitionCoverage, start: int | None, until: int | None) -> Span | None:
+def _window(each: PartitionCoverage, start: int | None, end: int | None) -> Span | None:
     """Return the offsets of a bar: those of the options, else all of the partition."""
     if (extent := each.extent) is None:
         return None
-    begin = extent.start if start is None else start
-    end = extent.end if until is None else until
-    return Span(begin, end) if begin < end else None
+    first = extent.start if start is None else start
+    after = extent.end if end is None else end
+    return Span(first, after) if first < after else None

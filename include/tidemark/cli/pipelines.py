@@ -12,6 +12,8 @@ from tidemark.app import App
 from tidemark.cli.arguments import (
     AsJson,
     DryRun,
+    EndOffset,
+    FirstOffset,
     Partition,
     PipelineName,
     PipelineNamesOrAll,
@@ -176,8 +178,8 @@ def plan_record(result: PlanResult) -> dict[str, Any]:
 def verify(
     pipeline: PipelineName,
     partition: Partition = None,
-    start: Annotated[int | None, typer.Option(min=0, help="Only offsets from this one on.")] = None,
-    end: Annotated[int | None, typer.Option(min=1, help="Only offsets before this one.")] = None,
+    start: FirstOffset = None,
+    end: EndOffset = None,
     as_json: AsJson = False,
 ) -> None:
     """Read the landed offsets from Kafka again, and compare every record with the data table.
