@@ -166,7 +166,7 @@ def send_signal(running: Running, number: signal.Signals) -> None:
 
 
 @pytest.mark.registry
-@pytest.mark.parametrize("at", points("schemas.keep:1"))
+@pytest.mark.parametrize("at", points("schemas.store:1"))
 def test_i1_a_decoder_killed_while_storing_a_schema_stores_it_once(
     spark: SparkSession,
     broker: BrokerStatus,
