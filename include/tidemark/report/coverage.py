@@ -103,36 +103,43 @@ def coverage(ledger: Ledger, watermarks: TopicWatermarks) -> tuple[PartitionCove
             another topic.
     """
     plan_rules.check_identity(ledger, watermarks)
+    added = plan_rules.new_partitions(ledger, watermarks)
+    deleted = plan_rules.lost_ranges(ledger, added, watermarks)
     return tuple(
-        _partition_coverage(ledger, partition, here)
+        _partition_coverage(
+            ledger,
+            partition,
+            here,
+            # Before the first plan, the start policy has not decided yet.
+            begin=ledger.starts.get(partition, added.get(partition, here.low)),
+            deleted=deleted.get(partition, SpanSet()),
+        )
         for partition, here in sorted(watermarks.partitions.items())
     )
 
 
-def _partition_coverage(ledger: Ledger, partition: int, here: Watermarks) -> PartitionCoverage:
-    start = ledger.starts.get(partition)
-    # A partition that was added to a topic is read from its first offset (S10). Before the first
-    # plan, the start policy has not decided yet.
-    begin = start if start is not None else 0 if ledger.starts else here.low
+def _partition_coverage(
+    ledger: Ledger, partition: int, here: Watermarks, *, begin: int, deleted: SpanSet
+) -> PartitionCoverage:
     first = min(begin, here.low)
     planned = ledger.pending.get(partition, SpanSet())
     landed = ledger.landed.get(partition, SpanSet()).difference(planned)
     accepted = ledger.accepted_losses.get(partition, SpanSet()).difference(landed)
-    known = landed.union(planned).union(accepted)
+    known = ledger.covered_or_planned(partition)
     rest = known.missing_from(Span(first, here.end)) if first < here.end else SpanSet()
-    after_start = rest.difference(rest.before(begin))
-    deleted = after_start.before(here.low)
+    before_start = rest.before(begin)
     states = {
         OffsetState.LOST: accepted.union(deleted),
-        OffsetState.UNREAD: after_start.difference(deleted),
+        OffsetState.UNREAD: rest.difference(before_start).difference(deleted),
         OffsetState.PLANNED: planned,
-        OffsetState.BEFORE_START: rest.before(begin),
+        OffsetState.BEFORE_START: before_start,
         OffsetState.LANDED: landed,
     }
+    has_started = partition in ledger.starts
     return PartitionCoverage(
         partition=partition,
         low_watermark=here.low,
         end=here.end,
-        committed_offset=None if start is None else ledger.committed_offset(partition),
+        committed_offset=ledger.committed_offset(partition) if has_started else None,
         states={state: spans for state, spans in states.items() if spans},
     )
