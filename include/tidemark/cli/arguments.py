@@ -10,6 +10,7 @@ import typer
 
 from tidemark import option_texts
 from tidemark.app import App
+from tidemark.spec.layout import spec_files
 
 
 def complete_pipeline(incomplete: str) -> list[str]:
@@ -18,8 +19,7 @@ def complete_pipeline(incomplete: str) -> list[str]:
     Reads no spec: each spec has the name of its file.
     """
     try:
-        folder = App.from_environment().specs_path
-        files = [*folder.glob("*.yaml"), *folder.glob("*.yml")]
+        files = spec_files(App.from_environment().specs_path)
     except OSError:
         return []
     return sorted({file.stem for file in files if file.stem.startswith(incomplete)})

@@ -129,3 +129,8 @@ class Layout:
         if "://" in target or target.startswith("/"):
             return target
         return f"{self.lakehouse}/{target}"
+
+
+def spec_files(folder: Path) -> list[Path]:
+    """Return the spec files of a folder, sorted. Each has the name of its pipeline."""
+    return sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))

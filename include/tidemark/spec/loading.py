@@ -29,7 +29,7 @@ from tidemark.spec import bounded_yaml
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
 from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.fields import Struct, parse_type
-from tidemark.spec.layout import Layout
+from tidemark.spec.layout import Layout, spec_files
 from tidemark.spec.model import SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.targets import target_problems
@@ -328,7 +328,7 @@ def load_specs(folder: Path, layout: Layout) -> SpecFolder:
         raise SpecError(problems=(missing,))
     problems: list[Problem] = []
     found: dict[Path, PipelineSpec] = {}
-    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+    for path in spec_files(folder):
         spec, of_file = _load(path)
         problems += of_file
         if spec:
