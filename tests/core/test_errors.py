@@ -93,6 +93,13 @@ def test_the_message_of_an_error_is_its_rendered_templates(kind: type[TidemarkEr
 
 
 @every_error
+def test_a_text_has_no_space_at_its_ends(kind: type[TidemarkError]) -> None:
+    error = build(kind)
+    texts = [error.rendered(name) for name in PARTS]
+    assert [text for text in texts if text != text.strip(" ")] == []
+
+
+@every_error
 def test_a_message_has_no_double_full_stop(kind: type[TidemarkError]) -> None:
     """Reasons from libraries may be sentences."""
     error = build(kind)

@@ -155,7 +155,7 @@ class LogTruncated(TerminalError):
     undo: tuple[int, ...] = ()
 
     problem = "Partition {partition} of topic {topic!r} {difference}"
-    fix = "Nothing was written. {advice}"
+    fix = "{advice}"
 
     @property
     def difference(self) -> str:
@@ -173,18 +173,18 @@ class LogTruncated(TerminalError):
     @property
     def advice(self) -> str:
         """The commands for each possible cause, as sentences."""
-        sentences = []
+        sentences = ["Nothing was written."]
         if self.leader_epoch is None:
             sentences.append(
                 f"`tidemark verify {self.pipeline}` lists the rows that differ. If rows were "
                 f"changed in the table, `tidemark backfill {self.pipeline} --offsets "
-                f"{self.partition}:START-END --replace --reason TEXT` replaces them. "
+                f"{self.partition}:START-END --replace --reason TEXT` replaces them."
             )
         if self.undo:
             sentences.append(
-                f"If the log was truncated, {undo_instruction(self.pipeline, self.undo)}. "
+                f"If the log was truncated, {undo_instruction(self.pipeline, self.undo)}."
             )
-        return "".join(sentences)
+        return " ".join(sentences)
 
 
 @dataclass(kw_only=True, eq=False)
