@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills
 from tidemark.core.offsets import Span
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
+from tidemark.quality.publication import PublicationStatus
 from tidemark.report.errors import PlanStuck, QuarantineTooLarge
 from tidemark.report.status import PipelineStatus, pipeline_status
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
@@ -205,8 +207,10 @@ def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) ->
     assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 2
 
 
-def checked_status(lake: FileLake) -> PipelineStatus:
-    """Return the status of a pipeline with checked plans."""
+def checked_status(
+    lake: FileLake, statuses: Callable[[], Mapping[int, PublicationStatus]] | None = None
+) -> PipelineStatus:
+    """Return the status of a pipeline with checked plans, by the publication table by default."""
     return pipeline_status(
         lake.spec,
         lake.control,
@@ -216,7 +220,7 @@ def checked_status(lake: FileLake) -> PipelineStatus:
         unfinished=UnfinishedWorkReader(
             spec=lake.spec,
             control=lake.control,
-            statuses=lambda: table_of(lake).statuses("events"),
+            statuses=statuses or (lambda: table_of(lake).statuses("events")),
             quarantined=lambda _plans: 0,
         ),
         now=NOW,
@@ -284,17 +288,6 @@ def test_the_size_of_an_absent_or_unreadable_quarantine_is_not_zero(tmp_path: Pa
     def unreadable() -> NoReturn:
         raise DeltaLogDamaged(location="publication", reason="checkpoint missing")
 
-    reader = UnfinishedWorkReader(
-        spec=lake.spec, control=lake.control, statuses=unreadable, quarantined=lambda _plans: 5
-    )
-    status = pipeline_status(
-        lake.spec,
-        lake.control,
-        lake.table,
-        open_watermarks=lambda: lake.watermarks,
-        open_log=lambda: lake.log_reader,
-        unfinished=reader,
-        now=NOW,
-    )
+    status = checked_status(lake, unreadable)
     assert status.as_record()["quarantined"] is None
     assert isinstance(status.problem, DeltaLogDamaged)
