@@ -20,7 +20,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 project = "Tidemark"
 project_copyright = "the Tidemark authors"
-version = release = "0.1.0"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_static"]
