@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.support.commands import Command, in_process
 from tests.support.typed_lake import home_typed_lake
 from tidemark.app import App
-from tidemark.cli import console
+from tidemark.cli import output
 from tidemark.core.errors import ExitCode
 from tidemark.lake.table_io import query_rows
 from tidemark.spark.submit import RESULT_MARKER
@@ -111,7 +111,7 @@ def test_a_status_fits_into_80_columns(
     text = (folder / "events.yaml").read_text()
     name = f"{'long_name_' * 5}end"
     (folder / f"{name}.yaml").write_text(text.replace("name: events", f"name: {name}"))
-    monkeypatch.setattr(console.out, "width", 80)
+    monkeypatch.setattr(output.out, "width", 80)
     for options in ((), ("events", name)):
         printed = tidemark("status", *options).out
         tables = [line for line in printed.splitlines() if line[:1] in "┏┃┡│└"]

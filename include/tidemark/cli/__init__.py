@@ -31,7 +31,7 @@ from tidemark.cli import (
     spark,
     suites,
 )
-from tidemark.cli.console import print_error_record, print_json
+from tidemark.cli.output import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 
 HEADINGS = {

@@ -14,8 +14,8 @@ from tidemark.backfill.errors import BackfillUnfinished
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills, ChunkState, check_finished
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
-from tidemark.cli.console import note, out, print_error_record, print_json, print_table, step
 from tidemark.cli.engine import exit_with, on_engine
+from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
 from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
 from tidemark.pipelines import Outcomes, Pipelines
 

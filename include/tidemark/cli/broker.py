@@ -9,7 +9,7 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.console import print_status, step
+from tidemark.cli.output import print_status, step
 from tidemark.dev.broker import home_broker
 
 app = typer.Typer(

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
-from tidemark.cli.console import out, print_json, print_table
+from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.offsets import Span
 from tidemark.report.coverage import OffsetState, PartitionCoverage
 

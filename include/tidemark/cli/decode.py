@@ -17,8 +17,8 @@ from tidemark.cli.arguments import (
     PipelineName,
     complete_pipeline,
 )
-from tidemark.cli.console import out, print_json, print_records, print_table
 from tidemark.cli.engine import exit_with, on_engine
+from tidemark.cli.output import out, print_json, print_records, print_table
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline

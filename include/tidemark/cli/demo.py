@@ -15,9 +15,9 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import Seed
-from tidemark.cli.console import note, out, print_table, step
 from tidemark.cli.errors import DemoFailed
 from tidemark.cli.local import start_spark, stop_all
+from tidemark.cli.output import note, out, print_table, step
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from tidemark.app import App
-from tidemark.cli.console import note, step
+from tidemark.cli.output import note, step
 from tidemark.core.errors import ExitCode
 from tidemark.pipelines import Outcomes, Pipelines
 from tidemark.run import run

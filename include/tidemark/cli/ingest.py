@@ -10,7 +10,8 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
-from tidemark.cli.console import (
+from tidemark.cli.engine import exit_with, on_engine
+from tidemark.cli.output import (
     err,
     out,
     print_error_record,
@@ -19,7 +20,6 @@ from tidemark.cli.console import (
     print_table,
     print_values,
 )
-from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.pipelines import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef

@@ -8,7 +8,7 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.console import note, out, print_json, step
+from tidemark.cli.output import note, out, print_json, step
 from tidemark.connections import SPARK_CONNECTION, connection_variable
 from tidemark.dev.broker import home_broker
 

@@ -11,7 +11,7 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineNamesOrAll
-from tidemark.cli.console import note, out, print_error_record, print_json, print_table
+from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.maintenance.rules import (

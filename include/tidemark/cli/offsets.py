@@ -9,7 +9,7 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
-from tidemark.cli.console import err, out, print_json, print_table
+from tidemark.cli.output import err, out, print_json, print_table
 from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start import StartOutcome, StartResult
 from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets

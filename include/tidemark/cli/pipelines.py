@@ -19,7 +19,7 @@ from tidemark.cli.arguments import (
     PipelineNamesOrAll,
     requester,
 )
-from tidemark.cli.console import note, out, print_error_record, print_json, print_table
+from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError, format_duration
 from tidemark.ingest.planner import PlanResult
 from tidemark.pipelines import for_each

@@ -9,7 +9,7 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedPlan, PipelineName, Reason, requester
-from tidemark.cli.console import out, print_json, print_table
+from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.offsets import size_of
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import PlanPublication, Publication

@@ -18,7 +18,7 @@ from tidemark.cli.arguments import (
     Reason,
     requester,
 )
-from tidemark.cli.console import out, print_json, print_table
+from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.pipeline import Pipeline
 from tidemark.repair.rules import Differences

@@ -10,7 +10,7 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, PipelineName
-from tidemark.cli.console import out, print_json
+from tidemark.cli.output import out, print_json
 from tidemark.core.errors import ExitCode
 from tidemark.pipeline import utc_now
 

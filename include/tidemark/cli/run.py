@@ -9,8 +9,8 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineNames, requester
-from tidemark.cli.console import out, print_error_record, print_json, print_records, print_table
 from tidemark.cli.engine import exit_with, on_engine
+from tidemark.cli.output import out, print_error_record, print_json, print_records, print_table
 from tidemark.cli.pipelines import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef

@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Seed
-from tidemark.cli.console import err, out, print_json, print_table
+from tidemark.cli.output import err, out, print_json, print_table
 from tidemark.dev.samples import SAMPLES
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ import yaml
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, LandedRecords, PipelineName
-from tidemark.cli.console import note, out, print_json
+from tidemark.cli.output import note, out, print_json
 from tidemark.spec.decode import Format
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
 

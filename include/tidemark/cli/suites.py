@@ -10,7 +10,7 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedRecords, PipelineName
-from tidemark.cli.console import note, out, print_json
+from tidemark.cli.output import note, out, print_json
 from tidemark.lake.local_files import replace_text
 from tidemark.quality.errors import SuiteExists
 from tidemark.quality.suite import BATCH_COLUMNS, BUILT_IN_SUITE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.cli import console
+from tidemark.cli import output
 
 LONG = "orders_of_every_shop_of_the_whole_group"
 COLUMNS = ("pipeline", "lag", "committed offset", "behind", "state")
@@ -15,8 +15,8 @@ def printed(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[list[str], list[list[str]]]:
     """Print the row in a terminal; return the lines, and the lines of each cell below the head."""
-    monkeypatch.setattr(console.out, "width", width)
-    console.print_table("Pipelines", COLUMNS, [ROW])
+    monkeypatch.setattr(output.out, "width", width)
+    output.print_table("Pipelines", COLUMNS, [ROW])
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
     return lines, [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
