@@ -51,10 +51,12 @@ class App:
     Attributes:
         environ: The environment; tests and DAGs pass their own.
         sessions: Provides the Spark sessions of jobs.
+        kafka_timeout_s: As in `PipelineContext`.
     """
 
     environ: Mapping[str, str]
     sessions: Sessions = field(default_factory=ApplicationSessions)
+    kafka_timeout_s: float | None = None
 
     @classmethod
     def from_environment(cls, extra: Mapping[str, str] | None = None) -> App:
@@ -160,6 +162,7 @@ class App:
             control=self.control,
             wrap_part=self._wrap_part,
             now=utc_now,
+            kafka_timeout_s=self.kafka_timeout_s,
         )
 
     @cached_property

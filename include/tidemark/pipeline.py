@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tidemark.lake.deduplication import DeduplicationResult
     from tidemark.maintenance.service import Maintenance
     from tidemark.quality.check_results import QualityReport
+    from tidemark.quality.check_results_table import DeltaCheckResults
     from tidemark.quality.publication_service import Publication
     from tidemark.quality.publication_table import DeltaPublicationTable
     from tidemark.quality.service import Quality
@@ -104,6 +105,8 @@ class PipelineContext:
         control: The control table.
         wrap_part: Wraps the parts of pipelines in tests of crashes.
         now: The clock of services.
+        kafka_timeout_s: Longest wait for Kafka without progress, in seconds; None for the default
+            of each reader.
     """
 
     layout: Layout
@@ -112,6 +115,7 @@ class PipelineContext:
     control: ControlTable
     wrap_part: PartWrapper
     now: Callable[[], datetime]
+    kafka_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -339,7 +343,6 @@ class Pipeline:
     @property
     def quality(self) -> Quality:
         """Checks landed plans, with Spark if their suite needs Spark."""
-        from tidemark.quality.check_results_table import DeltaCheckResults
         from tidemark.quality.checker import BatchChecker
         from tidemark.quality.service import Quality
 
@@ -348,7 +351,7 @@ class Pipeline:
             spark=self.context.sessions.shared,
             suites=layout.expectations,
             home=layout.quality_home,
-            results=self._wrap_part("results", DeltaCheckResults(layout.quality_results)),
+            results=self.check_results,
         )
         return Quality(
             spec=spec,
@@ -359,6 +362,14 @@ class Pipeline:
             publication=self._publication_table(),
             now=self.context.now,
         )
+
+    @property
+    def check_results(self) -> DeltaCheckResults:
+        """The results of all checks. Needs neither a JVM nor Kafka."""
+        from tidemark.quality.check_results_table import DeltaCheckResults
+
+        table = DeltaCheckResults(self.context.layout.quality_results)
+        return self._wrap_part("results", table)
 
     @property
     def publication(self) -> Publication:
@@ -597,7 +608,6 @@ class Pipeline:
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:
         """Return the owner's report of a period. Needs neither a JVM nor Kafka."""
-        from tidemark.quality.check_results_table import DeltaCheckResults
         from tidemark.quality.suite import load_suite
         from tidemark.report.service import Reports
 
@@ -607,7 +617,7 @@ class Pipeline:
             spec=spec,
             control=self.control,
             data_log=self.table,
-            history=self._wrap_part("results", DeltaCheckResults(layout.quality_results)),
+            history=self.check_results,
             publication=self.publication,
             masked=suite.masked if suite else (),
             quarantine=self.quarantine.records if spec.decode else None,
@@ -676,16 +686,18 @@ class Pipeline:
     @property
     def watermarks(self) -> TopicReader:
         """Reads watermarks of the topic."""
-        from tidemark.kafka.watermarks import KafkaWatermarkReader
+        from tidemark.kafka.watermarks import TIMEOUT_S, KafkaWatermarkReader
 
-        return self._wrap_part("watermarks", KafkaWatermarkReader(self._kafka_config()))
+        timeout = self.context.kafka_timeout_s or TIMEOUT_S
+        return self._wrap_part("watermarks", KafkaWatermarkReader(self._kafka_config(), timeout))
 
     @property
     def log_reader(self) -> TopicLogReader:
         """Reads records of the topic with librdkafka."""
-        from tidemark.kafka.reader import KafkaLogReader
+        from tidemark.kafka.reader import PROGRESS_TIMEOUT_S, KafkaLogReader
 
-        return self._wrap_part("log_reader", KafkaLogReader(self._kafka_config()))
+        timeout = self.context.kafka_timeout_s or PROGRESS_TIMEOUT_S
+        return self._wrap_part("log_reader", KafkaLogReader(self._kafka_config(), timeout))
 
     @property
     def group_offsets(self) -> GroupOffsets:

@@ -80,6 +80,7 @@ WRITES_NOTHING = {
     *{
         ("status",),
         ("coverage",),
+        ("console",),
         ("verify",),
         ("sample", "list"),
         ("broker", "status"),

@@ -21,6 +21,7 @@ from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.plan_history import PlanEntry, plan_history
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -251,6 +252,11 @@ class MemoryControlTable:
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         return self.ledger(pipeline).plans.get(sequence)
+
+    def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
+        mine = [row for row in self.rows if row["pipeline"] == pipeline]
+        of_plans = [row for row in mine if row.get("plan_sequence") is not None]
+        return plan_history(pipeline, of_plans, first, end)
 
     def backfills(
         self, pipeline: str, requested_by: str | None = None

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from tidemark.cli import (
     backfill,
     broker,
+    console,
     coverage,
     decode,
     demo,
@@ -35,7 +36,8 @@ from tidemark.cli.output import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 
 HEADINGS = {
-    "Every day": "status coverage run backfill verify report plan ingest check decode upsert",
+    "Every day": "status coverage console run backfill verify report",
+    "Steps of a run": "plan ingest check decode upsert",
     "Data": "offsets publication quarantine schema suite maintain",
     "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
     "This machine": "up down demo broker spark sample",
@@ -86,6 +88,7 @@ repairs.register(app)
 maintenance.register(app)
 reports.register(app)
 coverage.register(app)
+console.register(app)
 app.add_typer(schemas.app, name="schema")
 app.add_typer(suites.app, name="suite")
 app.add_typer(offsets.app, name="offsets")

@@ -13,6 +13,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
+from tidemark.core.plan_history import PlanEntry
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import PlanCommit, RowOrigin, RowRange, TableSize, TableState
 from tidemark.core.throughput import Throughput
@@ -116,6 +117,9 @@ class ControlReader(Protocol):
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """Return one plan with its outcome; None if the table has no such plan."""
+
+    def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
+        """Return the plans with numbers `[first, end)` and their events, newest first."""
 
     def backfills(
         self, pipeline: str, requested_by: str | None = None

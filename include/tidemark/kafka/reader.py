@@ -32,7 +32,7 @@ _SEEK_BEYOND = 20_000
 _BATCH = 1_000
 _POLL_S = 0.05
 """Seconds that a call waits for a full batch, even at the end of the log."""
-_PROGRESS_TIMEOUT_S = 60.0
+PROGRESS_TIMEOUT_S = 60.0
 
 _CONSUMER: Mapping[str, Any] = {
     # librdkafka's consumer requires a group name. Partitions are assigned explicitly and no offset
@@ -84,7 +84,7 @@ class KafkaLogReader:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], progress_timeout_s: float = _PROGRESS_TIMEOUT_S
+        self, config: Mapping[str, Any], progress_timeout_s: float = PROGRESS_TIMEOUT_S
     ) -> None:
         self._config = {**config, **_CONSUMER}
         self._progress_timeout_s = progress_timeout_s

@@ -31,6 +31,9 @@ _ISOLATION = {
     IsolationLevel.READ_UNCOMMITTED: RdIsolationLevel.READ_UNCOMMITTED,
 }
 
+TIMEOUT_S = 30.0
+"""Longest duration of one request, in seconds."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _UNLIMITED_MS = timedelta(days=36_500) // _MS
@@ -48,7 +51,7 @@ class KafkaWatermarkReader:
         timeout_seconds: Longest duration of one request, in seconds.
     """
 
-    def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
+    def __init__(self, config: Mapping[str, Any], timeout_seconds: float = TIMEOUT_S) -> None:
         self._timeout = timeout_seconds
         self._requests = AdminRequests(config)
 

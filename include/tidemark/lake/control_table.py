@@ -13,9 +13,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.errors import TidemarkError
-from tidemark.core.event_rows import backfill_requests, decode, encode
+from tidemark.core.event_rows import Row, backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
+from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
@@ -160,16 +161,30 @@ class DeltaControlTable:
 
     @_reading
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
-        """Return one plan with its events; None if the table has no such plan."""
+        """Return one plan with its outcome; None if the table has no such plan."""
+        found = self._plan_history(pipeline, sequence, sequence + 1)
+        return found[0].record if found else None
+
+    @_reading
+    def plan_history(self, pipeline: str, first: int, end: int) -> list[PlanEntry]:
+        """Return the plans with numbers `[first, end)` and their events, newest first."""
+        return self._plan_history(pipeline, first, end)
+
+    def _plan_history(self, pipeline: str, first: int, end: int) -> list[PlanEntry]:
         table = open_if_exists(self._uri)
         if table is None:
-            return None
-        wanted = f"pipeline = '{pipeline}' AND plan_sequence = {sequence}"
-        rows = python_rows(table.scan(predicate=wanted).read_all())
-        if any(row["event"] == EventKind.SUPERSEDED for row in rows):
-            # Its rows depend on the plans that replaced some of them.
-            return self.ledger(pipeline).plans.get(sequence)
-        return Ledger.fold(pipeline, decode(pipeline, rows)).plans.get(sequence)
+            return []
+
+        def rows(plans: str) -> list[Row]:
+            wanted = f"pipeline = '{pipeline}' AND {plans}"
+            return python_rows(table.scan(predicate=wanted).read_all())
+
+        found = rows(f"plan_sequence >= {first} AND plan_sequence < {end}")
+        others = [by for by in superseding_plans(found) if not first <= by < end]
+        if others:
+            # The rows of a plan depend on the plans that replaced some of them.
+            found += rows(f"plan_sequence IN ({', '.join(map(str, others))})")
+        return plan_history(pipeline, found, first, end)
 
     @_reading
     def backfills(

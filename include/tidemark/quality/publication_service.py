@@ -104,6 +104,12 @@ class Publication:
             if record.held_now is not None and record.held_now.counts
         ]
 
+    def decision(self, sequence: int) -> PublicationDecision | None:
+        """Return the effective decision of one plan; None without one."""
+        return effective_decisions(self.publication.decisions(self.pipeline, sequence)).get(
+            sequence
+        )
+
     def unchecked(self) -> list[int]:
         """Return the plans with landed offsets without a decision, oldest first.
 

@@ -1,0 +1,89 @@
+"""`tidemark console`: the console's pages on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Annotated
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import AsJson
+from tidemark.cli.output import out, print_json
+from tidemark.console.observer import KAFKA_TIMEOUT_S
+from tidemark.core.errors import SetupError
+
+HOST = "127.0.0.1"
+TOKEN_VARIABLE = "TIDEMARK_CONSOLE_TOKEN"  # noqa: S105  a name, not a password
+"""Variable with the bearer token of programs, such as Prometheus."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(short_help="Serve pages about topics, pipelines and plans in a browser.")(console)
+
+
+def console(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0 selects a free port.")
+    ] = 8081,
+    base_path: Annotated[
+        str, typer.Option(help="Path prefix of all pages, behind a proxy that keeps the prefix.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Serve the console on 127.0.0.1 until Ctrl-C, and print its address.
+
+    The printed link works once and logs in one browser. The pages only read; no page changes a
+    table, a topic or a plan. They read Kafka with the connections of the pipelines, without a
+    consumer group.
+
+    Programs such as Prometheus send the value of TIDEMARK_CONSOLE_TOKEN as a bearer token.
+
+    \b
+    tidemark console
+    tidemark console --port 9000
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    import uvicorn
+
+    from tidemark.console.guard import LinkGuard
+    from tidemark.console.server import build_app
+
+    # An error in the folder of specs is reported here, before a page is opened.
+    _ = App.from_environment().specs
+    listening = _listen(port)
+    guard = LinkGuard(bearer=os.environ.get(TOKEN_VARIABLE) or None)
+    prefix = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
+    web = build_app(_load_app, guard, allowed_hosts=[HOST, "localhost"] if not prefix else ["*"])
+    address = f"http://{HOST}:{listening.getsockname()[1]}{prefix}"
+    link = f"{address}/login?token={guard.link_token}"
+    if as_json:
+        print_json({"address": address, "link": link})
+    else:
+        out.print(f"console   {link}")
+        out.print("stop      Ctrl-C")
+    config = uvicorn.Config(
+        web, root_path=prefix, log_level="warning", access_log=False, server_header=False
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _load_app() -> App:
+    return App(environ=dict(os.environ), kafka_timeout_s=KAFKA_TIMEOUT_S)
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as error:
+        listening.close()
+        raise SetupError(
+            subject=f"Port {port} is in use.",
+            needed="a free port for the console",
+            seen=str(error),
+            advice="Choose another one: `tidemark console --port 0` takes any free port.",
+        ) from error
+    return listening

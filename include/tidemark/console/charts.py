@@ -1,0 +1,101 @@
+"""Charts as SVG without scripts: bars of coverage, and lines of lag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby, pairwise
+
+from markupsafe import Markup, escape
+
+from tidemark.core.offsets import Span
+from tidemark.report.coverage import OffsetState, PartitionCoverage
+
+CELLS = 240
+"""Cells of a bar; each has the rarest state of its offsets."""
+ZOOMS = 12
+"""Parts of a bar that link to a closer look."""
+_WIDTH, _HEIGHT = 120, 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoomLink:
+    """A part of a bar that links to a closer look.
+
+    Attributes:
+        window: The offsets of the part.
+        href: Address of the closer look.
+    """
+
+    window: Span
+    href: str
+
+
+def state_class(state: OffsetState | None) -> str:
+    """Return the CSS class of a state."""
+    return "none" if state is None else f"state-{state.name.lower().replace('_', '-')}"
+
+
+def zoom_windows(window: Span, parts: int = ZOOMS) -> Sequence[Span]:
+    """Divide a window into parts of nearly equal size, none of them empty."""
+    parts = min(parts, window.size)
+    edges = [window.start + window.size * number // parts for number in range(parts + 1)]
+    return [Span(start, end) for start, end in pairwise(edges)]
+
+
+def coverage_bar(
+    coverage: PartitionCoverage, window: Span, links: Sequence[ZoomLink] = ()
+) -> Markup:
+    """Return the bar of a partition: one rectangle for each run of equal cells.
+
+    Args:
+        coverage: The partition.
+        window: Offsets to show.
+        links: Parts that link to a closer look.
+    """
+    cells = coverage.cells(window, CELLS)
+    parts, x = [], 0
+    for state, run in groupby(cells):
+        width = len(list(run))
+        parts.append(
+            f'<rect x="{x}" y="0" width="{width}" height="1" class="{state_class(state)}"/>'
+        )
+        x += width
+    scale = len(cells) / window.size
+    for link in links:
+        left = (link.window.start - window.start) * scale
+        width_of_link = link.window.size * scale
+        label = f"offsets {link.window.start:,} to {link.window.end:,}"
+        parts.append(
+            f'<a href="{escape(link.href)}" aria-label="{label}"><title>{label}</title>'
+            f'<rect x="{left:.3f}" y="0" width="{width_of_link:.3f}" height="1" class="zoom"/></a>'
+        )
+    states = ", ".join(sorted({state.value for state in cells if state is not None}))
+    name = f"partition {coverage.partition}, {window.start:,} to {window.end:,}: {states}"
+    return Markup(
+        f'<svg class="coverage" viewBox="0 0 {len(cells)} 1" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>'
+    )
+
+
+def sparkline(samples: Sequence[tuple[datetime, int | None]], name: str) -> Markup:
+    """Return a small line of the lag over time; empty with fewer than two known values.
+
+    Args:
+        samples: Times and lags, oldest first.
+        name: Text for screen readers.
+    """
+    known = [(at.timestamp(), lag) for at, lag in samples if lag is not None]
+    if len(known) < 2:
+        return Markup()
+    first, last = known[0][0], known[-1][0]
+    seconds, highest = max(last - first, 1e-9), max(lag for _, lag in known) or 1
+    points = " ".join(
+        f"{(at - first) / seconds * _WIDTH:.1f},{_HEIGHT - 2 - lag / highest * (_HEIGHT - 4):.1f}"
+        for at, lag in known
+    )
+    return Markup(
+        f'<svg class="sparkline" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{escape(name)}"><polyline points="{points}"/></svg>'
+    )

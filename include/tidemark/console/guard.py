@@ -1,0 +1,152 @@
+"""Admission to the console: every request needs a viewer, at any path.
+
+A guard is a middleware and not a dependency of routes, so no route, mount, static file or unknown
+path can be reached without it. An unexpected error of a guard refuses the request.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidemark.spec.model import PipelineSpec
+
+log = logging.getLogger(__name__)
+
+COOKIE = "tidemark_console"
+"""Cookie of a login to `tidemark console`."""
+_BEARER = "bearer "
+
+
+class Viewer(Protocol):
+    """A logged-in user and the user's rights."""
+
+    def may_see(self, spec: PipelineSpec) -> bool:
+        """Whether the user may see a pipeline: lag, plans, offsets, check results."""
+
+    def may_read_payloads(self, spec: PipelineSpec) -> bool:
+        """Whether the user may read keys, values and headers of a pipeline's records."""
+
+    def may_see_cluster(self, connection: str) -> bool:
+        """Whether the user may see the topics and brokers of a Kafka connection."""
+
+
+class Guard(Protocol):
+    """Decides who may use the console."""
+
+    async def admit(self, request: Request) -> Viewer | Response:
+        """Return the viewer of a request, or the response that refuses or redirects it."""
+
+
+class GuardMiddleware:
+    """Passes a request to the application only with a viewer, in `request.state.viewer`.
+
+    Args:
+        app: The application.
+        guard: Decides about each request.
+    """
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, redirect or pass on a request; close any WebSocket."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        request = Request(scope, receive)
+        try:
+            admitted = await self._guard.admit(request)
+        except Exception:
+            log.exception("the guard of the console failed path=%s", request.url.path)
+            admitted = refusal(403, "The console could not check your login.")
+        if isinstance(admitted, Response):
+            await admitted(scope, receive, send)
+            return
+        scope.setdefault("state", {})["viewer"] = admitted
+        await self._app(scope, receive, send)
+
+
+def refusal(status: int, reason: str) -> Response:
+    """Return the response to a request without the necessary rights."""
+    return PlainTextResponse(f"{reason}\n", status_code=status)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalViewer:
+    """The user of `tidemark console`, who reads with the same rights as other commands."""
+
+    def may_see(self, spec: PipelineSpec) -> bool:  # noqa: ARG002
+        """Return True: the user can run `tidemark status`."""
+        return True
+
+    def may_read_payloads(self, spec: PipelineSpec) -> bool:  # noqa: ARG002
+        """Return True: the user can run `tidemark records`."""
+        return True
+
+    def may_see_cluster(self, connection: str) -> bool:  # noqa: ARG002
+        """Return True: the user can run `tidemark topics`."""
+        return True
+
+
+@dataclass
+class LinkGuard:
+    """Admits the browser that first opens the printed link, and programs with a bearer token.
+
+    The link contains a random token that works once. It sets a cookie with another random value,
+    which ends with the process.
+
+    Attributes:
+        bearer: Token of programs, such as Prometheus; None to admit browsers only.
+        link_token: Token of the link; empty after its use.
+    """
+
+    bearer: str | None = None
+    link_token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    _session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    async def admit(self, request: Request) -> Viewer | Response:
+        """Admit a session's cookie or the bearer token; exchange the link's token for a cookie."""
+        if _path(request) == "/login":
+            return self._login(request)
+        if _equal(request.cookies.get(COOKIE), self._session):
+            return LocalViewer()
+        given = request.headers.get("authorization", "")
+        if given.lower().startswith(_BEARER) and _equal(given[len(_BEARER) :], self.bearer):
+            return LocalViewer()
+        return refusal(401, "Open the link that `tidemark console` printed.")
+
+    def _login(self, request: Request) -> Response:
+        if not _equal(request.query_params.get("token"), self.link_token):
+            return refusal(
+                403, "This link is wrong or was used before. Start `tidemark console` again."
+            )
+        self.link_token = ""
+        root = request.scope.get("root_path", "")
+        response = RedirectResponse(f"{root}/", status_code=303)
+        response.set_cookie(COOKIE, self._session, httponly=True, samesite="strict", path="/")
+        return response
+
+
+def _path(request: Request) -> str:
+    """Return the path below the prefix of the console."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", ""))
+
+
+def _equal(given: str | None, expected: str | None) -> bool:
+    """Compare two secrets in constant time. Nothing equals an absent or empty secret."""
+    if not given or not expected:
+        return False
+    return hmac.compare_digest(given.encode(), expected.encode())

@@ -1,0 +1,53 @@
+"""The home that the console shows: its specs, read again after a change, and its statuses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+
+from tidemark.app import App
+from tidemark.console.observer import StatusObserver
+from tidemark.report.status import PipelineStatus
+from tidemark.spec.layout import spec_files
+
+RELOAD_S = 60.0
+"""Seconds after which connections are read again; a changed spec is read at once."""
+
+
+class Home:
+    """The specs, tables and statuses of one home.
+
+    Args:
+        load_app: Loads the specs and connections of the home again.
+        clock: Returns a monotonic time in seconds.
+    """
+
+    def __init__(self, load_app: Callable[[], App], clock: Callable[[], float] = time.monotonic):
+        self._load = load_app
+        self._clock = clock
+        self._lock = Lock()
+        self._app: App | None = None
+        self._key: object = None
+        self._loaded_at = 0.0
+        self.statuses = StatusObserver(self._status)
+
+    @property
+    def app(self) -> App:
+        """The app with the current specs."""
+        with self._lock:
+            now = self._clock()
+            if self._app is None or now - self._loaded_at > RELOAD_S or self._key != self._stamp():
+                self._app = self._load()
+                self._key, self._loaded_at = self._stamp(), now
+            return self._app
+
+    def _stamp(self) -> object:
+        """Return a value that changes when a spec is added, removed or written."""
+        if self._app is None:
+            return None
+        files = spec_files(self._app.specs_path)
+        return [(file, each.st_mtime_ns, each.st_size) for file in files for each in [file.stat()]]
+
+    def _status(self, pipeline: str) -> PipelineStatus:
+        return self.app.pipeline(pipeline).status()

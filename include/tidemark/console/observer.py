@@ -1,0 +1,125 @@
+"""Keeps the newest status of each pipeline, so that pages open at once, also without Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from datetime import datetime
+from threading import Lock
+
+from tidemark.core.errors import TidemarkError
+from tidemark.core.parallel import result_or_error
+from tidemark.report.status import PipelineStatus
+
+THREADS = 4
+"""Threads that read statuses. Each request to Kafka ends after `KAFKA_TIMEOUT_S`."""
+KAFKA_TIMEOUT_S = 3.0
+"""Longest time of a request to Kafka for a page, in seconds."""
+FRESH_S = 5.0
+"""Age up to which the status of the shown pipeline is not read again, in seconds."""
+READS_PER_SECOND = 2
+"""Reads of the overview for all pipelines together; with many pipelines each one waits longer."""
+SAMPLES = 720
+"""Samples of the lag that are kept for each pipeline: an hour of an open page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedStatus:
+    """The newest status of a pipeline that could be read, and the error of a later attempt.
+
+    Attributes:
+        status: The newest status with partitions, or the newest one at all; None before the first.
+        error: The error of a later attempt; None if `status` is current.
+        read_at: Monotonic time of the newest attempt, in seconds.
+        samples: Times and lags of earlier statuses, oldest first.
+    """
+
+    status: PipelineStatus | None = None
+    error: TidemarkError | None = None
+    read_at: float = float("-inf")
+    samples: Sequence[tuple[datetime, int | None]] = ()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the newest attempt failed, so that `status` is an older one."""
+        return self.error is not None
+
+
+class StatusObserver:
+    """Reads statuses in threads of its own and keeps the newest one of each pipeline.
+
+    Args:
+        read: Returns the status of a pipeline.
+        clock: Returns a monotonic time in seconds.
+    """
+
+    def __init__(
+        self, read: Callable[[str], PipelineStatus], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-status")
+        self._lock = Lock()
+        self._running: dict[str, Future[None]] = {}
+        self._seen: dict[str, ObservedStatus] = {}
+        self._samples: dict[str, deque[tuple[datetime, int | None]]] = {}
+
+    def close(self) -> None:
+        """Stop the threads after their current read."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def one(self, pipeline: str, wait_s: float = KAFKA_TIMEOUT_S) -> ObservedStatus:
+        """Return a status at most `FRESH_S` old, or the newest known one after `wait_s` seconds."""
+        wait(self._refresh([pipeline], FRESH_S).values(), timeout=wait_s)
+        return self._known(pipeline)
+
+    def many(
+        self, pipelines: Sequence[str], wait_s: float = KAFKA_TIMEOUT_S
+    ) -> Mapping[str, ObservedStatus]:
+        """Return the newest known status of each pipeline, and start to read old ones again.
+
+        Waits at most `wait_s` seconds, and only for pipelines without a status.
+        """
+        age_s = max(FRESH_S, len(pipelines) / READS_PER_SECOND)
+        running = self._refresh(pipelines, age_s)
+        wait([each for name, each in running.items() if name not in self._seen], timeout=wait_s)
+        return {name: self._known(name) for name in pipelines}
+
+    def _known(self, pipeline: str) -> ObservedStatus:
+        with self._lock:
+            seen = self._seen.get(pipeline, ObservedStatus())
+            return replace(seen, samples=tuple(self._samples.get(pipeline, ())))
+
+    def _refresh(self, pipelines: Iterable[str], age_s: float) -> Mapping[str, Future[None]]:
+        """Start to read statuses older than `age_s`; return the reads that have not ended."""
+        now = self._clock()
+        with self._lock:
+            for name in pipelines:
+                known = self._seen.get(name, ObservedStatus())
+                if name not in self._running and now - known.read_at > age_s:
+                    self._running[name] = self._pool.submit(self._observe, name)
+            return {name: self._running[name] for name in pipelines if name in self._running}
+
+    def _observe(self, pipeline: str) -> None:
+        found = result_or_error(pipeline, self._read)
+        with self._lock:
+            before = self._seen.get(pipeline, ObservedStatus())
+            self._seen[pipeline] = _newest(before, found, self._clock())
+            if isinstance(found, PipelineStatus) and found.partitions:
+                samples = self._samples.setdefault(pipeline, deque(maxlen=SAMPLES))
+                samples.append((found.checked_at, found.lag))
+            del self._running[pipeline]
+
+
+def _newest(
+    before: ObservedStatus, found: PipelineStatus | TidemarkError, now: float
+) -> ObservedStatus:
+    """Return the new state; a status without partitions does not replace one with partitions."""
+    if isinstance(found, TidemarkError):
+        return replace(before, error=found, read_at=now)
+    if before.status and before.status.partitions and not found.partitions:
+        return replace(before, error=found.problem, read_at=now)
+    return ObservedStatus(status=found, read_at=now)

@@ -1,0 +1,58 @@
+"""HTML of the console: one Jinja environment that escapes every value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from tidemark.console import charts
+from tidemark.core.errors import format_duration
+
+FOLDER = Path(__file__).parent
+STATIC = FOLDER / "static"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
+    environment.globals |= {"state_class": charts.state_class, "sparkline": charts.sparkline}
+    return environment
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """Return a page as HTML."""
+    return _environment().get_template(template).render(values)
+
+
+def number(value: int | None) -> str:
+    """Return a number with separators of thousands; a dash for None."""
+    return "-" if value is None else f"{value:,}"
+
+
+def time(value: datetime | None) -> str:
+    """Return a time in UTC to the second; a dash for None."""
+    return "-" if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def ago(value: datetime | None, now: datetime) -> str:
+    """Return the age of a time in words; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{format_duration(max(now - value, timedelta()))} ago"
+
+
+def duration(value: timedelta | None) -> str:
+    """Return a duration in words; a dash for None."""
+    return "-" if value is None else format_duration(value)

@@ -1,0 +1,203 @@
+"""The web application of the console: routes, and the parts that all routes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlencode
+
+import anyio
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from tidemark.app import App
+from tidemark.console.guard import Guard, GuardMiddleware
+from tidemark.console.headers import SecurityHeaders
+from tidemark.console.home import Home
+from tidemark.console.pages import Page, Pages
+from tidemark.console.rendering import STATIC, render
+from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.parallel import result_or_error
+from tidemark.quality.docs import TEMPLATES
+from tidemark.spec.errors import UnknownPipeline
+
+WORKERS = 4
+"""Pages that are built at once. They have threads of their own, so the pages of Airflow in the same
+process never wait for Kafka."""
+_STYLES = {"tidemark.css": TEMPLATES / "tidemark.css"}
+"""Files of other folders that pages share."""
+
+T = TypeVar("T")
+Number = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
+
+
+def build_app(
+    load_app: Callable[[], App], guard: Guard, allowed_hosts: Sequence[str] = ("*",)
+) -> FastAPI:
+    """Return the console, an ASGI application for any path prefix.
+
+    Args:
+        load_app: Loads the specs and connections of the home again.
+        guard: Decides who may send requests.
+        allowed_hosts: Host names of requests. A page of another site that resolves its own name to
+            this machine is refused.
+    """
+    console = _Console(Home(load_app))
+    web = FastAPI(
+        title="Tidemark",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        # The outermost first.
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts)),
+            Middleware(GuardMiddleware, guard=guard),
+        ],
+    )
+    web.add_exception_handler(TidemarkError, console.named_error)
+    web.add_exception_handler(HTTPException, console.http_error)
+    web.add_exception_handler(RequestValidationError, console.invalid_request)
+    for path, endpoint in console.routes().items():
+        web.add_api_route(path, endpoint, methods=["GET"], response_class=HTMLResponse)
+    return web
+
+
+class _Console:
+    """The endpoints. Each builds its page in a worker thread."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    def routes(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the endpoints by path."""
+        return {
+            "/": self.overview,
+            "/pipelines/{name}": self.pipeline,
+            "/pipelines/{name}/plans": self.plans,
+            "/pipelines/{name}/plans/{sequence}": self.plan,
+            "/dags/{dag_id}": self.dag,
+            "/health": self.health,
+            "/static/{file}": self.static,
+        }
+
+    # -- pages -------------------------------------------------------------------------------------
+
+    async def overview(self, request: Request) -> Response:
+        """Every pipeline that the viewer may see."""
+        return await self._page(request, lambda pages: pages.overview())
+
+    async def pipeline(
+        self,
+        request: Request,
+        name: str,
+        partition: Number = None,
+        start: Number = None,
+        end: Number = None,
+    ) -> Response:
+        """One pipeline: status, coverage and newest plans."""
+        return await self._page(request, lambda pages: pages.pipeline(name, partition, start, end))
+
+    async def plans(self, request: Request, name: str, before: Number = None) -> Response:
+        """Plans of a pipeline, newest first."""
+        return await self._page(request, lambda pages: pages.plans(name, before))
+
+    async def plan(self, request: Request, name: str, sequence: int) -> Response:
+        """One plan: ranges, events, checks, publication."""
+        return await self._page(request, lambda pages: pages.plan(name, sequence))
+
+    async def dag(self, request: Request, dag_id: str) -> Response:
+        """The pipelines of a DAG of Airflow; the page of a single pipeline itself."""
+        return await self._page(request, lambda pages: pages.dag(dag_id))
+
+    async def health(self) -> Response:
+        """Whether the specs can be read."""
+        broken = await self._run(lambda: sorted(self._home.app.spec_folder.broken))
+        return JSONResponse({"status": "ok", "invalid_specs": len(broken)})
+
+    async def static(self, file: str) -> Response:
+        """A style sheet or a script."""
+        path = _static_files().get(file)
+        if path is None:
+            raise HTTPException(404)
+        return FileResponse(path, headers={"cache-control": "private, max-age=3600"})
+
+    # -- shared ------------------------------------------------------------------------------------
+
+    async def _page(self, request: Request, build: Callable[[Pages], Page]) -> Response:
+        pages = Pages(
+            home=self._home,
+            viewer=request.state.viewer,
+            root=request.scope.get("root_path", ""),
+        )
+        html = await self._run(
+            lambda: result_or_error(request.url.path, lambda _: _rendered(build(pages), request))
+        )
+        if isinstance(html, TidemarkError):
+            raise html
+        return HTMLResponse(html)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._limiter is None:
+            # It belongs to the event loop of the server.
+            self._limiter = anyio.CapacityLimiter(WORKERS)
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    # -- errors ------------------------------------------------------------------------------------
+
+    async def named_error(self, request: Request, error: Exception) -> Response:
+        """Show a named error with its fix. An unknown pipeline is like one without rights."""
+        if not isinstance(error, TidemarkError):
+            raise error
+        if isinstance(error, UnknownPipeline):
+            return _error_page(request, 404, "There is no such pipeline, or you may not see it.")
+        status = 503 if error.exit_code is ExitCode.TRANSIENT else 422
+        return _error_page(request, status, "", error)
+
+    async def http_error(self, request: Request, error: Exception) -> Response:
+        """Show an error such as an unknown path."""
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        detail = "This page does not exist." if status == 404 else "You may not see this page."
+        return _error_page(request, status, detail)
+
+    async def invalid_request(self, request: Request, error: Exception) -> Response:
+        """Show which value of the address is invalid."""
+        problems = error.errors() if isinstance(error, RequestValidationError) else []
+        names = ", ".join(str(each["loc"][-1]) for each in problems)
+        return _error_page(request, 400, f"A value in the address is invalid: {names}.")
+
+
+def _rendered(page: Page, request: Request) -> str:
+    return render(page.template, {**_frame(request), **page.values})
+
+
+def _error_page(
+    request: Request, status: int, text: str, error: TidemarkError | None = None
+) -> Response:
+    values = {**_frame(request), "status": status, "text": text, "error": error}
+    return HTMLResponse(render("error.html", values), status_code=status)
+
+
+def _frame(request: Request) -> dict[str, Any]:
+    """Return the values that every page needs."""
+    query = dict(request.query_params)
+    is_paused = query.pop("refresh", None) == "0"
+    other = query if is_paused else {**query, "refresh": "0"}
+    path = request.scope["path"]
+    return {
+        "root": request.scope.get("root_path", ""),
+        "here": f"{path}?{request.url.query}",
+        "refreshes": not is_paused,
+        "toggle": f"{path}?{urlencode(other)}",
+    }
+
+
+def _static_files() -> Mapping[str, Path]:
+    """Return the files that pages load, by name. Only these names are served."""
+    return {path.name: path for path in STATIC.iterdir()} | _STYLES

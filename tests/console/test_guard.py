@@ -1,0 +1,147 @@
+"""Admission to the console: without a login there is nothing, not even a style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from tests.support.consoles import (
+    BEARER,
+    Admits,
+    SomeRights,
+    app_of,
+    console_of,
+    guarded_console,
+)
+from tests.support.file_lake import home_lake
+from tidemark.console.guard import COOKIE, LinkGuard, Viewer
+from tidemark.console.headers import SECURITY_HEADERS
+from tidemark.console.server import build_app
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+WITHOUT_ROUTE = (
+    "/nothing",
+    "/docs",
+    "/redoc",
+    "/openapi.json",
+    "/static/../guard.py",
+    "//",
+    "/login",
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a pipeline."""
+    home_lake(tmp_path)
+    return tmp_path
+
+
+def paths(routes: list[BaseRoute]) -> Iterator[str]:
+    """Yield a path of each route and of each mounted application."""
+    for route in routes:
+        assert isinstance(route, Route | Mount), route
+        path = route.path
+        for name in getattr(route, "param_convertors", {}):
+            path = path.replace(f"{{{name}}}", "1")
+        yield path
+        if isinstance(route, Mount):
+            yield from (f"{path}{inner}" for inner in paths(list(route.routes)))
+
+
+def test_no_path_answers_without_a_login(home: Path) -> None:
+    client, _ = guarded_console(home)
+    web = build_app(app_of(home), LinkGuard())
+    known = list(paths(web.routes))
+    assert len(known) >= 7
+    for path in (*known, *WITHOUT_ROUTE):
+        for method in METHODS:
+            response = client.request(method, path)
+            assert response.status_code in (401, 403), (method, path)
+            assert "events" not in response.text
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/"):
+        pass
+
+
+def test_the_link_logs_in_one_browser_once(home: Path) -> None:
+    client, guard = guarded_console(home)
+    assert client.get("/login?token=wrong").status_code == 403
+    link = f"/login?token={guard.link_token}"
+    login = client.get(link)
+    assert (login.status_code, login.headers["location"]) == (303, "/")
+    cookie = login.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert guard.link_token == ""
+    assert client.get("/").status_code == 200
+    client.cookies.clear()
+    assert client.get(link).status_code == 403
+    assert client.get("/login?token=").status_code == 403
+    assert client.get("/", headers={"Cookie": f"{COOKIE}="}).status_code == 401
+
+
+def test_a_program_logs_in_with_the_bearer_token_only(home: Path) -> None:
+    client, _ = guarded_console(home)
+    good = {"Authorization": f"Bearer {BEARER}"}
+    assert client.get("/health", headers=good).json()["status"] == "ok"
+    for wrong in ("Bearer ", "Bearer x", f"Basic {BEARER}", BEARER, f"Bearer {BEARER}x"):
+        assert client.get("/health", headers={"Authorization": wrong}).status_code == 401
+    without = TestClient(build_app(app_of(home), LinkGuard(bearer=None)))
+    assert without.get("/health", headers={"Authorization": "Bearer None"}).status_code == 401
+
+
+def test_an_error_of_the_guard_refuses_the_request(home: Path) -> None:
+    class Broken:
+        async def admit(self, request: Request) -> Viewer | Response:  # noqa: ARG002
+            raise RuntimeError("secret of the guard")
+
+    response = TestClient(build_app(app_of(home), Broken())).get("/")
+    assert response.status_code == 403
+    assert "secret" not in response.text
+
+
+def test_a_name_of_another_site_is_refused(home: Path) -> None:
+    """A page of that site would read the console through the browser of the user."""
+    client, _ = guarded_console(home)
+    good = {"Authorization": f"Bearer {BEARER}"}
+    assert client.get("/", headers={**good, "Host": "attacker.example"}).status_code == 400
+
+
+def test_a_viewer_finds_only_the_pipelines_of_its_rights(home: Path) -> None:
+    client = console_of(home, viewer=SomeRights(pipelines=("idle",)))
+    shown = client.get("/").text
+    assert "idle" in shown
+    assert "events" not in shown
+    unknown = client.get("/pipelines/unknown")
+    for path in ("", "/plans", "/plans/1"):
+        hidden = client.get(f"/pipelines/events{path}")
+        assert hidden.status_code == 404
+        assert hidden.text.replace("events", "unknown") == unknown.text.replace("events", "unknown")
+
+
+def test_an_invalid_spec_is_shown_only_to_viewers_of_all_pipelines(home: Path) -> None:
+    (home / "pipelines" / "broken.yaml").write_text("name: broken\n")
+    assert "broken" in console_of(home).get("/").text
+    assert "broken" not in console_of(home, viewer=SomeRights(("idle",))).get("/").text
+
+
+def test_no_route_changes_anything(home: Path) -> None:
+    web = build_app(app_of(home), Admits(SomeRights()))
+    for route in web.routes:
+        assert isinstance(route, Route)
+        assert route.methods is not None
+        assert route.methods <= {"GET", "HEAD"}
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/pipelines/events?partition=x", "/login"])
+def test_every_response_has_the_security_headers(home: Path, path: str) -> None:
+    for client in (console_of(home), guarded_console(home)[0]):
+        headers = client.get(path).headers
+        assert {name: headers[name] for name in SECURITY_HEADERS} == dict(SECURITY_HEADERS)

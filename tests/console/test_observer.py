@@ -1,0 +1,111 @@
+"""The newest status of each pipeline: kept when Kafka is away, read seldom, in few threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from threading import Event
+
+import pytest
+
+from tests.support.consoles import a_status
+from tidemark.console.observer import FRESH_S, THREADS, StatusObserver
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.report.status import PipelineStatus
+
+DOWN = KafkaUnavailable(operation="describe", reason="no broker")
+
+
+class Reads:
+    """Statuses to return, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.count = 0
+        self.next: PipelineStatus | Exception = a_status(lag=7)
+
+    def __call__(self, pipeline: str) -> PipelineStatus:  # noqa: ARG002
+        self.count += 1
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next
+
+
+@pytest.fixture
+def reads() -> Reads:
+    return Reads()
+
+
+@pytest.fixture
+def observer(reads: Reads) -> Iterator[StatusObserver]:
+    observer = StatusObserver(reads, clock=lambda: reads.now)
+    yield observer
+    observer.close()
+
+
+def test_the_last_values_stay_while_kafka_is_away(reads: Reads, observer: StatusObserver) -> None:
+    assert observer.one("prices").status == reads.next
+    good = reads.next
+    for failure in (DOWN, replace(a_status(lag=0), partitions=(), problem=DOWN)):
+        reads.next = failure
+        reads.now += FRESH_S + 1
+        seen = observer.one("prices")
+        assert (seen.status, seen.error, seen.is_stale) == (good, DOWN, True)
+    reads.next = a_status(lag=3)
+    reads.now += FRESH_S + 1
+    again = observer.one("prices")
+    assert (again.status, again.error) == (reads.next, None)
+    assert [lag for _, lag in again.samples] == [7, 3]
+
+
+def test_a_fresh_status_is_not_read_again(reads: Reads, observer: StatusObserver) -> None:
+    for _ in range(3):
+        observer.one("prices")
+    assert reads.count == 1
+
+
+def test_an_overview_of_many_pipelines_reads_each_one_less_often(
+    reads: Reads, observer: StatusObserver
+) -> None:
+    names = [f"p{number}" for number in range(200)]
+    observer.many(names, wait_s=30)
+    assert reads.count == 200
+    reads.now += 99
+    observer.many(names, wait_s=30)
+    assert reads.count == 200
+    reads.now += 2
+    observer.many(names, wait_s=30)
+    assert reads.count == 400
+
+
+def test_an_unexpected_error_is_shown_as_such(reads: Reads, observer: StatusObserver) -> None:
+    reads.next = ZeroDivisionError("bug")
+    seen = observer.one("prices")
+    assert seen.status is None
+    assert "ZeroDivisionError: bug" in str(seen.error)
+
+
+def test_slow_pipelines_block_neither_the_page_nor_more_than_their_threads() -> None:
+    release, running = Event(), []
+
+    def read(pipeline: str) -> PipelineStatus:
+        running.append(pipeline)
+        release.wait(30)
+        return a_status(lag=1)
+
+    observer = StatusObserver(read)
+    names = [f"p{number}" for number in range(THREADS * 2)]
+    seen = observer.many(names, wait_s=0.01)
+    assert [each.status for each in seen.values()] == [None] * len(names)
+    assert len(running) <= THREADS
+    release.set()
+    assert all(each.status for each in observer.many(names, wait_s=30).values())
+    assert sorted(running) == names
+    observer.close()
+
+
+def test_samples_have_the_times_of_the_statuses(reads: Reads, observer: StatusObserver) -> None:
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    reads.next = replace(a_status(lag=5), checked_at=at)
+    assert observer.one("prices").samples == ((at, 5),)

@@ -1,0 +1,106 @@
+"""Pages of the console over real tables: without Kafka, and with a hostile name in every place."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.consoles import console_of
+from tests.support.file_lake import FileLake, home_lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Pipeline `events` with three landed plans; no Kafka connection is defined."""
+    return home_lake(tmp_path)
+
+
+def cells(html: str) -> list[list[str]]:
+    """Return the texts of the cells of each table row."""
+    rows = re.findall(r"<tr.*?</tr>", html, re.DOTALL)
+    return [
+        [
+            re.sub(r"<[^>]+>", "", cell).strip()
+            for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)
+        ]
+        for row in rows
+    ]
+
+
+def test_pages_open_without_kafka_and_show_the_error(lake: FileLake, tmp_path: Path) -> None:
+    client = console_of(tmp_path)
+    overview = client.get("/")
+    assert overview.status_code == 200
+    assert "UnknownConnection" in overview.text
+    page = client.get("/pipelines/events")
+    assert page.status_code == 200
+    assert "UnknownConnection" in page.text
+    assert [row[:4] for row in cells(page.text) if row[:1] == ["3"]] == [["3", "landed", "3", "3"]]
+
+
+def test_plans_are_listed_newest_first_with_their_states(lake: FileLake, tmp_path: Path) -> None:
+    lake.undo.undo(2, "cli:ada:1", "test")
+    lake.plan(2)
+    lake.land_again((0, 6, 9))
+    client = console_of(tmp_path)
+    rows = [row[:4] for row in cells(client.get("/pipelines/events/plans").text) if row]
+    assert [(row[0], row[1].split()[0]) for row in rows] == [
+        ("5", "landed"),
+        ("4", "open"),
+        ("3", "replaced"),
+        ("2", "undone"),
+        ("1", "landed"),
+    ]
+    older = client.get("/pipelines/events/plans?before=3").text
+    assert [row[0] for row in cells(older) if row] == ["2", "1"]
+
+
+def test_the_page_of_a_plan_has_its_ranges_events_and_counts(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    page = console_of(tmp_path).get("/pipelines/events/plans/2").text
+    rows = cells(page)
+    assert ["0", "3", "6", "3", "0", "6"] in rows
+    assert ["0", "3", "6", "3", "0", "0"] in rows
+    assert [row[2] for row in rows if len(row) == 5 and row[2] in ("planned", "landed")] == [
+        "planned",
+        "landed",
+    ]
+    assert "not checked" in page
+
+
+def test_an_unknown_plan_is_a_named_error(lake: FileLake, tmp_path: Path) -> None:
+    client = console_of(tmp_path)
+    response = client.get("/pipelines/events/plans/99")
+    assert response.status_code == 422
+    assert "UnknownPlan" in response.text
+    assert client.get("/pipelines/events/plans/x").status_code == 400
+
+
+def test_markup_in_a_spec_or_a_reason_is_text(lake: FileLake, tmp_path: Path) -> None:
+    mark = "<script>alert(1)</script>\"'"
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text() + f"description: {json.dumps(mark)}\n")
+    lake.undo.undo(2, "cli:ada:1", mark)
+    client = console_of(tmp_path)
+    for path in ("/pipelines/events", "/pipelines/events/plans/2"):
+        page = client.get(path).text
+        assert "&lt;script&gt;alert(1)" in page
+        assert "<script>alert" not in page
+
+
+def test_links_keep_the_prefix_of_a_proxy_or_of_airflow(lake: FileLake, tmp_path: Path) -> None:
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
+
+    outer = FastAPI()
+    outer.mount("/data/tidemark", console_of(tmp_path).app)
+    client = TestClient(outer)
+    for path in ("/", "/pipelines/events", "/pipelines/events/plans/1", "/nothing"):
+        page = client.get(f"/data/tidemark{path}").text
+        links = re.findall(r'(?:href|src|hx-get)="([^"]+)"', page)
+        assert len(links) > 4
+        assert [link for link in links if not link.startswith(("/data/tidemark/", "#"))] == []

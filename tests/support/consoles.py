@@ -1,0 +1,111 @@
+"""A console over a home, with a viewer of chosen rights, without a server; statuses to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.testclient import TestClient
+
+from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
+from tidemark.console.guard import LinkGuard, Viewer
+from tidemark.console.server import build_app
+from tidemark.core.throughput import Forecast
+from tidemark.report.status import PartitionStatus, PipelineStatus
+from tidemark.report.unfinished_work import UnfinishedWork
+from tidemark.spec.model import AlarmRules, PipelineSpec
+
+BEARER = "token-of-the-test"
+
+
+@dataclass(frozen=True)
+class SomeRights:
+    """A viewer with rights on some pipelines.
+
+    Attributes:
+        pipelines: Visible pipelines; None for all.
+        payloads: Whether the viewer may read payloads and clusters.
+    """
+
+    pipelines: Collection[str] | None = None
+    payloads: bool = True
+
+    def may_see(self, spec: PipelineSpec) -> bool:
+        return self.pipelines is None or spec.name in self.pipelines
+
+    def may_read_payloads(self, spec: PipelineSpec) -> bool:  # noqa: ARG002
+        return self.payloads
+
+    def may_see_cluster(self, connection: str) -> bool:  # noqa: ARG002
+        return self.payloads
+
+
+@dataclass(frozen=True)
+class Admits:
+    """A guard that admits every request as one viewer."""
+
+    viewer: Viewer
+
+    async def admit(self, request: Request) -> Viewer | Response:  # noqa: ARG002
+        return self.viewer
+
+
+def app_of(home: Path, bootstrap: str | None = None) -> Callable[[], App]:
+    """Return a loader of the app of a home whose specs are in `home/pipelines`."""
+    environ = {
+        "TIDEMARK_HOME": str(home),
+        "TIDEMARK_LAKEHOUSE": str(home / "lakehouse"),
+        "TIDEMARK_PIPELINES": str(home / "pipelines"),
+    }
+    if bootstrap:
+        environ[connection_variable("kafka_default")] = kafka_connection(bootstrap)
+    return lambda: App(environ=environ, kafka_timeout_s=5.0)
+
+
+def console_of(
+    home: Path, bootstrap: str | None = None, viewer: Viewer | None = None
+) -> TestClient:
+    """Return a client of a console whose requests have one viewer, by default with all rights."""
+    return TestClient(build_app(app_of(home, bootstrap), Admits(viewer or SomeRights())))
+
+
+def guarded_console(home: Path) -> tuple[TestClient, LinkGuard]:
+    """Return a client of a console with the guard of `tidemark console`."""
+    guard = LinkGuard(bearer=BEARER)
+    web = build_app(app_of(home), guard, allowed_hosts=["testserver"])
+    return TestClient(web, follow_redirects=False), guard
+
+
+def a_status(lag: int) -> PipelineStatus:
+    """Return a status of a pipeline with one partition."""
+    partition = PartitionStatus(
+        partition=0,
+        low_watermark=0,
+        end=lag,
+        committed_offset=0,
+        lag=lag,
+        held_back=0,
+        lag_time=None,
+        runway=None,
+        arrival_rate=0.0,
+    )
+    return PipelineStatus(
+        pipeline="prices",
+        checked_at=datetime(2026, 3, 1, tzinfo=UTC),
+        topic="prices",
+        partitions=(partition,),
+        last_landed=None,
+        last_landed_at=None,
+        open_plans=(),
+        unfinished=UnfinishedWork(),
+        records=0,
+        forecast=Forecast.UNKNOWN,
+        caught_up_at=None,
+        problem=None,
+        rules=AlarmRules(),
+    )
