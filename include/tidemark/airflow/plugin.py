@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PREFIX = "/tidemark"
 """Path of the console below Airflow's base URL."""
+_BASE = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+"""Path of Airflow's base URL."""
 
 
 class LazyConsole:
@@ -38,7 +40,7 @@ class LazyConsole:
     def _app(self) -> ASGIApp:
         from tidemark.console.server import build_app
 
-        return build_app(load_app, AirflowGuard())
+        return build_app(load_app, AirflowGuard(), airflow=_BASE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -126,12 +128,6 @@ def load_app() -> App:
     return App(environ={**os.environ, **found}, kafka_timeout_s=KAFKA_TIMEOUT_S)
 
 
-def _address(path: str) -> str:
-    """Return the address of a page of the console, below the path of Airflow's base URL."""
-    base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-    return f"{base}{PREFIX}{path}"
-
-
 class TidemarkPlugin(AirflowPlugin):
     """Adds the console to Airflow's navigation, and a tab to each DAG."""
 
@@ -140,14 +136,14 @@ class TidemarkPlugin(AirflowPlugin):
     external_views = [  # noqa: RUF012  Airflow's form
         {
             "name": "Tidemark",
-            "href": _address("/"),
+            "href": f"{_BASE}{PREFIX}/",
             "url_route": "tidemark",
             "destination": "nav",
             "category": "browse",
         },
         {
             "name": "Tidemark",
-            "href": _address("/dags/{DAG_ID}"),
+            "href": f"{_BASE}{PREFIX}/dags/{{DAG_ID}}",
             "url_route": "tidemark_dag",
             "destination": "dag",
         },

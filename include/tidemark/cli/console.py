@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import out, print_json
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def console(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0 selects a free port.")
+        int, typer.Option(min=0, max=65535, help=f"{option_texts.PORT} 0 selects a free port.")
     ] = 8081,
     base_path: Annotated[
         str, typer.Option(help="Path prefix of all pages, behind a proxy that keeps the prefix.")

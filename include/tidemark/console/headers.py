@@ -20,6 +20,12 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "cache-control": "no-store",
 }
 
+DATA_DOCS_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'"
+)
+"""Policy of the quality pages, which have inline styles and no scripts."""
+
 
 class SecurityHeaders:
     """Adds `SECURITY_HEADERS` to each response; a response may set `cache-control` itself.

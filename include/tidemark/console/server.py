@@ -16,10 +16,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from tidemark.app import App
+from tidemark.console import backfills, pipelines, quality
+from tidemark.console.backfills import BackfillForm
+from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import Guard, GuardMiddleware
-from tidemark.console.headers import SecurityHeaders
+from tidemark.console.headers import DATA_DOCS_POLICY, SecurityHeaders
 from tidemark.console.home import Home
-from tidemark.console.pages import Page, Pages
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import result_or_error
@@ -37,7 +39,11 @@ Number = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 
 
 def build_app(
-    load_app: Callable[[], App], guard: Guard, allowed_hosts: Sequence[str] = ("*",)
+    load_app: Callable[[], App],
+    guard: Guard,
+    *,
+    allowed_hosts: Sequence[str] = ("*",),
+    airflow: str | None = None,
 ) -> FastAPI:
     """Return the console, an ASGI application for any path prefix.
 
@@ -46,8 +52,10 @@ def build_app(
         guard: Decides who may send requests.
         allowed_hosts: Host names of requests. A page of another site that resolves its own name to
             this machine is refused.
+        airflow: Path prefix of the Airflow around the console, such as an empty text; None for a
+            console without Airflow.
     """
-    console = _Console(Home(load_app))
+    console = _Console(Home(load_app), airflow)
     web = FastAPI(
         title="Tidemark",
         docs_url=None,
@@ -71,8 +79,9 @@ def build_app(
 class _Console:
     """The endpoints. Each builds its page in a worker thread."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, airflow: str | None) -> None:
         self._home = home
+        self._airflow = airflow
         self._limiter: anyio.CapacityLimiter | None = None
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
@@ -82,6 +91,11 @@ class _Console:
             "/pipelines/{name}": self.pipeline,
             "/pipelines/{name}/plans": self.plans,
             "/pipelines/{name}/plans/{sequence}": self.plan,
+            "/pipelines/{name}/quality": self.quality,
+            "/pipelines/{name}/quality/docs/{path:path}": self.docs,
+            "/pipelines/{name}/quarantine": self.quarantine,
+            "/pipelines/{name}/backfill": self.backfill,
+            "/pipelines/{name}/backfills": self.backfills,
             "/dags/{dag_id}": self.dag,
             "/health": self.health,
             "/static/{file}": self.static,
@@ -91,7 +105,7 @@ class _Console:
 
     async def overview(self, request: Request) -> Response:
         """Every pipeline that the viewer may see."""
-        return await self._page(request, lambda pages: pages.overview())
+        return await self._page(request, pipelines.overview)
 
     async def pipeline(
         self,
@@ -102,19 +116,47 @@ class _Console:
         end: Number = None,
     ) -> Response:
         """One pipeline: status, coverage and newest plans."""
-        return await self._page(request, lambda pages: pages.pipeline(name, partition, start, end))
+        return await self._page(
+            request, lambda context: pipelines.pipeline(context, name, partition, start, end)
+        )
 
     async def plans(self, request: Request, name: str, before: Number = None) -> Response:
         """Plans of a pipeline, newest first."""
-        return await self._page(request, lambda pages: pages.plans(name, before))
+        return await self._page(request, lambda context: pipelines.plans(context, name, before))
 
     async def plan(self, request: Request, name: str, sequence: int) -> Response:
         """One plan: ranges, events, checks, publication."""
-        return await self._page(request, lambda pages: pages.plan(name, sequence))
+        return await self._page(request, lambda context: pipelines.plan(context, name, sequence))
+
+    async def quality(self, request: Request, name: str, before: Number = None) -> Response:
+        """Checks and publication of the newest plans."""
+        return await self._page(request, lambda context: quality.checks(context, name, before))
+
+    async def docs(self, request: Request, name: str, path: str) -> Response:
+        """A page of the pipeline's Data Docs, whose styles are inline."""
+        context = self._context(request)
+        file = await self._run(lambda: quality.data_docs(context, name, path or "index.html"))
+        if file is None:
+            raise HTTPException(404)
+        return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
+
+    async def quarantine(self, request: Request, name: str) -> Response:
+        """Open records of the quarantine."""
+        return await self._page(request, lambda context: quality.quarantine(context, name))
+
+    async def backfill(
+        self, request: Request, name: str, form: Annotated[BackfillForm, Query()]
+    ) -> Response:
+        """The form of a backfill, and its preview."""
+        return await self._page(request, lambda context: backfills.preview(context, name, form))
+
+    async def backfills(self, request: Request, name: str) -> Response:
+        """Progress of recorded backfills."""
+        return await self._page(request, lambda context: backfills.progress(context, name))
 
     async def dag(self, request: Request, dag_id: str) -> Response:
         """The pipelines of a DAG of Airflow; the page of a single pipeline itself."""
-        return await self._page(request, lambda pages: pages.dag(dag_id))
+        return await self._page(request, lambda context: pipelines.dag(context, dag_id))
 
     async def health(self) -> Response:
         """Whether the specs can be read."""
@@ -130,18 +172,22 @@ class _Console:
 
     # -- shared ------------------------------------------------------------------------------------
 
-    async def _page(self, request: Request, build: Callable[[Pages], Page]) -> Response:
-        pages = Pages(
-            home=self._home,
-            viewer=request.state.viewer,
-            root=request.scope.get("root_path", ""),
-        )
+    async def _page(self, request: Request, build: Callable[[PageContext], Page]) -> Response:
+        context = self._context(request)
         html = await self._run(
-            lambda: result_or_error(request.url.path, lambda _: _rendered(build(pages), request))
+            lambda: result_or_error(request.url.path, lambda _: _rendered(build(context), request))
         )
         if isinstance(html, TidemarkError):
             raise html
         return HTMLResponse(html)
+
+    def _context(self, request: Request) -> PageContext:
+        return PageContext(
+            home=self._home,
+            viewer=request.state.viewer,
+            root=request.scope.get("root_path", ""),
+            airflow=self._airflow,
+        )
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._limiter is None:

@@ -278,11 +278,12 @@ class DeltaQuarantine:
             self._update([plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
             self.table.remove_rows(plan)
 
-    def records(self, *, closed: bool = False) -> list[QuarantinedRecord]:
+    def records(self, *, closed: bool = False, most: int | None = None) -> list[QuarantinedRecord]:
         """Return the records in quarantine by partition and offset, without their content.
 
         Args:
             closed: Whether to include closed records.
+            most: Maximum number of records; None for all.
         """
         # DataFusion has no length function for bytes, but one for hexadecimal digits.
         # An older table gets the column `schema_id` with its next plan.
@@ -295,6 +296,7 @@ class DeltaQuarantine:
                    closed_at
             FROM t WHERE {"true" if closed else self._open_condition()}
             ORDER BY topic_id, partition, "offset", plan_sequence
+            {"" if most is None else f"LIMIT {most}"}
             """
         )
         return [

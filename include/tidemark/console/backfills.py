@@ -1,0 +1,169 @@
+"""Pages about backfills: a preview, which writes nothing, and the progress of recorded ones."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from tidemark.backfill.selection import select
+from tidemark.backfill.service import BackfillPreview, ChunkState
+from tidemark.console.context import Page, PageContext
+from tidemark.core.errors import InvalidSelection, TidemarkError
+from tidemark.core.events import BackfillRequested
+from tidemark.core.parallel import result_or_error
+
+NEWEST = 5
+"""Recorded backfills whose chunks a page shows."""
+
+
+class BackfillForm(BaseModel):
+    """The fields of the form, as texts of the address; empty ones are not chosen.
+
+    Attributes:
+        offsets: Ranges such as `0:100-200`, separated by commas.
+        start: First moment of a time window.
+        end: First moment after the window.
+        retained: Whether to select all offsets that Kafka has.
+        plan: Number of a plan whose ranges to select.
+        partitions: Partition numbers, separated by commas.
+        chunk: Maximum number of offsets of a chunk.
+        readable_only: Whether to skip offsets that Kafka has deleted.
+        replace: Whether to replace landed rows.
+        reason: Reason of a replacement.
+    """
+
+    offsets: str = ""
+    start: str = ""
+    end: str = ""
+    retained: bool = False
+    plan: str = ""
+    partitions: str = ""
+    chunk: str = ""
+    readable_only: bool = False
+    replace: bool = False
+    reason: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is selected yet."""
+        return not (self.offsets or self.start or self.end or self.retained or self.plan)
+
+    def command(self, pipeline: str) -> str:
+        """Return the command of the selection."""
+        options = [
+            *(("--offsets", each) for each in _listed(self.offsets)),
+            ("--from", self.start),
+            ("--until", self.end),
+            ("--plan", self.plan),
+            *(("--partition", each) for each in _listed(self.partitions)),
+            ("--chunk", self.chunk),
+            ("--reason", self.reason),
+        ]
+        words = ["tidemark", "backfill", pipeline]
+        words += [word for name, value in options if value for word in (name, value)]
+        words += ["--retained"] if self.retained else []
+        words += ["--readable-only"] if self.readable_only else []
+        words += ["--replace"] if self.replace else []
+        return shlex.join(words)
+
+    def conf(self, pipeline: str) -> Mapping[str, Any]:
+        """Return the parameters of a run of the DAG `tidemark_backfill`."""
+        return {
+            "pipeline": pipeline,
+            "offsets": self.offsets or None,
+            "from": self.start or None,
+            "until": self.end or None,
+            "retained": self.retained,
+            "plan": _number(self.plan, "plan"),
+            "partitions": self.partitions or None,
+            "chunk": _number(self.chunk, "chunk"),
+            "readable_only": self.readable_only,
+            "replace": self.replace,
+            "reason": self.reason or None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedBackfill:
+    """A recorded backfill and its chunks.
+
+    Attributes:
+        request: The request.
+        chunks: State of each chunk; the error if it could not be read.
+    """
+
+    request: BackfillRequested
+    chunks: Sequence[ChunkState] | TidemarkError
+
+    @property
+    def done(self) -> int:
+        """Number of landed chunks."""
+        return 0 if isinstance(self.chunks, TidemarkError) else sum(c.done for c in self.chunks)
+
+
+def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
+    """The form, and for a filled one the preview of its backfill."""
+    pipeline = context.pipeline(name)
+    found: BackfillPreview | TidemarkError | None = None
+    if not form.is_empty:
+        found = result_or_error(form, lambda form: _preview(context, name, form))
+    failed = isinstance(found, TidemarkError)
+    return context.page(
+        "backfill.html",
+        name=name,
+        spec=pipeline.spec,
+        form=form,
+        command=form.command(name),
+        conf=None if failed or found is None else form.conf(name),
+        preview=None if failed else found,
+        error=found if failed else None,
+    )
+
+
+def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPreview:
+    selection = select(
+        offsets=_listed(form.offsets),
+        start=form.start or None,
+        end=form.end or None,
+        retained=form.retained,
+        plan=_number(form.plan, "plan"),
+        partitions=[_required_number(each, "partitions") for each in _listed(form.partitions)],
+    )
+    return context.pipeline(name).backfills.preview(
+        selection,
+        _number(form.chunk, "chunk"),
+        readable_only=form.readable_only,
+        replaces=form.replace,
+    )
+
+
+def progress(context: PageContext, name: str) -> Page:
+    """The newest recorded backfills with the state of their chunks."""
+    pipeline = context.pipeline(name)
+    backfills = pipeline.backfills
+    newest = list(reversed(pipeline.control.backfills(name)))[:NEWEST]
+    recorded = [
+        RecordedBackfill(
+            request=request, chunks=result_or_error(request.requested_by, backfills.progress)
+        )
+        for request in newest
+    ]
+    return context.page("backfills.html", name=name, spec=pipeline.spec, recorded=recorded)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.replace("\n", ",").split(",") if part.strip()]
+
+
+def _number(text: str, field: str) -> int | None:
+    return _required_number(text, field) if text.strip() else None
+
+
+def _required_number(text: str, field: str) -> int:
+    if not text.strip().isdecimal():
+        raise InvalidSelection(rule=f"{field} as numbers", seen=repr(text))
+    return int(text)

@@ -1,0 +1,77 @@
+"""What each page is built from: the home, the viewer's rights, and the prefix of links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tidemark.console.guard import Viewer
+from tidemark.console.home import Home
+from tidemark.pipeline import Pipeline, utc_now
+from tidemark.spec.errors import UnknownPipeline
+from tidemark.spec.model import PipelineSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page to render.
+
+    Attributes:
+        template: Name of the template.
+        values: Values of the template.
+    """
+
+    template: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageContext:
+    """The context of one request.
+
+    Attributes:
+        home: What the console shows.
+        viewer: The user, whose rights decide what a page contains.
+        root: Path prefix of all links.
+        airflow: Path prefix of the Airflow around the console; None for `tidemark console`.
+    """
+
+    home: Home
+    viewer: Viewer
+    root: str
+    airflow: str | None
+
+    @cached_property
+    def specs(self) -> Mapping[str, PipelineSpec]:
+        """The specs that the viewer may see, by pipeline."""
+        specs = self.home.app.specs
+        return {name: specs[name] for name in sorted(specs) if self.viewer.may_see(specs[name])}
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether no pipeline is hidden. Only then the viewer may see invalid specs."""
+        return len(self.specs) == len(self.home.app.specs)
+
+    def pipeline(self, name: str) -> Pipeline:
+        """Return a visible pipeline.
+
+        Raises:
+            UnknownPipeline: There is none of this name, or the viewer may not see it.
+        """
+        if name not in self.specs and not self.sees_all:
+            raise UnknownPipeline(pipeline=name, known=())
+        return self.home.app.pipeline(name)
+
+    def page(self, template: str, **values: Any) -> Page:
+        """Return a page with the values that all templates use."""
+        common = {"now": utc_now(), "link": self.link, "airflow": self.airflow}
+        return Page(template=template, values={**common, **values})
+
+    def link(self, *parts: str | int, **query: Any) -> str:
+        """Return the address of a page of the console; omits values of the query that are None."""
+        path = "/".join(quote(str(part), safe="") for part in parts)
+        given = {key: value for key, value in query.items() if value is not None}
+        return f"{self.root}/{path}{f'?{urlencode(given)}' if given else ''}"

@@ -1,0 +1,158 @@
+"""Pages about pipelines: the overview, one pipeline with its coverage, and its plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.console.charts import ZoomLink, coverage_bar, zoom_windows
+from tidemark.console.context import Page, PageContext
+from tidemark.core.errors import TidemarkError
+from tidemark.core.offsets import Span
+from tidemark.core.parallel import result_or_error
+from tidemark.core.plan_history import PlanEntry
+from tidemark.ingest.errors import UnknownPlan
+from tidemark.pipeline import Pipeline
+from tidemark.report.coverage import OffsetState, PartitionCoverage
+from tidemark.spec.model import PipelineSpec
+
+PLANS_PER_PAGE = 20
+BARS = 64
+"""Partitions with a bar on the page of a pipeline; a link leads to each other partition."""
+
+
+def overview(context: PageContext) -> Page:
+    """Every visible pipeline with its newest status, and invalid specs."""
+    broken = context.home.app.spec_folder.broken if context.sees_all else {}
+    return _overview(context, context.specs, broken)
+
+
+def dag(context: PageContext, dag_id: str) -> Page:
+    """The pipelines of a DAG; the page of a single one itself."""
+    specs = {name: spec for name, spec in context.specs.items() if spec.dag_id == dag_id}
+    if len(specs) == 1:
+        return pipeline(context, next(iter(specs)), None, None, None)
+    return _overview(context, specs, {})
+
+
+def _overview(
+    context: PageContext, specs: Mapping[str, PipelineSpec], broken: Mapping[str, TidemarkError]
+) -> Page:
+    observed = context.home.statuses.many(list(specs))
+    return context.page("overview.html", specs=specs, observed=observed, broken=broken)
+
+
+def pipeline(
+    context: PageContext, name: str, partition: int | None, start: int | None, end: int | None
+) -> Page:
+    """One pipeline: status, coverage, newest plans. A partition and offsets zoom in."""
+    pipeline = context.pipeline(name)
+    observed = context.home.statuses.one(name)
+    coverage = result_or_error(name, lambda _: pipeline.coverage())
+    bars: Sequence[_Bar] = ()
+    if not isinstance(coverage, TidemarkError):
+        chosen = [each for each in coverage if partition in (None, each.partition)]
+        bars = [_bar(context, name, each, start, end) for each in chosen[:BARS]]
+    return context.page(
+        "pipeline.html",
+        name=name,
+        spec=pipeline.spec,
+        observed=observed,
+        coverage_error=coverage if isinstance(coverage, TidemarkError) else None,
+        partitions=() if isinstance(coverage, TidemarkError) else coverage,
+        bars=bars,
+        states=list(OffsetState),
+        partition=partition,
+        plans=newest_plans(pipeline, None),
+    )
+
+
+def plans(context: PageContext, name: str, before: int | None) -> Page:
+    """Plans of a pipeline, newest first, a page of them."""
+    pipeline = context.pipeline(name)
+    entries = newest_plans(pipeline, before)
+    older = entries[-1].record.plan.sequence if entries else 1
+    return context.page("plans.html", name=name, plans=entries, older=older, spec=pipeline.spec)
+
+
+def newest_plans(pipeline: Pipeline, before: int | None) -> Sequence[PlanEntry]:
+    """Return `PLANS_PER_PAGE` plans before a number, newest first; None for the newest ones."""
+    newest = pipeline.control.summary(pipeline.name).last_sequence
+    end = newest + 1 if before is None else min(before, newest + 1)
+    return pipeline.control.plan_history(pipeline.name, max(1, end - PLANS_PER_PAGE), end)
+
+
+def plan(context: PageContext, name: str, sequence: int) -> Page:
+    """One plan: ranges, events, checks and publication."""
+    pipeline = context.pipeline(name)
+    entries = pipeline.control.plan_history(name, sequence, sequence + 1)
+    if not entries:
+        newest = pipeline.control.summary(name).last_sequence
+        raise UnknownPlan(pipeline=name, sequence=sequence, latest=newest or None)
+    checked = pipeline.check_results.checked(name, [sequence])
+    return context.page(
+        "plan.html",
+        name=name,
+        spec=pipeline.spec,
+        entry=entries[0],
+        decision=pipeline.publication.decision(sequence),
+        checked=checked[0] if checked else None,
+    )
+
+
+def _bar(
+    context: PageContext, name: str, coverage: PartitionCoverage, start: int | None, end: int | None
+) -> _Bar:
+    extent = coverage.extent
+    if extent is None:
+        return _Bar(coverage=coverage, window=None, svg="", out=None, states=())
+    first = min(max(extent.start, start or 0), extent.end - 1)
+    window = Span(first, max(first + 1, min(extent.end, end or extent.end)))
+    links = [
+        ZoomLink(
+            window=part,
+            href=context.link(
+                "pipelines", name, partition=coverage.partition, start=part.start, end=part.end
+            ),
+        )
+        for part in zoom_windows(window)
+        if part != window
+    ]
+    wider = max(window.size * 12, 1)
+    out = Span(
+        max(extent.start, window.start - wider // 2), min(extent.end, window.end + wider // 2)
+    )
+    return _Bar(
+        coverage=coverage,
+        window=window,
+        svg=coverage_bar(coverage, window, links),
+        out=context.link(
+            "pipelines", name, partition=coverage.partition, start=out.start, end=out.end
+        )
+        if window != extent
+        else None,
+        states=[
+            (state, sum(span.size for span in spans.within(window)))
+            for state, spans in coverage.states.items()
+            if spans.within(window)
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bar:
+    """The bar of one partition.
+
+    Attributes:
+        coverage: The partition.
+        window: The offsets of the bar; None without offsets.
+        svg: The bar.
+        out: Address of a wider window; None for the whole partition.
+        states: Number of offsets by state, in the window.
+    """
+
+    coverage: PartitionCoverage
+    window: Span | None
+    svg: str
+    out: str | None
+    states: Sequence[tuple[OffsetState, int]]
