@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.consoles import console_of
+from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.typed_lake import home_typed_lake
 
 
 @pytest.fixture
@@ -104,3 +105,51 @@ def test_links_keep_the_prefix_of_a_proxy_or_of_airflow(lake: FileLake, tmp_path
         links = re.findall(r'(?:href|src|hx-get)="([^"]+)"', page)
         assert len(links) > 4
         assert [link for link in links if not link.startswith(("/data/tidemark/", "#"))] == []
+
+
+def test_quarantine_shows_places_and_reasons_without_content(tmp_path: Path) -> None:
+    typed = home_typed_lake(tmp_path)
+    typed.broken = (1, 2)
+    typed.land_values([b"good", b"secret-1", b"secret-2"])
+    typed.run()
+    page = console_of(tmp_path).get("/pipelines/events/quarantine").text
+    rows = [row for row in cells(page) if row]
+    assert [(row[0], row[1], row[6]) for row in rows] == [("0", "1", "8"), ("0", "2", "8")]
+    assert "secret" not in page
+
+
+def test_a_pipeline_without_a_typed_table_has_no_quarantine(lake: FileLake, tmp_path: Path) -> None:
+    client = console_of(tmp_path)
+    assert "NotDecoded" in client.get("/pipelines/events/quarantine").text
+    assert "/quarantine" not in client.get("/pipelines/events").text
+
+
+def test_quality_shows_the_publication_of_each_plan(lake: FileLake, tmp_path: Path) -> None:
+    app = app_of(tmp_path)()
+    app.pipeline("events").publication.release(1, "cli:ada:1", "looked at it")
+    rows = [row for row in cells(console_of(tmp_path).get("/pipelines/events/quality").text) if row]
+    assert [row[:2] for row in rows] == [
+        ["3", "not checked"],
+        ["2", "not checked"],
+        ["1", "released"],
+    ]
+
+
+def test_data_docs_need_the_right_to_read_payloads_and_stay_in_their_folder(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    site = tmp_path / "quality" / "data_docs" / "events"
+    site.mkdir(parents=True)
+    (site / "index.html").write_text("<p>checks of events</p>")
+    (site.parent / "secret.html").write_text("secret")
+    (site / "link.html").symlink_to(site.parent / "secret.html")
+    docs = "/pipelines/events/quality/docs"
+    page = console_of(tmp_path).get(f"{docs}/index.html")
+    assert page.text == "<p>checks of events</p>"
+    assert "script" not in page.headers["content-security-policy"]
+    assert f"{docs}/index.html" in console_of(tmp_path).get("/pipelines/events/quality").text
+    for path in ("/../secret.html", "/%2e%2e/secret.html", "/link.html", "//etc/passwd", "/none"):
+        assert console_of(tmp_path).get(f"{docs}{path}").status_code == 404
+    without = console_of(tmp_path, viewer=SomeRights(payloads=False))
+    assert without.get(f"{docs}/index.html").status_code == 404
+    assert docs not in without.get("/pipelines/events/quality").text

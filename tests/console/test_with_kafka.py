@@ -1,0 +1,106 @@
+"""Pages of the console over a real topic: coverage with zoom, and the preview of backfills."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from starlette.testclient import TestClient
+
+from tests.support.consoles import Admits, SomeRights, app_of, console_of
+from tests.support.topics import delete_records, make_topic
+from tests.support.transactions import produce_values
+from tidemark.console.server import build_app
+from tidemark.dev.broker import BrokerStatus
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def topic(broker: BrokerStatus, admin: AdminClient, tmp_path: Path) -> str:
+    """A topic of two partitions that pipeline `tides` reads from its start."""
+    topic = f"console-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic, partitions=2)
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "tides.yaml").write_text(
+        f'name: tides\ntopic: {topic}\nschedule: "@daily"\nstart: earliest\n'
+    )
+    return topic
+
+
+def bars(page: str) -> list[list[tuple[str, int]]]:
+    """Return the state and width of each run of cells, by bar."""
+    found = []
+    for svg in re.findall(r'<svg class="coverage".*?</svg>', page, re.DOTALL):
+        cells = re.findall(r'width="(\d+)" height="1" class="(state-[a-z-]+|none)"', svg)
+        found.append([(state, int(width)) for width, state in cells])
+    return found
+
+
+def test_coverage_shows_one_lost_offset_and_zooms_to_it(
+    broker: BrokerStatus, admin: AdminClient, topic: str, tmp_path: Path
+) -> None:
+    app = app_of(tmp_path, broker.bootstrap)()
+    app.pipeline("tides").plan("test")
+    produce_values(broker.bootstrap, topic, 1000)
+    delete_records(admin, topic, before=1)
+    client = console_of(tmp_path, broker.bootstrap)
+    page = client.get("/pipelines/tides").text
+    assert bars(page) == [[("state-lost", 1), ("state-unread", 239)]]
+    assert "no offsets" in page
+    assert "LostRange" in page
+    zoomed = client.get("/pipelines/tides?partition=0&start=0&end=4").text
+    assert bars(zoomed) == [[("state-lost", 1), ("state-unread", 3)]]
+    windows = re.findall(r'href="(/pipelines/tides\?partition=0&amp;start=\d+&amp;end=\d+)"', page)
+    assert len(windows) == 12
+    inner = client.get(html.unescape(windows[0])).text
+    assert bars(inner)[0][0][0] == "state-lost"
+    assert client.get("/pipelines/tides?partition=0&start=5000&end=2").status_code == 200
+
+
+def test_the_preview_of_a_backfill_writes_nothing_and_has_command_and_parameters(
+    broker: BrokerStatus, topic: str, tmp_path: Path
+) -> None:
+    app = app_of(tmp_path, broker.bootstrap)()
+    app.pipeline("tides").plan("test")
+    produce_values(broker.bootstrap, topic, 10)
+    before = app.control.ledger("tides")
+    web = build_app(app_of(tmp_path, broker.bootstrap), Admits(SomeRights()), airflow="/air")
+    client = TestClient(web)
+    page = client.get("/pipelines/tides/backfill?offsets=0:2-5, 0:7-8&chunk=2&reason=it's").text
+    text = html.unescape(page)
+    assert "4 offset(s) to land in 2 chunk(s)" in text
+    assert "--offsets 0:2-5 --offsets 0:7-8 --chunk 2 --reason 'it'\"'\"'s'" in text
+    assert 'data-trigger="/air/api/v2/dags/tidemark_backfill/dagRuns"' in page
+    conf = re.search(r'data-conf="([^"]*)"', page)
+    assert conf
+    given = json.loads(html.unescape(conf[1]))
+    assert (given["pipeline"], given["offsets"], given["chunk"]) == ("tides", "0:2-5, 0:7-8", 2)
+    assert app_of(tmp_path, broker.bootstrap)().control.ledger("tides") == before
+    alone = console_of(tmp_path, broker.bootstrap)
+    assert "data-trigger" not in alone.get("/pipelines/tides/backfill?retained=true").text
+    for wrong in ("offsets=zz", "plan=x", "start=2026-01-01", "offsets=0:1-2&retained=true"):
+        shown = client.get(f"/pipelines/tides/backfill?{wrong}")
+        assert (shown.status_code, "InvalidSelection" in shown.text) == (200, True)
+
+
+def test_progress_shows_the_chunks_of_a_recorded_backfill(
+    broker: BrokerStatus, topic: str, tmp_path: Path
+) -> None:
+    pipeline = app_of(tmp_path, broker.bootstrap)().pipeline("tides")
+    pipeline.plan("test")
+    produce_values(broker.bootstrap, topic, 10)
+    from tidemark.backfill.selection import select
+
+    backfills = pipeline.backfills
+    selection = select(offsets=["0:0-4"])
+    preview = backfills.preview(selection, 2, readable_only=False, replaces=False)
+    backfills.request(preview, "cli:ada:7", approved=False, reason=None)
+    page = console_of(tmp_path, broker.bootstrap).get("/pipelines/tides/backfills").text
+    assert "cli:ada:7" in page
+    assert "0 of 2 chunk(s) landed" in page
