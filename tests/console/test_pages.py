@@ -126,7 +126,7 @@ def test_a_pipeline_without_a_typed_table_has_no_quarantine(lake: FileLake, tmp_
 
 def test_quality_shows_the_publication_of_each_plan(lake: FileLake, tmp_path: Path) -> None:
     app = app_of(tmp_path)()
-    app.pipeline("events").publication.release(1, "cli:ada:1", "looked at it")
+    app.pipeline("events").publication.release(1, "cli:ada:1", "checked by hand")
     rows = [row for row in cells(console_of(tmp_path).get("/pipelines/events/quality").text) if row]
     assert [row[:2] for row in rows] == [
         ["3", "not checked"],

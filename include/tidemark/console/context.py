@@ -1,4 +1,4 @@
-"""What each page is built from: the home, the viewer's rights, and the prefix of links."""
+"""The context of each page: the home, the rights of the viewer, and the prefix of links."""
 
 from __future__ import annotations
 
