@@ -1,0 +1,97 @@
+"""The console inside a real Airflow: its login, its navigation, and the start of a backfill."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
+from confluent_kafka.admin import AdminClient
+
+from tests.support.parts import Parts
+from tests.support.topics import make_topic
+from tests.support.transactions import produce_values
+from tests.support.waiting import wait_until
+from tidemark.airflow.plugin import PREFIX
+from tidemark.dev.airflow_standalone import AirflowStandalone
+from tidemark.dev.broker import BrokerStatus
+
+pytestmark = [pytest.mark.airflow, pytest.mark.broker, pytest.mark.e2e, pytest.mark.spark]
+
+SPECS = {"seen": "name: seen\ntopic: seen\nschedule: '@yearly'\nretries: 0\nstart: earliest\n"}
+
+
+@pytest.fixture(scope="module")
+def airflow(parts: Parts, broker: BrokerStatus, admin: AdminClient) -> Iterator[AirflowStandalone]:
+    """An Airflow with pipeline `seen`, whose topic has three records."""
+    make_topic(admin, broker.bootstrap, "seen", partitions=1)
+    produce_values(broker.bootstrap, "seen", 3)
+    with parts.airflow(SPECS) as airflow:
+        yield airflow
+
+
+@pytest.fixture
+def client(airflow: AirflowStandalone) -> Iterator[httpx2.Client]:
+    """A client without a login."""
+    with httpx2.Client(base_url=airflow.status().url, trust_env=False, timeout=30) as client:
+        yield client
+
+
+def token(airflow: AirflowStandalone, client: httpx2.Client) -> str:
+    status = airflow.status()
+    login = {"username": status.username, "password": status.password}
+    answer = client.post("/auth/token", json=login)
+    return str(answer.json()["access_token"])
+
+
+def test_airflow_shows_the_console_only_after_a_login(
+    airflow: AirflowStandalone, client: httpx2.Client
+) -> None:
+    for path in ("/", "/static/console.css", "/health", "/pipelines/seen", "/nothing"):
+        assert client.get(f"{PREFIX}{path}").status_code == 401
+        forged = {"Authorization": "Bearer x.y.z"}
+        assert client.get(f"{PREFIX}{path}", headers=forged).status_code in (401, 403)
+    good = token(airflow, client)
+    cookie = {"Cookie": f"{COOKIE_NAME_JWT_TOKEN}={good}"}
+    for login in ({"Authorization": f"Bearer {good}"}, cookie):
+        page = client.get(f"{PREFIX}/", headers=login)
+        assert page.status_code == 200
+        assert f'href="{PREFIX}/pipelines/seen"' in page.text
+        assert page.headers["content-security-policy"]
+
+
+def test_the_console_reads_kafka_with_airflows_connection(
+    airflow: AirflowStandalone, client: httpx2.Client
+) -> None:
+    login = {"Authorization": f"Bearer {token(airflow, client)}"}
+    page = client.get(f"{PREFIX}/dags/tidemark_seen", headers=login).text
+    assert 'class="coverage"' in page
+    assert "UnknownConnection" not in page
+    airflow.api().wait_for_dags(["tidemark_seen"])
+    plugins = client.get("/api/v2/plugins", headers=login).json()["plugins"]
+    (plugin,) = [each for each in plugins if each["name"] == "tidemark"]
+    assert {view["href"] for view in plugin["external_views"]} == {
+        f"{PREFIX}/",
+        f"{PREFIX}/dags/{{DAG_ID}}",
+    }
+
+
+def test_a_preview_starts_the_run_that_it_shows(
+    airflow: AirflowStandalone, client: httpx2.Client
+) -> None:
+    """The parameters of the page are accepted by the form of the DAG."""
+    login = {"Authorization": f"Bearer {token(airflow, client)}"}
+    page = client.get(f"{PREFIX}/pipelines/seen/backfill?offsets=0:0-2", headers=login).text
+    given = dict(re.findall(r'data-(trigger|conf)="([^"]*)"', page))
+    trigger, conf = html.unescape(given["trigger"]), html.unescape(given["conf"])
+    airflow.api().wait_for_dags(["tidemark_backfill"])
+    body = {"logical_date": None, "conf": {**json.loads(conf), "dry_run": True}}
+    created = client.post(trigger, json=body, headers=login)
+    assert created.status_code == 200, created.text
+    api, run = airflow.api(), created.json()["dag_run_id"]
+    api.set_paused("tidemark_backfill", False)
+    wait_until(lambda: api.run("tidemark_backfill", run).state == "success")
