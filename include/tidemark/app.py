@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidemark.lake.control_repair import DeltaControlRepair
     from tidemark.maintenance.service import Maintenance
     from tidemark.quality.docs import DataDocs
+    from tidemark.report.cluster import ClusterReport
     from tidemark.report.status import PipelineStatus
     from tidemark.spec.loading import SpecFolder
 
@@ -243,6 +244,15 @@ class App:
         from tidemark.quality.docs import DataDocs
 
         return self._wrap_part("quality_pages", DataDocs(self.layout.quality_home))
+
+    def cluster(self, connection: str, timeout_seconds: float = 30.0) -> ClusterReport:
+        """Return reports about a connection's Kafka cluster and the pipelines that read it."""
+        from tidemark.kafka.cluster import KafkaClusterReader
+        from tidemark.report.cluster import ClusterReport
+
+        reader = KafkaClusterReader(self.connections.kafka_config(connection), timeout_seconds)
+        specs = tuple(self.specs.values())
+        return ClusterReport(connection, reader, specs, self.connections.addresses)
 
     def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
         """Write the status of some pipelines, or their errors, to the status table."""

@@ -14,6 +14,9 @@ from tidemark.spark.engine import Server
 LOCAL_CONNECTION = "kafka_default"
 """Connection id of the embedded broker, unless the environment defines it."""
 
+_KAFKA_PORT = 9092
+"""Port of a bootstrap server without one, as in librdkafka."""
+
 SPARK_CONNECTION = "spark_default"
 """Connection id of Spark in Airflow."""
 
@@ -44,6 +47,16 @@ class Connections:
         from tidemark.kafka.options import client_config
 
         return client_config(connection, self.extra(connection, "bootstrap.servers"))
+
+    def addresses(self, connection: str) -> frozenset[str]:
+        """Return the bootstrap servers of a Kafka connection, as `host:port`.
+
+        Raises:
+            UnknownConnection, InvalidConnection: As `kafka_config`.
+        """
+        entries = str(self.kafka_config(connection)["bootstrap.servers"]).split(",")
+        hosts = (entry.strip().rpartition("://")[2].lower() for entry in entries)
+        return frozenset(host if ":" in host else f"{host}:{_KAFKA_PORT}" for host in hosts)
 
     def extra(self, connection: str, key: str) -> Mapping[str, Any]:
         """Return the field `extra` of a connection.

@@ -87,7 +87,7 @@ WRITES_NOTHING = {
         ("spark", "status"),
     },
     *{("publication", "list"), ("publication", "view"), ("quarantine", "list"), ("report",)},
-    ("schema", "init"),
+    *{("schema", "init"), ("topics", "list"), ("topics", "describe")},
 }
 """Commands that write no table. `status` writes one only with `--record`, and prints the same
 without it."""

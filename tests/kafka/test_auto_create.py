@@ -12,9 +12,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tidemark.core.cluster import PartitionDescription, TopicDescription
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import Broker, BrokerConfig
+from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config, spark_options
@@ -29,6 +31,11 @@ pytestmark = pytest.mark.broker
 MISSING = "missing"
 READ = IsolationLevel.READ_COMMITTED
 ONE = {0: SpanSet((Span(0, 1),))}
+DELETED_MEANWHILE = TopicDescription(
+    name=MISSING,
+    partitions=(PartitionDescription(number=0, leader=1, replicas=(1,), isr=(1,)),),
+)
+"""The description of a topic that is deleted before its offsets are read."""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +74,15 @@ def topics(config: dict[str, str]) -> set[str]:
         ),
         pytest.param(
             lambda config: KafkaGroupOffsets(config).committed("group", MISSING, [0]), id="group"
+        ),
+        pytest.param(lambda config: KafkaClusterReader(config).describe([MISSING]), id="describe"),
+        pytest.param(
+            lambda config: KafkaClusterReader(config).with_offsets([DELETED_MEANWHILE]),
+            id="offsets",
+        ),
+        pytest.param(
+            lambda config: KafkaClusterReader(config).topic_settings(MISSING),
+            id="described settings",
         ),
     ],
 )

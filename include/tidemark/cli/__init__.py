@@ -31,6 +31,7 @@ from tidemark.cli import (
     schemas,
     spark,
     suites,
+    topics,
 )
 from tidemark.cli.output import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
@@ -38,7 +39,7 @@ from tidemark.core.errors import TidemarkError
 HEADINGS = {
     "Every day": "status coverage console run backfill verify report",
     "Steps of a run": "plan ingest check decode upsert",
-    "Data": "offsets publication quarantine schema suite maintain",
+    "Data": "topics offsets publication quarantine schema suite maintain",
     "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
     "This machine": "up down demo broker spark sample",
 }
@@ -89,6 +90,7 @@ maintenance.register(app)
 reports.register(app)
 coverage.register(app)
 console.register(app)
+app.add_typer(topics.app, name="topics")
 app.add_typer(schemas.app, name="schema")
 app.add_typer(suites.app, name="suite")
 app.add_typer(offsets.app, name="offsets")

@@ -30,8 +30,13 @@ MISSING_TOPIC_CODES = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
+    # The name of the topic is invalid.
+    KafkaError.TOPIC_EXCEPTION,
 }
 """Codes of the broker or the client for a topic that does not exist."""
+
+_NO_TOPIC_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
+"""Values of librdkafka for a broker that returns no topic id: nothing, or a UUID of zeros."""
 
 REFUSAL_GRACE_S = 2.0
 """Seconds that a request continues after one broker refused it: another broker may answer it."""
@@ -45,6 +50,24 @@ def client_settings_error(raised: KafkaException) -> KafkaRefused:
         operation="the client configuration",
         reason=raised.args[0].str(),
         needed="settings that librdkafka accepts",
+    )
+
+
+def topic_id_of(described: Any) -> str | None:
+    """Return the topic id of librdkafka's description of a topic; None if brokers return none."""
+    # librdkafka formats a UUID in plain base64; Kafka's own tools use the URL-safe alphabet.
+    topic_id = str(described.topic_id).replace("+", "-").replace("/", "_")
+    return None if topic_id in _NO_TOPIC_ID else topic_id
+
+
+def silent_leader(topic: str, partition: int) -> KafkaUnavailable:
+    """Return the error for an offset that kept its initial value, OFFSET_INVALID.
+
+    If only some leaders answer `list_offsets` in time, librdkafka reports no error for the others.
+    """
+    return KafkaUnavailable(
+        operation=f"list_offsets of {topic}[{partition}]",
+        reason="no answer from the partition's leader in time",
     )
 
 

@@ -86,12 +86,23 @@ class KafkaRefused(KafkaFailure, TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class TopicMissing(KafkaFailure, TerminalError):
-    """The pipeline's topic does not exist on the cluster."""
+    """The topic does not exist on the cluster.
+
+    Attributes:
+        topic: The topic.
+        similar: Topics of the cluster with a similar name.
+    """
 
     topic: str
+    similar: tuple[str, ...] = ()
 
-    problem = "Topic {topic!r} does not exist, or this principal may not describe it."
+    problem = "Topic {topic!r} does not exist, or this principal may not describe it.{suggestion}"
     fix = "Create the topic, correct `topic` in the spec, or grant Describe on the topic."
+
+    @property
+    def suggestion(self) -> str:
+        """A sentence with the similar names, if any."""
+        return f" Did you mean {' or '.join(self.similar)}?" if self.similar else ""
 
 
 @dataclass(kw_only=True, eq=False)

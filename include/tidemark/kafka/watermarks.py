@@ -23,8 +23,8 @@ from confluent_kafka.admin import (
 )
 
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.kafka.admin import AdminRequests
-from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, NoTopicId
+from tidemark.kafka.admin import AdminRequests, silent_leader, topic_id_of
+from tidemark.kafka.errors import KafkaRefused, NoTopicId
 
 _ISOLATION = {
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
@@ -38,9 +38,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _UNLIMITED_MS = timedelta(days=36_500) // _MS
 """Retention from which on this module reports unlimited retention: 100 years."""
-
-_NO_TOPIC_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
-"""Values of librdkafka for a broker that returns no topic id: nothing, or a UUID of zeros."""
 
 
 class KafkaWatermarkReader:
@@ -120,9 +117,8 @@ class KafkaWatermarkReader:
         )
         described = self._requests.result("describe_topics", topic, topics[topic])
         cluster_id = self._requests.result("describe_cluster", topic, cluster).cluster_id
-        # librdkafka formats a UUID in plain base64; Kafka's own tools use the URL-safe alphabet.
-        topic_id = str(described.topic_id).replace("+", "-").replace("/", "_")
-        if topic_id in _NO_TOPIC_ID or not cluster_id:
+        topic_id = topic_id_of(described)
+        if topic_id is None or not cluster_id:
             raise NoTopicId(topic=topic)
         return cluster_id, topic_id, [p.id for p in described.partitions]
 
@@ -152,12 +148,7 @@ class KafkaWatermarkReader:
         }
         for partition, info in infos.items():
             if info.offset == OFFSET_INVALID:  # fence: silent-leader-has-no-watermarks
-                # If only some leaders answer in time, librdkafka reports no error for the others,
-                # and their offset keeps its initial value.
-                raise KafkaUnavailable(
-                    operation=f"list_offsets of {topic}[{partition}]",
-                    reason="no answer from the partition's leader in time",
-                )
+                raise silent_leader(topic, partition)
         return infos
 
 

@@ -1,0 +1,154 @@
+"""`tidemark topics`: the topics of a Kafka cluster, and the pipelines that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import AsJson
+from tidemark.cli.output import note, out, print_error_record, print_json, print_table
+from tidemark.connections import LOCAL_CONNECTION
+from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDescription
+from tidemark.report.cluster import ReadingPipeline
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List and describe the topics of a Kafka cluster.",
+    short_help="List and describe the topics of Kafka.",
+)
+
+Connection = Annotated[
+    str, typer.Option("--connection", help="Connection id of the Kafka cluster.")
+]
+
+
+@app.command("list", short_help="List the topics, and which pipelines read them.")
+def list_topics(
+    connection: Connection = LOCAL_CONNECTION,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also list the topics that Kafka itself uses.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics of a cluster, with partitions, records and the pipelines that read them.
+
+    `records` is the number of offsets in the log, an upper bound of the records: gaps count too.
+    `under-replicated` counts partitions with a replica that is not in sync. Looking changes
+    nothing: the command creates no topic and no consumer group.
+    """
+    view = App.from_environment().cluster(connection).topics(internal=internal)
+    if as_json:
+        print_json(view.as_record())
+        return
+    _print_cluster(view.cluster)
+    print_table(
+        f"Topics of {connection}",
+        ("topic", "partitions", "records", "under-replicated", "pipelines"),
+        [
+            (
+                topic.name,
+                len(topic.partitions),
+                topic.records,
+                topic.under_replicated,
+                _pipelines(view.readers(topic.name), connection),
+            )
+            for topic in view.cluster.topics
+        ],
+    )
+    for name in view.missing_topics:
+        readers = _pipelines(view.readers(name), connection)
+        out.print(f"missing: {name}, which {', '.join(readers)} should read")
+    if view.other_connections:
+        others = " or ".join(view.other_connections)
+        out.print(f"other pipelines use another cluster: --connection {others}")
+    _print_problems(view.cluster.topics)
+
+
+@app.command(short_help="Show the partitions and settings of a topic.")
+def describe(
+    topic: Annotated[str, typer.Argument(help="Name of the topic in Kafka.")],
+    connection: Connection = LOCAL_CONNECTION,
+    all_settings: Annotated[
+        bool,
+        typer.Option("--all-settings", help="Show all settings, also those with Kafka's default."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the partitions of a topic, its settings, and the pipelines that read it.
+
+    The log of a partition is the offsets from `first` to before `end`. Settings are those that
+    differ from Kafka's defaults. Sensitive values are hidden. Without the right DescribeConfigs,
+    the command shows the rest.
+    """
+    view = App.from_environment().cluster(connection).topic(topic)
+    if as_json:
+        print_json(view.as_record(all_settings=all_settings))
+        return
+    _print_cluster(view.cluster)
+    out.print(f"topic id {view.topic.topic_id or '-'}")
+    print_table(
+        f"Partitions of {topic}",
+        ("partition", "first", "end", "records", "leader", "replicas", "in sync"),
+        [
+            (
+                each.number,
+                each.first,
+                each.end,
+                each.records,
+                "none" if each.leader is None else each.leader,
+                each.replicas,
+                each.isr,
+            )
+            for each in view.topic.partitions
+        ],
+    )
+    _print_settings(topic, view.settings, all_settings=all_settings)
+    out.print(f"read by {', '.join(_pipelines(view.pipelines, connection)) or 'no pipeline'}")
+    _print_problems(view.cluster.topics)
+
+
+def _print_cluster(cluster: ClusterDescription) -> None:
+    out.print(f"cluster {cluster.cluster_id or '-'}, controller {cluster.controller}")
+    for broker in cluster.brokers:
+        rack = f" rack {broker.rack}" if broker.rack else ""
+        out.print(f"broker {broker.id} {broker.host}:{broker.port}{rack}")
+
+
+def _print_settings(topic: str, settings: Settings, *, all_settings: bool) -> None:
+    if settings.problem:
+        print_error_record(settings.problem.as_record())
+        return
+    shown = settings.values if all_settings else settings.changed
+    if not shown:
+        out.print("every setting has Kafka's default")
+        return
+    print_table(
+        f"Settings of {topic}",
+        ("setting", "value", "source"),
+        [(each.name, _value(each), each.source) for each in shown],
+    )
+
+
+def _value(setting: Setting) -> str | None:
+    return "(sensitive)" if setting.is_sensitive else setting.value
+
+
+def _pipelines(readers: Iterable[ReadingPipeline], connection: str) -> list[str]:
+    """Return the names of pipelines, with the connection if it is another one."""
+    return [
+        each.pipeline if each.connection == connection else f"{each.pipeline} ({each.connection})"
+        for each in readers
+    ]
+
+
+def _print_problems(topics: Iterable[TopicDescription]) -> None:
+    """Print the first error of some topics, and how many others have one."""
+    problems = [each.problem for each in topics if each.problem]
+    for problem in problems[:1]:
+        print_error_record(problem.as_record())
+    if problems[1:]:
+        note(f"{len(problems) - 1:,} more topic(s) lack parts of their description; see --json")
