@@ -101,6 +101,14 @@ def test_the_extra_of_a_connection_may_be_an_object_or_text(value: Any) -> None:
     assert config == {"bootstrap.servers": "one:9092"}
 
 
+def test_bootstrap_servers_have_one_spelling() -> None:
+    """Two connections to a cluster can spell its servers differently."""
+    text = "PLAINTEXT://One:9093, two,three:9092"
+    connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": text}}
+    found = with_connection(connection).connections.addresses("kafka_default")
+    assert found == {"one:9093", "two:9092", "three:9092"}
+
+
 def test_the_error_of_a_missing_connection_names_its_variable() -> None:
     with pytest.raises(UnknownConnection, match="AIRFLOW_CONN_KAFKA_OTHER"):
         app().connections.kafka_config("kafka_other")

@@ -50,6 +50,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import Broker, BrokerConfig, Listener
 from tidemark.dev.producer import producer_settings
+from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaRefused, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config
@@ -541,6 +542,40 @@ def test_s25_the_error_of_a_principal_without_rights_names_describe(
     secured: SecuredCluster,
 ) -> None:
     assert "Describe" in str(refusal(secured.login("stranger")))
+
+
+def cluster_reader(extra: Mapping[str, Any]) -> KafkaClusterReader:
+    return KafkaClusterReader(client_config("secured", extra))
+
+
+def test_s20_s25_a_missing_right_spoils_only_its_part_of_a_description(
+    secured: SecuredCluster,
+) -> None:
+    """A principal sees the topics that it may describe. It needs another right for settings."""
+    describer = cluster_reader(secured.login("describer"))
+    (described,) = describer.with_offsets(describer.describe().topics)
+    assert (described.name, described.records, described.problem) == (TOPIC, 10, None)
+    for settings in (describer.topic_settings(TOPIC), describer.broker_settings(1)):
+        assert settings.values == ()
+        assert isinstance(settings.problem, KafkaRefused)
+        assert "DescribeConfigs" in settings.problem.rendered("fix")
+    stranger = cluster_reader(secured.login("stranger"))
+    assert stranger.describe().topics == ()
+    with pytest.raises(KafkaRefused, match=TOPIC):
+        stranger.describe([TOPIC])
+
+
+def test_s20_s25_no_description_contains_a_sensitive_setting(secured: SecuredCluster) -> None:
+    """The settings file of the broker contains the password and a private key."""
+    settings = cluster_reader({"bootstrap.servers": secured.inside}).broker_settings(1)
+    hidden = {each.name for each in settings.values if each.is_sensitive}
+    assert "listener.name.tls.plain.sasl.jaas.config" in hidden
+    assert "listener.name.tls.ssl.keystore.key" in hidden
+    assert {each.value for each in settings.values if each.is_sensitive} == {None}
+    for text in (repr(settings), json.dumps(settings.as_record(all_settings=True))):
+        assert_no_secret(text)
+        assert "hush" not in text
+        assert "PRIVATE KEY" not in text
 
 
 @pytest.mark.parametrize("user", ["reader", "no-such-user"])

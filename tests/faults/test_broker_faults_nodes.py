@@ -39,6 +39,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel as Level
 from tidemark.ingest.errors import LogTruncated
 from tidemark.ingest.executor import ExecutionResult
+from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.errors import EngineFailed
@@ -343,6 +344,33 @@ def test_i3_a_leader_that_does_not_answer_has_no_watermarks(
     with pytest.raises(KafkaUnavailable):
         impatient.of(topic).ingest.execute(plan.sequence)
     assert (pipeline.committed(), pipeline.version()) == ({0: 0, 1: 0}, None)
+
+
+@pytest.mark.faults
+def test_s17_s20_a_dead_or_silent_node_spoils_only_the_offsets_of_its_partitions(
+    cluster: Cluster, purpose: str
+) -> None:
+    dead, alive, silent = cluster.others()
+    only_alive = {"bootstrap.servers": f"127.0.0.1:{cluster.proxies[alive].port}"}
+    reader = KafkaClusterReader(only_alive, timeout_seconds=5.0)
+    topic = cluster.make_topic(purpose, [dead], [alive, dead], [silent, alive])
+    for partition in range(3):
+        produce_values(cluster.bootstrap, topic, 5, partition=partition)
+    cluster.proxies[silent].hold(everything=True)
+    (described,) = reader.with_offsets(reader.describe([topic]).topics)
+    assert [each.records for each in described.partitions] == [5, 5, None]
+    assert isinstance(described.problem, KafkaUnavailable)
+    cluster.proxies[silent].clear()
+
+    cluster.kill(dead)
+    wait_until(lambda: reader.describe([topic]).topics[0].leaderless, what="a leaderless partition")
+    view = reader.describe([topic])
+    (described,) = reader.with_offsets(view.topics)
+    assert [each.records for each in described.partitions] == [None, 5, 5]
+    assert [each.leader for each in described.partitions] == [None, alive, silent]
+    assert described.partitions[1].isr == (alive,)
+    assert (described.leaderless, described.under_replicated) == (1, 1)
+    assert dead not in {each.id for each in view.brokers}
 
 
 @pytest.mark.faults

@@ -39,6 +39,14 @@ PipelineNamesOrAll = Annotated[
         help=f"{option_texts.PIPELINES} By default all.", autocompletion=complete_pipeline
     ),
 ]
+KafkaConnection = Annotated[
+    str,
+    typer.Option(
+        "--connection",
+        help="Connection id of the Kafka cluster. Without a definition, kafka_default is the "
+        "embedded broker.",
+    ),
+]
 LandedPlan = Annotated[int, typer.Option("--plan", min=1, help=option_texts.LANDED_PLAN)]
 Partition = Annotated[int | None, typer.Option(min=0, help=option_texts.ONE_PARTITION)]
 FirstOffset = Annotated[

@@ -8,8 +8,9 @@ import typer
 from rich.progress import Progress
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, Seed
+from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Seed
 from tidemark.cli.output import err, out, print_json, print_table
+from tidemark.connections import LOCAL_CONNECTION
 from tidemark.dev.samples import SAMPLES
 
 app = typer.Typer(
@@ -44,9 +45,7 @@ def produce(
         int | None, typer.Option(help="Number of records; by default the sample's own.", min=1)
     ] = None,
     seed: Seed = 1,
-    connection: Annotated[
-        str, typer.Option(help="Kafka connection id; the embedded broker if it runs.")
-    ] = "kafka_default",
+    connection: KafkaConnection = LOCAL_CONNECTION,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

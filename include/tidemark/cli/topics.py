@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, KafkaConnection
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDescription
@@ -21,14 +21,10 @@ app = typer.Typer(
     short_help="List and describe the topics of Kafka.",
 )
 
-Connection = Annotated[
-    str, typer.Option("--connection", help="Connection id of the Kafka cluster.")
-]
-
 
 @app.command("list", short_help="List the topics, and which pipelines read them.")
 def list_topics(
-    connection: Connection = LOCAL_CONNECTION,
+    connection: KafkaConnection = LOCAL_CONNECTION,
     internal: Annotated[
         bool, typer.Option("--internal", help="Also list the topics that Kafka itself uses.")
     ] = False,
@@ -71,7 +67,7 @@ def list_topics(
 @app.command(short_help="Show the partitions and settings of a topic.")
 def describe(
     topic: Annotated[str, typer.Argument(help="Name of the topic in Kafka.")],
-    connection: Connection = LOCAL_CONNECTION,
+    connection: KafkaConnection = LOCAL_CONNECTION,
     all_settings: Annotated[
         bool,
         typer.Option("--all-settings", help="Show all settings, also those with Kafka's default."),
@@ -146,7 +142,7 @@ def _pipelines(readers: Iterable[ReadingPipeline], connection: str) -> list[str]
 
 
 def _print_problems(topics: Iterable[TopicDescription]) -> None:
-    """Print the first error of some topics, and how many others have one."""
+    """Print the first error of some topics, and the number of the other errors."""
     problems = [each.problem for each in topics if each.problem]
     for problem in problems[:1]:
         print_error_record(problem.as_record())

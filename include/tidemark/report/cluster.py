@@ -185,8 +185,8 @@ class ClusterReport:
     def _connections_of(self, cluster: ClusterDescription) -> AbstractSet[str]:
         """Return the connections of pipelines, and this one, that lead to the cluster.
 
-        A connection leads to it if a bootstrap server of the connection is an address of a broker,
-        or is a bootstrap server of this connection too.
+        A connection leads to it if one of its bootstrap servers is a broker of the cluster, or is
+        a bootstrap server of this connection too.
         """
         known = {*self.addresses(self.connection), *map(str.lower, cluster.addresses())}
         used = {spec.connection for spec in self.specs} - {self.connection}

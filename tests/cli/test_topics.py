@@ -1,0 +1,91 @@
+"""`tidemark topics` over real topics: tables, JSON, and errors."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.support.commands import Command
+from tests.support.topics import make_topic
+from tests.support.transactions import produce_values
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
+
+
+def write_spec(home: Path, name: str, topic: str, **keys: str) -> None:
+    (home / "pipelines").mkdir(exist_ok=True)
+    spec = {"name": name, "topic": topic, "schedule": "@daily", **keys}
+    (home / "pipelines" / f"{name}.yaml").write_text(json.dumps(spec), encoding="utf-8")
+
+
+def rows(text: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in text.splitlines()
+        if line.startswith("│")
+    ]
+
+
+@pytest.mark.broker
+def test_s20_topics_are_listed_and_described_with_their_pipelines(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    topic = f"listed-{uuid.uuid4().hex[:6]}"
+    config = {"retention.ms": "86400000"}
+    make_topic(admin, broker.bootstrap, topic, partitions=2, config=config)
+    produce_values(broker.bootstrap, topic, 6, partition=1)
+    write_spec(tmp_path, "tides", topic)
+    write_spec(tmp_path, "waves", "no-such-topic")
+    write_spec(tmp_path, "winds", topic, connection="kafka_elsewhere")
+
+    listed = tidemark("topics", "list")
+    assert listed.code == ExitCode.OK
+    assert f"cluster {broker.cluster_id}, controller 1" in listed.out
+    assert [topic, "2", "6", "0", "tides"] in rows(listed.out)
+    assert "missing: no-such-topic, which waves should read" in listed.out
+    assert "--connection kafka_elsewhere" in listed.out
+    record = tidemark("topics", "list", "--json").json
+    assert record["brokers"][0]["id"] == record["controller"] == 1
+    (mine,) = (each for each in record["topics"] if each["topic"] == topic)
+    assert (mine["partitions"], mine["records"]) == (2, 6)
+    assert mine["pipelines"] == [{"pipeline": "tides", "connection": "kafka_default"}]
+    assert (record["missing_topics"], record["other_connections"]) == (
+        ["no-such-topic"],
+        ["kafka_elsewhere"],
+    )
+
+    described = tidemark("topics", "describe", topic).out
+    assert ["0", "0", "0", "0", "1", "1", "1"] in rows(described)
+    assert ["1", "0", "6", "6", "1", "1", "1"] in rows(described)
+    assert ["retention.ms", "86400000", "dynamic topic config"] in rows(described)
+    assert "segment.ms" not in described
+    assert "read by tides" in described
+    assert "segment.ms" in tidemark("topics", "describe", topic, "--all-settings").out
+    record = tidemark("topics", "describe", topic, "--json").json
+    assert record["topic"] == topic
+    assert [(each["first"], each["end"]) for each in record["partitions"]] == [(0, 0), (0, 6)]
+    values = {each["name"]: each["value"] for each in record["settings"]}
+    assert values["retention.ms"] == "86400000"
+
+
+@pytest.mark.broker
+def test_describing_an_unknown_topic_suggests_a_similar_name(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    topic = f"typo-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic)
+    (tmp_path / "pipelines").mkdir()
+    ran = tidemark("topics", "describe", topic.replace("typo", "tpyo"))
+    assert ran.code == ExitCode.REFUSED
+    assert f"Did you mean {topic}" in ran.err
+
+
+def test_an_undefined_connection_is_refused(offline: Command, tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    ran = offline("topics", "list", "--connection", "kafka_typo", "--json")
+    assert ran.code == ExitCode.REFUSED
+    assert ran.json["error"] == "UnknownConnection"
