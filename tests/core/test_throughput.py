@@ -19,6 +19,7 @@ def make_run(sequence: int, planned: int, landed: int, offsets: int) -> Run:
         planned_at=NOW + timedelta(minutes=planned),
         landed_at=NOW + timedelta(minutes=landed),
         offsets=offsets,
+        records=offsets,
     )
 
 

@@ -304,6 +304,7 @@ def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:
         offsets=sum(
             row["end_offset"] - row["start_offset"] for row in landed if "partition" in row
         ),
+        records=sum(row["records"] for row in landed if "partition" in row),
     )
 
 
@@ -528,6 +529,10 @@ class MemoryTable:
     def size(self) -> TableSize:
         """See `DataLog.size`; a row is one byte."""
         return TableSize(records=len(self.rows), bytes=len(self.rows))
+
+    def stored_bytes(self, sequence: int | None = None) -> int:
+        """See `DataLog.stored_bytes`; a row is one byte."""
+        return sum(1 for row in self.rows if sequence in (None, row[3]))
 
     def row_count(self) -> int:
         return len(self.rows)

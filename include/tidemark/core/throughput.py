@@ -24,12 +24,19 @@ class Run:
         planned_at: Time at which the plan was recorded.
         landed_at: Time at which its landing was recorded.
         offsets: Number of planned offsets.
+        records: Number of landed records.
     """
 
     sequence: int
     planned_at: datetime
     landed_at: datetime
     offsets: int
+    records: int
+
+    @property
+    def time(self) -> timedelta:
+        """Time from the recording of the plan to the recording of its landing."""
+        return self.landed_at - self.planned_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +74,7 @@ class Throughput:
         runs.
         """
         rates = [
-            run.offsets / seconds
-            for run in self.runs
-            if (seconds := (run.landed_at - run.planned_at).total_seconds()) > 0
+            run.offsets / seconds for run in self.runs if (seconds := run.time.total_seconds()) > 0
         ]
         return int(max(rates) * time.total_seconds()) if rates else None
 

@@ -223,6 +223,12 @@ class BronzeLog(DataLog, Protocol):
     def row_origins(self, bounds: Span) -> Sequence[RowOrigin]:
         """Count the rows at these offsets of any partition by their origin."""
 
+    def stored_bytes(self, sequence: int | None = None) -> int | None:
+        """Return the bytes of the newest version's files; of one plan, of its own files.
+
+        None without a table, or if no file has rows of the plan alone, as after a compaction.
+        """
+
 
 class DataTable(DataLog, Protocol):
     """Creates a data table, lands plans in it, fences plans and removes their rows."""

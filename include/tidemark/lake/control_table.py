@@ -275,7 +275,8 @@ _RUNS = """
 SELECT plan_sequence,
   min(CASE WHEN event = 'planned' THEN recorded_at END) AS planned_at,
   max(CASE WHEN event = 'landed' THEN recorded_at END) AS landed_at,
-  sum(CASE WHEN event = 'landed' THEN end_offset - start_offset END) AS offsets
+  sum(CASE WHEN event = 'landed' THEN end_offset - start_offset END) AS offsets,
+  sum(CASE WHEN event = 'landed' THEN records END) AS records
 FROM t WHERE pipeline = '{pipeline}' AND plan_kind = 'live' AND event IN ('planned', 'landed')
   AND plan_sequence NOT IN (
     SELECT plan_sequence FROM t
@@ -301,6 +302,7 @@ def _read_throughput(table: DeltaTable, pipeline: str) -> Throughput:
             planned_at=row["planned_at"],
             landed_at=row["landed_at"],
             offsets=row["offsets"] or 0,
+            records=row["records"] or 0,
         )
         for row in reversed(query_rows(table, _RUNS.format(pipeline=pipeline, most=RUNS)))
     ]

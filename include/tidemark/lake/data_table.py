@@ -163,6 +163,11 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return TableSize(records=0, bytes=0) if table is None else row_queries.table_size(table)
 
+    def stored_bytes(self, sequence: int | None = None) -> int | None:
+        """Return the bytes of the newest version's files; of one plan, of its own files."""
+        table = open_if_exists(self._uri)
+        return None if table is None else row_queries.stored_bytes(table, sequence)
+
     def row_count(self) -> int | None:
         """Return the number of rows, without those that deletion vectors remove."""
         table = open_if_exists(self._uri)

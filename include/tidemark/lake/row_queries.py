@@ -134,6 +134,23 @@ def table_size(table: DeltaTable) -> TableSize:
     )
 
 
+def stored_bytes(table: DeltaTable, sequence: int | None = None) -> int | None:
+    """Return the bytes of a table's files, or of those with rows of one plan alone.
+
+    None if no file has only rows of the plan, by the statistics of the files.
+    """
+    files = table.get_add_actions(flatten=True)
+    sizes: list[int] = files.column("size_bytes").to_pylist()
+    if sequence is None:
+        return sum(sizes)
+    if not {"min.plan_sequence", "max.plan_sequence"} <= set(files.column_names):
+        return None
+    lows, highs = (files.column(f"{end}.plan_sequence").to_pylist() for end in ("min", "max"))
+    plans = zip(lows, highs, sizes, strict=True)
+    own = [size for low, high, size in plans if low == high == sequence]
+    return sum(own) if own else None
+
+
 def row_count(table: DeltaTable) -> int | None:
     """Number of rows by the statistics of the files; None without these statistics.
 

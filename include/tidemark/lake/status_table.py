@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark.lake.delta_errors import translate_delta_errors
-from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists
+from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,10 @@ COLUMNS = Schema(
         Field("records", DataType.int64(), nullable=True),
         Field("last_landed_plan", DataType.int64(), nullable=True),
         Field("last_landed_at", TIMESTAMP, nullable=True),
+        Field("last_landed_records", DataType.int64(), nullable=True),
+        Field("last_landed_bytes", DataType.int64(), nullable=True),
+        Field("last_landed_seconds", DataType.float64(), nullable=True),
+        Field("stored_bytes", DataType.int64(), nullable=True),
         Field("open_plans", DataType.int64(), nullable=True),
         Field("open_since", TIMESTAMP, nullable=True),
         Field("open_plan_runs", DataType.int64(), nullable=True),
@@ -36,6 +40,9 @@ COLUMNS = Schema(
         Field("unchecked", DataType.int64(), nullable=True),
         Field("quarantined", DataType.int64(), nullable=True),
         Field("blocked_plans", DataType.int64(), nullable=True),
+        Field("published_plans", DataType.int64(), nullable=True),
+        Field("released_plans", DataType.int64(), nullable=True),
+        Field("rejected_plans", DataType.int64(), nullable=True),
         Field("last_check", DataType.utf8(), nullable=True),
         Field("state", DataType.utf8(), nullable=True),
         Field("forecast", DataType.utf8(), nullable=True),
@@ -45,6 +52,9 @@ COLUMNS = Schema(
     ]
 )
 """The status table's columns; docs/how-to/operations.md explains each."""
+
+MOST_ROWS = 1_000
+"""Maximum number of rows that `read_status` reads."""
 
 
 def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:
@@ -63,6 +73,24 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
     """
     with translate_delta_errors(uri, "writing the status table"):
         _replace(uri, rows, of_all=of_all)
+
+
+def read_status(uri: str) -> Sequence[Mapping[str, Any]]:
+    """Return the newest row of each pipeline, sorted by pipeline; none without a table.
+
+    Reads the newest version, which has one row for each pipeline, and at most `MOST_ROWS` rows. A
+    table of an older release lacks some columns.
+
+    Raises:
+        StorageFailure, DeltaLogDamaged, EngineFailed: The table was not read.
+    """
+    with translate_delta_errors(uri, "reading the status table"):
+        table = open_if_exists(uri)
+        if table is None:
+            return ()
+        rows = query_rows(table, f"SELECT * FROM t ORDER BY checked_at DESC LIMIT {MOST_ROWS}")
+    newest = {row["pipeline"]: row for row in reversed(rows)}
+    return [newest[name] for name in sorted(newest)]
 
 
 def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> None:

@@ -14,7 +14,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plain import plain, record_of
 from tidemark.core.plan import PlanKind
 from tidemark.core.record import LogRecord
-from tidemark.core.throughput import Backlog, Forecast, Throughput, forecast, runway
+from tidemark.core.throughput import Backlog, Forecast, Run, Throughput, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.draft import Drafter
 from tidemark.ingest.ledgers import checked_ledger
@@ -81,8 +81,9 @@ class PipelineStatus:
         checked_at: The time of the status.
         topic: Topic name.
         partitions: Status of each partition, sorted by number.
-        last_landed: Number of the newest landed live plan; None before the first.
-        last_landed_at: Time of its landing.
+        last_run: The newest landed live plan; None before the first.
+        last_run_bytes: Bytes of its files; None if they have rows of other plans, too.
+        stored_bytes: Bytes of the data table's files; None without a table.
         open_plans: Numbers of plans that are recorded and have not landed.
         unfinished: Plans and records that wait for a retry or a decision.
         records: Records landed by all plans.
@@ -96,8 +97,9 @@ class PipelineStatus:
     checked_at: datetime
     topic: str
     partitions: tuple[PartitionStatus, ...]
-    last_landed: int | None
-    last_landed_at: datetime | None
+    last_run: Run | None
+    last_run_bytes: int | None
+    stored_bytes: int | None
     open_plans: tuple[int, ...]
     unfinished: UnfinishedWork
     records: int
@@ -105,6 +107,16 @@ class PipelineStatus:
     caught_up_at: datetime | None
     problem: TidemarkError | None
     rules: AlarmRules
+
+    @property
+    def last_landed(self) -> int | None:
+        """Number of the newest landed live plan; None before the first."""
+        return self.last_run.sequence if self.last_run else None
+
+    @property
+    def last_landed_at(self) -> datetime | None:
+        """Time of its landing."""
+        return self.last_run.landed_at if self.last_run else None
 
     @property
     def has_started(self) -> bool:
@@ -200,6 +212,10 @@ class PipelineStatus:
             "records": self.records,
             "last_landed_plan": self.last_landed,
             "last_landed_at": self.last_landed_at,
+            "last_landed_records": self.last_run.records if self.last_run else None,
+            "last_landed_bytes": self.last_run_bytes,
+            "last_landed_seconds": _seconds(self.last_run.time if self.last_run else None),
+            "stored_bytes": self.stored_bytes,
             "open_plans": len(self.open_plans),
             **self.unfinished.as_row(),
             "state": self.state,
@@ -260,10 +276,12 @@ def pipeline_status(
         if record.undoing:
             problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
     throughput = control.throughput(spec.name)
-    last_landed = throughput.runs[-1].sequence if throughput.runs else None
-    work = UnfinishedWork()
+    last_run = throughput.runs[-1] if throughput.runs else None
+    work, last_run_bytes, stored_bytes = UnfinishedWork(), None, None
     try:
         work = unfinished.read(ledger)
+        last_run_bytes = data_log.stored_bytes(last_run.sequence) if last_run else None
+        stored_bytes = data_log.stored_bytes()
     except TidemarkError as error:
         problem = problem or error
     view: _Partitions | None = None
@@ -298,8 +316,9 @@ def pipeline_status(
         checked_at=now,
         topic=spec.topic,
         partitions=view.statuses() if view else (),
-        last_landed=last_landed,
-        last_landed_at=throughput.last_landed_at,
+        last_run=last_run,
+        last_run_bytes=last_run_bytes,
+        stored_bytes=stored_bytes,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         unfinished=work,
         records=ledger.records,

@@ -7,6 +7,7 @@ table is read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -56,6 +57,9 @@ class UnfinishedWork:
             and no decision of an operator.
         quarantined: Number of open records in the quarantine; None without a typed table.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
+        published: Number of plans that a check published.
+        released: Number of plans that an operator released.
+        rejected: Number of plans that an operator rejected.
         last_check: Publication status of the newest landed plan, also of a backfill, or
             `not checked`; None before the first.
     """
@@ -65,6 +69,9 @@ class UnfinishedWork:
     unchecked: int = 0
     quarantined: int | None = None
     blocked: tuple[int, ...] = ()
+    published: int = 0
+    released: int = 0
+    rejected: int = 0
     last_check: str | None = None
 
     @property
@@ -133,6 +140,9 @@ class UnfinishedWork:
             "unchecked": self.unchecked,
             "quarantined": self.quarantined,
             "blocked_plans": len(self.blocked),
+            "published_plans": self.published,
+            "released_plans": self.released,
+            "rejected_plans": self.rejected,
             "last_check": self.last_check,
         }
 
@@ -165,9 +175,13 @@ class UnfinishedWorkReader:
         open_plans = self._open_plans(ledger)
         statuses = self.statuses()
         newest = ledger.last_landed_sequence
+        decided = Counter(statuses.values())
         work = UnfinishedWork(
             open_plans=open_plans,
             blocked=self._blocked(statuses),
+            published=decided[PublicationStatus.PUBLISHED],
+            released=decided[PublicationStatus.RELEASED],
+            rejected=decided[PublicationStatus.REJECTED],
             last_check=str(statuses.get(newest, NOT_CHECKED)) if newest else None,
         )
         if self.spec.decode is None or not self.spec.is_live:
