@@ -103,8 +103,12 @@ stores: $(STORE_PYTHON)
 browser:
 	@sh tests/browser.sh --install > /dev/null
 
+.PHONY: prometheus
+prometheus:
+	@sh tests/prometheus.sh --install > /dev/null
+
 .PHONY: setup-dev
-setup-dev: setup $(INSTALLED_DEV) registry stores browser ## Install the tools for checks and tests as well
+setup-dev: setup $(INSTALLED_DEV) registry stores browser prometheus ## Install the tools for checks and tests as well
 
 .PHONY: lock
 lock: $(MADE) ## Resolve requirements*.in again into requirements*.txt

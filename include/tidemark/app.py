@@ -266,6 +266,13 @@ class App:
             of_all=set(seen) == {*self.specs, *self.spec_folder.broken},
         )
 
+    def metrics(self) -> str:
+        """Return the metrics of all pipelines as OpenMetrics text, from the status table alone."""
+        from tidemark.lake.status_table import read_status
+        from tidemark.report.metrics import openmetrics
+
+        return openmetrics(read_status(self.layout.status_table), utc_now())
+
     # -- the Airflow and the broker of this home ---------------------------------------------------
 
     def airflow(self, *, port: int = 0) -> AirflowStandalone:

@@ -95,6 +95,20 @@ def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str
     }
 
 
+def measured(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """Run a job as `run_job`, and send its metrics as a task of Airflow does."""
+    from airflow.sdk._shared.observability.metrics.otel_logger import flush_otel_metrics
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    os.environ.update(environ)
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+    try:
+        return run_job(environ=environ, **arguments)
+    finally:
+        flush_otel_metrics()
+
+
 def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
     """Call a task callable, and return its result or error."""
     from airflow.sdk.exceptions import AirflowFailException
@@ -280,7 +294,17 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
         *(parse, import_seconds, dag_files, serialized),
-        *(run_job, call_task, published, asset, requester, rendered_earlier_plans, alarm, alarm_of),
+        *(
+            run_job,
+            measured,
+            call_task,
+            published,
+            asset,
+            requester,
+            rendered_earlier_plans,
+            alarm,
+            alarm_of,
+        ),
     )
 }
 

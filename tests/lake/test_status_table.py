@@ -12,7 +12,7 @@ from tests.conftest import PROJECT
 from tests.support.plans import MemoryPipeline
 from tests.support.services import NOW
 from tidemark.kafka.errors import TopicMissing
-from tidemark.lake.status_table import COLUMNS, write_status
+from tidemark.lake.status_table import COLUMNS, read_status, write_status
 from tidemark.lake.table_io import query_rows
 from tidemark.report.status import status_row
 
@@ -60,3 +60,17 @@ def test_a_table_of_an_older_release_gets_a_new_column(tmp_path: Path) -> None:
     write_status(str(tmp_path), [row("a", lag=1)])
     assert lag_by_pipeline(tmp_path) == [("a", 1)]
     assert "alarms" in {field.name for field in DeltaTable(str(tmp_path)).schema().fields}
+
+
+def test_reading_the_status_returns_one_row_of_each_pipeline(tmp_path: Path) -> None:
+    """Also of a table of an older release, which lacks columns."""
+    uri = str(tmp_path)
+    assert read_status(uri) == ()
+    old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "alarms"])
+    DeltaTable.create(uri, schema=old)
+    assert read_status(uri) == []
+    write_status(uri, [row("b", lag=1), row("a", lag=2)])
+    write_status(uri, [row("b", lag=3)])
+    assert [(each["pipeline"], each["lag"]) for each in read_status(uri)] == [("a", 2), ("b", 3)]
+    (first, _) = read_status(uri)
+    assert first == row("a", lag=2)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tidemark.airflow.metrics import count_error, count_errors
 from tidemark.core.errors import ExitCode, TidemarkError, one_line
 from tidemark.pipelines import Outcomes
 
@@ -17,6 +18,7 @@ def airflow_failures() -> Iterator[None]:
     try:
         yield
     except TidemarkError as error:
+        count_error(error)
         if error.exit_code.retryable:
             raise
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
@@ -33,6 +35,7 @@ def raise_failed(outcomes: Outcomes, output: str = "") -> None:
     code = outcomes.exit_code
     if code == ExitCode.OK:
         return
+    count_errors(outcomes)
     failure = AirflowException if code.retryable else AirflowFailException
     raise failure(failure_text(outcomes, output))
 

@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, Context
 
 from tidemark.airflow.connections import checked_engine, connected_app, kafka_environment
 from tidemark.airflow.failures import airflow_failures, raise_failed
+from tidemark.airflow.metrics import count_landed, timed
 from tidemark.app import App
 from tidemark.connections import SPARK_CONNECTION
 from tidemark.pipelines import Outcomes, Pipelines
@@ -65,7 +66,8 @@ class SparkTask:
         # A job decodes with stored schemas: it gets no connection to a registry.
         kafka = kafka_environment(*tables_of(refs)) if JOBS[job].reads_kafka else {}
         app = App.from_environment(extra=kafka)
-        return run(app, engine, job, refs, self._log_line, self.stop)
+        with timed(job):
+            return run(app, engine, job, refs, self._log_line, self.stop)
 
     def _log_line(self, line: str) -> None:
         log.info("%s", line)
@@ -101,6 +103,7 @@ class JobOperator(BaseOperator):
         """Call the function, and raise AirflowFailException unless a retry can end differently."""
         with airflow_failures():
             outcomes = self.python_callable(self._spark, **self.op_kwargs)
+        count_landed(outcomes)
         raise_failed(outcomes, "\n".join(self._spark.last_lines))
 
     def on_kill(self) -> None:

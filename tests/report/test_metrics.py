@@ -1,0 +1,175 @@
+"""Metrics of pipelines: their text, their page, and the files that use them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.conftest import PROJECT
+from tests.support.plans import MemoryPipeline, make_spec
+from tests.support.prometheus import RULES, promtool
+from tests.support.services import NOW
+from tests.test_docs import anchors
+from tidemark.core.throughput import Forecast
+from tidemark.kafka.errors import TopicMissing
+from tidemark.report.metrics import METRICS, openmetrics
+from tidemark.report.status import status_row
+from tidemark.spec.model import AlarmRules
+
+NAMES = {"tidemark_pipelines", *(metric.name for metric in METRICS)}
+MONITORING = PROJECT / "include" / "monitoring"
+
+
+def make_row(name: str = "events", **changes: Any) -> dict[str, Any]:
+    """Return the status of a pipeline with five landed records, two unread ones and an alarm."""
+    pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(lag_records=1)))
+    pipeline.produce(0, 5)
+    pipeline.run("first")
+    pipeline.produce(0, 2)
+    return {**pipeline.status().as_row(), "pipeline": name, **changes}
+
+
+def samples(text: str) -> dict[str, float]:
+    """Return the values of a text by name and labels."""
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names of metrics in a text."""
+    return set(re.findall(r"\btidemark_[a-z_]+\b", text))
+
+
+def test_each_value_of_a_status_is_a_sample_of_its_pipeline() -> None:
+    found = samples(openmetrics([make_row()], NOW + timedelta(minutes=3)))
+    expected = {
+        "tidemark_pipelines": 1,
+        'tidemark_pipeline_info{pipeline="events",topic="events"}': 1,
+        'tidemark_status_age_seconds{pipeline="events"}': 180,
+        'tidemark_lag_offsets{pipeline="events"}': 2,
+        'tidemark_landed_records{pipeline="events"}': 5,
+        'tidemark_last_landed_records{pipeline="events"}': 5,
+        'tidemark_last_landed_bytes{pipeline="events"}': 5,
+        'tidemark_last_landed_timestamp_seconds{pipeline="events"}': NOW.timestamp(),
+        'tidemark_forecast{pipeline="events",forecast="with the next run"}': 1,
+        'tidemark_forecast{pipeline="events",forecast="caught up"}': 0,
+        'tidemark_plans{pipeline="events",status="blocked"}': 0,
+        'tidemark_alarms{pipeline="events",error="LagTooLarge"}': 1,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    # Without a typed table and without a problem.
+    assert not any(name.startswith("tidemark_quarantined_records") for name in found)
+    assert not any(name.startswith("tidemark_problem") for name in found)
+
+
+def test_a_failed_status_has_only_its_age_and_its_error() -> None:
+    row = status_row("gone", TopicMissing(topic="t"), NOW)
+    assert samples(openmetrics([row], NOW)) == {
+        "tidemark_pipelines": 1,
+        'tidemark_status_age_seconds{pipeline="gone"}': 0,
+        'tidemark_alarms{pipeline="gone",error="TopicMissing"}': 1,
+        'tidemark_problem{pipeline="gone",error="TopicMissing"}': 1,
+    }
+
+
+def test_repeated_alarms_of_a_pipeline_are_one_sample() -> None:
+    """Prometheus refuses a scrape in which a sample occurs twice."""
+    found = samples(openmetrics([make_row(alarms="PlanStuck, PlanStuck")], NOW))
+    assert found['tidemark_alarms{pipeline="events",error="PlanStuck"}'] == 2
+
+
+def test_label_values_are_escaped() -> None:
+    text = openmetrics([make_row(topic='a"b\\c\nd')], NOW)
+    assert 'topic="a\\"b\\\\c\\nd"' in text
+    promtool("check", "metrics", standard_input=text)
+
+
+def test_promtool_accepts_the_text_with_and_without_rows() -> None:
+    full = make_row(**dict.fromkeys(("quarantined", "undecoded"), 3), runway_seconds=0.5,
+                    caught_up_at=NOW, open_since=NOW, problem="LostRange",
+                    forecast=Forecast.LATER.value)  # fmt: skip
+    text = openmetrics([full, {**full, "pipeline": "other"}], NOW)
+    assert {name.partition("{")[0] for name in samples(text)} >= NAMES - {"tidemark_lag_seconds"}
+    for each in (text, openmetrics([], NOW)):
+        assert each.endswith("\n# EOF\n")
+        promtool("check", "metrics", standard_input=each)
+
+
+def test_the_page_lists_every_metric_with_its_labels_and_text() -> None:
+    page = (PROJECT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(tidemark_\w+)` \| (.*) \| (.*) \|$", page, flags=re.MULTILINE)
+    expected = [
+        (metric.name, ", ".join(f"`{label}`" for label in metric.labels), metric.text)
+        for metric in METRICS
+    ]
+    assert listed == expected
+    assert names_in(page) - {"tidemark_status"} == NAMES
+
+
+# -- alarm rules -----------------------------------------------------------------------------------
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return the alarm rules."""
+    (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def test_alarm_rules_fire_and_stay_silent_as_their_unit_tests_expect() -> None:
+    tests = Path(__file__).with_name("prometheus-alarms.test.yaml")
+    promtool("check", "rules", str(RULES))
+    promtool("test", "rules", str(tests))
+    fired: dict[str, set[bool]] = {}
+    for test in yaml.safe_load(tests.read_text(encoding="utf-8"))["tests"]:
+        for case in test["alert_rule_test"]:
+            fired.setdefault(case["alertname"], set()).add("exp_alerts" in case)
+    assert fired == {rule["alert"]: {True, False} for rule in rules()}
+
+
+def test_alarm_rules_use_existing_metrics_and_link_to_sections_of_the_runbook() -> None:
+    sections = anchors(PROJECT / "docs" / "runbook.md")
+    for rule in rules():
+        assert names_in(rule["expr"]) <= NAMES
+        assert names_in(rule["expr"]) or "up{" in rule["expr"]
+        link = rule["annotations"]["runbook"]
+        page, _, section = link.partition("#")
+        assert page == "docs/runbook.md"
+        assert section in sections | {"{{ $labels.error | toLower }}"}
+
+
+def test_the_page_lists_every_alarm_rule() -> None:
+    page = (PROJECT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(Tidemark\w+)`", page)) == {rule["alert"] for rule in rules()}
+
+
+# -- dashboard -------------------------------------------------------------------------------------
+
+
+def dashboard_expressions() -> Iterator[str]:
+    """Yield the expressions of the dashboard's panels."""
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"]
+
+
+def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+    assert {name for each in dashboard_expressions() for name in names_in(each)} == NAMES
+
+
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    cells: list[tuple[int, int]] = []
+    for panel in dashboard["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells += [(x, y) for x in range(at["x"], at["x"] + at["w"])
+                  for y in range(at["y"], at["y"] + at["h"])]  # fmt: skip
+    assert len(cells) == len(set(cells))
