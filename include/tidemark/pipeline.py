@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidemark.connections import Connections
 from tidemark.core.errors import InvalidSelection
-from tidemark.core.offsets import size_of
+from tidemark.core.offsets import SpanSet, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
@@ -562,13 +562,40 @@ class Pipeline:
             now=self.context.now(),
         )
 
-    def coverage(self) -> tuple[PartitionCoverage, ...]:
-        """Return the state of every offset of the topic, by partition. Needs no JVM."""
-        from tidemark.report.coverage import coverage
+    def coverage(
+        self, partition: int | None = None, start: int | None = None, end: int | None = None
+    ) -> tuple[PartitionCoverage, ...]:
+        """Return the state of every offset of the topic, by partition. Needs no JVM.
+
+        Args:
+            partition: Return only this partition, and read its rows in a window to find missing
+                rows and gaps. See `CoverageReader.read_rows`.
+            start: First offset of the window.
+            end: Next offset after the window.
+
+        Raises:
+            WindowTooLarge: The window has too many rows.
+            UnknownPartition: The topic has no such partition.
+        """
+        from tidemark.report.coverage_rows import CoverageReader
 
         spec = self.kafka_spec
-        watermarks = self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
-        return coverage(self.control.summary(spec.name), watermarks)
+        reader = CoverageReader(
+            pipeline=spec.name,
+            control=self.control,
+            data_log=self._bronze(reads_only=True),
+            watermarks=self.watermarks.topic_watermarks(spec.topic, spec.isolation_level),
+            quarantined=self._quarantined_spans,
+        )
+        return reader.read() if partition is None else (reader.read_rows(partition, start, end),)
+
+    def _quarantined_spans(self, topic_id: str) -> Mapping[int, SpanSet]:
+        """Return the offsets in quarantine, by partition; none without a typed table."""
+        if self.spec.decode is None or not self.spec.is_live:
+            return {}
+        typed = self.control.summary(self.typed.name)
+        unlanded = [record.plan.sequence for record in typed.open_plans()]
+        return self.quarantine.open_spans(topic_id, unlanded)
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
         from tidemark.report.unfinished_work import UnfinishedWorkReader

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeAlias
 
-from tidemark.core.accounting import Landing
+from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
 from tidemark.core.event_rows import Row, backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
@@ -217,6 +217,24 @@ class MemoryControlTable:
             settled=settled,
             present=len(numbers),
         )
+
+    def settled_counts(
+        self, pipeline: str, topic_id: str, partition: int, window: Span
+    ) -> Mapping[int, Sequence[RangeCount]]:
+        """See `ControlReader.settled_counts`; of the plans that only the full ledger has."""
+        kept = self.summary(pipeline).plans
+        counts = {
+            number: [
+                count
+                for count in record.held_now.counts
+                if count.partition == partition
+                and count.start < window.end
+                and window.start < count.end
+            ]
+            for number, record in self.ledger(pipeline).plans.items()
+            if number not in kept and record.held_now and record.plan.topic_id == topic_id
+        }
+        return {number: some for number, some in counts.items() if some}
 
     def throughput(self, pipeline: str) -> Throughput:
         by_event: dict[tuple[int, str], list[Row]] = defaultdict(list)
@@ -544,6 +562,18 @@ class MemoryTable:
             and spans.get(row[1], SpanSet()).overlap_size(Span(row[2], row[2] + 1)) > 0
             for row in self.rows
         )
+
+    def spans_by_plan(self, topic_id: str, partition: int, window: Span) -> Mapping[int, SpanSet]:
+        return spans_by_partition(
+            (sequence, Span(offset, offset + 1))
+            for of, number, offset, sequence in self.rows
+            if (of, number) == (topic_id, partition) and window.start <= offset < window.end
+        )
+
+    def bytes_to_scan(self, partition: int, window: Span) -> int:
+        """See `BronzeLog.bytes_to_scan`; a row is 16 bytes."""
+        here = (row for row in self.rows if row[1] == partition)
+        return 16 * sum(window.start <= row[2] < window.end for row in here)
 
     def row_ranges(self) -> tuple[RowRange, ...]:
         runs: list[tuple[tuple[int, str, int], list[int]]] = []

@@ -1,30 +1,43 @@
-"""`tidemark coverage`: which offsets of a topic have landed, as bars in the terminal."""
+"""`tidemark coverage`: the state of every offset of a topic, as bars in the terminal."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import TypeAlias
 
 import typer
 from rich.text import Text
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
-from tidemark.cli.output import out, print_json, print_table
+from tidemark.cli.output import note, out, print_json, print_table
 from tidemark.core.offsets import Span
 from tidemark.report.coverage import OffsetState, PartitionCoverage
 
 _SIGNS: Mapping[OffsetState | None, tuple[str, str]] = {
     OffsetState.LOST: ("X", "bold red"),
+    OffsetState.MISSING: ("!", "bold magenta"),
+    OffsetState.UNCLEAR: ("?", "magenta"),
+    OffsetState.QUARANTINED: ("q", "bold yellow"),
     OffsetState.UNREAD: (".", "yellow"),
-    OffsetState.PLANNED: ("o", "cyan"),
+    OffsetState.EXPIRED: ("~", "dim"),
     OffsetState.BEFORE_START: ("-", "dim"),
+    OffsetState.PLANNED: ("o", "cyan"),
+    OffsetState.GAP: (":", "blue"),
     OffsetState.LANDED: ("#", "green"),
     None: (" ", ""),
 }
 """The sign and the style of each state. The sign alone suffices without colours."""
+_MOST_BARS = 40
+"""Most bars of a topic: those of the partitions with the rarest states."""
 _MOST_SPANS = 40
-"""Number of spans in the table of a single partition."""
+"""Most rows of the table of a single partition."""
+_INDENT = 6
+_SHORTEST_BAR = 10
+_BETWEEN_MARKS = 20
+"""Least number of cells between two marks of a ruler."""
 
 
 def register(app: typer.Typer) -> None:
@@ -42,71 +55,111 @@ def coverage(
     """Show the state of every offset of a pipeline's topic, one bar for each partition.
 
     A cell of a bar has the rarest state of its offsets, so a single lost offset is visible. To zoom
-    in, select a partition and offsets. With --partition, a table lists the spans of each state.
+    in, select a partition and offsets. With --partition, the command reads the rows of these
+    offsets, finds gaps and missing rows, and lists the spans of each state with their plans.
 
     \b
     tidemark coverage prices
     tidemark coverage prices --partition 3 --start 1000 --end 2000
 
-    The command reads Kafka's watermarks and the control table. It needs no Spark.
+    The command reads Kafka's watermarks, the control table and the quarantine. It needs no Spark.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
-    partitions = App.from_environment().pipeline(pipeline).coverage()
-    if partition is not None:
-        partitions = tuple(each for each in partitions if each.partition == partition)
-        if not partitions:
-            raise typer.BadParameter(f"the topic has no partition {partition}")
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")
+    partitions = App.from_environment().pipeline(pipeline).coverage(partition, start, end)
     if as_json:
         print_json([each.as_record() for each in partitions])
         return
-    _print_bars(partitions, start, end)
+    windows = [(each, each.window(start, end)) for each in partitions]
+    _print_bars(windows)
+    _print_totals(windows)
     if partition is not None:
-        _print_spans(partitions[0], start, end)
+        _print_spans(*windows[0])
 
 
-def _print_bars(
-    partitions: Sequence[PartitionCoverage], start: int | None, end: int | None
-) -> None:
-    used: set[OffsetState | None] = set()
-    for each in partitions:
-        window = _window(each, start, end)
-        name = f"{each.partition:>5} "
+_Windows: TypeAlias = Sequence[tuple[PartitionCoverage, Span | None]]
+"""Partitions, each with the offsets to show; None without offsets."""
+
+
+def _print_bars(windows: _Windows) -> None:
+    """Print the bars of a few partitions by number; of many, those with the rarest states."""
+    if len(windows) > _MOST_BARS:
+        order = [*OffsetState, None]
+        windows = sorted(windows, key=lambda each: order.index(_rarest(*each)))
+    chosen, others = windows[:_MOST_BARS], windows[_MOST_BARS:]
+    edges = [f"{window.start:,} to {window.end:,}" if window else "" for _, window in chosen]
+    width = max(_SHORTEST_BAR, out.width - _INDENT - 1 - max(map(len, edges), default=0))
+    for (each, window), edge in zip(chosen, edges, strict=True):
+        bar = Text(f"{each.partition:>5} ")
         if window is None:
-            out.print(f"{name} no offsets")
+            out.print(bar.append("no offsets", "dim"))
             continue
-        edges = f" {window.start:,} to {window.end:,}"
-        cells = each.cells(window, max(10, out.width - len(name) - 30))
-        used.update(cells)
-        bar = Text(name)
-        for state, run in groupby(cells):
+        ruler = _ruler(window, out.width - _INDENT) if len(windows) == 1 else ()
+        cells = each.cells(window, out.width - _INDENT if ruler else width)
+        for state, run in groupby(cell.state for cell in cells):
             sign, style = _SIGNS[state]
-            bar.append(sign * len(list(run)), style)
-        out.print(bar.append(edges, "dim"))
-    legend = [f"{_SIGNS[state][0]} {state.value}" for state in OffsetState if state in used]
-    out.print("      " + "   ".join(legend))
+            bar.append(sign * len([*run]), style)
+        out.print(bar if ruler else bar.append(f" {edge}", "dim"))
+        for line in ruler:
+            out.print(Text(" " * _INDENT + line, "dim"))
+    if others:
+        counts = Counter(_rarest(*each) for each in others)
+        texts = (f"{count:,} {state or 'without offsets'}" for state, count in counts.items())
+        out.print(f"{len(others):,} more partition(s), by rarest state: {', '.join(texts)}")
 
 
-def _print_spans(each: PartitionCoverage, start: int | None, end: int | None) -> None:
-    window = _window(each, start, end)
+def _rarest(each: PartitionCoverage, window: Span | None) -> OffsetState | None:
+    return next(iter(each.totals(window)), None) if window else None
+
+
+def _ruler(window: Span, width: int) -> Sequence[str]:
+    """Return two lines below a bar: marks, and their offsets; none for a short bar."""
+    width = min(width, window.size)
+    last = f"{window.end:,}"
+    parts = width // max(_BETWEEN_MARKS, 2 * len(last) + 1)
+    if not parts:
+        return ()
+    marks, labels = [" "] * width, ""
+    for number in range(parts):
+        cell = width * number // parts
+        marks[cell] = "|"
+        labels = f"{labels:<{cell}}{window.start + window.size * number // parts:,}"
+    marks[-1] = "|"
+    return "".join(marks), f"{labels:<{width - len(last)}}{last}"
+
+
+def _print_totals(windows: _Windows) -> None:
+    """Print the legend, with the number of offsets of each state in all windows."""
+    totals: Counter[OffsetState] = Counter()
+    for each, window in windows:
+        totals.update(each.totals(window) if window else {})
+    for state in OffsetState:
+        if totals[state]:
+            sign, style = _SIGNS[state]
+            line = Text(" " * _INDENT).append(sign, style)
+            out.print(line.append(f" {state.value:<16} {totals[state]:>20,}"))
+
+
+def _print_spans(each: PartitionCoverage, window: Span | None) -> None:
     if window is None:
         return
+    if each.read is None:
+        note("rows not read: too many. Landed offsets include gaps; choose --start and --end.")
     rows = sorted(
         (span.start, span.end, span.size, state.value)
         for state, spans in each.states.items()
         for span in spans.within(window)
     )
     print_table(
-        f"Partition {each.partition}", ("start", "end", "offsets", "state"), rows[:_MOST_SPANS]
+        f"Partition {each.partition}",
+        ("start", "end", "offsets", "state", "plan"),
+        [(*row, _plans(each, Span(row[0], row[1]))) for row in rows[:_MOST_SPANS]],
     )
     if len(rows) > _MOST_SPANS:
         out.print(f"{len(rows) - _MOST_SPANS:,} more span(s); --json lists all")
 
 
-def _window(each: PartitionCoverage, start: int | None, end: int | None) -> Span | None:
-    """Return the offsets of a bar: those of the options, else all of the partition."""
-    if (extent := each.extent) is None:
-        return None
-    first = extent.start if start is None else start
-    after = extent.end if end is None else end
-    return Span(first, after) if first < after else None
+def _plans(each: PartitionCoverage, span: Span) -> str:
+    """Return the plans of a span as text: one, two, or the first and the last of more."""
+    plans = [*map(str, each.plans_in(span))]
+    return ", ".join(plans) if len(plans) <= 2 else f"{plans[0]} to {plans[-1]}"

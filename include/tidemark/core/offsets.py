@@ -7,7 +7,7 @@ upper bound on its records.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -114,11 +114,12 @@ class SpanSet:
 
     def within(self, bounds: Span) -> SpanSet:
         """Return the offsets of this set that are inside `bounds`."""
+        first = bisect_right(self.spans, bounds.start, key=lambda span: span.end)
+        after = bisect_left(self.spans, bounds.end, key=lambda span: span.start)
         return SpanSet(
             tuple(
                 Span(max(span.start, bounds.start), min(span.end, bounds.end))
-                for span in self.spans
-                if span.start < bounds.end and bounds.start < span.end
+                for span in self.spans[first:after]
             )
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
 
-from tidemark.core.accounting import Landing
+from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
@@ -104,6 +104,21 @@ class ControlReader(Protocol):
         """Return the current state with totals in place of settled plans.
 
         The time to read it does not grow with the number of settled plans.
+        """
+
+    def settled_counts(
+        self, pipeline: str, topic_id: str, partition: int, window: Span
+    ) -> Mapping[int, Sequence[RangeCount]]:
+        """Return the counts of the plans that `summary` has only in its totals.
+
+        Args:
+            pipeline: Pipeline name.
+            topic_id: Incarnation of the topic.
+            partition: Partition number.
+            window: Only ranges that overlap these offsets are returned.
+
+        Returns:
+            The ranges that each plan holds now, sorted by start, by plan number.
         """
 
     def throughput(self, pipeline: str) -> Throughput:
@@ -228,6 +243,12 @@ class BronzeLog(DataLog, Protocol):
 
         None without a table, or if no file has rows of the plan alone, as after a compaction.
         """
+
+    def spans_by_plan(self, topic_id: str, partition: int, window: Span) -> Mapping[int, SpanSet]:
+        """Return the offsets with a row of each plan; rows without a plan number under 0."""
+
+    def bytes_to_scan(self, partition: int, window: Span) -> int:
+        """Return the most bytes that `spans_by_plan` decodes, by the statistics of the files."""
 
 
 class DataTable(DataLog, Protocol):

@@ -12,10 +12,12 @@ from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from tidemark.core.accounting import RangeCount
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row, backfill_requests, decode, encode
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
+from tidemark.core.offsets import Span
 from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.lake.compaction import Compaction
@@ -23,7 +25,7 @@ from tidemark.lake.conditional_writes import missing_storage_proofs, prove_condi
 from tidemark.lake.control_repair import translate_control_damage
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ControlConflict
-from tidemark.lake.ledger_summary import read_pipeline_rows
+from tidemark.lake.ledger_summary import read_pipeline_rows, read_settled_counts
 from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, python_rows, query_rows
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
@@ -125,8 +127,7 @@ class DeltaControlTable:
         return known[1]
 
     def _summed_up(self, table: DeltaTable, pipeline: str) -> Ledger:
-        if {field.name for field in table.schema().fields} != set(COLUMNS.names):
-            # The table is older than a column; its next event adds the column.
+        if not _has_all_columns(table):
             return self.ledger(pipeline)
         found = read_pipeline_rows(table, pipeline)
         newest = table.transaction_version(pipeline) or 0
@@ -137,6 +138,16 @@ class DeltaControlTable:
             settled=found.settled,
             present=found.present,
         )
+
+    @_reading
+    def settled_counts(
+        self, pipeline: str, topic_id: str, partition: int, window: Span
+    ) -> Mapping[int, Sequence[RangeCount]]:
+        """Return the counts of the plans that `summary` has only in its totals, in a window."""
+        table = open_if_exists(self._uri)
+        if table is None or not _has_all_columns(table):
+            return {}
+        return read_settled_counts(table, pipeline, topic_id, partition, window)
 
     @_reading
     def throughput(self, pipeline: str) -> Throughput:
@@ -269,6 +280,11 @@ class DeltaControlTable:
             # Another process created the table since `open_if_exists`.
             log.debug("another process created the control table uri=%s", self._uri)
         return DeltaTable(self._uri)
+
+
+def _has_all_columns(table: DeltaTable) -> bool:
+    """Return False if the table is older than a column; its next event adds the column."""
+    return {field.name for field in table.schema().fields} == set(COLUMNS.names)
 
 
 _RUNS = """

@@ -283,6 +283,18 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return () if table is None else row_queries.row_origins(table, bounds)
 
+    def spans_by_plan(self, topic_id: str, partition: int, window: Span) -> Mapping[int, SpanSet]:
+        """Return the offsets with a row of each plan in a window of one partition."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return {}
+        return row_queries.spans_by_plan(table, topic_id, partition, window)
+
+    def bytes_to_scan(self, partition: int, window: Span) -> int:
+        """Return the most bytes of offsets and plan numbers that `spans_by_plan` decodes."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.bytes_to_scan(table, partition, window)
+
     def prepare(self, pipeline: str) -> TableSize:
         """Create the table if it does not exist, check it, and add missing fields if it grows.
 

@@ -6,12 +6,13 @@ seconds; these queries take a few hundredths of a second. For few rows Python is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 
+from tidemark.core.accounting import RangeCount
 from tidemark.core.errors import DuplicateEvents
 from tidemark.core.event_rows import Row, check_no_duplicates
 from tidemark.core.events import EventKind
@@ -52,7 +53,8 @@ SELECT * FROM t WHERE pipeline = '{pipeline}'
 _OWN = """
 CREATE TABLE own AS
 SELECT event, event_number, plan_sequence, plan_kind, epoch, requested_by, topic_id, partition,
-  start_offset, end_offset, leader_epoch, table_version, records, superseded_by, chunk
+  start_offset, end_offset, leader_epoch, table_version, records, unproven_gaps, superseded_by,
+  chunk
 FROM t WHERE pipeline = '{pipeline}'
 """
 
@@ -70,12 +72,19 @@ SELECT plan_sequence, newest FROM over WHERE plan_sequence NOT IN (
 # The ranges of a settled plan: its landing, or what the newest replacing plan left of it.
 _HELD = f"""
 CREATE TABLE held AS
-SELECT topic_id, partition, start_offset, end_offset, records FROM own
+SELECT plan_sequence, topic_id, partition, start_offset, end_offset, records, unproven_gaps FROM own
 WHERE event = 'landed' AND plan_sequence IN (SELECT plan_sequence FROM settled WHERE newest IS NULL)
 UNION ALL
-SELECT topic_id, partition, start_offset, end_offset, records FROM own
-JOIN settled ON own.plan_sequence = settled.plan_sequence AND superseded_by = newest
+SELECT own.plan_sequence, topic_id, partition, start_offset, end_offset, records, unproven_gaps
+FROM own JOIN settled ON own.plan_sequence = settled.plan_sequence AND superseded_by = newest
 WHERE event = '{EventKind.SUPERSEDED}'
+"""
+
+_COUNTS = """
+SELECT * FROM held
+WHERE topic_id = '{topic_id}' AND partition = {partition}
+  AND start_offset < {end} AND end_offset > {start}
+ORDER BY start_offset
 """
 
 _IS_OTHER = f"""
@@ -216,6 +225,27 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
         newest=events["newest"] or 0,
         present=events["present"],
     )
+
+
+def read_settled_counts(
+    table: DeltaTable, pipeline: str, topic_id: str, partition: int, window: Span
+) -> Mapping[int, Sequence[RangeCount]]:
+    """Read the current counts of the settled plans' ranges that overlap a window, by plan."""
+    engine = QueryBuilder().register("t", table)
+    for sql in (_OWN, _SETTLED, _HELD):
+        engine.execute(sql.format(pipeline=pipeline)).read_all()
+    sql = _COUNTS.format(topic_id=topic_id, partition=partition, start=window.start, end=window.end)
+    found: dict[int, list[RangeCount]] = {}
+    for row in python_rows(engine.execute(sql).read_all()):
+        count = RangeCount(
+            partition=partition,
+            start=row["start_offset"],
+            end=row["end_offset"],
+            records=row["records"] or 0,
+            unproven_gaps=row["unproven_gaps"] or 0,
+        )
+        found.setdefault(row["plan_sequence"], []).append(count)
+    return found
 
 
 def _summed_in_python(pipeline: str, rows: list[Row]) -> PipelineRows:

@@ -39,6 +39,62 @@ def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
     )
 
 
+def spans_by_plan(
+    table: DeltaTable, topic_id: str, partition: int, window: Span
+) -> Mapping[int, SpanSet]:
+    """Return the offsets with a row of each plan in a window of one partition of an incarnation.
+
+    Rows without a plan number are under 0, which no plan has.
+    """
+    islands = query_rows(
+        table,
+        f"""
+        SELECT sequence, min(place) AS first, max(place) AS last
+        FROM (
+            SELECT sequence, place,
+                   place - row_number() OVER (PARTITION BY sequence ORDER BY place) AS island
+            FROM (SELECT DISTINCT coalesce(plan_sequence, 0) AS sequence, "offset" AS place
+                  FROM t WHERE {offsets_condition(topic_id, {partition: SpanSet((window,))})})
+        )
+        GROUP BY sequence, island
+        """,
+    )
+    return spans_by_partition(
+        (row["sequence"], Span(row["first"], row["last"] + 1)) for row in islands
+    )
+
+
+_PLACE_BYTES = 16
+"""Bytes of the offset and the plan number of a row."""
+
+
+def bytes_to_scan(table: DeltaTable, partition: int, window: Span) -> int:
+    """Return the most bytes of offsets and plan numbers that a query of a window decodes.
+
+    Files that cannot have such rows by their statistics do not count. A file without a row count
+    counts as a whole.
+    """
+    files = table.get_add_actions(flatten=True)
+    names = ("num_records", "min.partition", "max.partition", "min.offset", "max.offset")
+    unknown = [None] * files.num_rows
+    columns = [
+        files.column(name).to_pylist() if name in files.column_names else unknown for name in names
+    ]
+    return sum(
+        size if records is None else records * _PLACE_BYTES
+        for size, records, *bounds in zip(
+            files.column("size_bytes").to_pylist(), *columns, strict=True
+        )
+        if _may_have(bounds[:2], Span(partition, partition + 1)) and _may_have(bounds[2:], window)
+    )
+
+
+def _may_have(bounds: Sequence[int | None], wanted: Span) -> bool:
+    """Return False if the least and the greatest value of a file exclude all wanted values."""
+    least, most = bounds
+    return (least is None or least < wanted.end) and (most is None or wanted.start <= most)
+
+
 def offsets_condition(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
     """Return the SQL condition for rows of one incarnation at some offsets."""
     places = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemark.core import plan_rules
 from tidemark.core.ledger import Ledger
@@ -18,22 +18,50 @@ class OffsetState(StrEnum):
 
     LOST = "lost"
     """Kafka deleted the offset before a plan read it, accepted or not."""
+    MISSING = "missing"
+    """A plan landed the offset with a row, and the table has no row any more."""
+    UNCLEAR = "gap or missing"
+    """The offset has landed and has no row, and no count proves that it is a gap."""
+    QUARANTINED = "quarantined"
+    """The offset has landed, and its record is in the quarantine of the typed table."""
     UNREAD = "unread"
     """Kafka has the offset, and no plan contains it yet."""
+    EXPIRED = "expired"
+    """Kafka has deleted the offset, and the pipeline started after it."""
+    BEFORE_START = "before the start"
+    """Kafka has the offset, the pipeline started after it, and no backfill has landed it."""
     PLANNED = "in an open plan"
     """An open plan contains the offset, or an undo is removing its row."""
-    BEFORE_START = "before the start"
-    """The pipeline started after the offset, and no backfill has landed it."""
+    GAP = "gap"
+    """The offset has landed and never had a row: aborted, compacted, or a marker."""
     LANDED = "landed"
-    """The offset has landed: the table has its record, or it is a gap."""
+    """The offset has landed. If the rows were read, it has a row; otherwise it may be a gap."""
+
+
+class Cell(NamedTuple):
+    """A cell of a bar.
+
+    Attributes:
+        state: The rarest state of its offsets; None without offsets of the partition.
+        window: Its offsets. A bar of this window zooms in.
+    """
+
+    state: OffsetState | None
+    window: Span
+
+
+class PlanSpan(NamedTuple):
+    """Offsets of a plan in one partition: the ones that it holds, or of an open plan."""
+
+    sequence: int
+    span: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCoverage:
     """The state of every offset of one partition.
 
-    The sets of `states` are disjoint. Their union is every offset from the first one that is known
-    to the end of the log.
+    The sets of `states` are disjoint. Their union is every offset from 0 to the end of the log.
 
     Attributes:
         partition: Partition number.
@@ -41,6 +69,9 @@ class PartitionCoverage:
         end: End of the readable log at the pipeline's isolation level.
         committed_offset: Committed offset; None if the pipeline has not started in the partition.
         states: Offsets by state, without empty sets, rarest state first.
+        read: The window whose rows were read; None without one. Only there `states` has missing
+            rows and gaps.
+        plans: The plans of the offsets in `read`, sorted by offset.
     """
 
     partition: int
@@ -48,34 +79,83 @@ class PartitionCoverage:
     end: int
     committed_offset: int | None
     states: Mapping[OffsetState, SpanSet]
+    read: Span | None = None
+    plans: Sequence[PlanSpan] = ()
 
     @property
     def extent(self) -> Span | None:
-        """The span from the first to the last offset; None for an empty partition."""
-        spans = [span for some in self.states.values() for span in some]
+        """The span to show: all offsets without the expired ones at the beginning.
+
+        It is the expired offsets if there are no others, and None for an empty partition.
+        """
+        spans = [
+            span
+            for state, some in self.states.items()
+            for span in some
+            if state is not OffsetState.EXPIRED
+        ]
+        spans = spans or [*self.states.get(OffsetState.EXPIRED, ())]
         if not spans:
             return None
         return Span(min(span.start for span in spans), max(span.end for span in spans))
 
-    def cells(self, window: Span, width: int) -> Sequence[OffsetState | None]:
+    def window(self, start: int | None = None, end: int | None = None) -> Span | None:
+        """Return the part of `extent` between two offsets; None if it is empty.
+
+        Args:
+            start: First offset, which may be before `extent`; None for its first offset.
+            end: Next offset after the window; None for the end of `extent`.
+        """
+        if (extent := self.extent) is None:
+            return None
+        first = extent.start if start is None else start
+        after = extent.end if end is None else min(end, extent.end)
+        return Span(first, after) if first < after else None
+
+    def totals(self, window: Span) -> Mapping[OffsetState, int]:
+        """Return the number of offsets of each state in a window, without zeros."""
+        sizes = {state: spans.within(window).size for state, spans in self.states.items()}
+        return {state: size for state, size in sizes.items() if size}
+
+    def cells(self, window: Span, width: int) -> Sequence[Cell]:
         """Divide a window of offsets into cells of equal size.
+
+        If the sizes are not equal in whole offsets, adjacent cells share an offset.
 
         Args:
             window: The offsets of the bar.
             width: Maximum number of cells; fewer if the window has fewer offsets.
 
         Returns:
-            The rarest state in each cell, so that one lost offset in a billion is a visible cell.
-            None for a cell without offsets of the partition.
+            The cells. The rarest state wins, so that one lost offset in a billion is a visible
+            cell.
         """
         width = min(width, window.size)
-        cells: list[OffsetState | None] = [None] * width
+        states: list[OffsetState | None] = [None] * width
         for state in reversed([*self.states]):
             for span in self.states[state].within(window):
                 first = (span.start - window.start) * width // window.size
                 after = -((window.start - span.end) * width // window.size)
-                cells[first:after] = [state] * (after - first)
-        return cells
+                states[first:after] = [state] * (after - first)
+        return [
+            Cell(
+                state,
+                Span(
+                    window.start + number * window.size // width,
+                    window.start - (-(number + 1) * window.size // width),
+                ),
+            )
+            for number, state in enumerate(states)
+        ]
+
+    def plans_in(self, window: Span) -> Sequence[int]:
+        """Return the numbers of the plans of some offsets, in the order of the offsets."""
+        found = (
+            each.sequence
+            for each in self.plans
+            if each.span.start < window.end and window.start < each.span.end
+        )
+        return [*dict.fromkeys(found)]
 
     def as_record(self) -> dict[str, Any]:
         """Return the coverage as plain values, with `[start, end]` for each span."""
@@ -84,19 +164,26 @@ class PartitionCoverage:
             "low_watermark": self.low_watermark,
             "end": self.end,
             "committed_offset": self.committed_offset,
+            "read": self.read and [self.read.start, self.read.end],
             "states": {
                 state.value: [[span.start, span.end] for span in spans]
                 for state, spans in self.states.items()
             },
+            "plans": [[each.sequence, each.span.start, each.span.end] for each in self.plans],
         }
 
 
-def coverage(ledger: Ledger, watermarks: TopicWatermarks) -> tuple[PartitionCoverage, ...]:
-    """Return the coverage of each partition of a topic, sorted by partition.
+def coverage(
+    ledger: Ledger,
+    watermarks: TopicWatermarks,
+    quarantined: Mapping[int, SpanSet] | None = None,
+) -> tuple[PartitionCoverage, ...]:
+    """Return the coverage of each partition of a topic, sorted by partition. Reads no table.
 
     Args:
         ledger: State of the pipeline; a summary suffices.
         watermarks: Current watermarks of its topic.
+        quarantined: Offsets in quarantine, by partition.
 
     Raises:
         ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: The ledger belongs to
@@ -113,27 +200,42 @@ def coverage(ledger: Ledger, watermarks: TopicWatermarks) -> tuple[PartitionCove
             # Before the first plan, the start policy has not decided yet.
             begin=ledger.starts.get(partition, added.get(partition, here.low)),
             deleted=deleted.get(partition, SpanSet()),
+            quarantined=(quarantined or {}).get(partition, SpanSet()),
         )
         for partition, here in sorted(watermarks.partitions.items())
     )
 
 
+def states_of(found: Mapping[OffsetState, SpanSet]) -> Mapping[OffsetState, SpanSet]:
+    """Return sets of offsets in the order of the states, without empty sets."""
+    return {state: found[state] for state in OffsetState if found.get(state)}
+
+
 def _partition_coverage(
-    ledger: Ledger, partition: int, here: Watermarks, *, begin: int, deleted: SpanSet
+    ledger: Ledger,
+    partition: int,
+    here: Watermarks,
+    *,
+    begin: int,
+    deleted: SpanSet,
+    quarantined: SpanSet,
 ) -> PartitionCoverage:
-    first = min(begin, here.low)
     planned = ledger.pending.get(partition, SpanSet())
     landed = ledger.landed.get(partition, SpanSet()).difference(planned)
     accepted = ledger.accepted_losses.get(partition, SpanSet()).difference(landed)
     known = ledger.covered_or_planned(partition)
-    rest = known.missing_from(Span(first, here.end)) if first < here.end else SpanSet()
+    rest = known.missing_from(Span(0, here.end)) if here.end else SpanSet()
     before_start = rest.before(begin)
+    expired = before_start.before(here.low)
+    quarantined = quarantined.intersection(landed)
     states = {
-        OffsetState.LOST: accepted.union(deleted),
+        OffsetState.LOST: accepted.difference(planned).union(deleted),
+        OffsetState.QUARANTINED: quarantined,
         OffsetState.UNREAD: rest.difference(before_start).difference(deleted),
+        OffsetState.EXPIRED: expired,
+        OffsetState.BEFORE_START: before_start.difference(expired),
         OffsetState.PLANNED: planned,
-        OffsetState.BEFORE_START: before_start,
-        OffsetState.LANDED: landed,
+        OffsetState.LANDED: landed.difference(quarantined),
     }
     has_started = partition in ledger.starts
     return PartitionCoverage(
@@ -141,5 +243,5 @@ def _partition_coverage(
         low_watermark=here.low,
         end=here.end,
         committed_offset=ledger.committed_offset(partition) if has_started else None,
-        states={state: spans for state, spans in states.items() if spans},
+        states=states_of(states),
     )

@@ -198,3 +198,26 @@ class QuarantineTooLarge(TerminalError):
         "`tidemark quarantine list {pipeline}` shows the reasons. Fix the schema or the rule, "
         "then decode the records again with `tidemark quarantine replay {pipeline}`."
     )
+
+
+@dataclass(kw_only=True, eq=False)
+class WindowTooLarge(TerminalError):
+    """A window of offsets has more rows in its files than a look at single offsets reads."""
+
+    pipeline: str
+    partition: int
+    start: int
+    end: int
+    megabytes: int
+    limit: int
+
+    problem = (
+        "Offsets [{start}, {end}) of partition {partition} of pipeline '{pipeline}' are in files "
+        "with too many rows to read."
+    )
+    expected = "at most {limit:,} MB of offsets and plan numbers"
+    actual = "{megabytes:,} MB"
+    fix = (
+        "Choose a smaller window with --start and --end. `tidemark coverage {pipeline}` without "
+        "--partition shows a window of any size, because it reads no rows."
+    )
