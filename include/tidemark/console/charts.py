@@ -54,15 +54,14 @@ def coverage_bar(
         window: Offsets to show.
         links: Parts that link to a closer look.
     """
-    cells = coverage.cells(window, CELLS)
+    states = [cell.state for cell in coverage.cells(window, CELLS)]
     parts, x = [], 0
-    for state, run in groupby(cells):
+    for state, run in groupby(states):
         width = len(list(run))
-        parts.append(
-            f'<rect x="{x}" y="0" width="{width}" height="1" class="{state_class(state)}"/>'
-        )
+        css = state_class(state)
+        parts.append(f'<rect x="{x}" y="0" width="{width}" height="1" class="{css}"/>')
         x += width
-    scale = len(cells) / window.size
+    scale = len(states) / window.size
     for link in links:
         left = (link.window.start - window.start) * scale
         width_of_link = link.window.size * scale
@@ -71,10 +70,10 @@ def coverage_bar(
             f'<a href="{escape(link.href)}" aria-label="{label}"><title>{label}</title>'
             f'<rect x="{left:.3f}" y="0" width="{width_of_link:.3f}" height="1" class="zoom"/></a>'
         )
-    states = ", ".join(sorted({state.value for state in cells if state is not None}))
-    name = f"partition {coverage.partition}, {window.start:,} to {window.end:,}: {states}"
+    found = ", ".join(sorted({state.value for state in states if state is not None}))
+    name = f"partition {coverage.partition}, {window.start:,} to {window.end:,}: {found}"
     return Markup(
-        f'<svg class="coverage" viewBox="0 0 {len(cells)} 1" preserveAspectRatio="none" '
+        f'<svg class="coverage" viewBox="0 0 {len(states)} 1" preserveAspectRatio="none" '
         f'role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>'
     )
 

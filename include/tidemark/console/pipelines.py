@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.console.charts import ZoomLink, coverage_bar, zoom_windows
+from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan_history import PlanEntry
 from tidemark.ingest.errors import UnknownPlan
-from tidemark.pipeline import Pipeline
+from tidemark.lake.status_table import read_status
+from tidemark.pipeline import Pipeline, utc_now
 from tidemark.report.coverage import OffsetState, PartitionCoverage
+from tidemark.report.metrics import openmetrics
 from tidemark.spec.model import PipelineSpec
 
 PLANS_PER_PAGE = 20
@@ -48,11 +50,10 @@ def pipeline(
     """One pipeline: status, coverage, newest plans. A partition and offsets zoom in."""
     pipeline = context.pipeline(name)
     observed = context.home.statuses.one(name)
-    coverage = result_or_error(name, lambda _: pipeline.coverage())
+    coverage = result_or_error(name, lambda _: pipeline.coverage(partition, start, end))
     bars: Sequence[_Bar] = ()
     if not isinstance(coverage, TidemarkError):
-        chosen = [each for each in coverage if partition in (None, each.partition)]
-        bars = [_bar(context, name, each, start, end) for each in chosen[:BARS]]
+        bars = [_bar(context, name, each, start, end) for each in coverage[:BARS]]
     return context.page(
         "pipeline.html",
         name=name,
@@ -61,10 +62,16 @@ def pipeline(
         coverage_error=coverage if isinstance(coverage, TidemarkError) else None,
         partitions=() if isinstance(coverage, TidemarkError) else coverage,
         bars=bars,
-        states=list(OffsetState),
+        states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
         partition=partition,
         plans=newest_plans(pipeline, None),
     )
+
+
+def metrics(context: PageContext) -> str:
+    """Return the newest row of each visible pipeline in the status table, as OpenMetrics."""
+    rows = read_status(context.home.app.layout.status_table)
+    return openmetrics([row for row in rows if row["pipeline"] in context.specs], utc_now())
 
 
 def plans(context: PageContext, name: str, before: int | None) -> Page:
@@ -103,11 +110,9 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
 def _bar(
     context: PageContext, name: str, coverage: PartitionCoverage, start: int | None, end: int | None
 ) -> _Bar:
-    extent = coverage.extent
-    if extent is None:
-        return _Bar(coverage=coverage, window=None, svg="", out=None, states=())
-    first = min(max(extent.start, start or 0), extent.end - 1)
-    window = Span(first, max(first + 1, min(extent.end, end or extent.end)))
+    window, extent = coverage.window(start, end), coverage.extent
+    if window is None or extent is None:
+        return _Bar(coverage=coverage, window=None, svg="", out=None, states={})
     links = [
         ZoomLink(
             window=part,
@@ -118,10 +123,8 @@ def _bar(
         for part in zoom_windows(window)
         if part != window
     ]
-    wider = max(window.size * 12, 1)
-    out = Span(
-        max(extent.start, window.start - wider // 2), min(extent.end, window.end + wider // 2)
-    )
+    wider = window.size * ZOOMS
+    out = Span(max(0, window.start - wider // 2), min(extent.end, window.end + wider // 2))
     return _Bar(
         coverage=coverage,
         window=window,
@@ -131,11 +134,7 @@ def _bar(
         )
         if window != extent
         else None,
-        states=[
-            (state, sum(span.size for span in spans.within(window)))
-            for state, spans in coverage.states.items()
-            if spans.within(window)
-        ],
+        states=coverage.totals(window),
     )
 
 
@@ -155,4 +154,4 @@ class _Bar:
     window: Span | None
     svg: str
     out: str | None
-    states: Sequence[tuple[OffsetState, int]]
+    states: Mapping[OffsetState, int]

@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from tidemark.app import App
-from tidemark.console import backfills, pipelines, quality
+from tidemark.console import backfills, kafka, pipelines, quality
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import Guard, GuardMiddleware
@@ -26,6 +26,7 @@ from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.quality.docs import TEMPLATES
+from tidemark.report.metrics import CONTENT_TYPE
 from tidemark.spec.errors import UnknownPipeline
 
 WORKERS = 4
@@ -96,8 +97,11 @@ class _Console:
             "/pipelines/{name}/quarantine": self.quarantine,
             "/pipelines/{name}/backfill": self.backfill,
             "/pipelines/{name}/backfills": self.backfills,
+            "/cluster": self.cluster,
+            "/cluster/{connection}/topics/{topic}": self.topic,
             "/dags/{dag_id}": self.dag,
             "/health": self.health,
+            "/metrics": self.metrics,
             "/static/{file}": self.static,
         }
 
@@ -154,6 +158,14 @@ class _Console:
         """Progress of recorded backfills."""
         return await self._page(request, lambda context: backfills.progress(context, name))
 
+    async def cluster(self, request: Request, connection: str | None = None) -> Response:
+        """Brokers and topics of a Kafka connection."""
+        return await self._page(request, lambda context: kafka.cluster(context, connection))
+
+    async def topic(self, request: Request, connection: str, topic: str) -> Response:
+        """Partitions and settings of a topic."""
+        return await self._page(request, lambda context: kafka.topic(context, connection, topic))
+
     async def dag(self, request: Request, dag_id: str) -> Response:
         """The pipelines of a DAG of Airflow; the page of a single pipeline itself."""
         return await self._page(request, lambda context: pipelines.dag(context, dag_id))
@@ -162,6 +174,11 @@ class _Console:
         """Whether the specs can be read."""
         broken = await self._run(lambda: sorted(self._home.app.spec_folder.broken))
         return JSONResponse({"status": "ok", "invalid_specs": len(broken)})
+
+    async def metrics(self, request: Request) -> Response:
+        """The status table as OpenMetrics; pipelines that the viewer may not see are left out."""
+        text = await self._run(lambda: pipelines.metrics(self._context(request)))
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def static(self, file: str) -> Response:
         """A style sheet or a script."""
@@ -209,7 +226,7 @@ class _Console:
     async def http_error(self, request: Request, error: Exception) -> Response:
         """Show an error such as an unknown path."""
         status = error.status_code if isinstance(error, HTTPException) else 500
-        detail = "This page does not exist." if status == 404 else "You may not see this page."
+        detail = "This page does not exist, or you may not see it."
         return _error_page(request, status, detail)
 
     async def invalid_request(self, request: Request, error: Exception) -> Response:

@@ -1,0 +1,55 @@
+"""Pages about Kafka: brokers, topics, partitions, settings, and which pipelines read them (S20)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.exceptions import HTTPException
+
+from tidemark.console.context import Page, PageContext
+from tidemark.console.observer import KAFKA_TIMEOUT_S
+from tidemark.core.errors import TidemarkError
+from tidemark.core.parallel import result_or_error
+from tidemark.report.cluster import ClusterView, TopicView
+
+
+def cluster(context: PageContext, connection: str | None) -> Page:
+    """Brokers and topics of one connection, by default of the first one."""
+    visible = _connections(context)
+    chosen = connection or next(iter(visible), None)
+    found: ClusterView | TidemarkError | None = None
+    if chosen is not None:
+        _check_visible(context, chosen)
+        found = result_or_error(chosen, lambda name: _topics(context, name))
+    failed = isinstance(found, TidemarkError)
+    return context.page(
+        "cluster.html",
+        connections=visible,
+        connection=chosen,
+        view=None if failed else found,
+        error=found if failed else None,
+        visible=context.specs,
+    )
+
+
+def _topics(context: PageContext, connection: str) -> ClusterView:
+    return context.home.app.cluster(connection, KAFKA_TIMEOUT_S).topics()
+
+
+def topic(context: PageContext, connection: str, name: str) -> Page:
+    """Partitions and settings of one topic."""
+    _check_visible(context, connection)
+    view: TopicView = context.home.app.cluster(connection, KAFKA_TIMEOUT_S).topic(name)
+    return context.page("topic.html", connection=connection, view=view, visible=context.specs)
+
+
+def _connections(context: PageContext) -> Sequence[str]:
+    """Return the connections of visible pipelines whose clusters the viewer may see."""
+    names = sorted({spec.connection for spec in context.specs.values()})
+    return [name for name in names if context.viewer.may_see_cluster(name)]
+
+
+def _check_visible(context: PageContext, connection: str) -> None:
+    """Answer a hidden connection as an unknown one."""
+    if connection not in _connections(context):
+        raise HTTPException(404)
