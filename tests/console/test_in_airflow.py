@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
+from tests.support.chromium import chromium_tab
 from tests.support.parts import Parts
 from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
-from tests.support.waiting import wait_until
 from tidemark.airflow.plugin import PREFIX
+from tidemark.app import App
 from tidemark.dev.airflow_standalone import AirflowStandalone
 from tidemark.dev.broker import BrokerStatus
+from tidemark.lake.table_io import query_rows
 
 pytestmark = [pytest.mark.airflow, pytest.mark.broker, pytest.mark.e2e, pytest.mark.spark]
 
+_OFFSETS = 'SELECT "offset" FROM t ORDER BY "offset"'
 SPECS = {"seen": "name: seen\ntopic: seen\nschedule: '@yearly'\nretries: 0\nstart: earliest\n"}
 
 
@@ -80,18 +82,28 @@ def test_the_console_reads_kafka_with_airflows_connection(
     }
 
 
-def test_a_preview_starts_the_run_that_it_shows(
-    airflow: AirflowStandalone, client: httpx2.Client
+def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
+    airflow: AirflowStandalone, client: httpx2.Client, tmp_path: Path
 ) -> None:
-    """The parameters of the page are accepted by the form of the DAG."""
-    login = {"Authorization": f"Bearer {token(airflow, client)}"}
-    page = client.get(f"{PREFIX}/pipelines/seen/backfill?offsets=0:0-2", headers=login).text
-    given = dict(re.findall(r'data-(trigger|conf)="([^"]*)"', page))
-    trigger, conf = html.unescape(given["trigger"]), html.unescape(given["conf"])
-    airflow.api().wait_for_dags(["tidemark_backfill"])
-    body = {"logical_date": None, "conf": {**json.loads(conf), "dry_run": True}}
-    created = client.post(trigger, json=body, headers=login)
-    assert created.status_code == 200, created.text
-    api, run = airflow.api(), created.json()["dag_run_id"]
+    """Airflow shows the console in a frame. The browser starts the run, not the console."""
+    api, url = airflow.api(), airflow.status().url
+    api.wait_for_dags(["tidemark_backfill"])
     api.set_paused("tidemark_backfill", False)
-    wait_until(lambda: api.run("tidemark_backfill", run).state == "success")
+    with chromium_tab(tmp_path) as tab:
+        tab.send(
+            "Network.setCookie", name=COOKIE_NAME_JWT_TOKEN, value=token(airflow, client), url=url
+        )
+        tab.open(f"{url}/plugin/tidemark")
+        inner = "document.querySelector('iframe')?.contentDocument"
+        tab.wait_for(f"{inner}?.querySelector('h1')?.textContent === 'Pipelines'")
+        assert tab.value(f"{inner}.querySelector('table.overview').textContent.includes('seen')")
+
+        tab.problems.clear()
+        tab.open(f"{url}{PREFIX}/pipelines/seen/backfill?offsets=0:0-2")
+        tab.value("document.querySelector('button[data-trigger]').click()")
+        tab.wait_for("location.pathname.endsWith('/backfills')")
+        tab.wait_for("document.body.textContent.includes('1 of 1 chunk(s) landed')", timeout_s=240)
+        assert tab.problems == []
+    app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
+    landed = query_rows(DeltaTable(app.layout.data_table("bronze/seen")), _OFFSETS)
+    assert [row["offset"] for row in landed] == [0, 1]

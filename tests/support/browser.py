@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.conftest import PROJECT
 
-_FLAGS = (
+FLAGS = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
@@ -89,13 +89,22 @@ def text_of(url: str, folder: Path) -> str:
     return _run(folder, "--virtual-time-budget=10000", "--dump-dom", url).stdout
 
 
-def _run(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run the browser with a profile in `folder`."""
+def browser_program() -> str:
+    """Return the path of the browser."""
     program = subprocess.run(
         ["sh", str(PROJECT / "tests" / "browser.sh")], capture_output=True, text=True, check=False
     ).stdout.strip()
     assert program, "no browser: `make setup-dev` installs one"
-    common = [*_FLAGS, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--v=0"]
+    return program
+
+
+def _run(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run the browser with a profile in `folder`."""
+    common = [*FLAGS, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--v=0"]
     return subprocess.run(
-        [program, *common, *flags], capture_output=True, text=True, check=True, timeout=120
+        [browser_program(), *common, *flags],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )

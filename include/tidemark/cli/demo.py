@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,7 +49,8 @@ def demo(
     """Run broker, Airflow and Spark; check runs with new records, runs without, and a backfill.
 
     The demo starts its own broker, Spark server and Airflow on free ports, and stops them at the
-    end. The tables and the reports stay in the demo's folder. The last line begins with
+    end. In a terminal it first prints the address of the console, and waits for the Enter key. The
+    tables and the reports stay in the demo's folder. The last line of the results begins with
     `tidemark-demo` and contains counts. The exit code is 0 only if every check passed.
     """
     here = App.from_environment()
@@ -56,9 +59,20 @@ def demo(
     app = App.from_environment({"TIDEMARK_HOME": str(folder)})
     try:
         _Demo(app=app, seed=seed).run()
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            _wait_for_key(app)
     finally:
         step("stopping Airflow, Spark and Kafka")
         stop_all(app)
+
+
+def _wait_for_key(app: App) -> None:
+    """Keep all parts running until a person has seen the console."""
+    airflow = app.airflow().status()
+    out.print(f"console        {airflow.console}")
+    out.print(f"login          {airflow.username}, password {airflow.password}")
+    with suppress(EOFError):
+        input("Press Enter to stop. ")
 
 
 def _empty(folder: Path) -> None:

@@ -24,7 +24,7 @@ def up(
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
     as_json: AsJson = False,
 ) -> None:
-    """Start broker, Spark server and Airflow, unpause the pipelines' DAGs, print address and login.
+    """Start broker, Spark server and Airflow, unpause the pipelines' DAGs, print how to log in.
 
     All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
     require a token. The command leaves running parts unchanged, and creates missing sample topics.
@@ -52,6 +52,7 @@ def up(
         records = {"kafka": kafka.as_record(), "spark": spark.as_record()}
         print_json({**records, "airflow": running.as_record()})
         return
+    out.print(f"Console   {running.console}")
     out.print(f"Airflow   {running.url}")
     out.print(f"login     {running.username}")
     out.print(f"password  {running.password}")

@@ -59,9 +59,14 @@ class AirflowStatus:
     log: Path
     processes: tuple[int, ...]
 
+    @property
+    def console(self) -> str:
+        """Address of Tidemark's console in the web UI, which requires the login."""
+        return f"{self.url}/plugin/tidemark" if self.url else ""
+
     def as_record(self) -> dict[str, Any]:
         """Return the status for `--json`, without the password."""
-        return record_of(self, without={"password"})
+        return record_of(self, without={"password"}, console=self.console)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
