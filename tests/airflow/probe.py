@@ -97,16 +97,16 @@ def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str
 
 def measured(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
     """Run a job as `run_job`, and send its metrics as a task of Airflow does."""
-    from airflow.sdk._shared.observability.metrics.otel_logger import flush_otel_metrics
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+    from opentelemetry import metrics
 
     os.environ.update(environ)
     stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
     try:
         return run_job(environ=environ, **arguments)
     finally:
-        flush_otel_metrics()  # type: ignore[no-untyped-call]
+        metrics.get_meter_provider().force_flush()  # type: ignore[attr-defined]  # the SDK's
 
 
 def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:

@@ -222,3 +222,19 @@ def test_files_have_statistics_only_for_columns_that_are_looked_up(
     }
     assert columns == {"partition", "offset", "timestamp", "plan_sequence"}
     assert (action["min.offset"], action["max.offset"], action["num_records"]) == (0, 4, 5)
+
+
+def test_stored_bytes_are_those_of_all_files_or_of_the_own_files_of_a_plan(tmp_path: Path) -> None:
+    """After a compaction, no file has rows of one plan alone."""
+    table = DeltaDataTable(str(tmp_path))
+    assert table.stored_bytes() is None
+    for sequence, size in ((1, 2), (2, 300)):
+        plan = make_plan((0, 0, size), sequence=sequence)
+        commit(tmp_path, plan, [(0, offset) for offset in range(size)])
+    first, second = table.stored_bytes(1), table.stored_bytes(2)
+    sizes = [file.stat().st_size for file in tmp_path.glob("*.parquet")]
+    assert sorted(sizes) == [first, second]
+    assert table.stored_bytes() == sum(sizes)
+    DeltaTable(tmp_path).optimize.compact()
+    assert (table.stored_bytes(1), table.stored_bytes(2)) == (None, None)
+    assert table.stored_bytes() == DeltaTable(tmp_path).get_add_actions()["size_bytes"][0].as_py()

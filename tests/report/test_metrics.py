@@ -16,7 +16,6 @@ from tests.support.plans import MemoryPipeline, make_spec
 from tests.support.prometheus import RULES, promtool
 from tests.support.services import NOW
 from tests.test_docs import anchors
-from tidemark.core.throughput import Forecast
 from tidemark.kafka.errors import TopicMissing
 from tidemark.report.metrics import METRICS, openmetrics
 from tidemark.report.status import status_row
@@ -91,9 +90,11 @@ def test_label_values_are_escaped() -> None:
 
 
 def test_promtool_accepts_the_text_with_and_without_rows() -> None:
-    full = make_row(**dict.fromkeys(("quarantined", "undecoded"), 3), runway_seconds=0.5,
-                    caught_up_at=NOW, open_since=NOW, problem="LostRange",
-                    forecast=Forecast.LATER.value)  # fmt: skip
+    full = make_row() | {
+        **dict.fromkeys(("quarantined", "undecoded", "runway_seconds"), 3),
+        **dict.fromkeys(("caught_up_at", "open_since"), NOW),
+        "problem": "LostRange",
+    }
     text = openmetrics([full, {**full, "pipeline": "other"}], NOW)
     assert {name.partition("{")[0] for name in samples(text)} >= NAMES - {"tidemark_lag_seconds"}
     for each in (text, openmetrics([], NOW)):
