@@ -1,31 +1,193 @@
-"""`tidemark coverage` over a real topic: bars, zoom, and JSON."""
+"""`tidemark coverage`: bars, colours and zoom; a real topic, real tables and JSON."""
 
 from __future__ import annotations
 
+import io
+import re
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+from rich.console import Console
 
 from tests.support.commands import Command
+from tests.support.kafka_file_lake import KafkaFileLake
+from tests.support.plans import make_spec
 from tests.support.topics import delete_records, make_topic
-from tests.support.transactions import produce_values
+from tests.support.transactions import Record, produce_aborted, produce_values
+from tests.support.typed_lake import TypedLake
+from tidemark.cli.output import _PLAIN
 from tidemark.core.errors import ExitCode
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.dev.broker import BrokerStatus
+from tidemark.report.coverage import OffsetState, PartitionCoverage, PlanSpan
+from tidemark.spec.model import StartPolicy
 
-pytestmark = pytest.mark.broker
+# -- text ----------------------------------------------------------------------------------------
 
 
+def partition(number: int = 0, /, **states: tuple[int, int]) -> PartitionCoverage:
+    """Return a partition with one span for each state, named as in `OffsetState`."""
+    return PartitionCoverage(
+        partition=number,
+        low_watermark=0,
+        end=max((end for _, end in states.values()), default=0),
+        committed_offset=0,
+        states={
+            state: SpanSet((Span(*states[state.name]),))
+            for state in OffsetState
+            if state.name in states
+        },
+    )
+
+
+@dataclass
+class Screen:
+    """A terminal of 80 columns that shows given partitions."""
+
+    command: Command
+    monkeypatch: pytest.MonkeyPatch
+
+    def show(self, *partitions: PartitionCoverage, options: tuple[str, ...] = ()) -> str:
+        """Return what the command prints, with its escape sequences."""
+        screen = Console(file=io.StringIO(), force_terminal=True, width=80, **_PLAIN)
+        for module in ("coverage", "output"):
+            self.monkeypatch.setattr(f"tidemark.cli.{module}.out", screen)
+        self.monkeypatch.setattr(
+            "tidemark.pipeline.Pipeline.coverage", lambda *_: tuple(partitions)
+        )
+        assert self.command("coverage", "tides", *options).code == ExitCode.OK
+        assert isinstance(screen.file, io.StringIO)
+        return screen.file.getvalue()
+
+
+@pytest.fixture
+def screen(tmp_path: Path, offline: Command, monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Return a terminal; pipeline `tides` exists."""
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    write_spec(tmp_path, "tides")
+    return Screen(offline, monkeypatch)
+
+
+def write_spec(home: Path, topic: str, *lines: str) -> None:
+    """Write the spec of pipeline `tides`, which reads a topic from its first offset."""
+    (home / "pipelines").mkdir()
+    text = ["name: tides", f"topic: {topic}", 'schedule: "@daily"', "start: earliest", *lines]
+    (home / "pipelines" / "tides.yaml").write_text("\n".join([*text, ""]), encoding="utf-8")
+
+
+def plain(text: str) -> list[str]:
+    """Return the lines of a text without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+
+
+def test_the_bar_of_one_partition_has_a_ruler_and_totals(screen: Screen) -> None:
+    one = partition(LOST=(0, 1), LANDED=(1, 10**9))
+    lines = plain(screen.show(one))
+    assert lines == [
+        f"    0 X{'#' * 73}",
+        f"      |{' ' * 36}|{' ' * 35}|",
+        f"      0{' ' * 36}500,000,000{' ' * 13}1,000,000,000",
+        f"      X lost {'1':>32}",
+        f"      # landed {'999,999,999':>30}",
+    ]
+
+
+def test_colours_are_used_in_a_terminal_unless_no_color_is_set(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = partition(LOST=(0, 1), LANDED=(1, 1_000))
+    coloured = screen.show(one)
+    assert "\x1b[1;31mX" in coloured
+    assert "\x1b[32m#" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain_text = screen.show(one)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain_text)
+    assert plain(plain_text) == plain(coloured)
+
+
+def test_of_many_partitions_those_with_the_rarest_states_have_bars(screen: Screen) -> None:
+    some = [partition(number, LANDED=(0, 10**12)) for number in range(500)]
+    some[321] = partition(321, UNREAD=(5, 6), LANDED=(6, 10**12))
+    some[432] = partition(432, LOST=(5, 6), LANDED=(6, 10**12))
+    some[499] = partition(499)
+    lines = plain(screen.show(*some))
+    assert [line.split()[0] for line in lines[:4]] == ["432", "321", "0", "1"]
+    assert lines[0].endswith("5 to 1,000,000,000,000")
+    assert lines[40] == "460 more partition(s), by rarest state: 459 landed, 1 without offsets"
+    assert [line.split()[1] for line in lines[41:]] == ["lost", "unread", "landed"]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("end", [1, 9, 10, 19, 20, 45, 74, 10**6, 2**63 - 1])
+def test_every_window_fits_into_80_columns(screen: Screen, end: int) -> None:
+    lines = plain(screen.show(partition(LANDED=(0, end)), options=("--partition", "0")))
+    assert max(map(len, lines)) <= 80
+    assert f"{end:,}" in " ".join(lines[:3])
+
+
+def test_every_state_has_its_own_sign(screen: Screen) -> None:
+    states = {state.name: (number, number + 1) for number, state in enumerate(OffsetState)}
+    lines = plain(screen.show(partition(**states)))
+    bar = lines[0].split()[1]
+    assert len(set(bar)) == len(OffsetState)
+    assert [line.strip()[0] for line in lines[1:]] == [*bar]
+
+
+def test_rows_that_were_not_read_are_noted(
+    screen: Screen, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = partition(LANDED=(0, 9))
+    options = ("--partition", "0")
+    screen.show(one, options=options)
+    result = screen.command("coverage", "tides", *options)
+    assert "rows not read" in result.err
+    assert screen.command("coverage", "tides", "--start", "5", "--end", "5").code == ExitCode.USAGE
+
+
+def test_the_table_of_spans_has_their_plans(screen: Screen) -> None:
+    plans = [PlanSpan(number, Span(number, number + 1)) for number in range(9)]
+    one = PartitionCoverage(
+        partition=0,
+        low_watermark=0,
+        end=9,
+        committed_offset=0,
+        states={
+            OffsetState.MISSING: SpanSet((Span(1, 2),)),
+            OffsetState.GAP: SpanSet((Span(2, 4),)),
+            OffsetState.LANDED: SpanSet((Span(0, 1), Span(4, 9))),
+        },
+        read=Span(0, 9),
+        plans=plans,
+    )
+    assert cells(plain(screen.show(one, options=("--partition", "0"))))[-4:] == [
+        ["0", "1", "1", "landed", "0"],
+        ["1", "2", "1", "missing", "1"],
+        ["2", "4", "2", "gap", "2, 3"],
+        ["4", "9", "5", "landed", "4 to 8"],
+    ]
+
+
+def cells(lines: list[str]) -> list[list[str]]:
+    """Return the cells of each row of a table."""
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+
+
+# -- a real topic --------------------------------------------------------------------------------
+
+
+@pytest.mark.broker
 def test_bars_and_spans_show_landed_planned_lost_and_unread_offsets(
     broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
 ) -> None:
     topic = f"cover-{uuid.uuid4().hex[:6]}"
     make_topic(admin, broker.bootstrap, topic, partitions=2)
-    (tmp_path / "pipelines").mkdir()
-    (tmp_path / "pipelines" / "tides.yaml").write_text(
-        f'name: tides\ntopic: {topic}\nschedule: "@daily"\nstart: earliest\n', encoding="utf-8"
-    )
+    write_spec(tmp_path, topic)
     assert tidemark("plan", "tides").code == ExitCode.OK
     produce_values(broker.bootstrap, topic, 6)
     delete_records(admin, topic, before=2)
@@ -33,20 +195,78 @@ def test_bars_and_spans_show_landed_planned_lost_and_unread_offsets(
     first, second = tidemark("coverage", "tides", "--json").json
     assert first["states"] == {"lost": [[0, 2]], "unread": [[2, 6]]}
     assert (first["low_watermark"], first["end"], first["committed_offset"]) == (2, 6, 0)
-    assert second["states"] == {}
+    assert (second["states"], second["read"], second["plans"]) == ({}, None, [])
 
     assert tidemark("accept-loss", "tides", "--reason", "test").code == ExitCode.OK
     assert tidemark("plan", "tides").code == ExitCode.OK
     produce_values(broker.bootstrap, topic, 2)
-    shown = tidemark("coverage", "tides").out.splitlines()
-    assert shown == [
+    assert tidemark("coverage", "tides").out.splitlines() == [
         "    0 XXoooo.. 0 to 8",
-        "    1  no offsets",
-        "      X lost   . unread   o in an open plan",
+        "    1 no offsets",
+        f"      X lost {'2':>32}",
+        f"      . unread {'2':>30}",
+        f"      o in an open plan {'4':>21}",
     ]
     zoomed = tidemark("coverage", "tides", "--partition", "0", "--start", "1", "--end", "4").out
     assert "    0 Xoo 1 to 4" in zoomed
-    rows = [[cell.strip() for cell in line.split("│")] for line in zoomed.splitlines()]
-    assert ["", "1", "2", "1", "lost", ""] in rows
-    assert ["", "2", "4", "2", "in an open plan", ""] in rows
-    assert tidemark("coverage", "tides", "--partition", "7").code == ExitCode.USAGE
+    rows = cells(zoomed.splitlines())
+    assert ["1", "2", "1", "lost", "-"] in rows
+    assert ["2", "4", "2", "in an open plan", "1"] in rows
+    assert tidemark("coverage", "tides", "--partition", "7").code == ExitCode.REFUSED
+
+
+@pytest.mark.broker
+def test_every_state_of_a_real_topic_is_found_in_real_tables(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    topic, bootstrap = f"cover-{uuid.uuid4().hex[:6]}", broker.bootstrap
+    make_topic(admin, bootstrap, topic, partitions=2)
+    write_spec(
+        tmp_path,
+        topic,
+        "target: bronze/events",
+        "decode: {publish: always, value: {format: string}, target: silver/events}",
+    )
+    text = (tmp_path / "pipelines" / "tides.yaml").read_text().replace("tides", "events")
+    (tmp_path / "pipelines" / "events.yaml").write_text(text)
+    (tmp_path / "pipelines" / "tides.yaml").unlink()
+    typed = TypedLake(tmp_path / "lakehouse")
+    spec = make_spec(topic=topic, start=StartPolicy.LATEST)
+    typed.bronze = lake = KafkaFileLake(tmp_path / "lakehouse", spec, bootstrap=bootstrap)
+
+    produce_values(bootstrap, topic, 4)
+    lake.planner.plan("before the start")
+    delete_records(admin, topic, before=2)
+    lake.run(4)  # offsets 4 to 7
+    produce_aborted(bootstrap, topic, [Record(), Record()])  # 8, 9, and the marker 10
+    lake.run(1)
+    typed.broken = {6}
+    typed.run()
+    DeltaTable(lake.uri).delete("partition = 0 AND offset = 5")
+    produce_values(bootstrap, topic, 3, partition=1)
+    delete_records(admin, topic, before=1, partition=1)
+    lake.decisions.accept_loss((), "ada", "test")
+    lake.planner.plan("open")
+    produce_values(bootstrap, topic, 1, partition=1)
+
+    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json
+    assert found["states"] == {
+        "missing": [[5, 6]],
+        "quarantined": [[6, 7]],
+        "expired": [[0, 2]],
+        "before the start": [[2, 4]],
+        "gap": [[8, 11]],
+        "landed": [[4, 5], [7, 8], [11, 12]],
+    }
+    assert found["plans"] == [[1, 4, 8], [2, 8, 12]]
+    other: dict[str, Any] = tidemark("coverage", "events", "--json").json[1]
+    assert other["states"] == {
+        "lost": [[0, 1]],
+        "unread": [[3, 4]],
+        "in an open plan": [[1, 3]],
+    }
+    bars = tidemark("coverage", "events").out.splitlines()
+    assert bars[:2] == ["    0 --##q##### 2 to 12", "    1 Xoo. 0 to 4"]
+    DeltaTable(lake.uri).delete("partition = 0 AND offset = 11")
+    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json
+    assert found["states"]["gap or missing"] == [[8, 12]]

@@ -826,4 +826,22 @@ FENCES = (
         operation=Drop(),
         noticed_by=("tests/lake/test_deduplication.py", "-k", "one_key_that_differ"),
     ),
+    Fence(
+        marker="gap-needs-every-row-of-its-range",
+        keeps="I3",
+        operation=Always(),
+        noticed_by=("tests/report/test_coverage_rows.py",),
+    ),
+    Fence(
+        marker="unproven-gap-is-unclear",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/report/test_coverage_rows.py",),
+    ),
+    Fence(
+        marker="coverage-of-one-ledger",
+        keeps="I5",
+        operation=Never(),
+        noticed_by=("tests/report/test_coverage_rows.py",),
+    ),
 )

@@ -362,6 +362,10 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     assert {r: summary.plan_requested_by(RunOrigin(r)) for r in requesters} == {
         r: ledger.plan_requested_by(RunOrigin(r)) for r in requesters
     }
+    for topic_id, partition in {place for place in summary.settled.landed}:
+        for window in (Span(0, 500), Span(3, 9)):
+            of_window = ("events", topic_id, partition, window)
+            assert delta.settled_counts(*of_window) == memory.settled_counts(*of_window)
     for table in (memory, delta):
         assert {n: table.plan_record("events", n) for n in ledger.plans} == ledger.plans
         assert table.plan_record("events", max(ledger.plans) + 1) is None

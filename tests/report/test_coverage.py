@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.plans import MemoryPipeline, make_spec, wanted
-from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.report.coverage import OffsetState, PartitionCoverage, coverage
@@ -41,7 +38,8 @@ def bar(states: dict[OffsetState, list[tuple[int, int]]], width: int, window: Sp
             if state in states
         },
     )
-    return "".join(state.value[0] if state else " " for state in partition.cells(window, width))
+    cells = partition.cells(window, width)
+    return "".join(cell.state.value[0] if cell.state else " " for cell in cells)
 
 
 def test_offsets_before_the_first_plan_are_unread() -> None:
@@ -78,6 +76,45 @@ def test_a_backfill_before_the_start_has_landed() -> None:
         "before the start": ["[0, 2)", "[4, 10)"],
         "landed": ["[2, 4)"],
     }
+    pipeline.kafka.delete_records("events", 0, before=7)
+    assert states(pipeline) == {
+        "expired": ["[0, 2)", "[4, 7)"],
+        "before the start": ["[7, 10)"],
+        "landed": ["[2, 4)"],
+    }
+    assert covered(pipeline).extent == Span(2, 10)
+    assert covered(pipeline).window(0) == Span(0, 10)
+    assert covered(pipeline).window(4, 99) == Span(4, 10)
+    assert covered(pipeline).window(12) is None
+
+
+def test_a_partition_with_expired_offsets_alone_shows_them() -> None:
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    pipeline.kafka.delete_records("events", 0, before=10)
+    assert states(pipeline) == {"expired": ["[0, 10)"]}
+    assert covered(pipeline).extent == Span(0, 10)
+
+
+def test_only_landed_offsets_are_quarantined() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 4)
+    pipeline.run("a")
+    pipeline.produce(0, 4)
+    watermarks = pipeline.kafka.topic_watermarks("events", pipeline.spec.isolation_level)
+    quarantined = {0: SpanSet((Span(1, 2), Span(3, 6)))}
+    found = coverage(pipeline.control.summary("events"), watermarks, quarantined)[0]
+    assert found.states == {
+        OffsetState.QUARANTINED: SpanSet((Span(1, 2), Span(3, 4))),
+        OffsetState.UNREAD: SpanSet((Span(4, 8),)),
+        OffsetState.LANDED: SpanSet((Span(0, 1), Span(2, 3))),
+    }
+    assert found.totals(Span(2, 5)) == {
+        OffsetState.QUARANTINED: 1,
+        OffsetState.UNREAD: 1,
+        OffsetState.LANDED: 1,
+    }
 
 
 def test_offsets_that_kafka_deleted_unread_are_lost_before_and_after_the_acceptance() -> None:
@@ -112,8 +149,33 @@ def test_one_lost_offset_in_a_billion_is_a_visible_cell() -> None:
             OffsetState.LANDED: SpanSet.of([Span(0, 500), Span(501, size)]),
         },
     ).cells(Span(0, size), 60)
-    assert lost[0] is OffsetState.LOST
-    assert set(lost[1:]) == {OffsetState.LANDED}
+    assert lost[0].state is OffsetState.LOST
+    assert {cell.state for cell in lost[1:]} == {OffsetState.LANDED}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9 - 1), st.integers(20, 200))
+def test_zooming_into_the_rarest_cell_finds_one_lost_offset_in_a_billion(
+    lost: int, width: int
+) -> None:
+    size = 10**9
+    partition = PartitionCoverage(
+        partition=0,
+        low_watermark=0,
+        end=size,
+        committed_offset=0,
+        states={
+            OffsetState.LOST: SpanSet.of([Span(lost, lost + 1)]),
+            OffsetState.LANDED: SpanSet.of(
+                Span(*each) for each in ((0, lost), (lost + 1, size)) if each[0] < each[1]
+            ),
+        },
+    )
+    window = Span(0, size)
+    for _ in range(8):
+        cells = partition.cells(window, width)
+        window = next(cell.window for cell in cells if cell.state is OffsetState.LOST)
+    assert window == Span(lost, lost + 1)
 
 
 def test_a_window_with_fewer_offsets_than_cells_has_one_cell_for_each_offset() -> None:
@@ -151,26 +213,7 @@ def test_each_cell_has_the_rarest_state_of_its_offsets(data: st.DataObject) -> N
             if number * window.size < (offset + 1 - window.start) * len(cells)
             and (offset - window.start) * len(cells) < (number + 1) * window.size
         }
-        assert cell is min(inside, key=order.index)
-
-
-@given(st.lists(st.sampled_from(["produce", "run", "plan", "delete", "accept"]), max_size=12))
-def test_every_offset_has_exactly_one_state(steps: list[str]) -> None:
-    pipeline = MemoryPipeline()
-    for number, step in enumerate(steps):
-        log = pipeline.kafka.topics["events"][0]
-        if step == "produce":
-            pipeline.produce(0, 3)
-        elif step == "delete":
-            pipeline.kafka.delete_records("events", 0, before=(log.low + log.end + 1) // 2)
-        elif step == "accept":
-            with suppress(TidemarkError):
-                pipeline.decisions.accept_loss((), "ada", "outage")
-        else:
-            with suppress(TidemarkError):
-                (pipeline.run if step == "run" else pipeline.planner.plan)(f"run {number}")
-    found = covered(pipeline)
-    spans = [span for some in found.states.values() for span in some]
-    assert sum(span.size for span in spans) == SpanSet.of(spans).size
-    assert len(SpanSet.of(spans).spans) <= 1
-    assert max((span.end for span in spans), default=found.end) == found.end
+        assert cell.state is min(inside, key=order.index)
+        shown = state_of[cell.window.start : cell.window.end]
+        assert cell.state is min(shown, key=order.index)
+    assert SpanSet.of(cell.window for cell in cells).spans == (window,)
