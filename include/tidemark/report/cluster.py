@@ -185,8 +185,8 @@ class ClusterReport:
     def _connections_of(self, cluster: ClusterDescription) -> AbstractSet[str]:
         """Return the connections of pipelines, and this one, that lead to the cluster.
 
-        A connection leads to it if one of its bootstrap servers is a broker of the cluster, or is
-        a bootstrap server of this connection too.
+        Such a connection has a bootstrap server that is a broker of the cluster, or that this
+        connection has too.
         """
         known = {*self.addresses(self.connection), *map(str.lower, cluster.addresses())}
         used = {spec.connection for spec in self.specs} - {self.connection}
