@@ -124,7 +124,7 @@ demo: setup ## Watch it work: broker, Airflow, Spark, tables and quality report,
 	@$(VENV)/bin/tidemark demo
 
 .PHONY: up
-up: setup ## Start broker, Spark server and Airflow with the DAGs, and print address and login
+up: setup ## Start broker, Spark server and Airflow with the DAGs, and print the console's address
 	@$(VENV)/bin/tidemark up
 
 .PHONY: down
@@ -140,6 +140,10 @@ docs: setup-dev ## Build the documentation as a site in .tidemark/site
 	@$(PYTHON) -m docs.diagrams
 	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going docs .tidemark/site
 	@echo "file://$(CURDIR)/.tidemark/site/index.html"
+
+.PHONY: screenshots
+screenshots: setup-dev ## Take the pictures of the console again, from the data of make demo
+	@$(PYTHON) -m docs.screenshots
 
 # -- check ---------------------------------------------------------------------------------------
 

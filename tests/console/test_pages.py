@@ -153,3 +153,11 @@ def test_data_docs_need_the_right_to_read_payloads_and_stay_in_their_folder(
     without = console_of(tmp_path, viewer=SomeRights(payloads=False))
     assert without.get(f"{docs}/index.html").status_code == 404
     assert docs not in without.get("/pipelines/events/quality").text
+
+
+def test_the_trend_of_the_lag_begins_with_the_newest_plans(lake: FileLake, tmp_path: Path) -> None:
+    """Each of the three plans was made at a lag of three offsets."""
+    page = console_of(tmp_path).get("/pipelines/events").text
+    (line,) = re.findall(r'aria-label="lag of events"><polyline points="([^"]+)"', page)
+    assert len({point.split(",")[1] for point in line.split()}) == 1
+    assert len(line.split()) == 3

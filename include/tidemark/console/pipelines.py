@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span
 from tidemark.core.parallel import result_or_error
+from tidemark.core.plan import PlanKind
 from tidemark.core.plan_history import PlanEntry
 from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.status_table import read_status
@@ -50,6 +52,7 @@ def pipeline(
     """One pipeline: status, coverage, newest plans. A partition and offsets zoom in."""
     pipeline = context.pipeline(name)
     observed = context.home.statuses.one(name)
+    plans = newest_plans(pipeline, None)
     coverage = result_or_error(name, lambda _: pipeline.coverage(partition, start, end))
     bars: Sequence[_Bar] = ()
     if not isinstance(coverage, TidemarkError):
@@ -64,8 +67,20 @@ def pipeline(
         bars=bars,
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
         partition=partition,
-        plans=newest_plans(pipeline, None),
+        plans=plans,
+        lags=[*_planned_lags(plans), *observed.samples],
     )
+
+
+def _planned_lags(plans: Sequence[PlanEntry]) -> Iterator[tuple[datetime, int]]:
+    """Yield the time and the lag at which each live plan was made, oldest first.
+
+    A limited plan may leave out partitions, whose unread offsets do not count here.
+    """
+    for entry in reversed(plans):
+        plan = entry.record.plan
+        if entry.planned_at is not None and plan.kind is PlanKind.LIVE:
+            yield entry.planned_at, plan.size + plan.left
 
 
 def metrics(context: PageContext) -> str:

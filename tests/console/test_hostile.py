@@ -1,0 +1,74 @@
+"""Hostile texts and payloads appear as text on every page, and add no element or attribute."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.support.consoles import console_of
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.hostile import PAYLOADS, TEXTS
+
+
+class Structure(HTMLParser):
+    """Counts the elements of a page with the names of their attributes.
+
+    Attributes:
+        elements: Number of each element.
+        texts: All texts and values of attributes.
+    """
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: Counter[tuple[str, ...]] = Counter()
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements[tag, *sorted(name for name, _ in attrs)] += 1
+        self.texts += [value for _, value in attrs if value]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(set(PAYLOADS)) >= 200
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Pipeline `events` with three landed plans."""
+    return home_lake(tmp_path)
+
+
+def test_hostile_reasons_and_descriptions_are_text(lake: FileLake, tmp_path: Path) -> None:
+    """YAML refuses some control characters, so the description has the others."""
+    lake.undo.undo(2, "cli:ada:1", "benign")
+    pages = ("/", "/pipelines/events", "/pipelines/events/plans", "/pipelines/events/plans/2")
+    benign = [Structure(console_of(tmp_path).get(page).text) for page in pages]
+    printable = "".join(text for text in TEXTS if all(map(_is_printable, text)))
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text() + f"description: {json.dumps(printable)}\n")
+    lake.plan(1)
+    lake.abandon.abandon(4, "cli:ada:<script>alert(1)</script>", "".join(TEXTS))
+    hostile = [Structure(console_of(tmp_path).get(page).text) for page in pages]
+    assert printable in " ".join(hostile[1].texts)
+    for before, after in zip(benign, hostile, strict=True):
+        assert set(after.elements) <= set(before.elements)
+    plan = Structure(console_of(tmp_path).get("/pipelines/events/plans/4").text)
+    assert "<script>alert(1)</script>" in "".join(plan.texts)
+    assert set(plan.elements) <= set(benign[3].elements)
+
+
+def _is_printable(character: str) -> bool:
+    return not unicodedata.category(character).startswith("C")
