@@ -61,7 +61,8 @@ class KafkaClusterReader:
             topics: Names of the topics to describe; None for all that the principal may describe.
 
         Raises:
-            KafkaUnavailable: No broker answered in time.
+            KafkaUnavailable: No broker answered in time, or not the one that the others name as
+                the controller. With KRaft they name any broker, so a retry may find another one.
             KafkaRefused: The brokers refuse the principal, or it may not describe a topic of
                 `topics`.
             TopicMissing: A topic of `topics` does not exist.
