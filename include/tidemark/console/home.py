@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 
 from tidemark.app import App
@@ -46,8 +47,12 @@ class Home:
         """Return a value that changes when a spec is added, removed or written."""
         if self._app is None:
             return None
-        files = spec_files(self._app.specs_path)
-        return [(file, each.st_mtime_ns, each.st_size) for file in files for each in [file.stat()]]
+        stamps = []
+        for file in spec_files(self._app.specs_path):
+            with suppress(FileNotFoundError):
+                found = file.stat()
+                stamps.append((file, found.st_mtime_ns, found.st_size))
+        return stamps
 
     def _status(self, pipeline: str) -> PipelineStatus:
         return self.app.pipeline(pipeline).status()
