@@ -77,7 +77,7 @@ def test_an_offset_of_a_range_without_gaps_is_missing(pipeline: MemoryPipeline) 
     }
 
 
-def test_gaps_and_missing_rows_of_one_range_are_not_told_apart(pipeline: MemoryPipeline) -> None:
+def test_gaps_and_missing_rows_of_one_range_are_not_distinguished(pipeline: MemoryPipeline) -> None:
     """The missing row may be outside the window."""
     lose(pipeline, 8)
     assert rows_of(pipeline) == {"gap or missing": "[6, 9)", "landed": "[0, 6)"}

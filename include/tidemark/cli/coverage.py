@@ -37,7 +37,7 @@ _MOST_SPANS = 40
 _INDENT = 6
 _SHORTEST_BAR = 10
 _BETWEEN_MARKS = 20
-"""Least number of cells between two marks of a ruler."""
+"""Least number of cells between two ticks of a ruler."""
 
 
 def register(app: typer.Typer) -> None:
