@@ -1,7 +1,7 @@
 """Coverage of single offsets: which landed offsets have a row, are gaps, or lack their row.
 
-A landed offset without a row is a gap only if the table still has every row that its plan landed in
-the range around it. The control table has the number of these rows. Otherwise the offset is missing
+A landed offset without a row is a gap only if the range around it is complete: the table has every
+row that the plan landed there. The control table has the number of these rows. Otherwise the offset is missing
 if the whole range had rows; if it had gaps too, no count shows which offsets they are.
 """
 
