@@ -28,7 +28,6 @@ WIDTHS = (1280, 400)
 PAGES: Mapping[str, str] = {
     "overview": "/?refresh=0",
     "coverage": "/pipelines/prices?refresh=0",
-    "plan": "/pipelines/prices/plans/2",
     "backfill": "/pipelines/prices/backfill?retained=true&replace=true&reason=new+decoder",
 }
 """Addresses of the pages, by the name of their picture."""
