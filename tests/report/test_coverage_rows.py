@@ -77,7 +77,7 @@ def test_an_offset_of_a_range_without_gaps_is_missing(pipeline: MemoryPipeline) 
     }
 
 
-def test_gaps_and_missing_rows_of_one_range_are_not_distinguished(pipeline: MemoryPipeline) -> None:
+def test_gaps_beside_a_missing_row_of_their_range_are_unclear(pipeline: MemoryPipeline) -> None:
     """The missing row may be outside the window."""
     lose(pipeline, 8)
     assert rows_of(pipeline) == {"gap or missing": "[6, 9)", "landed": "[0, 6)"}
@@ -142,7 +142,7 @@ def test_the_plans_of_a_window_include_open_ones(pipeline: MemoryPipeline) -> No
     assert found.as_record()["read"] == [3, 10]
 
 
-def test_an_undo_during_the_look_does_not_look_like_missing_rows(
+def test_rows_that_an_undo_removes_meanwhile_are_not_missing(
     pipeline: MemoryPipeline,
 ) -> None:
     class Undoing(MemoryTable):

@@ -36,7 +36,7 @@ _MOST_SPANS = 40
 """Most rows of the table of a single partition."""
 _INDENT = 6
 _SHORTEST_BAR = 10
-_BETWEEN_MARKS = 20
+_BETWEEN_TICKS = 20
 """Least number of cells between two ticks of a ruler."""
 
 
@@ -62,7 +62,7 @@ def coverage(
     tidemark coverage prices
     tidemark coverage prices --partition 3 --start 1000 --end 2000
 
-    The command reads Kafka's watermarks, the control table and the quarantine. It needs no Spark.
+    The command reads Kafka's waterticks, the control table and the quarantine. It needs no Spark.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")
@@ -113,19 +113,19 @@ def _rarest(each: PartitionCoverage, window: Span | None) -> OffsetState | None:
 
 
 def _ruler(window: Span, width: int) -> Sequence[str]:
-    """Return two lines below a bar: marks, and their offsets; none for a short bar."""
+    """Return two lines below a bar: ticks, and their offsets; none for a short bar."""
     width = min(width, window.size)
     last = f"{window.end:,}"
-    parts = width // max(_BETWEEN_MARKS, 2 * len(last) + 1)
+    parts = width // max(_BETWEEN_TICKS, 2 * len(last) + 1)
     if not parts:
         return ()
-    marks, labels = [" "] * width, ""
+    ticks, labels = [" "] * width, ""
     for number in range(parts):
         cell = width * number // parts
-        marks[cell] = "|"
+        ticks[cell] = "|"
         labels = f"{labels:<{cell}}{window.start + window.size * number // parts:,}"
-    marks[-1] = "|"
-    return "".join(marks), f"{labels:<{width - len(last)}}{last}"
+    ticks[-1] = "|"
+    return "".join(ticks), f"{labels:<{width - len(last)}}{last}"
 
 
 def _print_totals(windows: _Windows) -> None:

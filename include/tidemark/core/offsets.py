@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import Self
 
 
@@ -80,7 +81,8 @@ class SpanSet:
     def of(cls, spans: Iterable[Span]) -> Self:
         """Build a set from spans in any order, which may overlap or be adjacent."""
         merged: list[Span] = []
-        for span in sorted(spans):
+        # By the start alone: a comparison of two `Span` is slower.
+        for span in sorted(spans, key=attrgetter("start")):
             if merged and span.start <= merged[-1].end:
                 merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
             else:

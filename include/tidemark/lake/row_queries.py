@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import RowOrigin, RowRange, TableSize
-from tidemark.lake.table_io import query_rows, utc_datetime
+from tidemark.lake.table_io import query_rows, query_table, utc_datetime
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part
 
 
@@ -22,10 +22,10 @@ def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
 
 def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
     """Return the offsets with a row that meets an SQL condition, by partition."""
-    islands = query_rows(
+    return _spans_of(
         table,
         f"""
-        SELECT partition, min(place) AS first, max(place) AS last
+        SELECT partition AS key, min(place) AS first, max(place) AS last
         FROM (
             SELECT partition, place,
                    place - row_number() OVER (PARTITION BY partition ORDER BY place) AS island
@@ -34,8 +34,15 @@ def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
         GROUP BY partition, island
         """,
     )
+
+
+def _spans_of(table: DeltaTable, sql: str) -> Mapping[int, SpanSet]:
+    """Return the offsets of islands by their key; `first` and `last` are offsets of an island."""
+    # Without dictionaries: a compacted topic has an island for each row.
+    islands = query_table(table, sql)
+    columns = (islands.column(name).to_pylist() for name in ("key", "first", "last"))
     return spans_by_partition(
-        (row["partition"], Span(row["first"], row["last"] + 1)) for row in islands
+        (key, Span(first, last + 1)) for key, first, last in zip(*columns, strict=True)
     )
 
 
@@ -46,10 +53,10 @@ def spans_by_plan(
 
     Rows without a plan number are under 0, which no plan has.
     """
-    islands = query_rows(
+    return _spans_of(
         table,
         f"""
-        SELECT sequence, min(place) AS first, max(place) AS last
+        SELECT sequence AS key, min(place) AS first, max(place) AS last
         FROM (
             SELECT sequence, place,
                    place - row_number() OVER (PARTITION BY sequence ORDER BY place) AS island
@@ -58,9 +65,6 @@ def spans_by_plan(
         )
         GROUP BY sequence, island
         """,
-    )
-    return spans_by_partition(
-        (row["sequence"], Span(row["first"], row["last"] + 1)) for row in islands
     )
 
 

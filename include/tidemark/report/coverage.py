@@ -19,7 +19,7 @@ class OffsetState(StrEnum):
     LOST = "lost"
     """Kafka deleted the offset before a plan read it, accepted or not."""
     MISSING = "missing"
-    """A plan landed the offset with a row, and the table no longer has it."""
+    """A plan landed the offset with a row, and the table no longer has the row."""
     UNCLEAR = "gap or missing"
     """The offset has landed and has no row, and no count proves that it is a gap."""
     QUARANTINED = "quarantined"

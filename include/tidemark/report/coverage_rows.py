@@ -1,9 +1,8 @@
 """Coverage of single offsets: which landed offsets have a row, are gaps, or lack their row.
 
-A landed offset without a row is a gap only if the range around it is complete. A range is complete
-if the table has every row that the plan landed there; the control table has their number. Otherwise
-the offset is missing if the whole range had rows. If the range had gaps too, no count shows which
-offsets they are.
+A landed offset without a row is a gap only if the table still has all rows of the range around it.
+The control table has the number of rows that the plan landed there. Otherwise the offset is missing
+if the whole range had rows; if it had gaps too, no count shows which offsets they are.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class QuarantineTooLarge(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class WindowTooLarge(TerminalError):
-    """A window of offsets has more rows in its files than the coverage of single offsets reads."""
+    """A window of offsets has more rows in its files than `tidemark coverage` reads."""
 
     pipeline: str
     partition: int
