@@ -145,3 +145,22 @@ def test_every_response_has_the_security_headers(home: Path, path: str) -> None:
     for client in (console_of(home), guarded_console(home)[0]):
         headers = client.get(path).headers
         assert {name: headers[name] for name in SECURITY_HEADERS} == dict(SECURITY_HEADERS)
+
+
+def test_an_unexpected_error_is_a_page_with_the_security_headers(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("bug")
+
+    monkeypatch.setattr("tidemark.console.pipelines.newest_plans", lambda *_: fail(None))
+    response = console_of(home).get("/pipelines/events/plans")
+    assert (response.status_code, "ZeroDivisionError: bug" in response.text) == (500, True)
+    assert response.headers["content-security-policy"]
+
+
+def test_a_cluster_without_the_right_is_like_an_unknown_one(home: Path) -> None:
+    client = console_of(home, viewer=SomeRights(payloads=False))
+    known = client.get("/cluster/kafka_default/topics/events")
+    unknown = client.get("/cluster/other/topics/events")
+    assert (known.status_code, known.text) == (404, unknown.text)

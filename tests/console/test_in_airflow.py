@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
 from tidemark.airflow.plugin import PREFIX
 from tidemark.app import App
+from tidemark.dev.airflow_settings import password_file
 from tidemark.dev.airflow_standalone import AirflowStandalone
 from tidemark.dev.broker import BrokerStatus
 from tidemark.lake.table_io import query_rows
@@ -43,9 +45,10 @@ def client(airflow: AirflowStandalone) -> Iterator[httpx2.Client]:
         yield client
 
 
-def token(airflow: AirflowStandalone, client: httpx2.Client) -> str:
-    status = airflow.status()
-    login = {"username": status.username, "password": status.password}
+def token(airflow: AirflowStandalone, client: httpx2.Client, username: str = "admin") -> str:
+    """Return a token of a user, with the password that Airflow's file has."""
+    passwords = json.loads(password_file(airflow.status().home).read_text())
+    login = {"username": username, "password": passwords[username]}
     answer = client.post("/auth/token", json=login)
     return str(answer.json()["access_token"])
 
@@ -80,6 +83,19 @@ def test_the_console_reads_kafka_with_airflows_connection(
         f"{PREFIX}/",
         f"{PREFIX}/dags/{{DAG_ID}}",
     }
+
+
+def test_airflows_roles_decide_what_a_user_sees(
+    airflow: AirflowStandalone, client: httpx2.Client
+) -> None:
+    """A viewer may read DAGs but no connection, with which the console reads Kafka."""
+    viewer = {"Authorization": f"Bearer {token(airflow, client, 'ada')}"}
+    admin = {"Authorization": f"Bearer {token(airflow, client)}"}
+    assert client.get(f"{PREFIX}/pipelines/seen", headers=viewer).status_code == 200
+    topic = f"{PREFIX}/cluster/kafka_default/topics/seen"
+    assert client.get(topic, headers=admin).status_code == 200
+    assert client.get(topic, headers=viewer).status_code == 404
+    assert "/topics/seen" not in client.get(f"{PREFIX}/cluster", headers=viewer).text
 
 
 def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(

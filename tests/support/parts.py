@@ -79,6 +79,8 @@ class Parts:
                 "TIDEMARK_HOME": str(self.home),
                 "TIDEMARK_PIPELINES": str(folder),
                 connection_variable("kafka_default"): kafka_connection(self.broker().bootstrap),
+                # Airflow chooses the password of `ada`, whose role is viewer.
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ada:viewer",
             }
         )
         airflow, lock = app.airflow(), self.home / "airflow.lock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -23,17 +24,21 @@ from tidemark.console.guard import Guard, GuardMiddleware
 from tidemark.console.headers import DATA_DOCS_POLICY, SecurityHeaders
 from tidemark.console.home import Home
 from tidemark.console.rendering import STATIC, render
-from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.core.parallel import result_or_error
+from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
 from tidemark.quality.docs import TEMPLATES
 from tidemark.report.metrics import CONTENT_TYPE
 from tidemark.spec.errors import UnknownPipeline
+
+log = logging.getLogger(__name__)
 
 WORKERS = 4
 """Pages that are built at once. They have threads of their own, so the pages of Airflow in the same
 process never wait for Kafka."""
 _STYLES = {"tidemark.css": TEMPLATES / "tidemark.css"}
 """Files of other folders that pages share."""
+
+_STATUS = {ExitCode.TRANSIENT: 503, ExitCode.CRASH: 500}
+"""Status codes of named errors by their exit code; 422 for the others."""
 
 T = TypeVar("T")
 Number = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
@@ -191,12 +196,7 @@ class _Console:
 
     async def _page(self, request: Request, build: Callable[[PageContext], Page]) -> Response:
         context = self._context(request)
-        html = await self._run(
-            lambda: result_or_error(request.url.path, lambda _: _rendered(build(context), request))
-        )
-        if isinstance(html, TidemarkError):
-            raise html
-        return HTMLResponse(html)
+        return HTMLResponse(await self._run(lambda: _rendered(build(context), request)))
 
     def _context(self, request: Request) -> PageContext:
         return PageContext(
@@ -210,7 +210,14 @@ class _Console:
         if self._limiter is None:
             # It belongs to the event loop of the server.
             self._limiter = anyio.CapacityLimiter(WORKERS)
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+        except (TidemarkError, HTTPException):
+            raise
+        except Exception as error:
+            # Starlette answers other errors outside the middleware, without security headers.
+            log.exception("a page of the console failed")
+            raise Unforeseen(kind=type(error).__name__, text=str(error)[:500]) from error
 
     # -- errors ------------------------------------------------------------------------------------
 
@@ -220,7 +227,7 @@ class _Console:
             raise error
         if isinstance(error, UnknownPipeline):
             return _error_page(request, 404, "There is no such pipeline, or you may not see it.")
-        status = 503 if error.exit_code is ExitCode.TRANSIENT else 422
+        status = _STATUS.get(error.exit_code, 422)
         return _error_page(request, status, "", error)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
