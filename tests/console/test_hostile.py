@@ -13,6 +13,7 @@ import pytest
 from tests.support.consoles import console_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.hostile import PAYLOADS, TEXTS
+from tidemark.core.visible_text import visible
 
 
 class Structure(HTMLParser):
@@ -62,11 +63,12 @@ def test_hostile_reasons_and_descriptions_are_text(lake: FileLake, tmp_path: Pat
     lake.plan(1)
     lake.abandon.abandon(4, "cli:ada:<script>alert(1)</script>", "".join(TEXTS))
     hostile = [Structure(console_of(tmp_path).get(page).text) for page in pages]
-    assert printable in " ".join(hostile[1].texts)
+    assert visible(printable) in " ".join(hostile[1].texts)
     for before, after in zip(benign, hostile, strict=True):
         assert set(after.elements) <= set(before.elements)
     plan = Structure(console_of(tmp_path).get("/pipelines/events/plans/4").text)
     assert "<script>alert(1)</script>" in "".join(plan.texts)
+    assert all(each.isprintable() or each in "\n\t" for text in plan.texts for each in text)
     assert set(plan.elements) <= set(benign[3].elements)
 
 

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from tidemark.console import charts
 from tidemark.core.errors import format_duration
+from tidemark.core.visible_text import visible
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
+
+
+def _shown(value: Any) -> Any:
+    """Make invisible characters of texts visible. Markup comes from this package only."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @cache
@@ -23,6 +30,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
