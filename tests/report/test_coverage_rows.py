@@ -228,7 +228,7 @@ def _land_again(made: MemoryPipeline, number: int, *, replaces: bool) -> None:
         made.ingest.execute(plan.sequence)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_states_are_disjoint_and_right_after_any_history(data: st.DataObject) -> None:
     """A gap never had a row, a missing offset had one, and both have none."""
