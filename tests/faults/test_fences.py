@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -239,3 +241,25 @@ def test_a_comment_that_resembles_a_marker_is_refused(comment: str) -> None:
     """No test would remove its guard."""
     with pytest.raises(ValueError, match="its-name"):
         list(marks(f"x = 1  {comment}"))
+
+
+@pytest.mark.slow
+def test_every_selection_contains_a_test() -> None:
+    """A renamed test would otherwise be noticed only by the whole matrix."""
+    selections = {fence.marker: fence.noticed_by for fence in FENCES if "-k" in fence.noticed_by}
+    paths = {part for each in selections.values() for part in each[: each.index("-k")]}
+    files = sorted(path for path in paths if "/" in path)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    ran = subprocess.run(
+        [*command, *files], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=120
+    )
+    collected = [line.lower() for line in ran.stdout.splitlines() if "::" in line]
+    without = []
+    for marker, selection in selections.items():
+        words = set(re.findall(r"\w+", selection[selection.index("-k") + 1])) - {"and", "or", "not"}
+        mine = [
+            name for name in collected if name.startswith(tuple(p for p in selection if "/" in p))
+        ]
+        if not any(word.lower() in name for word in words for name in mine):
+            without.append(marker)
+    assert without == []
