@@ -24,6 +24,7 @@ from tidemark.connections import Connections
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import SpanSet, size_of
 from tidemark.core.plan import Plan
+from tidemark.core.plan_rules import check_partitions
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part, PublishRule
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from tidemark.repair.undo import Undo, UndoResult
     from tidemark.report.coverage import PartitionCoverage
     from tidemark.report.owner_report import PipelineReport
+    from tidemark.report.record_page import RecordPage
+    from tidemark.report.records import RecordReader
     from tidemark.report.status import PipelineStatus
     from tidemark.report.unfinished_work import UnfinishedWorkReader
     from tidemark.report.verification import Verification
@@ -79,6 +82,8 @@ if TYPE_CHECKING:
     from tidemark.upsert.service import Upserts
 
 _Part = TypeVar("_Part")
+_PAGE_TIMEOUT_S = 5.0
+"""Longest duration of a request to Kafka for a page of records."""
 
 
 def utc_now() -> datetime:
@@ -596,6 +601,64 @@ class Pipeline:
         typed = self.control.summary(self.typed.name)
         unlanded = [record.plan.sequence for record in typed.open_plans()]
         return self.quarantine.open_spans(topic_id, unlanded)
+
+    def records(
+        self, partition: int, start: int, count: int = 50, topic_id: str | None = None
+    ) -> RecordPage:
+        """Return offsets of a partition: Kafka's records, rows, and why a row is absent.
+
+        An error of Kafka or of a table spoils its own part of the page only. Needs no JVM.
+
+        Args:
+            partition: Partition number.
+            start: First offset.
+            count: Number of offsets, at most `records.MAX_COUNT`.
+            topic_id: Incarnation of the topic; None for the one that the pipeline reads.
+
+        Raises:
+            InvalidSelection: This is a typed or an upsert table, or the topic id is invalid.
+            InvalidRange: The offset or the count is out of bounds.
+            UnknownPartition: The topic has no such partition.
+            KafkaFailure: Kafka failed, and the pipeline has no plan yet.
+        """
+        return self._record_reader.page(partition, start, count, topic_id)
+
+    def offset_at(self, partition: int, moment: datetime) -> int:
+        """Return the first offset with a timestamp at or after a moment, or the log end offset.
+
+        Raises:
+            UnknownPartition: The topic has no such partition.
+        """
+        topic = self.kafka_spec.topic
+        check_partitions(
+            self.watermarks.topic_watermarks(topic, self.spec.isolation_level), [partition]
+        )
+        return self.watermarks.offsets_at(topic, [partition], moment)[partition]
+
+    @property
+    def _record_reader(self) -> RecordReader:
+        from tidemark.kafka.reader import KafkaLogReader
+        from tidemark.kafka.watermarks import KafkaWatermarkReader
+        from tidemark.lake.data_table import DeltaDataTable
+        from tidemark.report.records import DecodedTables, RecordReader
+
+        self._check_kind(PipelineKind.LIVE, PipelineKind.COPY)
+        decoded = None
+        if self.spec.decode is not None and self.ref.kind is PipelineKind.LIVE:
+            typed = self._typed
+            decoded = DecodedTables(
+                pipeline=typed.name, typed=typed._typed_table(), quarantine=typed.quarantine.table
+            )
+        return RecordReader(
+            spec=self.spec,
+            open_watermarks=lambda: KafkaWatermarkReader(
+                self._kafka_config(), timeout_seconds=_PAGE_TIMEOUT_S
+            ),
+            open_log=lambda: KafkaLogReader(self._kafka_config()),
+            control=self.control,
+            bronze=DeltaDataTable(self._uri(self.spec.target), reads_only=True),
+            decoded=decoded,
+        )
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
         from tidemark.report.unfinished_work import UnfinishedWorkReader

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
-from tidemark.core.event_rows import Row, backfill_requests, decode, encode
-from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
+from tidemark.core.event_rows import Row, backfill_requests, decode, encode, losses
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
@@ -267,6 +267,12 @@ class MemoryControlTable:
             for row in reversed(self.rows)
             if row["pipeline"] == pipeline and row["event"] == event
         }
+
+    def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:
+        kind = EventKind.LOSS_ACCEPTED
+        return losses(
+            pipeline, [r for r in self.rows if (r["pipeline"], r["event"]) == (pipeline, kind)]
+        )
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         return self.ledger(pipeline).plans.get(sequence)

@@ -207,6 +207,17 @@ def backfill_requests(history: Iterable[tuple[int, list[ControlEvent]]]) -> list
     return [event for event in events if isinstance(event, BackfillRequested)]
 
 
+def losses(pipeline: str, rows: Sequence[Row]) -> list[tuple[datetime, LossAccepted]]:
+    """Return the accepted losses of some rows with the times of their events, oldest first."""
+    times = {row["event_number"]: row["recorded_at"] for row in rows}
+    return [
+        (times[number], event)
+        for number, events in decode(pipeline, rows)
+        for event in events
+        if isinstance(event, LossAccepted)
+    ]
+
+
 def _event(
     pipeline: str, kind: EventKind, rows: Sequence[Row], plans: dict[int, Plan]
 ) -> ControlEvent | None:

@@ -64,6 +64,13 @@ class LogRecord:
         return replace(self, headers=None)
 
     @property
+    def size(self) -> int:
+        """Size of key, value and headers in bytes."""
+        headers = ((name.encode("utf-8", "surrogateescape"), v) for name, v in self.headers or ())
+        parts = (self.key, self.value, *(part for header in headers for part in header))
+        return sum(len(part) for part in parts if part is not None)
+
+    @property
     def checksum(self) -> str:
         """BLAKE2 of all fields but partition and offset: 128 bits, in hexadecimal.
 

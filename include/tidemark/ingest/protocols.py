@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
-from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin
@@ -129,6 +129,9 @@ class ControlReader(Protocol):
 
         Repairs record landings again; the first record has the time of the landing.
         """
+
+    def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:
+        """Return the accepted losses with the times of their events, oldest first."""
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """Return one plan with its outcome; None if the table has no such plan."""

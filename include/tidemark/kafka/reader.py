@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -119,6 +120,49 @@ class KafkaLogReader:
         """Yield the first visible record at these offsets of each partition, if there is one."""
         return self._records(topic, isolation_level, spans, {}, only_first=True)
 
+    def read_briefly(
+        self,
+        topic: str,
+        isolation_level: IsolationLevel,
+        partition: int,
+        span: Span,
+        *,
+        seconds: float,
+        size: int,
+    ) -> tuple[list[LogRecord], int]:
+        """Read the visible records at some offsets within a time and a size.
+
+        Args:
+            topic: Topic name.
+            isolation_level: Visibility of transactional records.
+            partition: Partition number.
+            span: Offsets inside the readable log.
+            seconds: Longest time.
+            size: Size of keys, values and headers after which reading stops, in bytes. The last
+                record may exceed it.
+
+        Returns:
+            The records, and the first offset that was not read.
+        """
+        fetch = {
+            "max.partition.fetch.bytes": size,
+            "queued.max.messages.kbytes": max(1, size // 1024),
+            "fetch.queue.backoff.ms": 10,
+        }
+        config = {**self._config, "isolation.level": str(isolation_level), **fetch}
+        records: list[LogRecord] = []
+        deadline = time.monotonic() + seconds
+        with closing(_SpanReader(config, topic, {partition: SpanSet((span,))}, {})) as reader:
+            for record in reader.records(self._progress_timeout_s, deadline):
+                records.append(record)
+                size -= record.size
+                if size <= 0:
+                    break
+            else:
+                if reader.is_done:
+                    return records, span.end
+        return records, records[-1].offset + 1 if records else span.start
+
     def _records(
         self,
         topic: str,
@@ -193,9 +237,17 @@ class _SpanReader:
             return TopicPartition(self._topic, partition, first.start)
         return TopicPartition(self._topic, partition, first.start, leader_epoch=known.leader_epoch)
 
-    def records(self, progress_timeout_s: float) -> Iterator[LogRecord]:
-        """Yield the visible records of the remaining spans, until no span remains."""
-        while self._remaining:
+    @property
+    def is_done(self) -> bool:
+        """Whether no span remains."""
+        return not self._remaining
+
+    def records(self, progress_timeout_s: float, deadline: float = math.inf) -> Iterator[LogRecord]:
+        """Yield the visible records of the remaining spans.
+
+        Ends when no span remains, or at a deadline by the monotonic clock, in seconds.
+        """
+        while self._remaining and time.monotonic() < deadline:
             for message in self._consumer.consume(_BATCH, timeout=_POLL_S):
                 error = message.error()
                 if error is None:

@@ -14,8 +14,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.accounting import RangeCount
 from tidemark.core.errors import TidemarkError
-from tidemark.core.event_rows import Row, backfill_requests, decode, encode
-from tidemark.core.events import BackfillRequested, ControlEvent, EventKind
+from tidemark.core.event_rows import Row, backfill_requests, decode, encode, losses
+from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span
 from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
@@ -169,6 +169,16 @@ class DeltaControlTable:
             """,
         )
         return {row["plan_sequence"]: row["at"] for row in rows}
+
+    @_reading
+    def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:
+        """Return the accepted losses with the times of their events, oldest first."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return ()
+        wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.LOSS_ACCEPTED}'"
+        rows = python_rows(table.scan(predicate=wanted).read_all())
+        return losses(pipeline, rows)
 
     @_reading
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:

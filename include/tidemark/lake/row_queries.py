@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 
@@ -172,6 +173,82 @@ def spans_with_rows(
 def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
     """Count the files that may contain rows of an incarnation at some offsets, by statistics."""
     return len(table.file_uris(file_pruning_predicate=offsets_condition(topic_id, spans)))
+
+
+_FEW_FILES = 20
+"""Number of files whose footers a page may read."""
+
+
+def bytes_to_read(table: DeltaTable, topic_id: str, partition: int, span: Span, most: int) -> int:
+    """Return the bytes that a query of some offsets may read, by statistics.
+
+    Counts whole files. If a few files have more bytes than `most`, counts their row groups, because
+    the engine skips row groups by the same statistics.
+    """
+    condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
+    uris = table.file_uris(file_pruning_predicate=condition)
+    files = table.get_add_actions(flatten=True)
+    sizes = {
+        unquote(path): size
+        for path, size in zip(
+            files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
+        )
+    }
+    root = urlsplit(table.table_uri)
+    prefix = unquote(root.path) if root.scheme == "file" else table.table_uri
+    paths = [uri.removeprefix(prefix).lstrip("/") for uri in uris]
+    total = sum(sizes.get(path, 0) for path in paths)
+    if total <= most or len(paths) > _FEW_FILES:
+        return total
+    return sum(_row_group_bytes(table.table_uri, path, partition, span) for path in paths)
+
+
+def _row_group_bytes(uri: str, path: str, partition: int, span: Span) -> int:
+    import pyarrow.parquet as pq
+
+    from tidemark.lake.live_files import table_filesystem
+
+    with table_filesystem(uri).open_input_file(path) as source, pq.ParquetFile(source) as file:
+        metadata = file.metadata
+        names = list(metadata.schema.names)
+        wanted = {"partition": (partition, partition), "offset": (span.start, span.end - 1)}
+        places = [(names.index(name), bounds) for name, bounds in wanted.items() if name in names]
+        total: int = 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            statistics = [(group.column(at).statistics, bounds) for at, bounds in places]
+            if all(
+                each is None or not each.has_min_max or (each.min <= last and first <= each.max)
+                for each, (first, last) in statistics
+            ):
+                total += sum(
+                    group.column(at).total_compressed_size for at in range(group.num_columns)
+                )
+        return total
+
+
+def values_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
+    """Return all columns of the rows at some offsets as Python values, in offset order.
+
+    A value that Python cannot represent, such as a date after the year 9999, becomes a text in
+    angle brackets.
+    """
+    condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
+    found = query_table(
+        table, f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence'
+    )
+    columns = {name: found.column(name) for name in found.column_names}
+    return [
+        {name: _python_value(column[row]) for name, column in columns.items()}
+        for row in range(found.num_rows)
+    ]
+
+
+def _python_value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError) as failed:
+        return f"<{failed}>"
 
 
 _MIN_MEASURED_BYTES = 64 * 2**10

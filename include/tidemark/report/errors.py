@@ -221,3 +221,29 @@ class WindowTooLarge(TerminalError):
         "Choose a smaller window with --start and --end. `tidemark coverage {pipeline}` without "
         "--partition shows a window of any size, because it reads no rows."
     )
+
+
+@dataclass(kw_only=True, eq=False)
+class FilesTooLarge(TerminalError):
+    """A page of records would read too many bytes of a table."""
+
+    table: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    megabytes: int
+    limit: int
+
+    problem = (
+        "The {table} has {megabytes:,} MB that may contain offsets {start} to {end} of partition "
+        "{partition}."
+    )
+    expected = "at most {limit} MB, by the statistics of files and row groups"
+    actual = "{megabytes:,} MB"
+    fix = (
+        "Select fewer offsets with `--count`, or read the rows with a query engine: "
+        "`WHERE topic_id = '{topic_id}' AND partition = {partition} AND \"offset\" >= {start} "
+        "AND \"offset\" < {end}`. If the table has many small files, `tidemark maintain` reduces "
+        "their number."
+    )

@@ -82,6 +82,7 @@ class Verifier:
 
         Raises:
             NothingLanded: None of these offsets has landed.
+            UnknownPartition: The topic has no such partition.
             InvalidRange: The end is not after the start.
             UndoUnfinished: The table may still contain rows of a plan that is being undone.
             TopicDiffers, EndBehindCommitted: Kafka lacks the topic, or the offsets, that landed.
@@ -94,6 +95,7 @@ class Verifier:
                 raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
         current = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         plan_rules.check_identity(ledger, current)
+        plan_rules.check_partitions(current, [] if partition is None else [partition])
         levels = self._levels(ledger)
         bounds = self._bounds(partition, start, end)
         selected = self._selected(ledger.landed, partition, bounds)

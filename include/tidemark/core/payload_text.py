@@ -1,0 +1,131 @@
+r"""The filter that shows bytes of records: every page and command prints payloads through it.
+
+Its text contains no control, bidirectional, zero-width or unassigned character, so a payload cannot
+change a terminal or hide a part of itself. Such characters become escapes such as `\u{202E}`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+MAX_SHOWN_BYTES = 64 * 1024
+"""Bytes of a payload that are shown; the rest is cut off."""
+_MAX_DEPTH = 20
+_MAX_JSON_CHARACTERS = 4 * MAX_SHOWN_BYTES
+"""Indented JSON that is longer is shown as it is."""
+_INDENT = "  "
+
+
+class Encoding(StrEnum):
+    """The form in which bytes are shown."""
+
+    UTF_8 = "UTF-8"
+    """The bytes are text."""
+    JSON = "JSON"
+    """The bytes are a JSON object or array. Only its white space differs from the bytes."""
+    HEX = "hex"
+    """The bytes are not UTF-8: two digits for each byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadText:
+    """Bytes as text that is safe to print. HTML still has to be escaped.
+
+    Attributes:
+        text: The text, with escapes for invisible characters.
+        encoding: The form of the text.
+        size: Size of the payload in bytes.
+        truncated: Whether the text lacks the end of the payload.
+    """
+
+    text: str
+    encoding: Encoding
+    size: int
+    truncated: bool
+
+    @classmethod
+    def of(cls, payload: bytes) -> Self:
+        """Return the text of a payload. Never fails, and shows at most `MAX_SHOWN_BYTES`."""
+        truncated = len(payload) > MAX_SHOWN_BYTES
+        start = payload[:MAX_SHOWN_BYTES]
+        encoding = Encoding.UTF_8
+        try:
+            # The limit may cut the last character.
+            text = codecs.getincrementaldecoder("utf-8")().decode(start, not truncated)
+        except UnicodeDecodeError:
+            encoding, text = Encoding.HEX, start.hex(" ")
+        else:
+            if not truncated and (indented := _indented_json(text)) is not None:
+                encoding, text = Encoding.JSON, indented
+        return cls(text=visible(text), encoding=encoding, size=len(payload), truncated=truncated)
+
+
+def visible(text: str) -> str:
+    r"""Return a text in which every invisible character except `\n` and `\t` is an escape."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if _is_visible(each) else f"\\u{{{ord(each):04X}}}" for each in text)
+
+
+# Characters without a glyph that Unicode counts as letters, marks or symbols ("default ignorable").
+_WITHOUT_GLYPH = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def _is_visible(character: str) -> bool:
+    if character in "\n\t" or unicodedata.category(character) == "Zs":
+        return True
+    return character.isprintable() and not _WITHOUT_GLYPH.match(character)
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+
+
+def _indented_json(text: str) -> str | None:
+    """Return a JSON object or array with indented lines; None for other or too large texts.
+
+    The tokens are copied, so that numbers, escapes and repeated names stay as they are.
+    """
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    characters = 0
+    parts = []
+    for part in _indented_tokens(_TOKEN.findall(text)):
+        characters += len(part)
+        if characters > _MAX_JSON_CHARACTERS:
+            return None
+        parts.append(part)
+    return "".join(parts)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _indented_tokens(tokens: list[str]) -> Iterator[str]:
+    depth, before = 0, ""
+    for token in tokens:
+        opens = before in ("{", "[")
+        if token in ("}", "]"):
+            depth -= 1
+            yield token if opens else f"\n{_INDENT * min(depth, _MAX_DEPTH)}{token}"
+        elif opens or before == ",":
+            yield f"\n{_INDENT * min(depth, _MAX_DEPTH)}{token}"
+        else:
+            yield f" {token}" if before == ":" else token
+        depth += token in ("{", "[")
+        before = token

@@ -1,0 +1,194 @@
+"""Why a table has no row at an offset: rules over the ledger and Kafka's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from tidemark.core.events import LossAccepted, Undone
+from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.offsets import Span, SpanSet
+
+
+class KafkaState(StrEnum):
+    """Kafka's answer at one offset."""
+
+    RECORD = "record"
+    """Kafka has a visible record."""
+    NO_RECORD = "no visible record"
+    """The log contains the offset, and no reader can see a record at it."""
+    DELETED = "deleted"
+    """The offset is below the low watermark."""
+    AFTER_END = "after the end of the readable log"
+    """Kafka has not written the offset yet, or an open transaction hides it."""
+    NOT_READ = "not read"
+    """The limits of time and size ended the read before the offset, or the read failed."""
+    OTHER_TOPIC = "another incarnation of the topic"
+    """The topic was recreated, so Kafka's record at the offset is another one."""
+    UNKNOWN = "unknown"
+    """Kafka did not answer."""
+
+
+class Absence(StrEnum):
+    """The reason for an offset without a row."""
+
+    GAP = "gap"
+    MISSING = "missing"
+    LOSS_ACCEPTED = "lost, and the loss was accepted"
+    LOST = "lost"
+    PLANNED = "in an open plan"
+    UNDOING = "being undone"
+    UNDONE = "undone"
+    UNREAD = "not read yet"
+    BEFORE_START = "before the start"
+    EXPIRED = "expired before the start"
+    AFTER_END = "after the end of the readable log"
+    OTHER_TOPIC = "another incarnation of the topic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsenceReason:
+    """Why a table has no row at an offset.
+
+    Attributes:
+        absence: The reason.
+        detail: The reason in a sentence, with its plan or its operator.
+        plan: Number of the open or undone plan; None for other reasons.
+    """
+
+    absence: Absence
+    detail: str
+    plan: int | None = None
+
+
+_GAP_CAUSES = (
+    "an aborted transaction, a transaction marker, or a record that compaction removed; Kafka does "
+    "not report which"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsenceRules:
+    """Explains the offsets without a row of one partition of one incarnation of a topic.
+
+    Attributes:
+        ledger: State of the pipeline; a summary suffices.
+        topic_id: The incarnation.
+        partition: Partition number.
+        losses: Accepted losses of the pipeline with their times, oldest first.
+    """
+
+    ledger: Ledger
+    topic_id: str
+    partition: int
+    losses: Sequence[tuple[datetime, LossAccepted]] = ()
+
+    def reason(self, offset: int, kafka: KafkaState) -> AbsenceReason:
+        """Return the reason for an offset without a row."""
+        if _contains(self.ledger.landed_of(self.topic_id).get(self.partition), offset):
+            return _landed_without_row(kafka)
+        return (
+            self._accepted_loss(offset)
+            or self._plan(offset)
+            or self._undone(offset, kafka)
+            or self._other_topic()
+            or self._uncovered(offset, kafka)
+        )
+
+    def _accepted_loss(self, offset: int) -> AbsenceReason | None:
+        for at, loss in self.losses:
+            is_here = loss.topic_id == self.topic_id
+            if is_here and _contains(loss.lost.get(self.partition), offset):
+                detail = (
+                    f"Kafka deleted the offset before a plan read it. {loss.requested_by} accepted "
+                    f"the loss at {at:%Y-%m-%d %H:%M} UTC: {loss.reason}"
+                )
+                return AbsenceReason(absence=Absence.LOSS_ACCEPTED, detail=detail)
+        is_current = self.ledger.topic_id == self.topic_id
+        if is_current and _contains(self.ledger.accepted_losses.get(self.partition), offset):
+            detail = "An operator accepted the loss. The event cannot be read."
+            return AbsenceReason(absence=Absence.LOSS_ACCEPTED, detail=detail)
+        return None
+
+    def _plan(self, offset: int) -> AbsenceReason | None:
+        for number, record in self._plans_with(offset):
+            if record.is_open:
+                return AbsenceReason(
+                    absence=Absence.PLANNED,
+                    plan=number,
+                    detail=f"Plan {number} contains the offset and has not landed.",
+                )
+            if record.undoing:
+                return AbsenceReason(
+                    absence=Absence.UNDOING,
+                    plan=number,
+                    detail=f"An undo is removing the rows of plan {number}.",
+                )
+        return None
+
+    def _undone(self, offset: int, kafka: KafkaState) -> AbsenceReason | None:
+        for number, record in reversed(self._plans_with(offset)):
+            if isinstance(by := record.cancelled_by, Undone):
+                deleted = kafka is KafkaState.DELETED
+                now = "Kafka has deleted the offset." if deleted else "The offset is unread again."
+                return AbsenceReason(
+                    absence=Absence.UNDONE,
+                    plan=number,
+                    detail=f"{now} {by.requested_by} undid plan {number}: {by.reason}",
+                )
+        return None
+
+    def _plans_with(self, offset: int) -> list[tuple[int, PlanRecord]]:
+        return [
+            (number, record)
+            for number, record in self.ledger.plans.items()
+            if record.plan.topic_id == self.topic_id
+            and _contains(record.plan.spans().get(self.partition), offset)
+        ]
+
+    def _other_topic(self) -> AbsenceReason | None:
+        known = self.ledger.topic_id
+        if known in (None, self.topic_id):
+            return None
+        return AbsenceReason(
+            absence=Absence.OTHER_TOPIC,
+            detail=f"The offset belongs to topic id {self.topic_id}. The pipeline reads {known}.",
+        )
+
+    def _uncovered(self, offset: int, kafka: KafkaState) -> AbsenceReason:
+        """Return the reason for an offset that no plan contains."""
+        # A partition that was added to the topic begins at 0 (S10).
+        start = self.ledger.starts.get(self.partition, 0 if self.ledger.starts else None)
+        deleted = kafka is KafkaState.DELETED
+        if kafka is KafkaState.AFTER_END:
+            absence = Absence.AFTER_END
+            detail = "Kafka has no readable record here yet."
+        elif start is None or offset < start:
+            absence = Absence.EXPIRED if deleted else Absence.BEFORE_START
+            detail = f"The pipeline starts at {start}, and no backfill has landed the offset."
+            if start is None:
+                absence = Absence.EXPIRED if deleted else Absence.UNREAD
+                detail = "The pipeline has no plan yet."
+        elif deleted:
+            absence = Absence.LOST
+            detail = "Kafka deleted the offset before a plan read it. The loss is not accepted."
+        else:
+            absence, detail = Absence.UNREAD, "No plan contains the offset yet."
+        return AbsenceReason(absence=absence, detail=detail)
+
+
+def _landed_without_row(kafka: KafkaState) -> AbsenceReason:
+    if kafka is KafkaState.RECORD:
+        return AbsenceReason(
+            absence=Absence.MISSING,
+            detail="The offset has landed and Kafka has a record, but the table has no row. "
+            "`tidemark verify` compares all records.",
+        )
+    since = " Kafka has deleted the offset since." if kafka is KafkaState.DELETED else ""
+    return AbsenceReason(absence=Absence.GAP, detail=f"Without a record: {_GAP_CAUSES}.{since}")
+
+
+def _contains(spans: SpanSet | None, offset: int) -> bool:
+    return bool(spans and spans.within(Span(offset, offset + 1)))

@@ -1,0 +1,222 @@
+"""Records of a partition side by side: Kafka's, the bronze table's, and the decoded ones."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tidemark.core.errors import TidemarkError
+from tidemark.core.plain import plain
+from tidemark.core.record import LogRecord
+from tidemark.core.watermarks import Watermarks
+from tidemark.report.absence import AbsenceReason, KafkaState
+
+
+class PagePart(StrEnum):
+    """A part of a page. An error spoils its own part only."""
+
+    KAFKA = "Kafka"
+    CONTROL = "control table"
+    BRONZE = "bronze table"
+    TYPED = "typed table"
+    QUARANTINE = "quarantine"
+
+
+class DecodingState(StrEnum):
+    """The state of a landed record in the typed table."""
+
+    DECODED = "decoded"
+    QUARANTINED = "quarantined"
+    PLANNED = "in an open plan"
+    NOT_DECODED = "not decoded yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BronzeRow:
+    """A row of the bronze table.
+
+    Attributes:
+        plan: Number of the plan that landed the row.
+        record: The record.
+    """
+
+    plan: int
+    record: LogRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """The record in the typed table or in quarantine.
+
+    Attributes:
+        state: Where it is.
+        plan: Number of the typed plan; None if it is not decoded.
+        values: Decoded key and value, and their schema ids.
+        reason: Why the record is in quarantine.
+    """
+
+    state: DecodingState
+    plan: int | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordEntry:
+    """One offset.
+
+    Attributes:
+        offset: Offset. With the topic id and the partition of the page, it identifies the record.
+        kafka: Kafka's answer.
+        record: Kafka's record, if Kafka has one.
+        rows: Rows of the bronze table: none, one, or duplicates.
+        absence: Why there is no row; None with a row, or if a table cannot be read.
+        decoding: The record in the typed table; None without one.
+    """
+
+    offset: int
+    kafka: KafkaState
+    record: LogRecord | None = None
+    rows: tuple[BronzeRow, ...] = ()
+    absence: AbsenceReason | None = None
+    decoding: Decoding | None = None
+
+    @property
+    def shown(self) -> LogRecord | None:
+        """The record to show: Kafka's, otherwise the first row's."""
+        return self.record or (self.rows[0].record if self.rows else None)
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """The fields in which a row differs from Kafka's record.
+
+        Header names that the reader cannot decode are not compared.
+        """
+        if self.record is None:
+            return ()
+        return tuple(
+            name
+            for name in ("key", "value", "headers", "timestamp_ms", "timestamp_type")
+            if any(_differs(name, self.record, row.record) for row in self.rows)
+        )
+
+    def as_record(self, *, payloads: bool = True) -> dict[str, Any]:
+        """Return the offset as plain values, optionally without keys, values and headers."""
+        decoding = self.decoding
+        absence = self.absence
+        return {
+            "offset": self.offset,
+            "kafka": self.kafka.value,
+            "record": self.record and _record_values(self.record, payloads=payloads),
+            "rows": [
+                {"plan": row.plan, **_record_values(row.record, payloads=payloads)}
+                for row in self.rows
+            ],
+            "differs": list(self.differs),
+            "absence": absence
+            and {"reason": absence.absence.value, "plan": absence.plan, "detail": absence.detail},
+            "decoding": decoding
+            and {
+                "state": decoding.state.value,
+                "plan": decoding.plan,
+                "reason": decoding.reason,
+                **({"values": json_value(decoding.values)} if payloads else {}),
+            },
+        }
+
+
+def _differs(name: str, one: LogRecord, other: LogRecord) -> bool:
+    if name == "headers":
+        return one.headers is not None and _headers(one) != _headers(other)
+    return bool(getattr(one, name) != getattr(other, name))
+
+
+def _headers(record: LogRecord) -> list[tuple[str, bytes | None]]:
+    """Return the headers, with the names as librdkafka cuts them."""
+    return [(name.partition("\0")[0], value) for name, value in record.headers or ()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPage:
+    """Consecutive offsets of a partition of one incarnation of a topic.
+
+    Attributes:
+        pipeline: Pipeline name.
+        topic: Topic name.
+        topic_id: Kafka's id of the incarnation of the topic.
+        partition: Partition number.
+        watermarks: Watermarks of the partition; None if Kafka's topic is another incarnation, or
+            Kafka did not answer.
+        entries: The offsets.
+        errors: Errors by the part that cannot be shown.
+    """
+
+    pipeline: str
+    topic: str
+    topic_id: str
+    partition: int
+    watermarks: Watermarks | None
+    entries: tuple[RecordEntry, ...]
+    errors: Mapping[PagePart, TidemarkError]
+
+    def as_record(self, *, payloads: bool = True) -> dict[str, Any]:
+        """Return the page as plain values, optionally without keys, values and headers."""
+        return {
+            "pipeline": self.pipeline,
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "partition": self.partition,
+            "low_watermark": self.watermarks and self.watermarks.low,
+            "end": self.watermarks and self.watermarks.end,
+            "records": [each.as_record(payloads=payloads) for each in self.entries],
+            "errors": {part.value: error.as_record() for part, error in self.errors.items()},
+        }
+
+
+def _record_values(record: LogRecord, *, payloads: bool) -> dict[str, Any]:
+    sizes = {
+        "timestamp_ms": record.timestamp_ms,
+        "timestamp_type": record.timestamp_type.name.lower(),
+        "size": record.size,
+    }
+    if not payloads:
+        return sizes
+    return {
+        **sizes,
+        "key": _payload_values(record.key),
+        "value": _payload_values(record.value),
+        "headers": None
+        if record.headers is None
+        else [{"name": name, "value": _payload_values(value)} for name, value in record.headers],
+    }
+
+
+def _payload_values(payload: bytes | None) -> dict[str, str] | None:
+    if payload is None:
+        return None
+    try:
+        return {"encoding": "UTF-8", "text": payload.decode()}
+    except UnicodeDecodeError:
+        return {"encoding": "base64", "text": base64.b64encode(payload).decode()}
+
+
+def json_value(value: Any) -> Any:
+    """Return a decoded value as JSON types: bytes in hexadecimal, NaN and infinity as text."""
+    match value:
+        case bytes():
+            return value.hex()
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {str(key): json_value(each) for key, each in value.items()}
+        case list() | tuple():
+            return [json_value(each) for each in value]
+        case str() | int() | float() | None:
+            return value
+        case _:
+            found = plain(value)
+            return found if isinstance(found, str | int | float) else str(found)
