@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 _Part = TypeVar("_Part")
 _PAGE_TIMEOUT_S = 5.0
-"""Longest duration of a request to Kafka for a page of records."""
+"""Longest wait for Kafka for a page of records, in seconds."""
 
 
 def utc_now() -> datetime:
@@ -637,12 +637,12 @@ class Pipeline:
 
     @property
     def _record_reader(self) -> RecordReader:
-        from tidemark.kafka.reader import KafkaLogReader
-        from tidemark.kafka.watermarks import KafkaWatermarkReader
-        from tidemark.lake.data_table import DeltaDataTable
-        from tidemark.report.records import DecodedTables, RecordReader
+        from tidemark.report.decoded_rows import DecodedTables
+        from tidemark.report.records import RecordReader
 
         self._check_kind(PipelineKind.LIVE, PipelineKind.COPY)
+        timeout = self.context.kafka_timeout_s or _PAGE_TIMEOUT_S
+        quick = replace(self, context=replace(self.context, kafka_timeout_s=timeout))
         decoded = None
         if self.spec.decode is not None and self.ref.kind is PipelineKind.LIVE:
             typed = self._typed
@@ -651,12 +651,10 @@ class Pipeline:
             )
         return RecordReader(
             spec=self.spec,
-            open_watermarks=lambda: KafkaWatermarkReader(
-                self._kafka_config(), timeout_seconds=_PAGE_TIMEOUT_S
-            ),
-            open_log=lambda: KafkaLogReader(self._kafka_config()),
+            open_watermarks=lambda: quick.watermarks,
+            open_log=lambda: quick.log_reader,
             control=self.control,
-            bronze=DeltaDataTable(self._uri(self.spec.target), reads_only=True),
+            bronze=self._bronze(reads_only=True),
             decoded=decoded,
         )
 

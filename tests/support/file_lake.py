@@ -26,7 +26,7 @@ from tests.support.memory import MemoryKafka
 from tests.support.plans import make_spec, wanted
 from tests.support.services import NOW, DeltaServices
 from tidemark.core.datafile import DataFile, plan_folder
-from tidemark.core.offsets import SpanSet
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
@@ -121,6 +121,19 @@ class PayloadReader:
     ) -> Iterator[LogRecord]:
         for partition, some in spans.items():
             yield from islice(self.read(topic, isolation_level, {partition: some}), 1)
+
+    def read_briefly(
+        self,
+        topic: str,
+        isolation_level: IsolationLevel,
+        partition: int,
+        span: Span,
+        *,
+        seconds: float,  # noqa: ARG002  memory needs no time
+        size: int,  # noqa: ARG002  records are small
+    ) -> tuple[Sequence[LogRecord], int]:
+        spans = {partition: SpanSet((span,))}
+        return [*self.read(topic, isolation_level, spans)], span.end
 
     def truncated_partition(self, topic: str, positions: Mapping[int, Position]) -> int | None:
         return self.kafka.truncated_partition(topic, positions)

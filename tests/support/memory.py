@@ -149,6 +149,24 @@ class MemoryKafka:
         for partition, wanted in spans.items():
             yield from islice(self.read(topic, isolation_level, {partition: wanted}), 1)
 
+    def read_briefly(
+        self,
+        topic: str,
+        isolation_level: IsolationLevel,
+        partition: int,
+        span: Span,
+        *,
+        seconds: float,  # noqa: ARG002  memory needs no time
+        size: int,
+    ) -> tuple[Sequence[LogRecord], int]:
+        found = []
+        for record in self.read(topic, isolation_level, {partition: SpanSet((span,))}):
+            found.append(record)
+            size -= record.size
+            if size <= 0:
+                return found, record.offset + 1
+        return found, span.end
+
     def retention_time(self, topic: str) -> timedelta | None:
         self._topic_id(topic)
         return self.retention
@@ -575,6 +593,10 @@ class MemoryTable:
             for of, number, offset, sequence in self.rows
             if (of, number) == (topic_id, partition) and window.start <= offset < window.end
         )
+
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:  # noqa: ARG002
+        """See `BronzeLog.bytes_to_read`; a row is one byte."""
+        return self.bytes_to_scan(partition, window) // 16
 
     def bytes_to_scan(self, partition: int, window: Span) -> int:
         """See `BronzeLog.bytes_to_scan`; a row is 16 bytes."""

@@ -24,6 +24,7 @@ from tidemark.cli import (
     offsets,
     pipelines,
     publication,
+    records,
     repairs,
     reports,
     run,
@@ -37,7 +38,7 @@ from tidemark.cli.output import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 
 HEADINGS = {
-    "Every day": "status coverage console run backfill verify report",
+    "Every day": "status coverage records console run backfill verify report",
     "Steps of a run": "plan ingest check decode upsert",
     "Data": "topics offsets publication quarantine schema suite maintain",
     "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
@@ -89,6 +90,7 @@ repairs.register(app)
 maintenance.register(app)
 reports.register(app)
 coverage.register(app)
+records.register(app)
 console.register(app)
 app.add_typer(topics.app, name="topics")
 app.add_typer(schemas.app, name="schema")

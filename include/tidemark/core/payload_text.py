@@ -1,19 +1,16 @@
-r"""The filter that shows bytes of records: every page and command prints payloads through it.
-
-Its text contains no control, bidirectional, zero-width or unassigned character, so a payload cannot
-change a terminal or hide a part of itself. Such characters become escapes such as `\u{202E}`.
-"""
+"""The filter that shows bytes of records: every page and command prints payloads through it."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
+
+from tidemark.core.visible_text import visible
 
 MAX_SHOWN_BYTES = 64 * 1024
 """Bytes of a payload that are shown; the rest is cut off."""
@@ -65,25 +62,6 @@ class PayloadText:
             if not truncated and (indented := _indented_json(text)) is not None:
                 encoding, text = Encoding.JSON, indented
         return cls(text=visible(text), encoding=encoding, size=len(payload), truncated=truncated)
-
-
-def visible(text: str) -> str:
-    r"""Return a text in which every invisible character except `\n` and `\t` is an escape."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(each if _is_visible(each) else f"\\u{{{ord(each):04X}}}" for each in text)
-
-
-# Characters without a glyph that Unicode counts as letters, marks or symbols ("default ignorable").
-_WITHOUT_GLYPH = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
-
-
-def _is_visible(character: str) -> bool:
-    if character in "\n\t" or unicodedata.category(character) == "Zs":
-        return True
-    return character.isprintable() and not _WITHOUT_GLYPH.match(character)
 
 
 # -- JSON ------------------------------------------------------------------------------------------

@@ -93,6 +93,31 @@ class TopicLogReader(LogReader, Protocol):
     ) -> Iterator[LogRecord]:
         """Yield the first visible record at these offsets of each partition that has one."""
 
+    def read_briefly(
+        self,
+        topic: str,
+        isolation_level: IsolationLevel,
+        partition: int,
+        span: Span,
+        *,
+        seconds: float,
+        size: int,
+    ) -> tuple[Sequence[LogRecord], int]:
+        """Read the visible records at some offsets within a time and a size.
+
+        Args:
+            topic: Topic name.
+            isolation_level: Visibility of transactional records.
+            partition: Partition number.
+            span: Offsets inside the readable log.
+            seconds: Longest time.
+            size: Size of keys, values and headers after which reading stops, in bytes. The last
+                record may exceed it.
+
+        Returns:
+            The records, and the first offset that was not read.
+        """
+
 
 class ControlReader(Protocol):
     """Reads plans and their outcomes from the control table."""
@@ -249,6 +274,12 @@ class BronzeLog(DataLog, Protocol):
 
     def spans_by_plan(self, topic_id: str, partition: int, window: Span) -> Mapping[int, SpanSet]:
         """Return the offsets with a row of each plan; rows without a plan number under 0."""
+
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
+        """Return the bytes of files that may have rows of a window.
+
+        If they are more than `most`, return the bytes of their row groups.
+        """
 
     def bytes_to_scan(self, partition: int, window: Span) -> int:
         """Return the most bytes that `spans_by_plan` decodes, by the statistics of the files."""

@@ -130,20 +130,7 @@ class KafkaLogReader:
         seconds: float,
         size: int,
     ) -> tuple[list[LogRecord], int]:
-        """Read the visible records at some offsets within a time and a size.
-
-        Args:
-            topic: Topic name.
-            isolation_level: Visibility of transactional records.
-            partition: Partition number.
-            span: Offsets inside the readable log.
-            seconds: Longest time.
-            size: Size of keys, values and headers after which reading stops, in bytes. The last
-                record may exceed it.
-
-        Returns:
-            The records, and the first offset that was not read.
-        """
+        """See `TopicLogReader.read_briefly`."""
         fetch = {
             "max.partition.fetch.bytes": size,
             "queued.max.messages.kbytes": max(1, size // 1024),

@@ -271,12 +271,10 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return iter(()) if table is None else row_queries.rows_of(table, topic_id, partition, span)
 
-    def bytes_to_read(self, topic_id: str, partition: int, span: Span, most: int) -> int:
-        """Return the bytes that a query of some offsets may read; see `row_queries`."""
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
+        """Return the bytes of files, or of their row groups, that may have rows of a window."""
         table = open_if_exists(self._uri)
-        if table is None:
-            return 0
-        return row_queries.bytes_to_read(table, topic_id, partition, span, most)
+        return 0 if table is None else row_queries.bytes_to_read(table, partition, window, most)
 
     def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
         """Return all columns of the rows at some offsets of one partition, in offset order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
@@ -176,55 +176,56 @@ def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -
 
 
 _FEW_FILES = 20
-"""Number of files whose footers a page may read."""
+"""Number of files whose footers `bytes_to_read` reads."""
 
 
-def bytes_to_read(table: DeltaTable, topic_id: str, partition: int, span: Span, most: int) -> int:
-    """Return the bytes that a query of some offsets may read, by statistics.
+def bytes_to_read(table: DeltaTable, partition: int, window: Span, most: int) -> int:
+    """Return the bytes of files that may have rows of a window, by their statistics.
 
-    Counts whole files. If a few files have more bytes than `most`, counts their row groups, because
-    the engine skips row groups by the same statistics.
+    If a few files have more bytes than `most`, counts their row groups instead, because the engine
+    skips row groups by the same statistics.
     """
-    condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
-    uris = table.file_uris(file_pruning_predicate=condition)
     files = table.get_add_actions(flatten=True)
-    sizes = {
-        unquote(path): size
-        for path, size in zip(
-            files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
-        )
+    names = ("min.partition", "max.partition", "min.offset", "max.offset")
+    unknown = [None] * files.num_rows
+    columns = [
+        files.column(name).to_pylist() if name in files.column_names else unknown for name in names
+    ]
+    paths, sizes = (files.column(name).to_pylist() for name in ("path", "size_bytes"))
+    found = {
+        path: size
+        for path, size, *bounds in zip(paths, sizes, *columns, strict=True)
+        if _may_have(bounds[:2], Span(partition, partition + 1)) and _may_have(bounds[2:], window)
     }
-    root = urlsplit(table.table_uri)
-    prefix = unquote(root.path) if root.scheme == "file" else table.table_uri
-    paths = [uri.removeprefix(prefix).lstrip("/") for uri in uris]
-    total = sum(sizes.get(path, 0) for path in paths)
-    if total <= most or len(paths) > _FEW_FILES:
+    total: int = sum(found.values())
+    if total <= most or len(found) > _FEW_FILES:
         return total
-    return sum(_row_group_bytes(table.table_uri, path, partition, span) for path in paths)
+    return sum(_row_group_bytes(table.table_uri, path, partition, window) for path in found)
 
 
-def _row_group_bytes(uri: str, path: str, partition: int, span: Span) -> int:
+def _row_group_bytes(uri: str, path: str, partition: int, window: Span) -> int:
+    """Return the bytes of the row groups of a file that may have rows of a window."""
     import pyarrow.parquet as pq
 
     from tidemark.lake.live_files import table_filesystem
 
-    with table_filesystem(uri).open_input_file(path) as source, pq.ParquetFile(source) as file:
-        metadata = file.metadata
-        names = list(metadata.schema.names)
-        wanted = {"partition": (partition, partition), "offset": (span.start, span.end - 1)}
-        places = [(names.index(name), bounds) for name, bounds in wanted.items() if name in names]
-        total: int = 0
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            statistics = [(group.column(at).statistics, bounds) for at, bounds in places]
-            if all(
-                each is None or not each.has_min_max or (each.min <= last and first <= each.max)
-                for each, (first, last) in statistics
-            ):
-                total += sum(
-                    group.column(at).total_compressed_size for at in range(group.num_columns)
-                )
-        return total
+    wanted = {"partition": Span(partition, partition + 1), "offset": window}
+    total: int = 0
+    with (
+        table_filesystem(uri).open_input_file(unquote(path)) as source,
+        pq.ParquetFile(source) as f,
+    ):
+        for number in range(f.metadata.num_row_groups):
+            group = f.metadata.row_group(number)
+            columns = [group.column(at) for at in range(group.num_columns)]
+            bounds = {
+                column.path_in_schema: (column.statistics.min, column.statistics.max)
+                for column in columns
+                if column.path_in_schema in wanted and column.is_stats_set
+            }
+            if all(_may_have(each, wanted[name]) for name, each in bounds.items()):
+                total += sum(column.total_compressed_size for column in columns)
+    return total
 
 
 def values_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:

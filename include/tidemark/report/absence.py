@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from tidemark.core.accounting import RangeCount
 from tidemark.core.events import LossAccepted, Undone
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
@@ -36,6 +37,7 @@ class Absence(StrEnum):
 
     GAP = "gap"
     MISSING = "missing"
+    UNCLEAR = "gap or missing"
     LOSS_ACCEPTED = "lost, and the loss was accepted"
     LOST = "lost"
     PLANNED = "in an open plan"
@@ -55,18 +57,12 @@ class AbsenceReason:
     Attributes:
         absence: The reason.
         detail: The reason in a sentence, with its plan or its operator.
-        plan: Number of the open or undone plan; None for other reasons.
+        plan: Number of the plan that contains the offset; None without one.
     """
 
     absence: Absence
     detail: str
     plan: int | None = None
-
-
-_GAP_CAUSES = (
-    "an aborted transaction, a transaction marker, or a record that compaction removed; Kafka does "
-    "not report which"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +74,19 @@ class AbsenceRules:
         topic_id: The incarnation.
         partition: Partition number.
         losses: Accepted losses of the pipeline with their times, oldest first.
+        held: Ranges that plans hold around the offsets, each with the number of its plan.
     """
 
     ledger: Ledger
     topic_id: str
     partition: int
     losses: Sequence[tuple[datetime, LossAccepted]] = ()
+    held: Sequence[tuple[int, RangeCount]] = ()
 
     def reason(self, offset: int, kafka: KafkaState) -> AbsenceReason:
         """Return the reason for an offset without a row."""
         if _contains(self.ledger.landed_of(self.topic_id).get(self.partition), offset):
-            return _landed_without_row(kafka)
+            return self._landed_without_row(offset, kafka)
         return (
             self._accepted_loss(offset)
             or self._plan(offset)
@@ -96,6 +94,32 @@ class AbsenceRules:
             or self._other_topic()
             or self._uncovered(offset, kafka)
         )
+
+    def _landed_without_row(self, offset: int, kafka: KafkaState) -> AbsenceReason:
+        # Only a damaged control table has landed offsets that no plan holds.
+        plan, count = next(
+            ((n, count) for n, count in self.held if count.start <= offset < count.end),
+            (None, None),
+        )
+        if kafka is KafkaState.RECORD or (count is not None and count.gaps == 0):
+            absence = Absence.MISSING
+            detail = (
+                "The offset has landed with a record, and the table has no row. `tidemark verify` "
+                "compares all records."
+            )
+        elif kafka is KafkaState.NO_RECORD:
+            absence = Absence.GAP
+            detail = (
+                "No reader can see a record: an aborted transaction, a transaction marker, or a "
+                "record that compaction removed. Kafka does not report which."
+            )
+        else:
+            absence = Absence.UNCLEAR
+            detail = (
+                "The offset has landed without a record, or the table lost its row. `tidemark "
+                "coverage --partition` compares the number of rows."
+            )
+        return AbsenceReason(absence=absence, plan=plan, detail=detail)
 
     def _accepted_loss(self, offset: int) -> AbsenceReason | None:
         for at, loss in self.losses:
@@ -177,17 +201,6 @@ class AbsenceRules:
         else:
             absence, detail = Absence.UNREAD, "No plan contains the offset yet."
         return AbsenceReason(absence=absence, detail=detail)
-
-
-def _landed_without_row(kafka: KafkaState) -> AbsenceReason:
-    if kafka is KafkaState.RECORD:
-        return AbsenceReason(
-            absence=Absence.MISSING,
-            detail="The offset has landed and Kafka has a record, but the table has no row. "
-            "`tidemark verify` compares all records.",
-        )
-    since = " Kafka has deleted the offset since." if kafka is KafkaState.DELETED else ""
-    return AbsenceReason(absence=Absence.GAP, detail=f"Without a record: {_GAP_CAUSES}.{since}")
 
 
 def _contains(spans: SpanSet | None, offset: int) -> bool:

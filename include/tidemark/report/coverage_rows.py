@@ -31,7 +31,7 @@ from tidemark.report.errors import WindowTooLarge
 MOST_BYTES = 64 * 2**20
 """Most bytes of offsets and plan numbers that a window decodes: about four million rows."""
 
-_HeldRanges: TypeAlias = Sequence[tuple[int, RangeCount]]
+HeldRanges: TypeAlias = Sequence[tuple[int, RangeCount]]
 """The ranges that plans hold, each with the number of its plan."""
 
 
@@ -90,7 +90,7 @@ class CoverageReader:
         window = found.window(start, end)
         if window is None or ledger.topic_id is None:
             return found
-        held = self._held(ledger, ledger.topic_id, partition, window)
+        held = held_ranges(self.control, ledger, ledger.topic_id, partition, window)
         bounds = self._readable(partition, window, held)
         if bounds is None:
             if start is None and end is None:
@@ -112,23 +112,7 @@ class CoverageReader:
             ),
         )
 
-    def _held(self, ledger: Ledger, topic_id: str, partition: int, window: Span) -> _HeldRanges:
-        """Return the ranges that overlap a window, of settled plans and of all others."""
-        others = {
-            number: record.held_now.counts
-            for number, record in ledger.plans.items()
-            if record.held_now and record.plan.topic_id == topic_id
-        }
-        settled = self.control.settled_counts(self.pipeline, topic_id, partition, window)
-        return [
-            (number, count)
-            for counts in (settled, others)
-            for number, some in counts.items()
-            for count in some
-            if count.partition == partition and _overlap(_span_of(count), window)
-        ]
-
-    def _readable(self, partition: int, window: Span, held: _HeldRanges) -> Span | None:
+    def _readable(self, partition: int, window: Span, held: HeldRanges) -> Span | None:
         """Return the offsets to read: all ranges in the window as a whole if they are small enough.
 
         Otherwise the window alone, and None if the window is too large.
@@ -151,10 +135,29 @@ class CoverageReader:
         )
 
 
+def held_ranges(
+    control: ControlReader, ledger: Ledger, topic_id: str, partition: int, window: Span
+) -> HeldRanges:
+    """Return the ranges that overlap a window, of settled plans and of all others."""
+    others = {
+        number: record.held_now.counts
+        for number, record in ledger.plans.items()
+        if record.held_now and record.plan.topic_id == topic_id
+    }
+    settled = control.settled_counts(ledger.pipeline, topic_id, partition, window)
+    return [
+        (number, count)
+        for counts in (settled, others)
+        for number, some in counts.items()
+        for count in some
+        if count.partition == partition and _overlap(_span_of(count), window)
+    ]
+
+
 def with_rows(
     found: PartitionCoverage,
     window: Span,
-    held: _HeldRanges,
+    held: HeldRanges,
     rows: Mapping[int, SpanSet],
     bounds: Span,
 ) -> PartitionCoverage:
@@ -221,7 +224,7 @@ def _open_spans(ledger: Ledger, partition: int) -> list[PlanSpan]:
     ]
 
 
-def _plan_spans(held: _HeldRanges) -> list[PlanSpan]:
+def _plan_spans(held: HeldRanges) -> list[PlanSpan]:
     return [PlanSpan(sequence, _span_of(count)) for sequence, count in held]
 
 

@@ -244,6 +244,6 @@ class FilesTooLarge(TerminalError):
     fix = (
         "Select fewer offsets with `--count`, or read the rows with a query engine: "
         "`WHERE topic_id = '{topic_id}' AND partition = {partition} AND \"offset\" >= {start} "
-        "AND \"offset\" < {end}`. If the table has many small files, `tidemark maintain` reduces "
+        'AND "offset" < {end}`. If the table has many small files, `tidemark maintain` reduces '
         "their number."
     )

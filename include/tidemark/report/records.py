@@ -6,23 +6,23 @@ Reading changes nothing. Every part has limits, so that a page needs neither lon
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidRange, InvalidSelection, TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.record import LogRecord
-from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.ingest.protocols import ControlReader, WatermarkReader
+from tidemark.core.watermarks import TopicWatermarks, Watermarks
+from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 from tidemark.report.absence import AbsenceRules, KafkaState
+from tidemark.report.coverage_rows import held_ranges
+from tidemark.report.decoded_rows import DecodedRows, DecodedTables, ValueTable, open_rows
 from tidemark.report.errors import FilesTooLarge
 from tidemark.report.record_page import (
     BronzeRow,
-    Decoding,
-    DecodingState,
     PagePart,
     RecordEntry,
     RecordPage,
@@ -37,59 +37,10 @@ KAFKA_BYTES = 2**20
 MAX_FILE_BYTES = 64 * 2**20
 """Bytes that a page may read from each table."""
 _MAX_OFFSET = 2**63 - 1
+_ATTEMPTS = 3
+"""Reads of the rows, if other processes change the pipeline meanwhile."""
 
 _T = TypeVar("_T")
-
-
-class BriefReader(Protocol):
-    """Reads records of a topic within limits."""
-
-    def read_briefly(
-        self,
-        topic: str,
-        isolation_level: IsolationLevel,
-        partition: int,
-        span: Span,
-        *,
-        seconds: float,
-        size: int,
-    ) -> tuple[list[LogRecord], int]:
-        """Return the visible records, and the first offset that was not read in time."""
-
-
-class ValueTable(Protocol):
-    """Reads rows at some offsets with all columns."""
-
-    def bytes_to_read(self, topic_id: str, partition: int, span: Span, most: int) -> int:
-        """Return the bytes of files, or of their parts, that may contain the offsets."""
-
-    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
-        """Return the rows in offset order."""
-
-
-class RowTable(Protocol):
-    """Reads rows at some offsets as records."""
-
-    def bytes_to_read(self, topic_id: str, partition: int, span: Span, most: int) -> int:
-        """Return the bytes of files, or of their parts, that may contain the offsets."""
-
-    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """Return plan and record of each row in offset order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedTables:
-    """The typed table of a pipeline and its quarantine.
-
-    Attributes:
-        pipeline: Name of the typed table in the control table.
-        typed: The typed table.
-        quarantine: The quarantine.
-    """
-
-    pipeline: str
-    typed: ValueTable
-    quarantine: ValueTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +58,9 @@ class RecordReader:
 
     spec: PipelineSpec
     open_watermarks: Callable[[], WatermarkReader]
-    open_log: Callable[[], BriefReader]
+    open_log: Callable[[], TopicLogReader]
     control: ControlReader
-    bronze: RowTable
+    bronze: BronzeLog
     decoded: DecodedTables | None = None
 
     def page(
@@ -141,20 +92,22 @@ class _PageReader:
     errors: dict[PagePart, TidemarkError] = field(default_factory=dict)
 
     def page(self, partition: int, span: Span, topic_id: str | None) -> RecordPage:
-        spec, control = self.parts.spec, self.parts.control
-        ledger = self._attempt(PagePart.CONTROL, lambda: control.summary(spec.name))
+        spec = self.parts.spec
+        ledger = self._attempt(PagePart.CONTROL, self._ledger)
         current = self._attempt(PagePart.KAFKA, self._watermarks)
-        topic_id = topic_id or (ledger and ledger.topic_id) or (current and current.topic_id)
+        for known in (ledger, current):
+            topic_id = topic_id or (known.topic_id if known else None)
         if topic_id is None:
-            raise self.errors.get(PagePart.KAFKA) or self.errors[PagePart.CONTROL]
+            raise self.errors[PagePart.KAFKA]
         here = None
         if current is not None and current.topic_id == topic_id:
             plan_rules.check_partitions(current, [partition])
             here = current.partitions[partition]
         records, unread = self._kafka_records(here, partition, span)
-        rows = self._rows(topic_id, partition, span)
+        ledger, rows = self._ledger_and_rows(ledger, topic_id, partition, span)
         decoded = self._decoded(topic_id, partition, span)
-        rules = self._rules(ledger, topic_id, partition) if rows is not None else None
+        is_complete = rows is None or len(rows) == span.size
+        rules = None if is_complete else self._rules(ledger, topic_id, partition, span)
         entries = []
         for offset in range(span.start, span.end):
             if here is not None:
@@ -219,6 +172,23 @@ class _PageReader:
         records, unread = found
         return {record.offset: record for record in records}, unread
 
+    def _ledger_and_rows(
+        self, ledger: Ledger | None, topic_id: str, partition: int, span: Span
+    ) -> tuple[Ledger | None, Mapping[int, Sequence[BronzeRow]] | None]:
+        """Return the ledger and the rows of one moment, as far as other processes allow it."""
+        rows = None
+        for _ in range(_ATTEMPTS):
+            rows = self._rows(topic_id, partition, span)
+            before, ledger = ledger, self._attempt(PagePart.CONTROL, self._ledger)
+            if rows is None or not (before and ledger):
+                break
+            if before.event_number == ledger.event_number:
+                break
+        return ledger, rows
+
+    def _ledger(self) -> Ledger:
+        return self.parts.control.summary(self.parts.spec.name)
+
     def _rows(
         self, topic_id: str, partition: int, span: Span
     ) -> Mapping[int, Sequence[BronzeRow]] | None:
@@ -233,21 +203,31 @@ class _PageReader:
 
         return self._attempt(PagePart.BRONZE, read)
 
-    def _rules(self, ledger: Ledger | None, topic_id: str, partition: int) -> AbsenceRules | None:
+    def _rules(
+        self, ledger: Ledger | None, topic_id: str, partition: int, span: Span
+    ) -> AbsenceRules | None:
         if ledger is None:
             return None
         control = self.parts.control
+        # A summary has the losses of the current incarnation only.
+        may_be_lost = ledger.accepted_losses or ledger.topic_id != topic_id
         losses = (
             self._attempt(PagePart.CONTROL, lambda: control.accepted_losses(ledger.pipeline))
-            # A summary has no losses of earlier incarnations.
-            if ledger.accepted_losses or ledger.topic_id != topic_id
-            else ()
+            if may_be_lost
+            else None
+        )
+        held = self._attempt(
+            PagePart.CONTROL, lambda: held_ranges(control, ledger, topic_id, partition, span)
         )
         return AbsenceRules(
-            ledger=ledger, topic_id=topic_id, partition=partition, losses=losses or ()
+            ledger=ledger,
+            topic_id=topic_id,
+            partition=partition,
+            losses=losses or (),
+            held=held or (),
         )
 
-    def _decoded(self, topic_id: str, partition: int, span: Span) -> _DecodedRows | None:
+    def _decoded(self, topic_id: str, partition: int, span: Span) -> DecodedRows | None:
         tables = self.parts.decoded
         if tables is None:
             return None
@@ -266,20 +246,20 @@ class _PageReader:
         )
         if ledger is None:
             return None
-        return _DecodedRows(
+        return DecodedRows(
             ledger=ledger,
             pending=ledger.pending.get(partition, SpanSet()),
             typed={row["offset"]: row for row in typed or ()},
-            quarantined=_open_rows(ledger, quarantined or ()),
+            quarantined=open_rows(ledger, quarantined or ()),
             is_complete=typed is not None and quarantined is not None,
         )
 
 
 def _check_size(
-    table: ValueTable | RowTable, part: PagePart, topic_id: str, partition: int, span: Span
+    table: ValueTable | BronzeLog, part: PagePart, topic_id: str, partition: int, span: Span
 ) -> None:
     """Raise `FilesTooLarge` if reading the offsets would read too much."""
-    found = table.bytes_to_read(topic_id, partition, span, MAX_FILE_BYTES)
+    found = table.bytes_to_read(partition, span, MAX_FILE_BYTES)
     if found > MAX_FILE_BYTES:
         raise FilesTooLarge(
             table=str(part),
@@ -300,60 +280,3 @@ def _kafka_state(offset: int, here: Watermarks, has_record: bool, unread: int) -
     if has_record:
         return KafkaState.RECORD
     return KafkaState.NOT_READ if offset >= unread else KafkaState.NO_RECORD
-
-
-# -- typed tables ----------------------------------------------------------------------------------
-
-_METADATA = frozenset(
-    {
-        *("headers", "topic", "topic_id", "partition", "offset"),
-        *("timestamp", "timestamp_type", "timestamp_out_of_range_ms"),
-        *("plan_sequence", "ingested_at"),
-    }
-)
-"""Columns of a typed table that are not decoded values."""
-
-
-def _open_rows(
-    ledger: Ledger, rows: Iterable[Mapping[str, Any]]
-) -> Mapping[int, Mapping[str, Any]]:
-    """Return the quarantined rows of landed plans that no landed plan has closed, by offset."""
-    return {
-        row["offset"]: row
-        for row in rows
-        if _has_landed(ledger, row["plan_sequence"]) and not _has_landed(ledger, row["closed_by"])
-    }
-
-
-def _has_landed(ledger: Ledger, sequence: int | None) -> bool:
-    # A summary contains only the plans that are not settled.
-    record = ledger.plans.get(sequence or 0)
-    return sequence is not None and (record is None or record.held_now is not None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DecodedRows:
-    """Rows of a typed table and its quarantine by offset."""
-
-    ledger: Ledger
-    pending: SpanSet
-    typed: Mapping[int, Mapping[str, Any]]
-    quarantined: Mapping[int, Mapping[str, Any]]
-    is_complete: bool
-
-    def at(self, offset: int, *, has_row: bool) -> Decoding | None:
-        if (row := self.typed.get(offset)) is not None:
-            values = {name: each for name, each in row.items() if name not in _METADATA}
-            return Decoding(state=DecodingState.DECODED, plan=row["plan_sequence"], values=values)
-        if (row := self.quarantined.get(offset)) is not None:
-            parts = (row["reason"], row["part"], row["detail"])
-            return Decoding(
-                state=DecodingState.QUARANTINED,
-                plan=row["plan_sequence"],
-                reason=", ".join(part for part in parts if part),
-            )
-        if not (has_row and self.is_complete):
-            return None
-        if self.pending.overlap_size(Span(offset, offset + 1)):
-            return Decoding(state=DecodingState.PLANNED)
-        return Decoding(state=DecodingState.NOT_DECODED)

@@ -1,0 +1,187 @@
+"""`tidemark records`: the records of a partition from an offset or a time on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Annotated
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import AsJson, PipelineName
+from tidemark.cli.output import out, print_error_record, print_json
+from tidemark.core.errors import ExitCode
+from tidemark.core.payload_text import PayloadText
+from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.visible_text import visible
+from tidemark.report.absence import KafkaState
+from tidemark.report.record_page import DecodingState, RecordEntry, RecordPage, json_value
+from tidemark.report.records import MAX_COUNT
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_LINE = 200
+"""Characters of a text in the line of its name; a longer text begins in the next line."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(short_help="Show records of Kafka and the tables, and absent offsets.")(records)
+
+
+def records(
+    pipeline: PipelineName,
+    partition: Annotated[int, typer.Option(min=0, help="Partition number.")],
+    offset: Annotated[int | None, typer.Option(min=0, help="First offset.")] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="First record with a timestamp at or after this time, such as "
+            "2026-03-01T00:00:00Z. Needs a time zone."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of offsets.")] = 50,
+    topic_id: Annotated[
+        str | None,
+        typer.Option(help="Incarnation of the topic; by default the one that the pipeline reads."),
+    ] = None,
+    no_payloads: Annotated[
+        bool, typer.Option("--no-payloads", help="Omit keys, values and headers.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show consecutive offsets of a partition: Kafka's record, the rows, and why a row is absent.
+
+    Topic id, partition and offset identify a record permanently. The command reads Kafka without a
+    group, for two seconds and 1 MB at most, and changes nothing. If Kafka or a table fails, the
+    other parts are shown, and the command ends with the exit code of the error.
+
+    \b
+    tidemark records prices --partition 3 --offset 1000
+    tidemark records prices --partition 3 --time 2026-03-01T12:00:00Z --count 5
+    tidemark records prices --partition 3 --offset 1000 --no-payloads --json
+
+    With --json, payloads are complete: as text if they are UTF-8, otherwise in base64.
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    if (offset is None) == (time is None):
+        raise typer.BadParameter("one of --offset and --time is required")
+    read = App.from_environment().pipeline(pipeline)
+    start = offset if offset is not None else read.offset_at(partition, _moment(time or ""))
+    page = read.records(partition, start, count, topic_id)
+    if as_json:
+        print_json(page.as_record(payloads=not no_payloads))
+    else:
+        _print_page(page, payloads=not no_payloads)
+        for part, error in page.errors.items():
+            print_error_record({"pipeline": f"{pipeline}: {part}", **error.as_record()})
+    if page.errors:
+        raise typer.Exit(ExitCode.worst(error.exit_code for error in page.errors.values()))
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise typer.BadParameter(f"--time needs a time such as 2026-03-01T00:00:00Z, not {text!r}")
+    return moment
+
+
+def _print_page(page: RecordPage, *, payloads: bool) -> None:
+    here = page.watermarks
+    bounds = f", readable offsets {here.low:,} to {here.end:,}" if here else ""
+    topic = f"topic {page.topic}, id {page.topic_id}"
+    out.print(f"{page.pipeline}: {topic}, partition {page.partition}{bounds}")
+    for _, run in groupby(page.entries, _same_absence):
+        first, *others = run
+        if others:
+            out.print(f"{first.offset:,} to {others[-1].offset:,}  {_state(first)}")
+        else:
+            _print_entry(first, payloads=payloads)
+
+
+def _same_absence(entry: RecordEntry) -> object:
+    """Return equal values for offsets that one line describes."""
+    return entry.offset if entry.shown or entry.decoding else (entry.kafka, entry.absence)
+
+
+def _print_entry(entry: RecordEntry, *, payloads: bool) -> None:
+    record = entry.shown
+    at = f"  {_timestamp(record)}" if record else ""
+    out.print(f"{entry.offset:,}{at}  {_state(entry)}")
+    if record and payloads:
+        for line in _payload_lines(record):
+            out.print(line)
+    if entry.differs:
+        out.print(f"  DIFFERS   {', '.join(entry.differs)}")
+        for row in entry.rows if payloads else ():
+            out.print(f"  row of plan {row.plan}, {_timestamp(row.record)}")
+            for line in _payload_lines(row.record):
+                out.print(f"  {line}")
+    if decoding := entry.decoding:
+        out.print(f"  typed     {_decoding(entry)}")
+        if payloads and decoding.state is DecodingState.DECODED:
+            text = json.dumps(json_value(decoding.values), ensure_ascii=False)
+            for line in _text_lines("", text.encode("utf-8", "replace")):
+                out.print(line)
+
+
+def _state(entry: RecordEntry) -> str:
+    """Return where the record is, or why it is nowhere, in a sentence."""
+    kafka = f"Kafka: {entry.kafka}"
+    if entry.rows:
+        plans = ", ".join(str(row.plan) for row in entry.rows)
+        landed = f"{len(entry.rows)} rows, of plans" if len(entry.rows) > 1 else "landed in plan"
+        suffix = "" if entry.kafka is KafkaState.RECORD else f"; {kafka}"
+        return f"{landed} {plans}{suffix}"
+    if entry.absence is None:
+        return f"table not read; {kafka}"
+    absence = entry.absence
+    plan = "" if absence.plan is None else f" (plan {absence.plan})"
+    return f"no row: {absence.absence}{plan}; {kafka}. {visible(absence.detail)}"
+
+
+def _decoding(entry: RecordEntry) -> str:
+    decoding = entry.decoding
+    if decoding is None:
+        return "-"
+    plan = "" if decoding.plan is None else f" in typed plan {decoding.plan}"
+    reason = "" if decoding.reason is None else f": {visible(decoding.reason)}"
+    return f"{decoding.state}{plan}{reason}"
+
+
+def _timestamp(record: LogRecord) -> str:
+    if record.timestamp_type is TimestampType.NONE:
+        return "no timestamp"
+    if not record.is_dated:
+        return f"{record.timestamp_ms} ms since 1970"
+    at = _EPOCH + timedelta(milliseconds=record.timestamp_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _payload_lines(record: LogRecord) -> Iterator[str]:
+    yield from _text_lines("key", record.key)
+    yield from _text_lines("value", record.value)
+    if record.headers is None:
+        yield "  headers   not read: a header name is not UTF-8"
+    for name, value in record.headers or ():
+        shown = PayloadText.of(name.encode("utf-8", "surrogateescape"))
+        yield from _text_lines(f"header {json.dumps(shown.text, ensure_ascii=False)}", value)
+
+
+def _text_lines(name: str, payload: bytes | None) -> Iterator[str]:
+    """Yield a payload; every further line of its text is indented, so none looks like an offset."""
+    if payload is None:
+        yield f"  {name:<9} null"
+        return
+    shown = PayloadText.of(payload)
+    cut = ", cut" if shown.truncated else ""
+    head = f"  {name:<9} {shown.encoding}, {shown.size:,} byte(s){cut}"
+    if "\n" not in shown.text and len(shown.text) <= _LONGEST_LINE:
+        yield f"{head}: {shown.text}"
+        return
+    yield f"{head}:"
+    yield from (f"    {line}" for line in shown.text.split("\n"))

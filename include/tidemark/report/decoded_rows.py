@@ -1,0 +1,103 @@
+"""Rows of a typed table and its quarantine by offset, for a page of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.report.record_page import Decoding, DecodingState
+
+
+class ValueTable(Protocol):
+    """Reads rows at some offsets with all columns."""
+
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
+        """See `BronzeLog.bytes_to_read`."""
+
+    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
+        """Return the rows in offset order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedTables:
+    """The typed table of a pipeline and its quarantine.
+
+    Attributes:
+        pipeline: Name of the typed table in the control table.
+        typed: The typed table.
+        quarantine: The quarantine.
+    """
+
+    pipeline: str
+    typed: ValueTable
+    quarantine: ValueTable
+
+
+_METADATA = frozenset(
+    {
+        *("headers", "topic", "topic_id", "partition", "offset"),
+        *("timestamp", "timestamp_type", "timestamp_out_of_range_ms"),
+        *("plan_sequence", "ingested_at"),
+    }
+)
+"""Columns of a typed table that are not decoded values."""
+
+
+def open_rows(ledger: Ledger, rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
+    """Return the quarantined rows of landed plans that no landed plan has closed, by offset."""
+    return {
+        row["offset"]: row
+        for row in rows
+        if _has_landed(ledger, row["plan_sequence"]) and not _has_landed(ledger, row["closed_by"])
+    }
+
+
+def _has_landed(ledger: Ledger, sequence: int | None) -> bool:
+    # A summary contains only the plans that are not settled.
+    record = ledger.plans.get(sequence or 0)
+    return sequence is not None and (record is None or record.held_now is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRows:
+    """Rows of a typed table and its quarantine.
+
+    Attributes:
+        ledger: State of the typed pipeline; a summary suffices.
+        pending: Offsets of its open plans.
+        typed: Rows of the typed table by offset.
+        quarantined: Open rows of the quarantine by offset.
+        is_complete: Whether both tables were read.
+    """
+
+    ledger: Ledger
+    pending: SpanSet
+    typed: Mapping[int, Mapping[str, Any]]
+    quarantined: Mapping[int, Mapping[str, Any]]
+    is_complete: bool
+
+    def at(self, offset: int, *, has_row: bool) -> Decoding | None:
+        """Return the record at an offset; None without one.
+
+        Args:
+            offset: Offset.
+            has_row: Whether the bronze table has a row, which is to be decoded.
+        """
+        if (row := self.typed.get(offset)) is not None:
+            values = {name: each for name, each in row.items() if name not in _METADATA}
+            return Decoding(state=DecodingState.DECODED, plan=row["plan_sequence"], values=values)
+        if (row := self.quarantined.get(offset)) is not None:
+            parts = (row["reason"], row["part"], row["detail"])
+            return Decoding(
+                state=DecodingState.QUARANTINED,
+                plan=row["plan_sequence"],
+                reason=", ".join(part for part in parts if part),
+            )
+        if not (has_row and self.is_complete):
+            return None
+        if self.pending.overlap_size(Span(offset, offset + 1)):
+            return Decoding(state=DecodingState.PLANNED)
+        return Decoding(state=DecodingState.NOT_DECODED)
