@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.consoles import console_of
+from tests.support.consoles import SomeRights, console_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.hostile import PAYLOADS, TEXTS
+from tidemark.console.records import COUNT
 from tidemark.core.visible_text import visible
 
 
@@ -74,3 +75,25 @@ def test_hostile_reasons_and_descriptions_are_text(lake: FileLake, tmp_path: Pat
 
 def _is_printable(character: str) -> bool:
     return not unicodedata.category(character).startswith("C")
+
+
+def test_hostile_payloads_are_text_in_keys_values_and_headers(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """The records are read from the table, because no Kafka connection is defined."""
+    headers = tuple((name, name.encode()) for name in TEXTS[::7])
+    lake.land_payloads([(b"key", b"value")], 0, headers=headers[:1])
+    lake.land_payloads([(payload, payload) for payload in PAYLOADS], 1, headers=headers)
+    client = console_of(tmp_path)
+    elements: set[tuple[str, ...]] = set()
+    for first in range(0, len(PAYLOADS), COUNT):
+        response = client.get(f"/pipelines/events/records?partition=1&offset={first}")
+        assert response.status_code == 200
+        page = Structure(response.text)
+        assert all(each.isprintable() or each in "\n\t" for text in page.texts for each in text)
+        elements |= set(page.elements)
+    usual = Structure(client.get("/pipelines/events/records?partition=0").text)
+    assert elements <= set(usual.elements)
+    without = console_of(tmp_path, viewer=SomeRights(payloads=False))
+    hidden = Structure(without.get("/pipelines/events/records?partition=1").text)
+    assert not any(element[0] == "pre" for element in hidden.elements)

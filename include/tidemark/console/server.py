@@ -17,12 +17,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from tidemark.app import App
-from tidemark.console import backfills, kafka, pipelines, quality
+from tidemark.console import backfills, kafka, pipelines, quality, records
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import Guard, GuardMiddleware
 from tidemark.console.headers import DATA_DOCS_POLICY, SecurityHeaders
 from tidemark.console.home import Home
+from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
 from tidemark.quality.docs import TEMPLATES
@@ -97,6 +98,7 @@ class _Console:
             "/pipelines/{name}": self.pipeline,
             "/pipelines/{name}/plans": self.plans,
             "/pipelines/{name}/plans/{sequence}": self.plan,
+            "/pipelines/{name}/records": self.records,
             "/pipelines/{name}/quality": self.quality,
             "/pipelines/{name}/quality/docs/{path:path}": self.docs,
             "/pipelines/{name}/quarantine": self.quarantine,
@@ -136,6 +138,12 @@ class _Console:
     async def plan(self, request: Request, name: str, sequence: int) -> Response:
         """One plan: ranges, events, checks, publication."""
         return await self._page(request, lambda context: pipelines.plan(context, name, sequence))
+
+    async def records(
+        self, request: Request, name: str, place: Annotated[RecordPlace, Query()]
+    ) -> Response:
+        """Records of a partition, from Kafka and from the tables."""
+        return await self._page(request, lambda context: records.page(context, name, place))
 
     async def quality(self, request: Request, name: str, before: Number = None) -> Response:
         """Checks and publication of the newest plans."""
