@@ -186,11 +186,16 @@ def bytes_to_read(table: DeltaTable, partition: int, window: Span, most: int) ->
     skips row groups by the same statistics.
     """
     files = table.get_add_actions(flatten=True)
-    sizes: dict[str, int] = {
-        unquote(path): size
-        for path, size in zip(
-            files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
-        )
+    names = ("min.partition", "max.partition", "min.offset", "max.offset")
+    unknown = [None] * files.num_rows
+    columns = [
+        files.column(name).to_pylist() if name in files.column_names else unknown for name in names
+    ]
+    paths, sizes = (files.column(name).to_pylist() for name in ("path", "size_bytes"))
+    found = {
+        path: size
+        for path, size, *bounds in zip(paths, sizes, *columns, strict=True)
+        if _may_have(bounds[:2], Span(partition, partition + 1)) and _may_have(bounds[2:], window)
     }
     total: int = sum(found.values())
     if total <= most or len(found) > _FEW_FILES:

@@ -95,8 +95,8 @@ class _PageReader:
         spec = self.parts.spec
         ledger = self._attempt(PagePart.CONTROL, self._ledger)
         current = self._attempt(PagePart.KAFKA, self._watermarks)
-        topic_id = topic_id or (ledger.topic_id if ledger else None)
-        topic_id = topic_id or (current.topic_id if current else None)
+        for known in (ledger, current):
+            topic_id = topic_id or (known.topic_id if known else None)
         if topic_id is None:
             raise self.errors[PagePart.KAFKA]
         here = None
