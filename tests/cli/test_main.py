@@ -80,6 +80,7 @@ WRITES_NOTHING = {
     *{
         ("status",),
         ("coverage",),
+        ("records",),
         ("console",),
         ("verify",),
         ("sample", "list"),
@@ -305,7 +306,7 @@ OTHER_MEANINGS = {
     "--all": {"quarantine list", "publication list"},
     "--exit-code": {"status", "report"},
     "--offsets": {"backfill", "offsets import"},
-    "--partition": {"backfill"},
+    "--partition": {"backfill", "records"},
     "--plan": {"backfill", "ingest", "abandon"},
     "--port": {"up"},
     "--reason": {"quarantine replay"},

@@ -14,7 +14,12 @@ from deltalake import DeltaTable
 from tests.support.file_lake import FileLake
 from tests.support.memory import MemoryKafka
 from tests.support.plans import MemoryPipeline, make_spec, wanted
-from tidemark.core.errors import EndBehindCommitted, InvalidRange, TopicRecreated
+from tidemark.core.errors import (
+    EndBehindCommitted,
+    InvalidRange,
+    TopicRecreated,
+    UnknownPartition,
+)
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.record import LogRecord
@@ -109,7 +114,7 @@ def test_only_the_given_range_is_verified(pipeline: MemoryPipeline) -> None:
 
 def test_verifying_offsets_that_have_not_landed_is_an_error(pipeline: MemoryPipeline) -> None:
     """I7: a verification of no offsets must not succeed."""
-    with pytest.raises(NothingLanded):
+    with pytest.raises(UnknownPartition):
         pipeline.verify.verify(partition=9)
     with pytest.raises(NothingLanded):
         pipeline.verify.verify(start=8)
