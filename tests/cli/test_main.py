@@ -306,7 +306,7 @@ OTHER_MEANINGS = {
     "--all": {"quarantine list", "publication list"},
     "--exit-code": {"status", "report"},
     "--offsets": {"backfill", "offsets import"},
-    "--partition": {"backfill", "records"},
+    "--partition": {"backfill"},
     "--plan": {"backfill", "ingest", "abandon"},
     "--port": {"up"},
     "--reason": {"quarantine replay"},

@@ -361,3 +361,47 @@ def test_reading_prints_nothing_to_the_terminal(
     assert offsets(reader, name, (0, 3)) == [0, 1, 2]
     output = capfd.readouterr()
     assert (output.out, output.err) == ("", "")
+
+
+# -- brief reads -----------------------------------------------------------------------------------
+
+
+def read_briefly(
+    reader: KafkaLogReader, topic: str, end: int, *, seconds: float = 10.0, size: int = 10**6
+) -> tuple[list[int], int]:
+    """Return the offsets of the records of `[0, end)`, and the first offset that was not read."""
+    span = Span(0, end)
+    found, unread = reader.read_briefly(topic, COMMITTED, 0, span, seconds=seconds, size=size)
+    return [record.offset for record in found], unread
+
+
+def test_a_brief_read_ends_behind_aborted_records_and_markers(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    name = topic()
+    groups = group_names(broker.bootstrap)
+    produce_values(broker.bootstrap, name, 2)
+    produce_aborted(broker.bootstrap, name, [Record()] * 3)
+    assert read_briefly(reader, name, 6) == ([0, 1], 6)
+    assert group_names(broker.bootstrap) == groups
+
+
+def test_a_brief_read_ends_behind_the_record_that_reaches_the_size(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce_records(broker.bootstrap, name, [Record(value=b"x" * 100)] * 4)
+    assert read_briefly(reader, name, 4, size=150) == ([0, 1], 2)
+    assert read_briefly(reader, name, 4, size=1) == ([0], 1)
+
+
+def test_a_brief_read_ends_in_time(
+    reader: KafkaLogReader, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce_values(broker.bootstrap, name, 2)
+    assert read_briefly(reader, name, 2, seconds=0) == ([], 0)
+    (port,) = free_ports("127.0.0.1", 1)
+    silent = KafkaLogReader({"bootstrap.servers": f"127.0.0.1:{port}"})
+    with takes_at_most(5):
+        assert read_briefly(silent, name, 2, seconds=0.2) == ([], 0)

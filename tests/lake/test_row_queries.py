@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import log_ranges
@@ -451,3 +451,49 @@ def test_i4_plans_of_a_fenced_chain_land_nothing_with_spark(
     pipeline.land(replace(plan, epoch=1))
     assert len(pipeline.rows()) == 10
     assert {row["ingested_at"] for row in pipeline.rows()} == {NOW}
+
+
+# -- pages of records ------------------------------------------------------------------------------
+
+
+def test_only_files_that_may_have_rows_of_a_window_count_and_of_large_files_their_row_groups(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"topic_id": "id-1", "partition": partition, "offset": offset, "value": b"x" * 1000}
+        for partition in (0, 1)
+        for offset in range(400)
+    ]
+    for partition in (0, 1):
+        some = pa.Table.from_pylist([row for row in rows if row["partition"] == partition])
+        write_deltalake(
+            tmp_path,
+            some,
+            mode="append",
+            writer_properties=WriterProperties(max_row_group_size=100),
+        )
+    table, window = DeltaDataTable(str(tmp_path)), Span(150, 250)
+    whole = table.bytes_to_read(0, window, most=10**9)
+    files = {size for size in DeltaTable(tmp_path).get_add_actions()["size_bytes"].to_pylist()}
+    assert whole in files
+    assert 0 < table.bytes_to_read(0, window, most=0) < whole * 0.75
+    assert table.bytes_to_read(0, Span(400, 500), most=0) == 0
+    assert table.bytes_to_read(2, window, most=0) == 0
+    assert DeltaDataTable(str(tmp_path / "missing")).bytes_to_read(0, window, most=0) == 0
+
+
+def test_a_value_that_python_cannot_represent_is_a_text_in_its_own_cell(tmp_path: Path) -> None:
+    late = pa.array([0, 400_000_000_000_000_000], pa.timestamp("us", tz="UTC"))
+    columns = {
+        "topic_id": ["id-1"] * 2,
+        "partition": [0, 0],
+        "offset": [4, 5],
+        "plan_sequence": [1, 1],
+        "value": [{"at": "a"}, {"at": "b"}],
+    }
+    write_deltalake(tmp_path, pa.table({**columns, "late": late}))
+    first, second = DeltaDataTable(str(tmp_path)).values_at("id-1", 0, Span(0, 9))
+    assert (first["value"], first["late"]) == ({"at": "a"}, datetime(1970, 1, 1, tzinfo=UTC))
+    assert second["value"] == {"at": "b"}
+    assert str(second["late"]).startswith("<")
+    assert DeltaDataTable(str(tmp_path)).values_at("id-2", 0, Span(0, 9)) == []

@@ -14,12 +14,7 @@ from deltalake import DeltaTable
 from tests.support.file_lake import FileLake
 from tests.support.memory import MemoryKafka
 from tests.support.plans import MemoryPipeline, make_spec, wanted
-from tidemark.core.errors import (
-    EndBehindCommitted,
-    InvalidRange,
-    TopicRecreated,
-    UnknownPartition,
-)
+from tidemark.core.errors import EndBehindCommitted, InvalidRange, TopicRecreated, UnknownPartition
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.record import LogRecord

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, PipelineName
 from tidemark.cli.output import out, print_error_record, print_json
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def records(
     pipeline: PipelineName,
-    partition: Annotated[int, typer.Option(min=0, help="Partition number.")],
+    partition: Annotated[int, typer.Option(min=0, help=option_texts.ONE_PARTITION)],
     offset: Annotated[int | None, typer.Option(min=0, help="First offset.")] = None,
     time: Annotated[
         str | None,

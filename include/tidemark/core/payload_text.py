@@ -16,7 +16,7 @@ MAX_SHOWN_BYTES = 64 * 1024
 """Bytes of a payload that are shown; the rest is cut off."""
 _MAX_DEPTH = 20
 _MAX_JSON_CHARACTERS = 4 * MAX_SHOWN_BYTES
-"""Indented JSON that is longer is not indented."""
+"""Longer JSON is shown without indentation."""
 _INDENT = "  "
 
 
@@ -72,7 +72,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 def _indented_json(text: str) -> str | None:
     """Return a JSON object or array with indented lines; None for other or too large texts.
 
-    The tokens are copied, so that numbers, escapes and repeated names stay unchanged.
+    The tokens are copied, so numbers, escapes and repeated names stay unchanged.
     """
     if not text.lstrip().startswith(("{", "[")):
         return None

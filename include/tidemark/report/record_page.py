@@ -205,10 +205,10 @@ def _payload_values(payload: bytes | None) -> dict[str, str] | None:
 
 
 def json_value(value: Any) -> Any:
-    """Return a decoded value as JSON types: bytes in hexadecimal, NaN and infinity as text."""
+    """Return a decoded value as JSON types: bytes as payloads, NaN and infinity as text."""
     match value:
         case bytes():
-            return value.hex()
+            return _payload_values(value)
         case float() if not math.isfinite(value):
             return str(value)
         case Mapping():

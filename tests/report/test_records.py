@@ -1,0 +1,445 @@
+"""Pages of records: rows beside Kafka's records, absent rows, and errors of single parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.file_lake import FileLake, Payload
+from tests.support.memory import MemoryKafka
+from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.typed_lake import TypedLake
+from tidemark.core.errors import ExitCode, InvalidRange, InvalidSelection, UnknownPartition
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
+from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
+from tidemark.lake.errors import EngineFailed
+from tidemark.report import records
+from tidemark.report.absence import Absence, KafkaState
+from tidemark.report.decoded_rows import DecodedTables
+from tidemark.report.errors import FilesTooLarge
+from tidemark.report.record_page import DecodingState, PagePart, RecordPage
+from tidemark.report.records import RecordReader
+from tidemark.spec.model import StartPolicy
+from tidemark.spec.ref import PipelineKind
+
+
+def page(pipeline: MemoryPipeline, count: int = 10, topic_id: str | None = None) -> RecordPage:
+    return pipeline.pipeline.records(0, 0, count, topic_id)
+
+
+def reasons(found: RecordPage) -> list[str | None]:
+    """Return the reason of each offset without a row; None for the others."""
+    return [each.absence.absence.value if each.absence else None for each in found.entries]
+
+
+def refuse(error: Exception) -> Callable[..., Any]:
+    def raising(*_: object, **__: object) -> Any:
+        raise error
+
+    return raising
+
+
+# -- rows and records ------------------------------------------------------------------------------
+
+
+def test_a_page_has_the_record_and_the_row_of_each_landed_offset() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.run("a")
+    pipeline.produce(0, 1)
+    pipeline.run("b")
+    found = page(pipeline, 3)
+    assert [entry.rows[0].plan for entry in found.entries] == [1, 1, 2]
+    assert [entry.record == entry.rows[0].record for entry in found.entries] == [True] * 3
+    assert {entry.kafka for entry in found.entries} == {KafkaState.RECORD}
+    assert all(entry.differs == () and entry.absence is None for entry in found.entries)
+    assert (found.topic_id, found.partition, found.errors) == ("id-1", 0, {})
+
+
+def test_a_row_that_differs_from_kafkas_record_names_its_fields(tmp_path: Path) -> None:
+    lake = FileLake(tmp_path)
+    lake.land_payloads([(b"k", b"v"), (b"k", None)], headers=(("h", b"1"), ("h\0x", None)))
+    assert [each.differs for each in lake.pipeline.records(0, 0, 2).entries] == [(), ()]
+    lake.payloads[0, 0] = Payload(b"k", b"other", (("h", b"2"),))
+    lake.payloads[0, 1] = Payload(None, b"", (("h", b"1"), ("h", None)))
+    found = lake.pipeline.records(0, 0, 2)
+    assert [each.differs for each in found.entries] == [("value", "headers"), ("key", "value")]
+    assert found.entries[0].rows[0].record.value == b"v"
+
+
+def test_a_duplicate_row_is_on_the_page() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 1)
+    pipeline.run("a")
+    pipeline.table.rows.append(("id-1", 0, 0, 1))
+    assert [row.plan for row in page(pipeline, 1).entries[0].rows] == [1, 1]
+
+
+def test_a_row_stays_visible_after_kafka_deleted_its_record() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    pipeline.run("a")
+    pipeline.kafka.delete_records("events", 0, before=2)
+    entry, _, last = page(pipeline, 3).entries
+    assert (entry.kafka, entry.record, entry.shown) == (
+        KafkaState.DELETED,
+        None,
+        entry.rows[0].record,
+    )
+    assert last.kafka is KafkaState.RECORD
+
+
+def test_a_row_stays_visible_after_compaction_removed_its_record() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.run("a")
+    del pipeline.kafka.topics["events"][0].records[0]
+    entry, _ = page(pipeline, 2).entries
+    assert (entry.kafka, len(entry.rows), entry.absence) == (KafkaState.NO_RECORD, 1, None)
+
+
+def test_records_that_exceed_the_size_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 3)
+    monkeypatch.setattr(records, "KAFKA_BYTES", 10)
+    states = [each.kafka.value for each in page(pipeline, 4).entries]
+    assert states == ["record", "record", "not read", "after the end of the readable log"]
+
+
+# -- absent rows ----------------------------------------------------------------------------------
+
+
+def test_kafka_and_the_counts_of_a_plan_distinguish_gaps_from_missing_rows() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.run("a")
+    pipeline.produce(0, 1)
+    pipeline.kafka.add_gaps("events", 0, 1)
+    pipeline.produce(0, 1)
+    pipeline.run("b")
+    pipeline.table.rows = [row for row in pipeline.table.rows if row[2] not in (1, 4)]
+    found = page(pipeline, 5)
+    assert reasons(found) == [None, "missing", None, "gap", "missing"]
+    gap = found.entries[3].absence
+    assert gap is not None
+    assert (gap.plan, "aborted transaction" in gap.detail) == (2, True)
+    pipeline.kafka.delete_records("events", 0, before=5)
+    assert reasons(page(pipeline, 5)) == [
+        None,
+        "missing",
+        None,
+        "gap or missing",
+        "gap or missing",
+    ]
+
+
+def test_open_unread_and_unwritten_offsets_have_their_reasons() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 1)
+    assert reasons(page(pipeline, 2)) == ["not read yet", "after the end of the readable log"]
+    pipeline.run("a")
+    pipeline.produce(0, 1)
+    plan = pipeline.plan("b")
+    pipeline.produce(0, 1)
+    found = page(pipeline, 4)
+    assert reasons(found) == [
+        None,
+        "in an open plan",
+        "not read yet",
+        "after the end of the readable log",
+    ]
+    assert found.entries[1].absence is not None
+    assert found.entries[1].absence.plan == plan.sequence
+    assert found.entries[1].record is not None
+
+
+def test_an_undone_plan_is_named_until_its_offsets_land_again() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.run("a")
+    pipeline.undo.undo(1, "ada", "wrong topic")
+    absence = page(pipeline, 1).entries[0].absence
+    assert absence is not None
+    assert (absence.absence, absence.plan) == (Absence.UNDONE, 1)
+    assert "ada undid plan 1: wrong topic" in absence.detail
+    pipeline.run("b")
+    assert reasons(page(pipeline, 2)) == [None, None]
+
+
+def test_a_lost_offset_has_the_operator_who_accepted_the_loss_and_the_reason() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 1)
+    pipeline.run("a")
+    pipeline.produce(0, 3)
+    pipeline.kafka.delete_records("events", 0, before=3)
+    assert reasons(page(pipeline, 4)) == [None, "lost", "lost", "not read yet"]
+    pipeline.decisions.accept_loss((), "ada", "broker outage")
+    found = page(pipeline, 4)
+    assert reasons(found)[:3] == [None, *["lost, and the loss was accepted"] * 2]
+    assert found.entries[1].absence is not None
+    assert found.entries[1].absence.detail.endswith(
+        "ada accepted the loss at 2026-03-01 12:00 UTC: broker outage"
+    )
+
+
+def test_an_accepted_loss_is_recognised_without_its_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = MemoryPipeline()
+    pipeline.run("a")
+    pipeline.produce(0, 2)
+    pipeline.run("a")
+    pipeline.produce(0, 2)
+    pipeline.kafka.delete_records("events", 0, before=3)
+    pipeline.decisions.accept_loss((), "ada", "outage")
+    failed = EngineFailed(operation="reading", reason="test")
+    monkeypatch.setattr(pipeline.control, "accepted_losses", refuse(failed))
+    found = page(pipeline, 3)
+    assert reasons(found)[2] == "lost, and the loss was accepted"
+    assert found.errors == {PagePart.CONTROL: failed}
+
+
+def test_offsets_before_the_start_are_expired_if_kafka_has_deleted_them() -> None:
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 4)
+    pipeline.run("a")
+    pipeline.kafka.delete_records("events", 0, before=1)
+    plan = pipeline.planner.backfill(wanted((0, 2, 3)), RunOrigin("b")).plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+    expected = ["expired before the start", "before the start", None, "before the start"]
+    assert reasons(page(pipeline, 4)) == expected
+
+
+def test_offsets_of_another_incarnation_have_their_own_page() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.run("a")
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 1)
+    old = page(pipeline, 3)
+    assert (old.topic_id, old.watermarks) == ("id-1", None)
+    assert {each.kafka for each in old.entries} == {KafkaState.OTHER_TOPIC}
+    assert reasons(old) == [None, None, "not read yet"]
+    new = page(pipeline, 1, "id-2")
+    assert reasons(new) == ["another incarnation of the topic"]
+    assert new.entries[0].record is not None
+    pipeline.decisions.accept_recreation("ada", "intended")
+    assert page(pipeline, 1).topic_id == "id-2"
+    assert reasons(page(pipeline, 3, "id-1")) == [None, None, "another incarnation of the topic"]
+
+
+def test_a_plan_that_lands_during_the_read_leaves_no_missing_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows are read again, because the ledger has changed."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    rows_of, reads = pipeline.table.rows_of, []
+
+    def landing(*arguments: Any) -> Any:
+        found = list(rows_of(*arguments))
+        reads.append(len(found))
+        if len(reads) == 1:
+            pipeline.run("other")
+        return iter(found)
+
+    monkeypatch.setattr(pipeline.table, "rows_of", landing)
+    assert reasons(page(pipeline, 2)) == [None, None]
+    assert reads == [0, 2]
+
+
+# -- errors of single parts -----------------------------------------------------------------------
+
+
+def landed() -> MemoryPipeline:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.run("a")
+    return pipeline
+
+
+def test_without_kafka_a_page_still_has_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = landed()
+    failed = KafkaUnavailable(operation="list_offsets of events", reason="no broker")
+    monkeypatch.setattr(MemoryKafka, "topic_watermarks", refuse(failed))
+    found = page(pipeline, 3)
+    assert found.errors == {PagePart.KAFKA: failed}
+    assert [len(each.rows) for each in found.entries] == [1, 1, 0]
+    assert {each.kafka for each in found.entries} == {KafkaState.UNKNOWN}
+    assert reasons(found)[2] == "not read yet"
+
+
+def test_without_kafkas_records_a_page_still_has_the_rows_and_watermarks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = landed()
+    failed = KafkaUnavailable(operation="reading events[0]", reason="a corrupt batch")
+    monkeypatch.setattr(MemoryKafka, "read_briefly", refuse(failed))
+    found = page(pipeline, 2)
+    assert found.errors == {PagePart.KAFKA: failed}
+    assert [(each.kafka, len(each.rows)) for each in found.entries] == [
+        (KafkaState.NOT_READ, 1)
+    ] * 2
+
+
+def test_without_the_table_a_page_still_has_kafkas_records_and_gives_no_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = landed()
+    failed = EngineFailed(operation="reading the table", reason="test")
+    monkeypatch.setattr(pipeline.table, "rows_of", refuse(failed))
+    found = page(pipeline, 2)
+    assert found.errors == {PagePart.BRONZE: failed}
+    assert [(each.record is not None, each.absence) for each in found.entries] == [(True, None)] * 2
+
+
+def test_without_the_control_table_a_page_still_has_records_and_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = landed()
+    failed = EngineFailed(operation="reading the control table", reason="test")
+    monkeypatch.setattr(pipeline.control, "summary", refuse(failed))
+    found = page(pipeline, 3)
+    assert found.errors == {PagePart.CONTROL: failed}
+    assert [(each.record is not None, len(each.rows)) for each in found.entries] == [
+        (True, 1),
+        (True, 1),
+        (False, 0),
+    ]
+    assert found.entries[2].absence is None
+
+
+def test_files_above_the_limit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = landed()
+    monkeypatch.setattr(records, "MAX_FILE_BYTES", 1)
+    found = page(pipeline, 2)
+    error = found.errors[PagePart.BRONZE]
+    assert isinstance(error, FilesTooLarge)
+    assert error.exit_code is ExitCode.REFUSED
+    assert all(each.rows == () and each.record is not None for each in found.entries)
+
+
+def test_without_a_plan_and_without_kafka_there_is_no_page() -> None:
+    pipeline = MemoryPipeline()
+    del pipeline.kafka.topic_ids["events"]
+    with pytest.raises(TopicMissing):
+        page(pipeline)
+
+
+@pytest.mark.parametrize(("start", "count"), [(-1, 1), (0, 0), (0, 501), (2**63 - 1, 1)])
+def test_offsets_and_counts_out_of_bounds_are_refused(start: int, count: int) -> None:
+    with pytest.raises(InvalidRange):
+        MemoryPipeline().pipeline.records(0, start, count)
+
+
+def test_the_highest_offset_of_kafka_can_be_read() -> None:
+    (entry,) = landed().pipeline.records(0, 2**63 - 2, 1).entries
+    assert entry.kafka is KafkaState.AFTER_END
+
+
+def test_an_unknown_partition_is_a_named_error() -> None:
+    pipeline = landed()
+    with pytest.raises(UnknownPartition):
+        pipeline.pipeline.records(2, 0)
+    with pytest.raises(UnknownPartition):
+        pipeline.verify.verify(2)
+
+
+@pytest.mark.parametrize("topic_id", ["", "id' OR true --", "a b"])
+def test_a_topic_id_with_other_characters_is_refused(topic_id: str) -> None:
+    with pytest.raises(InvalidSelection):
+        page(landed(), 1, topic_id)
+
+
+# -- typed tables ----------------------------------------------------------------------------------
+
+
+def typed_page(lake: TypedLake, count: int) -> RecordPage:
+    bronze = lake.bronze
+    tables = DecodedTables(
+        pipeline=lake.spec.name, typed=lake.typed, quarantine=lake.quarantine.table
+    )
+    reader = RecordReader(
+        spec=bronze.spec,
+        open_watermarks=lambda: bronze.watermarks,
+        open_log=lambda: bronze.log_reader,
+        control=lake.control,
+        bronze=bronze.table,
+        decoded=tables,
+    )
+    return reader.page(0, 0, count)
+
+
+def test_a_page_has_the_decoded_values_or_the_reason_of_the_quarantine(tmp_path: Path) -> None:
+    lake = TypedLake(tmp_path)
+    lake.land_values([b"a", b"b"])
+    assert [each.decoding and each.decoding.state for each in typed_page(lake, 3).entries] == [
+        *[DecodingState.NOT_DECODED] * 2,
+        None,
+    ]
+    lake.broken = {1}
+    lake.run()
+    good, bad = (each.decoding for each in typed_page(lake, 2).entries)
+    assert good is not None
+    assert (good.state, good.plan, good.values["value"]) == (DecodingState.DECODED, 1, "a")
+    assert "offset" not in good.values
+    assert bad is not None
+    assert (bad.state, bad.plan, bad.reason) == (DecodingState.QUARANTINED, 1, "malformed, value")
+
+
+def test_a_replayed_record_is_no_longer_quarantined(tmp_path: Path) -> None:
+    lake = TypedLake(tmp_path)
+    lake.broken = {0}
+    lake.land_values([b"a"])
+    lake.run()
+    lake.broken = ()
+    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(0, 1),))}).plan
+    assert plan is not None
+    (open_plan,) = typed_page(lake, 1).entries
+    assert open_plan.decoding is not None
+    assert open_plan.decoding.state is DecodingState.QUARANTINED
+    lake.ingest.execute(plan.sequence)
+    (entry,) = typed_page(lake, 1).entries
+    assert entry.decoding is not None
+    assert (entry.decoding.state, entry.decoding.plan) == (DecodingState.DECODED, plan.sequence)
+
+
+def test_an_unreadable_typed_table_spoils_its_own_part_only(tmp_path: Path) -> None:
+    lake = TypedLake(tmp_path)
+    lake.land_values([b"a"])
+    lake.run()
+    for file in lake.typed_uri.rglob("*.parquet"):
+        file.write_bytes(b"PAR1 no table")
+    found = typed_page(lake, 1)
+    assert set(found.errors) == {PagePart.TYPED}
+    (entry,) = found.entries
+    assert (len(entry.rows), entry.decoding) == (1, None)
+
+
+# -- plain values ----------------------------------------------------------------------------------
+
+
+def test_json_has_text_or_base64_of_each_payload_or_none(tmp_path: Path) -> None:
+    lake = FileLake(tmp_path)
+    lake.land_payloads([("é".encode(), b"\xff\x00"), (None, b"")], headers=(("h", None),))
+    first, second = lake.pipeline.records(0, 0, 2).as_record()["records"]
+    assert first["record"]["key"] == {"encoding": "UTF-8", "text": "é"}
+    assert first["rows"][0]["value"] == {"encoding": "base64", "text": "/wA="}
+    assert first["record"]["headers"] == [{"name": "h", "value": None}]
+    assert (second["record"]["key"], second["record"]["value"]["text"]) == (None, "")
+    bare = lake.pipeline.records(0, 0, 1).as_record(payloads=False)["records"][0]
+    assert {"key", "value", "headers"}.isdisjoint(bare["record"] | bare["rows"][0])
+    assert bare["record"]["size"] == 5
+
+
+def test_a_spec_of_a_typed_table_has_no_page_of_records() -> None:
+    pipeline = MemoryPipeline()
+    spec = replace(pipeline.spec, ref=pipeline.spec.ref.of_kind(PipelineKind.TYPED))
+    with pytest.raises(InvalidSelection):
+        replace(pipeline.pipeline, spec=spec).records(0, 0)
