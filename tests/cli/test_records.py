@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
 from tests.support.commands import Command
 from tests.support.kafka_file_lake import KafkaFileLake
@@ -41,7 +42,7 @@ def lake_of(
 ) -> KafkaFileLake:
     """Return pipeline `events` of a home over a new topic."""
     topic = f"records-{uuid.uuid4().hex[:6]}"
-    make_topic(admin, broker.bootstrap, topic, config=config)
+    make_topic(admin, broker.bootstrap, topic, config={"retention.ms": "-1", **config})
     (home / "pipelines").mkdir()
     (home / "pipelines" / "events.yaml").write_text(
         f"name: events\ntopic: {topic}\ntarget: bronze/events\nschedule: '@daily'\n"
@@ -83,7 +84,6 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         ask = ("records", "events", "--partition", "0", "--count", "8")
         shown = tidemark(*ask, "--offset", "0")
         assert group_names(broker.bootstrap) == groups
-        assert group_names(broker.bootstrap) == groups
     assert shown.code == ExitCode.OK
     topic_id = lake.watermarks.topic_watermarks(topic, lake.spec.isolation_level).topic_id
     lines = shown.out.splitlines()
@@ -101,7 +101,6 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         '  header "trace" hex, 1 byte(s): ff',
         '  header "über" null',
         "  typed     decoded in typed plan 1",
-        "            JSON, 68 byte(s):",
         "    {",
         '      "key": {',
         '        "encoding": "UTF-8",',
@@ -160,6 +159,25 @@ def test_a_record_that_compaction_removed_before_the_landing_is_a_gap(
     assert kinds == [
         ("no visible record", 0, "gap"),
         *[("record", 1, None)] * 3,
+    ]
+
+
+def test_a_row_that_another_program_changed_is_shown_beside_kafkas_record(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    lake = lake_of(tmp_path, broker, admin)
+    produce_records(broker.bootstrap, lake.spec.topic, [Record(b"k", b"sent", (), 1_000)])
+    land(lake)
+    DeltaTable(lake.uri).update({"value": "arrow_cast('changed', 'Binary')"})
+    shown = tidemark("records", "events", "--partition", "0", "--offset", "0", "--count", "1")
+    assert shown.out.splitlines()[1:] == [
+        "0  1970-01-01T00:00:01.000Z  landed in plan 1",
+        "  key       UTF-8, 1 byte(s): k",
+        "  value     UTF-8, 4 byte(s): sent",
+        "  DIFFERS   value",
+        "  row of plan 1, 1970-01-01T00:00:01.000Z",
+        "    key       UTF-8, 1 byte(s): k",
+        "    value     UTF-8, 7 byte(s): changed",
     ]
 
 

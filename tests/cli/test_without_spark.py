@@ -75,6 +75,26 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, tidemark: 
     assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
 
 
+def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
+    tmp_path: Path, tidemark: Command
+) -> None:
+    """The exit code is that of the part that failed."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_values(["\x1b[2J\r0  landed\u2028\u202e".encode()], headers=(("\x1bh", b"\x9b"),))
+    lake.run()
+    shown = tidemark("records", "events", "--partition", "0", "--offset", "0", "--count", "2")
+    assert shown.code == ExitCode.REFUSED
+    assert "events: Kafka: UnknownConnection" in shown.err
+    first, *others = shown.out.splitlines()
+    assert first == "events: topic events, id id-1, partition 0"
+    assert others[0].endswith("landed in plan 1; Kafka: unknown")
+    assert "\\u{001B}[2J\\u{000D}0  landed\\u{2028}\\u{202E}" in others[2]
+    assert others[3] == '  header "\\\\u{001B}h" hex, 1 byte(s): 9b'
+    assert "  typed     decoded in typed plan 1" in others
+    assert others[-1].startswith("1  no row: not read yet; Kafka: unknown.")
+    assert all(each.isprintable() for each in (first, *others))
+
+
 def cells(printed: str) -> list[list[str]]:
     """Return the cells of each line of printed tables."""
     return [[cell.strip() for cell in line.split("│")][1:-1] for line in printed.splitlines()]

@@ -126,8 +126,11 @@ def _print_entry(entry: RecordEntry, *, payloads: bool) -> None:
         out.print(f"  typed     {_decoding(entry)}")
         if payloads and decoding.state is DecodingState.DECODED:
             text = json.dumps(json_value(decoding.values), ensure_ascii=False)
-            for line in _text_lines("", text.encode("utf-8", "replace")):
-                out.print(line)
+            shown = PayloadText.of(text.encode("utf-8", "replace"))
+            for line in shown.text.split("\n"):
+                out.print(f"    {line}")
+            if shown.truncated:
+                out.print("    (cut)")
 
 
 def _state(entry: RecordEntry) -> str:
