@@ -376,6 +376,14 @@ class Pipeline:
         table = DeltaCheckResults(self.context.layout.quality_results)
         return self._wrap_part("results", table)
 
+    def masked_columns(self) -> Collection[str]:
+        """Return the columns whose values the suite hides in reports."""
+        from tidemark.quality.suite import load_suite
+
+        suite = self.kafka_spec.suite
+        folder = self.context.layout.expectations
+        return load_suite(folder / f"{suite}.json").masked if suite else ()
+
     @property
     def publication(self) -> Publication:
         """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
@@ -696,18 +704,16 @@ class Pipeline:
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:
         """Return the owner's report of a period. Needs neither a JVM nor Kafka."""
-        from tidemark.quality.suite import load_suite
         from tidemark.report.service import Reports
 
-        spec, layout = self.kafka_spec, self.context.layout
-        suite = spec.suite and load_suite(layout.expectations / f"{spec.suite}.json")
+        spec = self.kafka_spec
         reports = Reports(
             spec=spec,
             control=self.control,
             data_log=self.table,
             history=self.check_results,
             publication=self.publication,
-            masked=suite.masked if suite else (),
+            masked=self.masked_columns(),
             quarantine=self.quarantine.records if spec.decode else None,
             now=self.context.now,
         )

@@ -23,7 +23,7 @@ from tests.support.consoles import (
 from tests.support.file_lake import home_lake
 from tidemark.console.guard import COOKIE, LinkGuard, Viewer
 from tidemark.console.headers import SECURITY_HEADERS
-from tidemark.console.server import build_app
+from tidemark.console.server import _frame, build_app
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 WITHOUT_ROUTE = (
@@ -129,7 +129,9 @@ def test_a_viewer_finds_only_the_pipelines_of_its_rights(home: Path) -> None:
 def test_an_invalid_spec_is_shown_only_to_viewers_of_all_pipelines(home: Path) -> None:
     (home / "pipelines" / "broken.yaml").write_text("name: broken\n")
     assert "broken" in console_of(home).get("/").text
-    assert "broken" not in console_of(home, viewer=SomeRights(("idle",))).get("/").text
+    some = console_of(home, viewer=SomeRights(("idle", "events")))
+    assert "broken" not in some.get("/").text
+    assert some.get("/pipelines/broken").status_code == 404
 
 
 def test_no_route_changes_anything(home: Path) -> None:
@@ -155,7 +157,8 @@ def test_an_unexpected_error_is_a_page_with_the_security_headers(
 
     monkeypatch.setattr("tidemark.console.pipelines.newest_plans", lambda *_: fail(None))
     response = console_of(home).get("/pipelines/events/plans")
-    assert (response.status_code, "ZeroDivisionError: bug" in response.text) == (500, True)
+    assert (response.status_code, "ZeroDivisionError" in response.text) == (500, True)
+    assert "bug" not in response.text
     assert response.headers["content-security-policy"]
 
 
@@ -164,3 +167,26 @@ def test_a_cluster_without_the_right_is_like_an_unknown_one(home: Path) -> None:
     known = client.get("/cluster/kafka_default/topics/events")
     unknown = client.get("/cluster/other/topics/events")
     assert (known.status_code, known.text) == (404, unknown.text)
+
+
+def test_a_proxy_may_keep_its_prefix(home: Path) -> None:
+    guard = LinkGuard()
+    client = TestClient(build_app(app_of(home), guard, prefix="/data"), follow_redirects=False)
+    assert client.get("/data/").status_code == 401
+    login = client.get(f"/data/login?token={guard.link_token}")
+    assert (login.status_code, login.headers["location"]) == (303, "/data/")
+    page = client.get("/data/pipelines/events")
+    assert page.status_code == 200
+    assert 'href="/data/pipelines/events/plans"' in page.text
+    assert 'hx-get="/data/pipelines/events?' in page.text
+
+
+def test_a_refresh_never_leaves_the_console(home: Path) -> None:
+    """A browser reads a backslash as a slash, so a path with one has no page."""
+    client = console_of(home)
+    assert client.get("/dags/..%5C..%5Capi").status_code == 404
+    request = Request({**_SCOPE, "path": "/dags/..\\..\\api", "query_string": b""})
+    assert _frame(request)["here"] == "/dags/..%5C..%5Capi?"
+
+
+_SCOPE = {"type": "http", "method": "GET", "headers": [], "server": ("testserver", 80)}

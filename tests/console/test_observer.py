@@ -110,3 +110,14 @@ def test_samples_have_the_times_of_the_statuses(reads: Reads, observer: StatusOb
     at = datetime(2026, 3, 1, tzinfo=UTC)
     reads.next = replace(a_status(lag=5), checked_at=at)
     assert observer.one("prices").samples == ((at, 5),)
+
+
+def test_an_overview_waits_for_a_new_status_instead_of_an_old_one(
+    reads: Reads, observer: StatusObserver
+) -> None:
+    observer.many(["prices"], wait_s=30)
+    reads.next = a_status(lag=9)
+    reads.now += 3_600
+    status = observer.many(["prices"], wait_s=30)["prices"].status
+    assert status is not None
+    assert status.lag == 9

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 
 
@@ -161,3 +163,33 @@ def test_the_trend_of_the_lag_begins_with_the_newest_plans(lake: FileLake, tmp_p
     (line,) = re.findall(r'aria-label="lag of events"><polyline points="([^"]+)"', page)
     assert len({point.split(",")[1] for point in line.split()}) == 1
     assert len(line.split()) == 3
+
+
+def test_values_that_a_check_observed_need_the_right_to_payloads(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """The observation of a check can contain a key or a value of a record."""
+    (first,) = REPORT.results
+    key = replace(first, check="top_key_percent", observed="12.3 (key b'alice')", value=12.3)
+    value = replace(
+        first, check="expect_column_max", column="value", observed="alice", passed=False
+    )
+    checked = replace(REPORT, pipeline="events", plan_sequence=3, results=(key, value))
+    app_of(tmp_path)().pipeline("events").check_results.append(checked)
+    assert "alice" in console_of(tmp_path).get("/pipelines/events/plans/3").text
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
+    for path in ("/pipelines/events/quality", "/pipelines/events/plans/3"):
+        page = hidden.get(path).text
+        assert "alice" not in page
+        assert "(hidden)" in page
+    assert "12.3" in hidden.get("/pipelines/events/plans/3").text
+
+
+def test_an_undone_plan_is_not_shown_as_published(lake: FileLake, tmp_path: Path) -> None:
+    app_of(tmp_path)().pipeline("events").publication.release(2, "cli:ada:1", "checked by hand")
+    lake.undo.undo(2, "cli:ada:1", "test")
+    client = console_of(tmp_path)
+    rows = [row for row in cells(client.get("/pipelines/events/quality").text) if row]
+    assert [row[1] for row in rows if row[0] == "2"] == ["undone"]
+    figures = client.get("/pipelines/events/plans/2").text.partition("</dl>")[0]
+    assert "released" not in figures

@@ -38,6 +38,9 @@ class SomeRights:
     def may_see(self, spec: PipelineSpec) -> bool:
         return self.pipelines is None or spec.name in self.pipelines
 
+    def may_see_all(self) -> bool:
+        return self.pipelines is None
+
     def may_read_payloads(self, spec: PipelineSpec) -> bool:  # noqa: ARG002
         return self.payloads
 

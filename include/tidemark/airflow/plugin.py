@@ -7,6 +7,7 @@ authentication (apache/airflow#72655); `AirflowGuard` checks every request itsel
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,8 @@ from airflow.plugins_manager import AirflowPlugin
 
 from tidemark.app import App
 from tidemark.connections import connection_variable
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -79,6 +82,12 @@ class AirflowViewer:
         """Whether the user may read the pipeline's DAG."""
         return self._may("dag", spec.dag_id)
 
+    def may_see_all(self) -> bool:
+        """Whether the user may read every DAG."""
+        from airflow.api_fastapi.app import get_auth_manager
+
+        return bool(get_auth_manager().is_authorized_dag(method="GET", user=self.user))
+
     def may_read_payloads(self, spec: PipelineSpec) -> bool:
         """Whether the user may read the Kafka connection, with which the console reads records."""
         return self._may("connection", spec.connection)
@@ -123,6 +132,9 @@ def load_app() -> App:
             connection = Connection.get_connection_from_secrets(conn_id)
         except AirflowNotFoundException:
             # The page of its pipelines shows the error.
+            continue
+        except Exception:
+            log.exception("a connection could not be read connection=%s", conn_id)
             continue
         found[connection_variable(conn_id)] = connection.as_json()
     return App(environ={**os.environ, **found}, kafka_timeout_s=KAFKA_TIMEOUT_S)

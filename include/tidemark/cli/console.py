@@ -56,7 +56,8 @@ def console(
     listening = _listen(port)
     guard = LinkGuard(bearer=os.environ.get(TOKEN_VARIABLE) or None)
     prefix = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
-    web = build_app(_load_app, guard, allowed_hosts=[HOST, "localhost"] if not prefix else ["*"])
+    hosts = ["*"] if prefix else [HOST, "localhost"]
+    web = build_app(_load_app, guard, allowed_hosts=hosts, prefix=prefix)
     address = f"http://{HOST}:{listening.getsockname()[1]}{prefix}"
     link = f"{address}/login?token={guard.link_token}"
     if as_json:
@@ -64,9 +65,7 @@ def console(
     else:
         out.print(f"console   {link}")
         out.print("stop      Ctrl-C")
-    config = uvicorn.Config(
-        web, root_path=prefix, log_level="warning", access_log=False, server_header=False
-    )
+    config = uvicorn.Config(web, log_level="warning", access_log=False, server_header=False)
     uvicorn.Server(config).run(sockets=[listening])
 
 

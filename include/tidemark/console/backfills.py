@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import BackfillPreview, ChunkState
@@ -36,16 +36,16 @@ class BackfillForm(BaseModel):
         reason: Reason of a replacement.
     """
 
-    offsets: str = ""
-    start: str = ""
-    end: str = ""
+    offsets: str = Field(default="", max_length=10_000)
+    start: str = Field(default="", max_length=40)
+    end: str = Field(default="", max_length=40)
     retained: bool = False
-    plan: str = ""
-    partitions: str = ""
-    chunk: str = ""
+    plan: str = Field(default="", max_length=40)
+    partitions: str = Field(default="", max_length=10_000)
+    chunk: str = Field(default="", max_length=40)
     readable_only: bool = False
     replace: bool = False
-    reason: str = ""
+    reason: str = Field(default="", max_length=1_000)
 
     @property
     def is_empty(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,8 @@ from urllib.parse import quote, urlencode
 from tidemark.console.guard import Viewer
 from tidemark.console.home import Home
 from tidemark.pipeline import Pipeline, utc_now
+from tidemark.quality.check_results import CheckResult
+from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 
@@ -50,10 +52,10 @@ class PageContext:
         specs = self.home.app.specs
         return {name: specs[name] for name in sorted(specs) if self.viewer.may_see(specs[name])}
 
-    @property
+    @cached_property
     def sees_all(self) -> bool:
-        """Whether no pipeline is hidden. Only then the viewer may see invalid specs."""
-        return len(self.specs) == len(self.home.app.specs)
+        """Whether the viewer may see every pipeline. Only then the viewer may see invalid specs."""
+        return self.viewer.may_see_all()
 
     def pipeline(self, name: str) -> Pipeline:
         """Return a visible pipeline.
@@ -75,3 +77,26 @@ class PageContext:
         path = "/".join(quote(str(part), safe="") for part in parts)
         given = {key: value for key, value in query.items() if value is not None}
         return f"{self.root}/{path}{f'?{urlencode(given)}' if given else ''}"
+
+    def observed(self, pipeline: Pipeline) -> Callable[[CheckResult], str]:
+        """Return the function that shows what a check observed.
+
+        The text can have keys and values of records, so it needs the right to payloads. Without
+        it, only figures and counts are shown. Values of masked columns are never shown.
+        """
+        may_read = self.viewer.may_read_payloads(pipeline.spec)
+        masked = pipeline.masked_columns()
+
+        def show(result: CheckResult) -> str:
+            result = result.masked(masked)
+            if result.observed is None:
+                return "-"
+            if may_read:
+                return str(result.observed)
+            if result.check in BUILT_IN_CHECKS and result.value is not None:
+                return f"{result.value:g}"
+            if result.unexpected_count is not None:
+                return f"{result.unexpected_count:,} record(s)"
+            return "(hidden)"
+
+        return show

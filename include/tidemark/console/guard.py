@@ -31,6 +31,9 @@ class Viewer(Protocol):
     def may_see(self, spec: PipelineSpec) -> bool:
         """Whether the user may see a pipeline: lag, plans, offsets, check results."""
 
+    def may_see_all(self) -> bool:
+        """Whether the user may see every pipeline, also those whose specs are invalid."""
+
     def may_read_payloads(self, spec: PipelineSpec) -> bool:
         """Whether the user may read keys, values and headers of a pipeline's records."""
 
@@ -89,6 +92,10 @@ class LocalViewer:
 
     def may_see(self, spec: PipelineSpec) -> bool:  # noqa: ARG002
         """Return True: the user can run `tidemark status`."""
+        return True
+
+    def may_see_all(self) -> bool:
+        """Return True: the user can read the specs."""
         return True
 
     def may_read_payloads(self, spec: PipelineSpec) -> bool:  # noqa: ARG002

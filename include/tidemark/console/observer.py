@@ -22,6 +22,8 @@ FRESH_S = 5.0
 """Age up to which the status of the shown pipeline is not read again, in seconds."""
 READS_PER_SECOND = 2
 """Reads of the overview for all pipelines together; with many pipelines each one waits longer."""
+OLD_S = 60.0
+"""Age of a status from which on the overview waits for a new one, in seconds."""
 SAMPLES = 720
 """Samples of the lag that are kept for each pipeline: an hour of an open page."""
 
@@ -81,11 +83,13 @@ class StatusObserver:
     ) -> Mapping[str, ObservedStatus]:
         """Return the newest known status of each pipeline, and start to read old ones again.
 
-        Waits at most `wait_s` seconds, and only for pipelines without a status.
+        Waits at most `wait_s` seconds, and only for pipelines without a status or with an old one.
         """
         age_s = max(FRESH_S, len(pipelines) / READS_PER_SECOND)
         running = self._refresh(pipelines, age_s)
-        wait([each for name, each in running.items() if name not in self._seen], timeout=wait_s)
+        oldest = self._clock() - max(OLD_S, 2 * age_s)
+        old = [name for name in running if self._known(name).read_at < oldest]
+        wait([running[name] for name in old], timeout=wait_s)
         return {name: self._known(name) for name in pipelines}
 
     def _known(self, pipeline: str) -> ObservedStatus:

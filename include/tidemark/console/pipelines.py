@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from starlette.exceptions import HTTPException
+
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
@@ -34,6 +36,8 @@ def overview(context: PageContext) -> Page:
 def dag(context: PageContext, dag_id: str) -> Page:
     """The pipelines of a DAG; the page of a single one itself."""
     specs = {name: spec for name, spec in context.specs.items() if spec.dag_id == dag_id}
+    if not specs:
+        raise HTTPException(404)
     if len(specs) == 1:
         return pipeline(context, next(iter(specs)), None, None, None)
     return _overview(context, specs, {})
@@ -68,7 +72,7 @@ def pipeline(
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
         partition=partition,
         plans=plans,
-        lags=[*_planned_lags(plans), *observed.samples],
+        lags=sorted([*_planned_lags(plans), *observed.samples], key=lambda sample: sample[0]),
     )
 
 
@@ -119,6 +123,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         entry=entries[0],
         decision=pipeline.publication.decision(sequence),
         checked=checked[0] if checked else None,
+        observed=context.observed(pipeline),
     )
 
 

@@ -29,6 +29,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         spec=pipeline.spec,
         entries=entries,
         checked=checked,
+        observed=context.observed(pipeline),
         statuses={n: str(statuses.get(n, NOT_CHECKED)) for n in numbers},
         older=numbers[-1] if numbers else 1,
         has_docs=data_docs(context, name, "index.html") is not None,

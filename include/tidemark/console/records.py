@@ -69,9 +69,11 @@ def _payload(payload: bytes | None) -> PayloadText | None:
     return None if payload is None else PayloadText.of(payload)
 
 
-def _parts(record: LogRecord) -> list[tuple[str, bytes | None]]:
+def _parts(record: LogRecord, *, has_names: bool) -> list[tuple[str, bytes | None]]:
     """Return key, value and headers of a record, each with its name."""
-    headers = [(f"header {name}", value) for name, value in record.headers or ()]
+    headers = [
+        (f"header {name}" if has_names else "header", value) for name, value in record.headers or ()
+    ]
     return [("key", record.key), ("value", record.value), *headers]
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import anyio
 from fastapi import FastAPI, Query, Request
@@ -51,6 +51,7 @@ def build_app(
     *,
     allowed_hosts: Sequence[str] = ("*",),
     airflow: str | None = None,
+    prefix: str = "",
 ) -> FastAPI:
     """Return the console, an ASGI application for any path prefix.
 
@@ -61,6 +62,7 @@ def build_app(
             this machine is refused.
         airflow: Path prefix of the Airflow around the console, such as an empty text; None for a
             console without Airflow.
+        prefix: Path prefix that a proxy keeps, such as `/tidemark`; a mount has its own.
     """
     console = _Console(Home(load_app), airflow)
     web = FastAPI(
@@ -68,6 +70,7 @@ def build_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        root_path=prefix,
         # The outermost first.
         middleware=[
             Middleware(SecurityHeaders),
@@ -225,7 +228,8 @@ class _Console:
         except Exception as error:
             # Starlette answers other errors outside the middleware, without security headers.
             log.exception("a page of the console failed")
-            raise Unforeseen(kind=type(error).__name__, text=str(error)[:500]) from error
+            # The text may have values of records or addresses of storage; the log has it.
+            raise Unforeseen(kind=type(error).__name__, text="") from error
 
     # -- errors ------------------------------------------------------------------------------------
 
@@ -267,7 +271,8 @@ def _frame(request: Request) -> dict[str, Any]:
     query = dict(request.query_params)
     is_paused = query.pop("refresh", None) == "0"
     other = query if is_paused else {**query, "refresh": "0"}
-    path = request.scope["path"]
+    # A browser reads a backslash as a slash, so a decoded path could lead out of the console.
+    path = quote(request.scope["path"], safe="/")
     return {
         "root": request.scope.get("root_path", ""),
         "here": f"{path}?{request.url.query}",

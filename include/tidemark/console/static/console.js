@@ -30,3 +30,29 @@ document.addEventListener("click", async event => {
   }
   button.disabled = false;
 });
+
+// The console refreshes only the page that is open.
+document.addEventListener("htmx:configRequest", event => {
+  const { verb, path } = event.detail;
+  const same = decodeURI(new URL(path, location.href).pathname) === decodeURI(location.pathname);
+  if (verb !== "get" || !same || document.hidden) event.preventDefault();
+});
+
+// A page that could not be refreshed says so, so that old values do not look current.
+let refreshedAt = new Date();
+document.addEventListener("htmx:afterSwap", () => { refreshedAt = new Date(); });
+for (const name of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
+  document.addEventListener(name, () => {
+    const content = document.getElementById("content");
+    content.classList.add("stale");
+    let note = document.getElementById("not-refreshed");
+    if (!note) {
+      note = document.createElement("p");
+      note.id = "not-refreshed";
+      note.className = "problem";
+      note.setAttribute("role", "alert");
+      content.prepend(note);
+    }
+    note.textContent = `Not refreshed since ${refreshedAt.toLocaleTimeString()}. Load the page again.`;
+  });
+}
