@@ -18,7 +18,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.lake.errors import EngineFailed
-from tidemark.report import records
+from tidemark.report import coverage_rows, records
 from tidemark.report.absence import Absence, KafkaState
 from tidemark.report.decoded_rows import DecodedTables
 from tidemark.report.errors import FilesTooLarge
@@ -114,7 +114,7 @@ def test_records_that_exceed_the_size_are_not_read(monkeypatch: pytest.MonkeyPat
 # -- absent rows ----------------------------------------------------------------------------------
 
 
-def test_kafka_and_the_counts_of_a_plan_distinguish_gaps_from_missing_rows() -> None:
+def test_the_number_of_rows_distinguishes_gaps_from_missing_rows() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 2)
     pipeline.run("a")
@@ -122,20 +122,45 @@ def test_kafka_and_the_counts_of_a_plan_distinguish_gaps_from_missing_rows() -> 
     pipeline.kafka.add_gaps("events", 0, 1)
     pipeline.produce(0, 1)
     pipeline.run("b")
-    pipeline.table.rows = [row for row in pipeline.table.rows if row[2] not in (1, 4)]
     found = page(pipeline, 5)
-    assert reasons(found) == [None, "missing", None, "gap", "missing"]
+    assert reasons(found) == [None, None, None, "gap", None]
     gap = found.entries[3].absence
     assert gap is not None
     assert (gap.plan, "aborted transaction" in gap.detail) == (2, True)
-    pipeline.kafka.delete_records("events", 0, before=5)
-    assert reasons(page(pipeline, 5)) == [
-        None,
-        "missing",
-        None,
-        "gap or missing",
-        "gap or missing",
-    ]
+    pipeline.table.rows = [row for row in pipeline.table.rows if row[2] not in (1, 4)]
+    assert reasons(page(pipeline, 5)) == [None, "missing", None, "gap or missing", "missing"]
+
+
+def test_a_missing_row_whose_record_kafka_compacted_later_is_no_gap() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 1)
+    pipeline.kafka.add_gaps("events", 0, 1)
+    pipeline.produce(0, 1)
+    pipeline.run("a")
+    pipeline.table.rows = [row for row in pipeline.table.rows if row[2] != 2]
+    del pipeline.kafka.topics["events"][0].records[2]
+    assert reasons(page(pipeline, 3)) == [None, *["gap or missing"] * 2]
+
+
+def test_a_gap_stays_a_gap_after_kafka_deleted_its_range() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 1)
+    pipeline.kafka.add_gaps("events", 0, 1)
+    pipeline.produce(0, 1)
+    pipeline.run("a")
+    pipeline.kafka.delete_records("events", 0, before=3)
+    assert reasons(page(pipeline, 3)) == [None, "gap", None]
+
+
+def test_a_range_that_is_too_large_to_count_leaves_gaps_unclear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 1)
+    pipeline.kafka.add_gaps("events", 0, 1)
+    pipeline.run("a")
+    monkeypatch.setattr(coverage_rows, "MOST_BYTES", 0)
+    assert reasons(page(pipeline, 2)) == [None, "gap or missing"]
 
 
 def test_open_unread_and_unwritten_offsets_have_their_reasons() -> None:

@@ -11,6 +11,7 @@ from tidemark.core.accounting import RangeCount
 from tidemark.core.events import LossAccepted, Undone
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.report.coverage import OffsetState
 
 
 class KafkaState(StrEnum):
@@ -66,6 +67,21 @@ class AbsenceReason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRange:
+    """A range that a plan holds.
+
+    Attributes:
+        plan: Number of the plan.
+        count: The range with the counts of its landing.
+        without_row: State of its offsets without a row: a gap, missing, or unclear.
+    """
+
+    plan: int
+    count: RangeCount
+    without_row: OffsetState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbsenceRules:
     """Explains the offsets without a row of one partition of one incarnation of a topic.
 
@@ -74,14 +90,14 @@ class AbsenceRules:
         topic_id: The incarnation.
         partition: Partition number.
         losses: Accepted losses of the pipeline with their times, oldest first.
-        held: Ranges that plans hold around the offsets, each with the number of its plan.
+        held: Ranges that plans hold around the offsets.
     """
 
     ledger: Ledger
     topic_id: str
     partition: int
     losses: Sequence[tuple[datetime, LossAccepted]] = ()
-    held: Sequence[tuple[int, RangeCount]] = ()
+    held: Sequence[HeldRange] = ()
 
     def reason(self, offset: int, kafka: KafkaState) -> AbsenceReason:
         """Return the reason for an offset without a row."""
@@ -97,17 +113,15 @@ class AbsenceRules:
 
     def _landed_without_row(self, offset: int, kafka: KafkaState) -> AbsenceReason:
         # Only a damaged control table has landed offsets that no plan holds.
-        plan, count = next(
-            ((n, count) for n, count in self.held if count.start <= offset < count.end),
-            (None, None),
-        )
-        if kafka is KafkaState.RECORD or (count is not None and count.gaps == 0):
+        held = next((h for h in self.held if h.count.start <= offset < h.count.end), None)
+        state = held.without_row if held else OffsetState.UNCLEAR
+        if kafka is KafkaState.RECORD or state is OffsetState.MISSING:
             absence = Absence.MISSING
             detail = (
                 "The offset has landed with a record, and the table has no row. `tidemark verify` "
                 "compares all records."
             )
-        elif kafka is KafkaState.NO_RECORD:
+        elif state is OffsetState.GAP:
             absence = Absence.GAP
             detail = (
                 "No reader can see a record: an aborted transaction, a transaction marker, or a "
@@ -116,10 +130,10 @@ class AbsenceRules:
         else:
             absence = Absence.UNCLEAR
             detail = (
-                "The offset has landed without a record, or the table lost its row. `tidemark "
-                "coverage --partition` compares the number of rows."
+                "The offset has landed without a record, or the table lost its row. The number of "
+                "rows in the range does not decide it."
             )
-        return AbsenceReason(absence=absence, plan=plan, detail=detail)
+        return AbsenceReason(absence=absence, plan=held.plan if held else None, detail=detail)
 
     def _accepted_loss(self, offset: int) -> AbsenceReason | None:
         for at, loss in self.losses:

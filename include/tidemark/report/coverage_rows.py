@@ -91,7 +91,7 @@ class CoverageReader:
         if window is None or ledger.topic_id is None:
             return found
         held = held_ranges(self.control, ledger, ledger.topic_id, partition, window)
-        bounds = self._readable(partition, window, held)
+        bounds = readable_bounds(self.data_log, partition, window, held)
         if bounds is None:
             if start is None and end is None:
                 return found
@@ -111,18 +111,6 @@ class CoverageReader:
                 key=lambda each: (each.span, each.sequence),
             ),
         )
-
-    def _readable(self, partition: int, window: Span, held: HeldRanges) -> Span | None:
-        """Return the offsets to read: all ranges in the window as a whole if they are small enough.
-
-        Otherwise the window alone, and None if the window is too large.
-        """
-        spans = [window, *(_span_of(count) for _, count in held)]
-        whole = Span(min(span.start for span in spans), max(span.end for span in spans))
-        for bounds in (whole, window):
-            if self.data_log.bytes_to_scan(partition, bounds) <= MOST_BYTES:
-                return bounds
-        return None
 
     def _too_large(self, partition: int, window: Span) -> WindowTooLarge:
         return WindowTooLarge(
@@ -154,6 +142,21 @@ def held_ranges(
     ]
 
 
+def readable_bounds(
+    data_log: BronzeLog, partition: int, window: Span, held: HeldRanges
+) -> Span | None:
+    """Return the offsets to read: all ranges in the window as a whole if they are small enough.
+
+    Otherwise the window alone, and None if the window is too large.
+    """
+    spans = [window, *(_span_of(count) for _, count in held)]
+    whole = Span(min(span.start for span in spans), max(span.end for span in spans))
+    for bounds in (whole, window):
+        if data_log.bytes_to_scan(partition, bounds) <= MOST_BYTES:
+            return bounds
+    return None
+
+
 def with_rows(
     found: PartitionCoverage,
     window: Span,
@@ -179,7 +182,7 @@ def with_rows(
     spans_by_state: dict[OffsetState, list[Span]] = {}
     for sequence, count in held if absent else ():
         if here := absent.within(_span_of(count)):
-            state = _state_without_row(count, rows.get(sequence, SpanSet()), bounds)
+            state = state_without_row(count, rows.get(sequence, SpanSet()), bounds)
             spans_by_state.setdefault(state, []).extend(here)
     states = {state: SpanSet.of(spans) for state, spans in spans_by_state.items()}
     # Only a damaged control table has landed offsets that no plan holds.
@@ -192,7 +195,7 @@ def with_rows(
     return replace(found, states=states_of({**found.states, **states}), read=window)
 
 
-def _state_without_row(count: RangeCount, rows: SpanSet, bounds: Span) -> OffsetState:
+def state_without_row(count: RangeCount, rows: SpanSet, bounds: Span) -> OffsetState:
     """Return the state of the offsets of a range without a row.
 
     Args:

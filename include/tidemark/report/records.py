@@ -17,8 +17,8 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
-from tidemark.report.absence import AbsenceRules, KafkaState
-from tidemark.report.coverage_rows import held_ranges
+from tidemark.report.absence import AbsenceRules, HeldRange, KafkaState
+from tidemark.report.coverage_rows import held_ranges, readable_bounds, state_without_row
 from tidemark.report.decoded_rows import DecodedRows, DecodedTables, ValueTable, open_rows
 from tidemark.report.errors import FilesTooLarge
 from tidemark.report.record_page import (
@@ -217,7 +217,7 @@ class _PageReader:
             else None
         )
         held = self._attempt(
-            PagePart.CONTROL, lambda: held_ranges(control, ledger, topic_id, partition, span)
+            PagePart.CONTROL, lambda: self._held(ledger, topic_id, partition, span)
         )
         return AbsenceRules(
             ledger=ledger,
@@ -226,6 +226,30 @@ class _PageReader:
             losses=losses or (),
             held=held or (),
         )
+
+    def _held(
+        self, ledger: Ledger, topic_id: str, partition: int, span: Span
+    ) -> Sequence[HeldRange]:
+        bronze = self.parts.bronze
+        held = held_ranges(self.parts.control, ledger, topic_id, partition, span)
+        rows = None
+        # Only ranges with proven gaps need the number of their rows.
+        has_gaps = any(count.gaps and not count.unproven_gaps for _, count in held)
+        bounds = readable_bounds(bronze, partition, span, held) if has_gaps else None
+        if bounds is not None:
+            rows = self._attempt(
+                PagePart.BRONZE, lambda: bronze.spans_by_plan(topic_id, partition, bounds)
+            )
+        return [
+            HeldRange(
+                plan=plan,
+                count=count,
+                without_row=state_without_row(
+                    count, (rows or {}).get(plan, SpanSet()), bounds or span
+                ),
+            )
+            for plan, count in held
+        ]
 
     def _decoded(self, topic_id: str, partition: int, span: Span) -> DecodedRows | None:
         tables = self.parts.decoded
