@@ -69,6 +69,23 @@ def serialized(file: str, environ: Mapping[str, str] | None = None) -> str:
     return json.dumps([DagSerialization.to_dict(dag) for dag in bag.dags.values()], default=str)
 
 
+def links(file: str, environ: Mapping[str, str], run_id: str) -> dict[str, dict[str, Any]]:
+    """Return the links of the tasks of a file's DAGs, as Airflow's server reads the DAGs."""
+    from airflow.models.taskinstancekey import TaskInstanceKey
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    found: dict[str, dict[str, Any]] = {}
+    for stored in json.loads(serialized(file, environ)):
+        dag = DagSerialization.from_dict(stored)
+        for task in dag.tasks:
+            key = TaskInstanceKey(dag_id=dag.dag_id, task_id=task.task_id, run_id=run_id)
+            instance: Any = SimpleNamespace(key=key)
+            for name in task.extra_links:
+                link = task.get_extra_links(instance, name)
+                found.setdefault(dag.dag_id, {})[task.task_id] = link
+    return found
+
+
 def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
     """Run the operator that calls a function with jobs; return its error and side effects."""
     from airflow.sdk.exceptions import AirflowFailException

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 
 from tests.airflow.conftest import Answer, Probe
 from tests.conftest import PROJECT
 from tidemark.app import App
+from tidemark.console.runs import requesters, run_of
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
 SPEC_DAG_FILES = ("pipelines.py", "backfill.py", "maintenance.py")
@@ -123,6 +125,40 @@ def test_alarms_are_raised_from_the_recorded_status(dags: dict[str, Any]) -> Non
         "alarm": [],
     }
     assert (tasks["alarm"]["mapped_over"], tasks["alarm"]["retries"]) == ("look", 0)
+
+
+def test_tasks_that_take_part_in_a_run_link_to_its_page(probe: Probe, tmp_path: Path) -> None:
+    """As Airflow's server reads them from its database. The page finds plans by the requester."""
+    (tmp_path / "seen.yaml").write_text("name: seen\ntopic: t\nschedule: '@daily'\n")
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    run_id = "manual__2026-03-01T00:00:00+00:00"
+    tab = "runs/manual__2026-03-01T00%3A00%3A00%2B00%3A00/plugin/tidemark_run"
+    found: dict[str, dict[str, str]] = {}
+    for file in SPEC_DAG_FILES:
+        found |= probe.ask("links", file=file, environ=environ, run_id=run_id).value
+    seen = dict.fromkeys(("plan", "ingest", "check", "publish"), f"/dags/tidemark_seen/{tab}")
+    chunks = ("request", "chunk.ingest", "chunk.check", "chunk.publish", "complete")
+    assert {dag_id: links for dag_id, links in found.items() if links} == {
+        "tidemark_seen": seen,
+        "tidemark_backfill": dict.fromkeys(chunks, f"/dags/tidemark_backfill/{tab}"),
+    }
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "backfill"])
+def test_the_console_knows_the_requesters_of_the_dags(
+    probe: Probe, tmp_path: Path, run_type: str
+) -> None:
+    (tmp_path / "seen.yaml").write_text("name: seen\ntopic: t\nschedule: '@daily'\n")
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
+    templates = set(re.findall(r'"requested_by": ("(?:[^"\\]|\\.)+")', stored))
+    (template,) = map(json.loads, templates)
+    run_id = "scheduled__2026-11-25T00:00:00+00:00"
+    rendered = jinja2.Template(template).render(
+        dag={"dag_id": "tidemark_seen"}, run_id=run_id, dag_run={"run_type": run_type}
+    )
+    assert rendered == requesters("tidemark_seen", run_id)[run_type == "backfill"]
+    assert run_of(rendered) == ("tidemark_seen", run_id)
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
@@ -281,7 +317,7 @@ def test_a_serialised_dag_has_no_settings_and_no_credentials(probe: Probe, file:
     """Tasks read Spark settings and connections when they run."""
     stored = json.loads(probe.ask("serialized", file=file).value)
     text = json.dumps(stored)
-    assert "PythonOperator" in text
+    assert "Operator" in text
     assert "spark.driver.extraClassPath" not in text
     assert "env_vars" not in text
     assert "AIRFLOW_CONN_" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -16,6 +17,7 @@ from tests.support.chromium import chromium_tab
 from tests.support.parts import Parts
 from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
+from tests.support.waiting import wait_until
 from tidemark.airflow.plugin import PREFIX
 from tidemark.app import App
 from tidemark.dev.airflow_settings import password_file
@@ -82,6 +84,7 @@ def test_the_console_reads_kafka_with_airflows_connection(
     assert {view["href"] for view in plugin["external_views"]} == {
         f"{PREFIX}/",
         f"{PREFIX}/dags/{{DAG_ID}}",
+        f"{PREFIX}/dags/{{DAG_ID}}/runs/{{RUN_ID}}",
     }
 
 
@@ -120,6 +123,44 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
         tab.wait_for("location.pathname.endsWith('/backfills')")
         tab.wait_for("document.body.textContent.includes('1 of 1 chunk(s) landed')", timeout_s=240)
         assert tab.problems == []
+
+        login = {"Authorization": f"Bearer {token(airflow, client)}"}
+        runs = "/api/v2/dags/tidemark_backfill/dagRuns"
+        found = client.get(runs, headers=login).json()["dag_runs"]
+        (run,) = [run for run in found if not run["conf"].get("dry_run")]
+        task = f"{runs}/{quote(run['dag_run_id'])}/taskInstances/request/links"
+        link = client.get(task, headers=login).json()["extra_links"]["Tidemark"]
+        tab.open(f"{url}{link}")
+        tab.wait_for(f"{inner}?.body.textContent.includes('1 of 1 chunk(s) landed')")
+        assert "Backfill of seen" in tab.value(f"{inner}.querySelector('h2').textContent")
     app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
     landed = query_rows(DeltaTable(app.layout.data_table("bronze/seen")), _OFFSETS)
     assert [row["offset"] for row in landed] == [0, 1]
+
+
+def test_the_page_of_a_run_knows_the_states_of_its_tasks(
+    airflow: AirflowStandalone, client: httpx2.Client
+) -> None:
+    """A viewer of Airflow may read the DAG and its tasks."""
+    api = airflow.api()
+    api.wait_for_dags(["tidemark_backfill"])
+    api.set_paused("tidemark_backfill", False)
+    admin = {"Authorization": f"Bearer {token(airflow, client)}"}
+    viewer = {"Authorization": f"Bearer {token(airflow, client, 'ada')}"}
+    run_id = "dry+run:1"
+    body = {
+        "logical_date": None,
+        "dag_run_id": run_id,
+        "conf": {"pipeline": "seen", "offsets": "0:0-1", "dry_run": True},
+    }
+    runs = "/api/v2/dags/tidemark_backfill/dagRuns"
+    assert client.post(runs, headers=admin, json=body).status_code == 200
+    page = f"{PREFIX}/dags/tidemark_backfill/runs/{quote(run_id, safe='')}"
+    wait_until(
+        lambda: "it was a dry run" in client.get(page, headers=viewer).text,
+        timeout_s=120,
+        pause_s=0.5,
+        what="the end of the task `request`",
+    )
+    unknown = client.get(f"{PREFIX}/dags/tidemark_backfill/runs/none", headers=viewer)
+    assert "recorded no backfill that you may see" in unknown.text

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
-from tidemark.console.guard import LinkGuard, Viewer
+from tidemark.console.guard import AirflowRun, LinkGuard, Viewer
 from tidemark.console.server import build_app
 from tidemark.core.throughput import Forecast
 from tidemark.report.status import PartitionStatus, PipelineStatus
@@ -30,10 +30,12 @@ class SomeRights:
     Attributes:
         pipelines: Visible pipelines; None for all.
         payloads: Whether the viewer may read payloads and clusters.
+        run: The DAG run that Airflow has; None without Airflow.
     """
 
     pipelines: Collection[str] | None = None
     payloads: bool = True
+    run: AirflowRun | None = None
 
     def may_see(self, spec: PipelineSpec) -> bool:
         return self.pipelines is None or spec.name in self.pipelines
@@ -46,6 +48,9 @@ class SomeRights:
 
     def may_see_cluster(self, connection: str) -> bool:  # noqa: ARG002
         return self.payloads
+
+    def airflow_run(self, dag_id: str, run_id: str) -> AirflowRun | None:  # noqa: ARG002
+        return self.run
 
 
 @dataclass(frozen=True)

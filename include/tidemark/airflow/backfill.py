@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, task_group
 
 from tidemark import option_texts
@@ -18,7 +17,7 @@ from tidemark.airflow.chunks import (
     publish_chunk,
     request_backfill,
 )
-from tidemark.airflow.operators import JobOperator
+from tidemark.airflow.operators import JobOperator, RunOperator
 from tidemark.airflow.texts import BACKFILL_PAGE
 from tidemark.app import App
 from tidemark.spec.ref import COPY_NAME
@@ -46,7 +45,7 @@ def _land_chunk(number: Any) -> None:
         doc_md="Checks the rows of the chunk. If a check fails, the rows stay in the table.",
         **job,
     )
-    published = PythonOperator(
+    published = RunOperator(
         task_id="publish",
         python_callable=publish_chunk,
         op_kwargs=chunk,
@@ -142,7 +141,7 @@ def backfill_dag() -> DAG:
         tags=["tidemark", "backfill"],
         params=_form(list(App.from_environment().specs)),
     ) as dag:
-        requested = PythonOperator(
+        requested = RunOperator(
             task_id="request",
             python_callable=request_backfill,
             op_kwargs=run,
@@ -150,7 +149,7 @@ def backfill_dag() -> DAG:
             doc_md="Selects the offsets, shows and records them. Starts no Spark.",
         )
         chunks = _land_chunk.expand(number=requested.output)
-        finished = PythonOperator(
+        finished = RunOperator(
             task_id="complete",
             python_callable=finish_backfill,
             op_kwargs={**run, "chunks": requested.output},

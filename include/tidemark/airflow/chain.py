@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
+from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
 
 from tidemark.airflow.alarms import alarm_on_failure
-from tidemark.airflow.operators import JobOperator
+from tidemark.airflow.operators import JobOperator, PlanOperator, RunOperator
 from tidemark.airflow.tasks import (
     EARLIER_PLANS,
     check_run,
@@ -81,7 +81,7 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     decoded = [spec.name for spec in members if spec.decode]
     upserted = [spec.name for spec in members if spec.has_upsert]
     run = {"pipelines": names, "requested_by": REQUESTED_BY}
-    planned = ShortCircuitOperator(
+    planned = PlanOperator(
         task_id="plan",
         python_callable=plan_run,
         op_kwargs=run,
@@ -112,7 +112,7 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
         chain.append(_job(upsert_run, {"pipelines": upserted}, page, hours=6))
     alias = table_alias(dag_id)
     chain.append(
-        PythonOperator(
+        RunOperator(
             task_id="publish",
             python_callable=publish_run,
             op_kwargs={**run, "alias": alias.name},

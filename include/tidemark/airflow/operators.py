@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.sdk import BaseOperator, Context
 
 from tidemark.airflow.connections import checked_engine, connected_app, kafka_environment
@@ -109,3 +110,14 @@ class JobOperator(BaseOperator):
     def on_kill(self) -> None:
         """End the jobs; Spark commits nothing for them afterwards."""
         self._spark.stop()
+
+
+class PlanOperator(ShortCircuitOperator):
+    """Plans a run, or ends it without work. The task has a link to the console's page of the run.
+
+    Airflow adds links by the class of an operator (`plugin.RunLink`).
+    """
+
+
+class RunOperator(PythonOperator):
+    """A step of a run without Spark. The task has a link to the console's page of the run."""

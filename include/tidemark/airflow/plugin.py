@@ -12,10 +12,11 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+from airflow.sdk import BaseOperatorLink
 
 from tidemark.app import App
 from tidemark.connections import connection_variable
@@ -23,17 +24,22 @@ from tidemark.connections import connection_variable
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from tidemark.console.guard import Viewer
+    from tidemark.console.guard import AirflowRun, Viewer
     from tidemark.spec.model import PipelineSpec
 
 PREFIX = "/tidemark"
 """Path of the console below Airflow's base URL."""
 _BASE = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
 """Path of Airflow's base URL."""
+_RUN_TAB = "tidemark_run"
+"""Name of the tab of a DAG run in its address."""
 
 
 class LazyConsole:
@@ -96,6 +102,42 @@ class AirflowViewer:
         """Whether the user may read the Kafka connection."""
         return self._may("connection", connection)
 
+    def airflow_run(self, dag_id: str, run_id: str) -> AirflowRun | None:
+        """Return a DAG run if the user may read the tasks of the DAG."""
+        from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+        from airflow.models import DagRun, TaskInstance
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        from tidemark.console.guard import AirflowRun
+
+        if not self._may_read_dag(dag_id, DagAccessEntity.TASK_INSTANCE):
+            return None
+        states = select(TaskInstance.task_id, TaskInstance.state).where(
+            TaskInstance.dag_id == dag_id,
+            TaskInstance.run_id == run_id,
+            TaskInstance.map_index == -1,
+        )
+        conf = select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        with create_session(scoped=False) as session:
+            found = session.execute(conf).first()
+            tasks = {task: state for task, state in session.execute(states)}
+        return None if found is None else AirflowRun(conf=found[0] or {}, tasks=tasks)
+
+    def _may_read_dag(self, dag_id: str, part: DagAccessEntity | None = None) -> bool:
+        from airflow.api_fastapi.app import get_auth_manager
+        from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+        from airflow.models.dag import DagModel
+
+        return bool(
+            get_auth_manager().is_authorized_dag(
+                method="GET",
+                access_entity=part,
+                details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+                user=self.user,
+            )
+        )
+
     def _may(self, kind: str, name: str) -> bool:
         known = self._answers.get((kind, name))
         if known is None:
@@ -104,19 +146,17 @@ class AirflowViewer:
 
     def _ask(self, kind: str, name: str) -> bool:
         from airflow.api_fastapi.app import get_auth_manager
-        from airflow.api_fastapi.auth.managers.models.resource_details import (
-            ConnectionDetails,
-            DagDetails,
-        )
+        from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
         from airflow.models import Connection
-        from airflow.models.dag import DagModel
 
-        manager = get_auth_manager()
         if kind == "dag":
-            dag = DagDetails(id=name, team_name=DagModel.get_team_name(name))
-            return manager.is_authorized_dag(method="GET", details=dag, user=self.user)
+            return self._may_read_dag(name)
         details = ConnectionDetails(conn_id=name, team_name=Connection.get_team_name(name))
-        return manager.is_authorized_connection(method="GET", details=details, user=self.user)
+        return bool(
+            get_auth_manager().is_authorized_connection(
+                method="GET", details=details, user=self.user
+            )
+        )
 
 
 def load_app() -> App:
@@ -140,8 +180,29 @@ def load_app() -> App:
     return App(environ={**os.environ, **found}, kafka_timeout_s=KAFKA_TIMEOUT_S)
 
 
+class RunLink(BaseOperatorLink):
+    """A button of the tasks of a run, which opens the run's tab of the console.
+
+    The plugin registers it, so the button needs no XCom and appears before the task ends.
+    """
+
+    name = "Tidemark"
+
+    @property
+    def operators(self) -> list[type[BaseOperator]]:  # type: ignore[override]  # a class variable
+        """The operators of the tasks. Only processes that show links import them."""
+        from tidemark.airflow.operators import JobOperator, PlanOperator, RunOperator
+
+        return [JobOperator, PlanOperator, RunOperator]
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
+        """Return the address of the tab."""
+        dag_id, run_id = (quote(each, safe="") for each in (ti_key.dag_id, ti_key.run_id))
+        return f"{_BASE}/dags/{dag_id}/runs/{run_id}/plugin/{_RUN_TAB}"
+
+
 class TidemarkPlugin(AirflowPlugin):
-    """Adds the console to Airflow's navigation, and a tab to each DAG."""
+    """Adds the console to Airflow's navigation, a tab to each DAG and run, and links of tasks."""
 
     name = "tidemark"
     fastapi_apps = [{"app": LazyConsole(), "url_prefix": PREFIX, "name": "Tidemark console"}]  # noqa: RUF012  Airflow's form
@@ -159,4 +220,11 @@ class TidemarkPlugin(AirflowPlugin):
             "url_route": "tidemark_dag",
             "destination": "dag",
         },
+        {
+            "name": "Tidemark",
+            "href": f"{_BASE}{PREFIX}/dags/{{DAG_ID}}/runs/{{RUN_ID}}",
+            "url_route": _RUN_TAB,
+            "destination": "dag_run",
+        },
     ]
+    operator_extra_links = [RunLink()]  # noqa: RUF012  Airflow's form

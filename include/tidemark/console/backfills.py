@@ -15,6 +15,7 @@ from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.events import BackfillRequested
 from tidemark.core.parallel import result_or_error
+from tidemark.pipeline import Pipeline
 
 NEWEST = 5
 """Recorded backfills whose chunks a page shows."""
@@ -144,15 +145,15 @@ def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPre
 def progress(context: PageContext, name: str) -> Page:
     """The newest recorded backfills with the state of their chunks."""
     pipeline = context.pipeline(name)
-    backfills = pipeline.backfills
     newest = list(reversed(pipeline.control.backfills(name)))[:NEWEST]
-    recorded = [
-        RecordedBackfill(
-            request=request, chunks=result_or_error(request.requested_by, backfills.progress)
-        )
-        for request in newest
-    ]
+    recorded = [recorded_backfill(pipeline, request) for request in newest]
     return context.page("backfills.html", name=name, spec=pipeline.spec, recorded=recorded)
+
+
+def recorded_backfill(pipeline: Pipeline, request: BackfillRequested) -> RecordedBackfill:
+    """Return a recorded backfill with the current state of its chunks."""
+    chunks = result_or_error(request.requested_by, lambda by: pipeline.backfills.progress(by))
+    return RecordedBackfill(request=request, chunks=chunks)
 
 
 def _listed(text: str) -> list[str]:

@@ -58,12 +58,12 @@ class PageContext:
         return self.viewer.may_see_all()
 
     def pipeline(self, name: str) -> Pipeline:
-        """Return a visible pipeline.
+        """Return a visible pipeline, or another table of one, such as `prices@july`.
 
         Raises:
             UnknownPipeline: There is none of this name, or the viewer may not see it.
         """
-        if name not in self.specs and not self.sees_all:
+        if name.partition("@")[0] not in self.specs and not self.sees_all:
             raise UnknownPipeline(pipeline=name, known=())
         return self.home.app.pipeline(name)
 

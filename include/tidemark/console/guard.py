@@ -9,8 +9,9 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -23,6 +24,20 @@ log = logging.getLogger(__name__)
 COOKIE = "tidemark_console"
 """Cookie of a login to `tidemark console`."""
 _BEARER = "bearer "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowRun:
+    """A DAG run in Airflow.
+
+    Attributes:
+        conf: Its parameters.
+        tasks: State of each task by its id; None before the task is scheduled. Mapped tasks are
+            left out.
+    """
+
+    conf: Mapping[str, Any]
+    tasks: Mapping[str, str | None]
 
 
 class Viewer(Protocol):
@@ -39,6 +54,9 @@ class Viewer(Protocol):
 
     def may_see_cluster(self, connection: str) -> bool:
         """Whether the user may see the topics and brokers of a Kafka connection."""
+
+    def airflow_run(self, dag_id: str, run_id: str) -> AirflowRun | None:
+        """Return a DAG run; None if there is none, or if the user may not read its tasks."""
 
 
 class Guard(Protocol):
@@ -105,6 +123,10 @@ class LocalViewer:
     def may_see_cluster(self, connection: str) -> bool:  # noqa: ARG002
         """Return True: the user can run `tidemark topics`."""
         return True
+
+    def airflow_run(self, dag_id: str, run_id: str) -> AirflowRun | None:  # noqa: ARG002
+        """Return None: the command does not read Airflow's database."""
+        return None
 
 
 @dataclass

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import Page, PageContext
+from tidemark.console.runs import run_of
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span
 from tidemark.core.parallel import result_or_error
@@ -37,7 +38,7 @@ def dag(context: PageContext, dag_id: str) -> Page:
     """The pipelines of a DAG; the page of a single one itself."""
     specs = {name: spec for name, spec in context.specs.items() if spec.dag_id == dag_id}
     if not specs:
-        raise HTTPException(404)
+        raise HTTPException(404, "This DAG has no pipeline that you may see.")
     if len(specs) == 1:
         return pipeline(context, next(iter(specs)), None, None, None)
     return _overview(context, specs, {})
@@ -124,6 +125,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         decision=pipeline.publication.decision(sequence),
         checked=checked[0] if checked else None,
         observed=context.observed(pipeline),
+        run_of=run_of,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -17,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from tidemark.app import App
-from tidemark.console import backfills, kafka, pipelines, quality, records
+from tidemark.console import backfills, kafka, pipelines, quality, records, runs
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import Guard, GuardMiddleware
@@ -110,6 +111,8 @@ class _Console:
             "/cluster": self.cluster,
             "/cluster/{connection}/topics/{topic}": self.topic,
             "/dags/{dag_id}": self.dag,
+            # A proxy may decode a slash of the run's id.
+            "/dags/{dag_id}/runs/{run_id:path}": self.run,
             "/health": self.health,
             "/metrics": self.metrics,
             "/static/{file}": self.static,
@@ -186,6 +189,10 @@ class _Console:
         """The pipelines of a DAG of Airflow; the page of a single pipeline itself."""
         return await self._page(request, lambda context: pipelines.dag(context, dag_id))
 
+    async def run(self, request: Request, dag_id: str, run_id: str) -> Response:
+        """The plans of a DAG run."""
+        return await self._page(request, lambda context: runs.page(context, dag_id, run_id))
+
     async def health(self) -> Response:
         """Whether the specs can be read."""
         broken = await self._run(lambda: sorted(self._home.app.spec_folder.broken))
@@ -244,8 +251,11 @@ class _Console:
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         """Show an error such as an unknown path."""
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        detail = "This page does not exist, or you may not see it."
+        status, detail = 500, ""
+        if isinstance(error, HTTPException):
+            status, detail = error.status_code, error.detail
+        if detail == HTTPStatus(status).phrase:
+            detail = "This page does not exist, or you may not see it."
         return _error_page(request, status, detail)
 
     async def invalid_request(self, request: Request, error: Exception) -> Response:

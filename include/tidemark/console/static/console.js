@@ -34,7 +34,8 @@ document.addEventListener("click", async event => {
 // The console refreshes only the page that is open.
 document.addEventListener("htmx:configRequest", event => {
   const { verb, path } = event.detail;
-  const same = decodeURI(new URL(path, location.href).pathname) === decodeURI(location.pathname);
+  const decoded = address => decodeURIComponent(new URL(address, location.href).pathname);
+  const same = decoded(path) === decoded(location.href);
   if (verb !== "get" || !same || document.hidden) event.preventDefault();
 });
 

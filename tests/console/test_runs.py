@@ -1,0 +1,267 @@
+"""The page of a DAG run over real tables, with what Airflow reports about the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.console.test_pages import cells
+from tests.support.consoles import Admits, SomeRights, app_of, console_of
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.quality_reports import REPORT
+from tidemark.backfill.selection import select
+from tidemark.console.guard import AirflowRun
+from tidemark.console.runs import run_of
+from tidemark.console.server import build_app
+from tidemark.core.plan import Plan
+from tidemark.quality.publication import PublicationDecision
+
+NO_KAFKA = "127.0.0.1:1"
+"""Pages of runs read tables only."""
+DAG, RUN = "tidemark_events", "scheduled__2026-11-25T00:00:00+00:00"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Pipeline `events` with three landed plans of other runs."""
+    return home_lake(tmp_path)
+
+
+def plan_of_run(lake: FileLake, run_id: str = RUN, suffix: str = "") -> Plan:
+    """Produce four records, and plan them for a run of the DAG."""
+    lake.produce(4, 0)
+    plan = lake.planner.plan(f"airflow:{DAG}:{run_id}{suffix}").plan
+    assert plan is not None
+    return plan
+
+
+def page_of(
+    home: Path,
+    run_id: str = RUN,
+    dag_id: str = DAG,
+    viewer: SomeRights | None = None,
+    tasks: Mapping[str, str | None] | None = None,
+) -> str:
+    """Return the page of a run. `tasks` are the states of its tasks; None without Airflow."""
+    viewer = viewer or SomeRights(run=AirflowRun(conf={}, tasks=tasks) if tasks else None)
+    client = console_of(home, NO_KAFKA, viewer)
+    response = client.get(f"/dags/{dag_id}/runs/{quote(run_id, safe='')}")
+    assert response.status_code == 200
+    return response.text
+
+
+def text_of(page: str) -> str:
+    """Return the visible text of a page, with single spaces."""
+    body = page.partition("<body>")[2]
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+@pytest.mark.parametrize("suffix", ["", ":by-date"])
+def test_a_run_shows_what_it_read_and_what_landed(
+    lake: FileLake, tmp_path: Path, suffix: str
+) -> None:
+    """Also the plan of a run by date. Plans of other runs are absent."""
+    plan = plan_of_run(lake, suffix=suffix)
+    lake.ingest.execute(plan.sequence)
+    page = page_of(tmp_path)
+    text = text_of(page)
+    assert "plan 4 offsets to read 4 records landed 4 gaps 0 rules failed not checked" in text
+    assert ["0", "9", "13", "4", "0", "13"] in cells(page)
+    links = re.findall(r'href="(/pipelines/[^"]+)"', page)
+    assert "/pipelines/events/plans/4" in links
+    assert "/pipelines/events?partition=0&amp;start=9&amp;end=13" in links
+    assert "/pipelines/events/records?partition=0&amp;offset=9&amp;topic_id=id-1" in links
+    assert not {link for link in links if re.search("plans/[123]$", link)}
+
+
+@pytest.mark.parametrize("run_id", ["a/b", "a//b?x=1&y#z", "100%+ü", "manual__x/", "a/../b"])
+def test_a_run_with_any_id_has_a_page(lake: FileLake, tmp_path: Path, run_id: str) -> None:
+    plan_of_run(lake, run_id)
+    assert "offsets to read 4" in text_of(page_of(tmp_path, run_id))
+    (other,) = [link for link in re.findall(r'href="(/dags/[^"]+/runs/[^"]+)"', console_of(
+        tmp_path).get("/pipelines/events/plans/4").text)]  # fmt: skip
+    assert "offsets to read 4" in text_of(console_of(tmp_path).get(other).text)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("failed", "ingest failed, and its log has the error. Clear it, or run tidemark ingest"),
+        ("running", "Not landed yet: the task ingest is running ."),
+        ("up_for_retry", "Not landed yet: the task ingest is up for retry ."),
+        (None, "have not landed yet. If the task ingest ended, clear it, or run tidemark ingest"),
+    ],
+)
+def test_an_open_plan_has_the_next_step(
+    lake: FileLake, tmp_path: Path, state: str | None, words: str
+) -> None:
+    """The command continues the plan of the run."""
+    plan_of_run(lake)
+    text = text_of(page_of(tmp_path, tasks={"plan": "success", "ingest": state}))
+    assert words.replace(" .", "") in text.replace(" .", "")
+    assert ("tidemark ingest events --plan 4" in text) == (state not in ("running", "up_for_retry"))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        ({"plan": "success"}, "Planning found nothing new to read."),
+        ({"plan": "failed"}, "Planning failed, and nothing was read. The log of the task plan has"),
+        ({"plan": "running"}, "Planning has not ended: the task plan is running"),
+        ({}, "Nothing was new to read, or planning failed or has not ended: see the log of"),
+    ],
+)
+def test_a_run_without_a_plan_has_the_reason(
+    lake: FileLake, tmp_path: Path, tasks: dict[str, str], words: str
+) -> None:
+    text = text_of(page_of(tmp_path, tasks=tasks))
+    assert f"No plan of events {words}" in text
+    assert "offsets to read" not in text
+
+
+def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """After a decision, there is nothing left to do."""
+    plan = plan_of_run(lake)
+    lake.ingest.execute(plan.sequence)
+    text = text_of(page_of(tmp_path))
+    assert "landed and were not checked, so the published view hides them" in text
+    assert "tidemark check events --plan 4" in text
+
+    pipeline = app_of(tmp_path)().pipeline("events")
+    failed = replace(REPORT.results[0], passed=False, observed=7)
+    report = replace(REPORT, pipeline="events", plan_sequence=4, results=(failed,))
+    pipeline.check_results.append(report)
+    record = lake.control.plan_record("events", 4)
+    assert record is not None
+    assert record.held_now is not None
+    decision = PublicationDecision.from_report(report)
+    pipeline.publication.publication.append(record.plan, record.held_now, decision)
+    text = text_of(page_of(tmp_path))
+    assert "rules failed 1 of 1 publication blocked" in text
+    assert "all counts match observed 7, critical" in text
+    for verb in ("release", "reject"):
+        assert f'tidemark publication {verb} events --plan 4 --reason "..."' in text
+
+    pipeline.publication.release(4, "cli:ada:1", "fine")
+    text = text_of(page_of(tmp_path))
+    assert "publication released" in text
+    assert "tidemark publication" not in text
+
+
+def test_abandoned_plans_stay_on_the_page_of_their_run(lake: FileLake, tmp_path: Path) -> None:
+    """A repeated task `plan` makes a new plan for the same run."""
+    plan_of_run(lake)
+    lake.abandon.abandon(4, "cli:ada:1", "wrong topic")
+    plan = lake.planner.plan(f"airflow:{DAG}:{RUN}").plan
+    assert plan is not None
+    text = text_of(page_of(tmp_path))
+    assert "Abandoned by cli:ada:1: wrong topic" in text
+    assert text.index("plan 5") < text.index("plan 4")
+
+
+def test_a_run_that_takes_a_plan_over_names_the_earlier_run(lake: FileLake, tmp_path: Path) -> None:
+    plan_of_run(lake, "first")
+    assert lake.planner.plan(f"airflow:{DAG}:second").plan is not None
+    taken = text_of(page_of(tmp_path, "second"))
+    assert f"An earlier run made this plan and left it open: airflow:{DAG}:first" in taken
+    assert "An earlier run" not in text_of(page_of(tmp_path, "first"))
+
+
+def test_a_run_of_another_dag_or_without_rights_has_no_page(lake: FileLake, tmp_path: Path) -> None:
+    plan_of_run(lake)
+    for viewer, dag_id in ((SomeRights(), "other"), (SomeRights(pipelines=["idle"]), DAG)):
+        response = console_of(tmp_path, viewer=viewer).get(f"/dags/{dag_id}/runs/{RUN}")
+        assert response.status_code == 404
+        assert "This DAG has no pipeline that you may see." in response.text
+        assert "offsets to read" not in response.text
+
+
+def test_a_run_of_a_group_shows_work_first_and_errors_alone(lake: FileLake, tmp_path: Path) -> None:
+    for name in ("events", "idle"):
+        spec = tmp_path / "pipelines" / f"{name}.yaml"
+        spec.write_text(spec.read_text() + "group: both\n")
+    lake.produce(4, 0)
+    assert lake.planner.plan("airflow:tidemark_group_both:x").plan is not None
+    text = text_of(page_of(tmp_path, "x", "tidemark_group_both"))
+    assert text.index("events open plan 4") < text.index("No plan")
+    assert text.index("No plan") < text.index("idle")
+    only = page_of(tmp_path, "x", "tidemark_group_both", SomeRights(pipelines=["idle"]))
+    assert "events" not in only
+
+
+def request(lake: FileLake, requested_by: str, *, replaces: bool) -> None:
+    """Record a backfill of two chunks, of which the first is planned."""
+    selection = select(offsets=["0:0-4"])
+    preview = lake.backfills.preview(selection, 2, readable_only=False, replaces=replaces)
+    lake.backfills.request(preview, requested_by, approved=False, reason="wrong values")
+    lake.backfills.plan_chunk(requested_by, 1)
+
+
+@pytest.mark.parametrize("conf", [None, {"pipeline": "events", "into": None}])
+def test_a_run_of_the_backfill_dag_shows_its_chunks(
+    lake: FileLake, tmp_path: Path, conf: dict[str, str | None] | None
+) -> None:
+    """Airflow knows the pipeline by the form; otherwise all visible pipelines are searched."""
+    request(lake, "airflow:tidemark_backfill:manual__1", replaces=True)
+    request_of = SomeRights(run=AirflowRun(conf=conf, tasks={}) if conf else None)
+    page = page_of(tmp_path, "manual__1", "tidemark_backfill", request_of)
+    assert "Backfill of events wrong values 0 of 2 chunk(s) landed" in text_of(page)
+    rows = [row for row in cells(page) if row]
+    assert [(row[0], row[2], row[3]) for row in rows] == [
+        ("1", "4", "not landed"),
+        ("2", "-", "not landed"),
+    ]
+    hidden = replace(request_of, pipelines=["idle"])
+    page = page_of(tmp_path, "manual__1", "tidemark_backfill", hidden)
+    assert "wrong values" not in page
+    assert "events" not in page
+    assert run_of("airflow:tidemark_backfill:manual__1#1") == ("tidemark_backfill", "manual__1")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("success", "This run lands nothing: it was a dry run, or all offsets had landed."),
+        ("failed", "The request failed, and nothing was recorded. The log of the task request"),
+        ("queued", "The request is not recorded yet: the task request is queued"),
+        (None, "This run recorded no backfill that you may see."),
+    ],
+)
+def test_a_run_without_a_request_has_the_reason(
+    lake: FileLake, tmp_path: Path, state: str | None, words: str
+) -> None:
+    tasks = {"request": state} if state else None
+    assert words in text_of(page_of(tmp_path, "manual__2", "tidemark_backfill", tasks=tasks))
+
+
+def test_tasks_link_to_airflow_only_inside_airflow(lake: FileLake, tmp_path: Path) -> None:
+    """The script of the console opens the link in the document around Airflow's frame."""
+    viewer = SomeRights()
+    inside = TestClient(build_app(app_of(tmp_path), Admits(viewer), airflow="/base"))
+    page = inside.get(f"/dags/{DAG}/runs/{quote(RUN, safe='')}").text
+    address = f"/base/dags/{DAG}/runs/{quote(RUN, safe='')}/tasks/plan"
+    assert f'<a href="{address}" data-airflow>the task <code>plan</code></a>' in page
+    assert "data-airflow" not in page_of(tmp_path)
+
+
+def test_a_backfill_into_a_copy_is_found_by_the_form(lake: FileLake, tmp_path: Path) -> None:
+    """A user with the right to one pipeline only sees the plans of its copies."""
+    copy = FileLake(lake.root, spec=lake.spec.copied("july"))
+    copy.kafka = lake.kafka
+    request(copy, "airflow:tidemark_backfill:manual__1", replaces=False)
+    run = AirflowRun(conf={"pipeline": "events", "into": "july"}, tasks={})
+    viewer = SomeRights(pipelines=["events"], run=run)
+    page = page_of(tmp_path, "manual__1", "tidemark_backfill", viewer)
+    assert "Backfill of events@july" in text_of(page)
+    (plan,) = re.findall(r'href="(/pipelines/[^"]+/plans/1)"', page)
+    assert console_of(tmp_path, viewer=viewer).get(plan).status_code == 200
+    others = SomeRights(pipelines=["idle"])
+    assert console_of(tmp_path, viewer=others).get(plan).status_code == 404
