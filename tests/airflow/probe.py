@@ -310,7 +310,7 @@ def _mapped_over(task: Any) -> Any:
 QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
-        *(parse, import_seconds, dag_files, serialized),
+        *(parse, import_seconds, dag_files, serialized, links),
         *(
             run_job,
             measured,

@@ -49,9 +49,10 @@ def lake(tmp_path: Path) -> FileLake:
             column="price",
             severity=Severity.WARNING,
             passed=passed,
-            observed="2 of 3 unexpected",
+            observed=f"{0 if passed else 2} of 3 unexpected",
             expectation="every price is above 0",
-            unexpected_count=2,
+            unexpected_count=0 if passed else 2,
+            unexpected_percent=0.0 if passed else 66.7,
             examples=() if passed else (Example(0, 4, f"-1 {_SCRIPT}"), Example(0, 5, None)),
         )
         report = QualityReport(
@@ -95,7 +96,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         """Store elements with an end tag, and links to resources."""
-        if tag not in ("meta", "br", "link", "polyline", "circle"):
+        if tag not in ("meta", "br", "link", "polyline", "path"):
             self.open.append(tag)
         self.fetched += [each for each in attrs if each[0] in ("src", "href", "srcset", "data")]
 
@@ -128,7 +129,7 @@ def test_the_page_and_the_json_account_for_a_complete_period(
     assert "Complete. Every offset from the first to the last of the period" in page.text
     assert "published 2 1, 3" in page.text
     assert "blocked 1 2" in page.text
-    assert "at most 15 null_key_percent critical" in page.text
+    assert "failed critical at most 15 null_key_percent" in page.text
     assert "1 of 3" in page.text
     # The page loads nothing, and all values are text.
     assert (page.fetched, page.open) == ([], [])

@@ -138,7 +138,7 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
     assert [row["offset"] for row in landed] == [0, 1]
 
 
-def test_the_page_of_a_run_knows_the_states_of_its_tasks(
+def test_the_page_of_a_run_has_the_states_of_its_tasks(
     airflow: AirflowStandalone, client: httpx2.Client
 ) -> None:
     """A viewer of Airflow may read the DAG and its tasks."""

@@ -209,7 +209,7 @@ def request(lake: FileLake, requested_by: str, *, replaces: bool) -> None:
 def test_a_run_of_the_backfill_dag_shows_its_chunks(
     lake: FileLake, tmp_path: Path, conf: dict[str, str | None] | None
 ) -> None:
-    """Airflow knows the pipeline by the form; otherwise all visible pipelines are searched."""
+    """Airflow has the pipeline in the form; otherwise all visible pipelines are searched."""
     request(lake, "airflow:tidemark_backfill:manual__1", replaces=True)
     request_of = SomeRights(run=AirflowRun(conf=conf, tasks={}) if conf else None)
     page = page_of(tmp_path, "manual__1", "tidemark_backfill", request_of)

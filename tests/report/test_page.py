@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +16,12 @@ from tests.support.services import NOW
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
+from tidemark.quality.docs import DocsFolders
 from tidemark.report.certificate import Certificate, LandedPlan, PartitionAccount
 from tidemark.report.owner_report import PipelineReport
-from tidemark.report.page import render
+from tidemark.report.page import render, write_page
+from tidemark.spec.decode import QuarantineReason
+from tidemark.typed.quarantine_record import QuarantinedRecord
 
 _ACCOUNT = PartitionAccount(
     partition=3,
@@ -50,6 +56,21 @@ _REPORT = PipelineReport(
 )
 
 
+QUARANTINED = QuarantinedRecord(
+    topic_id="id-1",
+    partition=3,
+    offset=100,
+    plan=1,
+    reason=QuarantineReason.MALFORMED,
+    part=None,
+    detail=None,
+    schema_id=None,
+    value_bytes=1,
+    closed_by=None,
+    closed_at=None,
+)
+
+
 def text_of(page: str) -> str:
     """Return the text of a page, with single spaces."""
     body = page.partition("<body>")[2]
@@ -70,13 +91,36 @@ def result(plan: int, value: float | None, **changes: Any) -> CheckedPlan:
     return CheckedPlan(sequence=plan, results=[replace(found, **changes)])
 
 
-def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Return the label, the points and the circles of every chart on the page."""
-    page = render(replace(_REPORT, checked=checked))
+def landed(*plans: int, records: int = 3) -> Certificate:
+    """Return a certificate of plans that landed one day after the other."""
+    return replace(
+        _CERTIFICATE,
+        plans=tuple(
+            LandedPlan(
+                plan=plan,
+                kind=PlanKind.LIVE,
+                landed_at=NOW + timedelta(days=plan),
+                records=records,
+                gaps=0,
+            )
+            for plan in plans
+        ),
+    )
+
+
+def page_of(checked: Sequence[CheckedPlan], **changes: Any) -> str:
+    """Return the page of checked plans of equal size, all of which landed."""
+    certificate = landed(*(each.sequence for each in checked))
+    return render(replace(_REPORT, checked=checked, certificate=certificate, **changes))
+
+
+def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[str]]]:
+    """Return the label, the points and the red points of every chart on the page."""
     return [
-        (label, points, re.findall(r'<circle cx="([^"]+)" cy="([^"]+)"', circles))
-        for label, points, circles in re.findall(
-            r'aria-label="([^"]+)"><polyline points="([^"]+)"/>(.*?)</svg>', page
+        (label, points, re.findall(r'class="point" d="M([^"]+)h0"', rest))
+        for label, points, rest in re.findall(
+            r'<svg [^>]*aria-label="([^"]+)">.*?<polyline points="([^"]+)"/>(.*?)</svg>',
+            page_of(checked),
         )
     ]
 
@@ -107,9 +151,9 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[tuple[st
         (
             {},
             {"landed_outside_period": 5, "lost": 6},
-            "missing 3 100 2100 1,990 10 5 6 none Gaps are",
+            "missing 3 100 2,100 1,990 10 5 6 none Gaps are",
         ),
-        ({}, {"lost": 6}, "1,990 records 0 plans 10 gaps 6 accepted losses 0"),
+        ({}, {"lost": 6}, "records 1,990 plans 0 gaps 10 accepted losses 6 missing 0"),
         ({"partitions": ()}, {}, "Nothing landed in this period."),
         (
             {"partitions": (), "plans_of_other_incarnations": 2},
@@ -135,37 +179,79 @@ def test_the_page_lists_the_newest_ten_plans_of_each_status(name: str) -> None:
     """Unchecked plans have no color."""
     page = render(replace(_REPORT, plans_by_status={name: range(1, 13)}))
     assert f"{name} 12 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 (the newest ten)" in text_of(page)
-    css_class = {"not checked": "", "published": "passed", "blocked": "failed"}[name]
+    css_class = {"not checked": "quiet", "published": "passed", "blocked": "failed"}[name]
     assert f'<td class="outcome {css_class}">{name}</td>' in page
 
 
-def test_a_chart_rises_with_its_figure() -> None:
-    """The oldest plan is on the left, and the highest figure at y = 0."""
-    checked = [result(3, 30.0), result(1, 10.0), result(2, 20.0)]
-    assert trends(checked) == [("null_key_percent: 10 to 30", "0.0,60.0 120.0,30.0 240.0,0.0", [])]
-    falls = [result(1, 30.0), result(2, 15.0), result(3, 10.0)]
-    ((_, points, _),) = trends(falls)
-    assert points == "0.0,0.0 120.0,45.0 240.0,60.0"
-    assert "10 to 30, newest 10" in text_of(render(replace(_REPORT, checked=falls)))
+def test_a_chart_rises_with_its_figure_over_time() -> None:
+    """Its vertical axis begins at 0 and ends at a round number."""
+    checked = [result(5, 30.0), result(1, 10.0), result(2, 20.0)]
+    ((label, points, failed),) = trends(checked)
+    assert label == "null_key_percent: 10 % to 30 %, newest 30 %"
+    assert points == "0.0,80.0 250.0,60.0 1000.0,40.0"
+    assert failed == []
+    text = text_of(page_of(checked))
+    assert "newest 30 % 50 % 25 % 0 % 2026-03-02 12:00 2026-03-04 12:00 2026-03-06 12:00" in text
+    ((_, points, _),) = trends([result(1, -4.0), result(2, 5.0)])
+    assert points == "0.0,90.0 1000.0,0.0"
 
 
-def test_a_failed_plan_has_a_circle_at_its_point() -> None:
-    """A plan without a figure may come before."""
+def test_plans_of_one_moment_are_side_by_side() -> None:
+    checked = [result(number, float(number)) for number in (1, 2, 3)]
+    plans = tuple(replace(each, landed_at=NOW) for each in landed(1, 2, 3).plans)
+    certificate = replace(_CERTIFICATE, plans=plans)
+    page = render(replace(_REPORT, checked=checked, certificate=certificate))
+    assert '<polyline points="0.0,80.0 500.0,60.0 1000.0,40.0"/>' in page
+
+
+def test_a_failed_plan_has_a_red_point() -> None:
+    """A plan without a figure, or without a finite one, may come before."""
     checked = [
         result(1, 10.0),
         result(2, None),
         result(3, 20.0, passed=False),
-        result(4, 30.0),
+        result(4, inf),
+        result(5, 30.0),
     ]
-    assert trends(checked) == [
-        ("null_key_percent: 10 to 30", "0.0,60.0 120.0,30.0 240.0,0.0", [("120.0", "30.0")])
-    ]
+    ((_, points, failed),) = trends(checked)
+    assert points == "0.0,80.0 500.0,60.0 1000.0,40.0"
+    assert failed == ["500.0 60.0"]
 
 
-def test_a_constant_figure_is_a_line_in_the_middle() -> None:
-    """No division by zero occurs."""
+def test_a_constant_figure_is_a_sentence_and_not_a_chart() -> None:
     checked = [result(1, 0.5), result(2, 0.5)]
-    assert trends(checked) == [("null_key_percent: 0.5 to 0.5", "0.0,30.0 240.0,30.0", [])]
+    assert trends(checked) == []
+    text = text_of(page_of(checked))
+    assert "The same in every plan: landed records 3, null_key_percent 0.5 %." in text
+
+
+def test_figures_are_rounded_and_have_units() -> None:
+    share = [result(1, 1.0), result(2, 100 / 3)]
+    assert "null_key_percent passed" not in text_of(page_of(share))
+    assert "null_key_percent 33.33 %" in text_of(page_of(share))
+    age = [result(1, 5400.25, check="seconds_behind", expectation="No limit")]
+    assert "seconds_behind 1 h 30 min" in text_of(page_of(age))
+    suite = [result(1, 1234.56789, check="expect_column_mean")]
+    assert "expect_column_mean 1,235" in text_of(page_of(suite))
+
+
+def test_a_chart_for_each_of_many_figures_is_folded() -> None:
+    """The first charts are those of failed rules."""
+    names = [f"rule_{number}" for number in range(6)]
+    checked = [
+        CheckedPlan(
+            sequence=plan,
+            results=[
+                result(plan, float(plan), check=name, passed=name != "rule_5").results[0]
+                for name in names
+            ],
+        )
+        for plan in (1, 2)
+    ]
+    page = page_of(checked)
+    assert next(label.partition(":")[0] for label, _, _ in trends(checked)) == "rule_5"
+    assert page.index("<summary>3 more figure(s)") > page.index('aria-label="rule_1')
+    assert page.index("<summary>3 more figure(s)") < page.index('aria-label="rule_2')
 
 
 def test_a_built_in_check_with_several_limits_is_one_rule() -> None:
@@ -174,7 +260,7 @@ def test_a_built_in_check_with_several_limits_is_one_rule() -> None:
     (rule,) = replace(_REPORT, checked=checked[:2]).rules
     assert (rule.plans, rule.values) == (2, ((1, 10.0), (2, 20.0)))
     assert rule.expectation == "at most 25"
-    assert [label for label, _, _ in trends(checked)] == ["null_key_percent: 10 to 30"]
+    assert len(trends(checked)) == 1
     own = [result(n, None, check="prices", expectation=f"at most {n % 2}") for n in (1, 2, 3)]
     rules = [(rule.expectation, rule.plans) for rule in replace(_REPORT, checked=own).rules]
     assert rules == [("at most 1", 2), ("at most 0", 1)]
@@ -185,19 +271,18 @@ def test_a_rule_with_fewer_than_two_figures_has_no_chart(values: list[float | No
     """A page without charts has no section for them."""
     checked = [result(number, value) for number, value in enumerate(values, 1)]
     assert trends(checked) == []
-    assert "Trends" not in text_of(render(replace(_REPORT, checked=checked)))
+    if len(checked) < 2:
+        assert "Trends" not in text_of(page_of(checked))
 
 
 def test_landed_records_have_one_chart() -> None:
     """The chart comes from the certificate, not from the check `records`."""
-    plans = tuple(
-        LandedPlan(plan=number, kind=PlanKind.LIVE, landed_at=NOW, records=records, gaps=0)
-        for number, records in ((1, 2000), (2, 1000))
-    )
+    plans = (*landed(1, records=2000).plans, *landed(2, records=1000).plans)
     checked = [result(1, 2000.0, check="records"), result(2, 1000.0, check="records")]
     certificate = replace(_CERTIFICATE, plans=plans)
     page = render(replace(_REPORT, certificate=certificate, checked=checked))
-    assert re.findall(r'aria-label="([^"]+)"', page) == ["landed records: 1,000 to 2,000"]
+    labels = re.findall(r'aria-label="([^"]+)"', page)
+    assert labels == ["landed records: 1,000 to 2,000, newest 1,000"]
 
 
 def test_examples_are_those_of_the_newest_failed_plan() -> None:
@@ -214,11 +299,110 @@ def test_examples_are_those_of_the_newest_failed_plan() -> None:
     assert "value 0 12 -1 Records of plan 12. At most ten examples are stored" in page
 
 
-def test_a_drift_check_without_history_is_grey() -> None:
-    """It passes without a figure, and must not look like a passed check."""
-    checked = [
-        result(1, None, check="records_drift", observed="not enough history"),
-    ]
-    page = render(replace(_REPORT, checked=checked))
-    assert '<td class="number quiet">not enough history</td>' in page
-    assert "0 of 1" not in text_of(page)
+@pytest.mark.parametrize(
+    ("value", "changes", "expected"),
+    [
+        (1.0, {}, ("passed", "passed")),
+        (1.0, {"passed": False}, ("failed", "failed")),
+        (1.0, {"passed": False, "severity": Severity.WARNING}, ("warned", "failed")),
+        (None, {}, ("quiet", "not checked")),
+        (1.0, {"check": "records", "expectation": "No limit"}, ("quiet", "no limit")),
+        (None, {"check": "records_drift"}, ("quiet", "not checked")),
+        (None, {"check": "prices"}, ("passed", "passed")),
+        (None, {"check": "prices", "unexpected_count": 0}, ("quiet", "not checked")),
+        (
+            0.0,
+            {"check": "prices", "unexpected_count": 0, "unexpected_percent": 0.0},
+            ("passed", "passed"),
+        ),
+    ],
+)
+def test_only_a_rule_with_something_to_check_is_green(
+    value: float | None, changes: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    """A rule without a figure or without a limit proves nothing."""
+    page = page_of([result(1, value, **changes)])
+    ((css, outcome),) = re.findall(r'<span class="outcome (\w+)">([^<]+)</span>', page)
+    assert (css, outcome) == expected
+    assert ('"number">0 of 1<' in page) == (outcome in ("passed", "no limit"))
+
+
+def test_a_rule_counts_only_plans_with_something_to_check() -> None:
+    checked = [result(1, 10.0), result(2, None), result(3, None)]
+    assert "0 of 1 2 not checked" in text_of(page_of(checked))
+
+
+def test_drift_rules_are_folded_together_unless_one_failed() -> None:
+    """The heading counts those with enough history."""
+    names = ("records_drift", "null_key_percent_drift", "top_key_percent_drift")
+
+    def page(passed: bool) -> str:
+        results = [
+            result(1, None, check=names[0], observed="not enough history").results[0],
+            result(1, 0.5, check=names[1]).results[0],
+            result(1, 9.0, check=names[2], passed=passed).results[0],
+        ]
+        return page_of([CheckedPlan(sequence=1, results=results)])
+
+    folded = page(passed=True)
+    assert "Drift: 2 of 3 rule(s) have enough history" in folded
+    assert all(folded.index("Drift: 2 of 3") < folded.index(name) for name in names)
+    assert "not enough history" in folded
+    failed = page(passed=False)
+    assert "Drift: 1 of 2 rule(s) have enough history" in failed
+    assert failed.index(names[2]) < failed.index("Drift: 1 of 2")
+
+
+def pills(page: str) -> list[tuple[str, str]]:
+    """Return the CSS class and the text of each pill."""
+    return re.findall(r'<span class="pill ([^"]+)">([^<]+)</span>', page)
+
+
+def test_complete_is_green_only_if_nothing_is_open() -> None:
+    good = render(replace(_REPORT, checked=[result(1, 1.0)], certificate=landed(1)))
+    assert pills(good) == [("good", "Complete")]
+    assert '<section class="summary good">' in good
+
+
+@pytest.mark.parametrize(
+    ("changes", "pill"),
+    [
+        ({"checked": ()}, ("quiet-pill", "1 plan(s) not checked")),
+        ({"plans_by_status": {"not checked": [1]}}, ("quiet-pill", "1 plan(s) not checked")),
+        ({"plans_by_status": {"blocked": [1]}}, ("bad", "1 plan(s) not published")),
+        ({"plans_by_status": {"rejected": [1]}}, ("bad", "1 plan(s) not published")),
+        ({"checked": [result(1, 1.0, passed=False)]}, ("poor", "1 rule(s) failed")),
+        ({"quarantined": [QUARANTINED]}, ("poor", "1 record(s) in quarantine")),
+        (
+            {"certificate": replace(landed(1), open_plans=(2,))},
+            ("quiet-pill", "1 plan(s) open"),
+        ),
+        (
+            {"certificate": replace(landed(1), partitions=(replace(_ACCOUNT, unproven_gaps=7),))},
+            ("quiet-pill", "7 gap(s) unproven"),
+        ),
+    ],
+)
+def test_open_points_stand_beside_complete(changes: dict[str, Any], pill: tuple[str, str]) -> None:
+    values: dict[str, Any] = {"checked": [result(1, 1.0)], "certificate": landed(1)} | changes
+    page = render(replace(_REPORT, **values))
+    assert pills(page) == [("good", "Complete"), pill]
+    assert '<section class="summary poor">' in page
+    assert "This does not cover the points beside it." in page
+
+
+def test_the_page_links_to_the_data_docs_only_beside_them(tmp_path: Path) -> None:
+    """A page elsewhere is sent to others, without the Data Docs."""
+    link = '<a href="../index.html">Pages of all checks</a>'
+    assert link not in write_page(_REPORT, None, tmp_path).read_text()
+    index = DocsFolders(home=tmp_path, pipeline="events").index
+    index.write_text("checks")
+    page = write_page(_REPORT, None, tmp_path)
+    assert link in page.read_text()
+    assert (page.parent / "../index.html").read_text() == "checks"
+    assert link not in write_page(_REPORT, tmp_path / "own.html", tmp_path).read_text()
+
+
+def test_invisible_characters_are_escapes() -> None:
+    text = text_of(render(replace(_REPORT, description="left\u202eright")))
+    assert "left\\u{202E}right" in text

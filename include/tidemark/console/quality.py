@@ -1,17 +1,23 @@
-"""Pages about data quality: checks and publication of the newest plans, and the quarantine."""
+"""Pages about data quality: checks of the newest plans, the owner's report, the quarantine."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from tidemark.console.context import Page, PageContext
 from tidemark.console.pipelines import newest_plans
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
+from tidemark.pipeline import utc_now
 from tidemark.quality.docs import DocsFolders
 from tidemark.quality.publication import NOT_CHECKED
+from tidemark.report.page import report_values
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
+REPORTED_PLANS = 1_000
+"""Plans of a pipeline up to which a page has the owner's report, which reads all of them."""
 QUARANTINED = 200
 """Quarantined records on a page."""
 
@@ -34,6 +40,34 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         older=numbers[-1] if numbers else 1,
         has_docs=data_docs(context, name, "index.html") is not None,
     )
+
+
+def report(context: PageContext, name: str, days: int) -> Page:
+    """The owner's report of the last days, or its command for a pipeline of many plans."""
+    pipeline = context.pipeline(name)
+    newest = pipeline.control.summary(name).last_sequence
+    common = {"name": name, "spec": pipeline.spec, "days": days}
+    if newest > REPORTED_PLANS:
+        return context.page("report_command.html", newest=newest, most=REPORTED_PLANS, **common)
+    until = utc_now()
+    found = pipeline.report(until - timedelta(days=days), until)
+    if not context.viewer.may_read_payloads(pipeline.spec):
+        observed = context.observed(pipeline)
+        hidden = [
+            replace(
+                plan,
+                results=[
+                    replace(result, observed=observed(result), examples=())
+                    for result in plan.results
+                ],
+            )
+            for plan in found.checked
+        ]
+        found = replace(found, checked=hidden)
+    docs = None
+    if data_docs(context, name, "index.html"):
+        docs = f"{context.link('pipelines', name, 'quality')}/docs/index.html"
+    return context.page("owner_report.html", **common, **report_values(found, docs))
 
 
 def quarantine(context: PageContext, name: str) -> Page:

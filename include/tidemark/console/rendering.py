@@ -14,6 +14,9 @@ from markupsafe import Markup
 from tidemark.console import charts
 from tidemark.core.errors import format_duration
 from tidemark.core.visible_text import visible
+from tidemark.quality.checks import is_measured
+from tidemark.quality.docs import TEMPLATES
+from tidemark.report.page import minute
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -27,7 +30,7 @@ def _shown(value: Any) -> Any:
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        loader=jinja2.FileSystemLoader([FOLDER / "templates", TEMPLATES]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_shown,
@@ -35,6 +38,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
+    environment.filters["minute"] = minute
+    environment.tests["measured"] = is_measured
     environment.globals |= {"state_class": charts.state_class, "sparkline": charts.sparkline}
     return environment
 

@@ -104,6 +104,7 @@ class _Console:
             "/pipelines/{name}/plans/{sequence}": self.plan,
             "/pipelines/{name}/records": self.records,
             "/pipelines/{name}/quality": self.quality,
+            "/pipelines/{name}/quality/report": self.report,
             "/pipelines/{name}/quality/docs/{path:path}": self.docs,
             "/pipelines/{name}/quarantine": self.quarantine,
             "/pipelines/{name}/backfill": self.backfill,
@@ -154,6 +155,12 @@ class _Console:
     async def quality(self, request: Request, name: str, before: Number = None) -> Response:
         """Checks and publication of the newest plans."""
         return await self._page(request, lambda context: quality.checks(context, name, before))
+
+    async def report(
+        self, request: Request, name: str, days: Annotated[int, Query(ge=1, le=366)] = 30
+    ) -> Response:
+        """The report for the owner of the data."""
+        return await self._page(request, lambda context: quality.report(context, name, days))
 
     async def docs(self, request: Request, name: str, path: str) -> Response:
         """A page of the pipeline's Data Docs, whose styles are inline."""

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from tidemark.core.errors import format_duration
 from tidemark.quality.check_results import CheckResult, RecordedRange, Severity
 
+NO_LIMIT = "No limit"
+"""The expectation of a check without a limit, which only measures."""
 _MAX_LISTED = 5
 """Maximum number of ranges that the detail of a figure lists."""
 
@@ -83,7 +85,7 @@ class BuiltInCheck:
     def expectation(self) -> str:
         """The expectation as a sentence, with the limit."""
         if self.limit is None:
-            return "No limit"
+            return NO_LIMIT
         if not self.limit and self.zero_sentence is not None:
             return self.zero_sentence
         is_time = self.in_seconds
@@ -227,6 +229,16 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
         )
     }
 )
+
+
+def is_measured(result: CheckResult) -> bool:
+    """Return whether a check had anything to check. Without it, a passed check proves nothing."""
+    if not result.passed:
+        return True
+    if result.check in BUILT_IN_CHECKS:
+        return result.value is not None
+    # A rule on rows has no percentage if no row had a value.
+    return result.unexpected_count is None or result.unexpected_percent is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from tidemark.core.plain import plain, record_of
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example
-from tidemark.quality.checks import BUILT_IN_CHECKS
+from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT, NO_LIMIT, is_measured
+from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.certificate import Certificate
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 MAX_EXAMPLES = 20
 """Maximum number of quarantined records on the page; the quarantine table contains all."""
+
+
+class RuleOutcome(StrEnum):
+    """Outcome of a rule over the checked plans of a period."""
+
+    FAILED = "failed"
+    """At least one plan failed the rule."""
+    PASSED = "passed"
+    """Every plan with something to check passed the rule."""
+    NO_LIMIT = "no limit"
+    """The rule only measures a figure."""
+    NOT_CHECKED = "not checked"
+    """No plan had anything to check, or a drift check has too few earlier plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,29 +38,46 @@ class RuleSummary:
 
     Attributes:
         name: The rule and its column.
+        check: The check without its column.
         severity: Effect of a failure.
         expectation: The expectation of the newest plan's check.
         observed: The observation of the newest plan's check.
         plans: Number of checked plans.
+        measured_plans: Number of them with something to check. Drift checks need a history.
         failed_plans: Plans that failed the rule, oldest first.
         values: Observed figures by plan, oldest first.
         examples: Rows of the newest failed plan that violate the rule.
-        is_measured: Whether any plan had a figure to check. Drift checks need a history.
     """
 
     name: str
+    check: str
     severity: str
     expectation: str
     observed: str | None
     plans: int
+    measured_plans: int
     failed_plans: tuple[int, ...]
     values: tuple[tuple[int, float], ...]
     examples: tuple[Example, ...]
-    is_measured: bool
+
+    @property
+    def outcome(self) -> RuleOutcome:
+        """The outcome over all checked plans."""
+        if self.failed_plans:
+            return RuleOutcome.FAILED
+        if not self.measured_plans:
+            return RuleOutcome.NOT_CHECKED
+        has_limit = self.expectation != NO_LIMIT
+        return RuleOutcome.PASSED if has_limit else RuleOutcome.NO_LIMIT
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether the rule compares a figure with earlier plans."""
+        return self.check in DRIFT
 
     def as_record(self) -> dict[str, Any]:
         """Return the summary as plain values."""
-        return record_of(self, without=["name", "is_measured"], rule=self.name)
+        return record_of(self, without=["name", "check"], rule=self.name, outcome=self.outcome)
 
 
 def _newest_examples(results: Sequence[tuple[int, CheckResult]]) -> tuple[Example, ...]:
@@ -87,21 +119,28 @@ class PipelineReport:
         rules = [
             RuleSummary(
                 name=name,
+                check=each[-1][1].check,
                 severity=str(each[-1][1].severity),
                 expectation=each[-1][1].expectation,
                 observed=None if each[-1][1].observed is None else str(each[-1][1].observed),
                 plans=len(each),
+                measured_plans=sum(is_measured(result) for _, result in each),
                 failed_plans=tuple(number for number, result in each if not result.passed),
                 values=tuple(
                     (number, result.value) for number, result in each if result.value is not None
                 ),
                 examples=_newest_examples(each),
-                is_measured=expectation is not None
-                or any(result.value is not None for _, result in each),
             )
-            for (name, expectation), each in results.items()
+            for (name, _), each in results.items()
         ]
         return sorted(rules, key=lambda rule: -len(rule.failed_plans))
+
+    @property
+    def unchecked_plans(self) -> Collection[int]:
+        """Plans of the period whose rows no check has read, also released ones."""
+        landed = {each.plan for each in self.certificate.plans}
+        unchecked = landed.difference(each.sequence for each in self.checked)
+        return unchecked.union(self.plans_by_status.get(NOT_CHECKED, ()))
 
     @property
     def reasons(self) -> Mapping[tuple[str, str, str], int]:

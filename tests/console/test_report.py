@@ -1,0 +1,128 @@
+"""The owner's report in the console: the content of the file, by the rights of the viewer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.console.test_pages import cells
+from tests.support.consoles import SomeRights, app_of, console_of
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.quality_reports import REPORT
+from tests.support.services import NOW
+from tidemark.console import quality
+from tidemark.quality.check_results import Example, Severity
+from tidemark.quality.publication import PublicationDecision
+
+PAGE = "/pipelines/events/quality/report?days=1"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
+    """Three plans of the last hour. The third failed a rule and has a rule without a figure."""
+    monkeypatch.setattr(quality, "utc_now", lambda: NOW + timedelta(hours=1))
+    lake = home_lake(tmp_path)
+    (counts,) = REPORT.results
+    failed = replace(
+        counts,
+        check="expect_column_values_to_be_in_set",
+        column="name",
+        passed=False,
+        severity=Severity.WARNING,
+        observed="alice",
+        expectation="every name is known",
+        unexpected_count=1,
+        unexpected_percent=100 / 3,
+        value=100 / 3,
+        examples=(Example(0, 7, "alice"),),
+    )
+    drift = replace(counts, check="records_drift", observed="not enough history", value=None)
+    report = replace(
+        REPORT,
+        pipeline="events",
+        plan_sequence=3,
+        results=(replace(counts, value=0), failed, drift),
+    )
+    pipeline = app_of(tmp_path)().pipeline("events")
+    pipeline.check_results.append(report)
+    record = lake.control.plan_record("events", 3)
+    assert record is not None
+    assert record.held_now is not None
+    decision = PublicationDecision.from_report(report)
+    pipeline.publication.publication.append(record.plan, record.held_now, decision)
+    return lake
+
+
+def files(home: Path) -> set[Path]:
+    """Return every file of a home."""
+    return {path for path in home.rglob("*") if path.is_file()}
+
+
+def test_the_console_shows_the_report_and_writes_no_file(lake: FileLake, tmp_path: Path) -> None:
+    before = files(tmp_path)
+    page = console_of(tmp_path).get(PAGE).text
+    assert "Report of events" in page
+    assert '<span class="pill good">Complete</span>' in page
+    assert '<span class="pill quiet-pill">2 plan(s) not checked</span>' in page
+    assert ["0", "7", "alice"] in cells(page)
+    assert files(tmp_path) == before
+    link = re.search(r'href="([^"]+)">Report for the owner', console_of(tmp_path).get(
+        "/pipelines/events/quality").text)  # fmt: skip
+    assert link
+    assert console_of(tmp_path).get(link[1]).status_code == 200
+
+
+def test_values_in_the_report_need_the_right_to_payloads(lake: FileLake, tmp_path: Path) -> None:
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE).text
+    assert "every name is known" in hidden
+    assert "1 record(s)" in hidden
+    assert "alice" not in hidden
+    assert "/quality/docs" not in hidden
+
+
+def test_the_report_links_to_the_data_docs(lake: FileLake, tmp_path: Path) -> None:
+    docs = tmp_path / "quality" / "data_docs" / "events"
+    docs.mkdir(parents=True)
+    (docs / "index.html").write_text("checks")
+    address = "/pipelines/events/quality/docs/index.html"
+    assert f'href="{address}"' in console_of(tmp_path).get(PAGE).text
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
+    assert address not in hidden.get(PAGE).text
+
+
+def test_a_pipeline_of_many_plans_has_the_command_instead(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report reads every plan, which takes too long for a page."""
+    monkeypatch.setattr(quality, "REPORTED_PLANS", 2)
+    page = console_of(tmp_path).get(PAGE).text
+    assert "events has 3 plans, and this page reads up to 2" in page
+    assert "<pre>tidemark report events</pre>" in page
+    assert 'class="summary' not in page
+
+
+def test_a_rule_without_a_figure_is_grey_on_all_pages(lake: FileLake, tmp_path: Path) -> None:
+    client = console_of(tmp_path)
+    plan = [row for row in cells(client.get("/pipelines/events/plans/3").text) if len(row) == 4]
+    assert ["not checked", "all counts match", "not enough history", "critical"] in plan
+    assert ["passed", "all counts match", "0", "critical"] in plan
+    (row,) = [
+        row for row in cells(client.get("/pipelines/events/quality").text) if row[:1] == ["3"]
+    ]
+    assert row[2] == "2 of 3"
+
+
+@pytest.mark.parametrize("days", ["0", "367", "x"])
+def test_an_invalid_period_is_refused(lake: FileLake, tmp_path: Path, days: str) -> None:
+    response = console_of(tmp_path).get(f"/pipelines/events/quality/report?days={days}")
+    assert response.status_code == 400
+
+
+def test_a_pipeline_without_landings_has_a_named_error(lake: FileLake, tmp_path: Path) -> None:
+    response = console_of(tmp_path).get("/pipelines/idle/quality/report")
+    assert response.status_code == 422
+    assert "NothingLanded" in response.text
