@@ -14,11 +14,13 @@ from starlette.testclient import TestClient
 from tests.console.test_pages import cells
 from tests.support.consoles import Admits, SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
 from tidemark.backfill.selection import select
 from tidemark.console.guard import AirflowRun
 from tidemark.console.runs import run_of
 from tidemark.console.server import build_app
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.quality.publication import PublicationDecision
 
@@ -165,6 +167,17 @@ def test_abandoned_plans_stay_on_the_page_of_their_run(lake: FileLake, tmp_path:
     text = text_of(page_of(tmp_path))
     assert "Abandoned by cli:ada:1: wrong topic" in text
     assert text.index("plan 5") < text.index("plan 4")
+
+
+def test_plans_with_a_next_step_come_first(lake: FileLake, tmp_path: Path) -> None:
+    plan_of_run(lake)
+    request = replace(wanted((0, 0, 3)), replaces=True)
+    other = lake.planner.backfill(request, RunOrigin(f"airflow:{DAG}:{RUN}:by-date")).plan
+    assert other is not None
+    lake.ingest.execute(other.sequence)
+    app_of(tmp_path)().pipeline("events").publication.release(5, "cli:ada:1", "checked by hand")
+    text = text_of(page_of(tmp_path))
+    assert text.index("events open plan 4") < text.index("events landed plan 5")
 
 
 def test_a_run_that_takes_a_plan_over_names_the_earlier_run(lake: FileLake, tmp_path: Path) -> None:
