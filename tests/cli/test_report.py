@@ -165,7 +165,7 @@ def test_a_browser_shows_the_whole_page(
     shown = open_page(Path(done.out.splitlines()[-1]), tmp_path, width=width)
     assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
     headings = [text for tag, text in shown.elements if tag == "H2"]
-    assert headings == ["Completeness", "Published", "Checks", "In quarantine", "Trends"]
+    assert headings == ["Published", "Checks", "In quarantine", "Trends"]
     texts = [text for tag, text in shown.elements if tag == "TD"]
     assert "every price is above 0expect_column_values_to_be_between of column price" in texts
     assert {f"-1 {_SCRIPT}", "null"} <= set(texts)

@@ -25,6 +25,10 @@ from tidemark.report.owner_report import PipelineReport, RuleOutcome, RuleSummar
 _WIDTH, _HEIGHT = 1000, 100
 """Size of the coordinates of a chart, which the page stretches to its own width."""
 _MIN_POINTS = 2
+_WHOLE = 1_000
+"""Value from which on a figure is shown without decimals."""
+_DATES_ONLY = timedelta(days=3)
+"""Length of a horizontal axis from which on its labels have no time of day."""
 _ROUND = (1.0, 2.0, 5.0, 10.0)
 """Round numbers, of which an axis ends at a multiple by a power of ten."""
 
@@ -38,7 +42,7 @@ class Trend:
         points: Points of the SVG polyline.
         failed: Points of plans that failed the rule.
         levels: Labels of the vertical axis: top, middle, bottom.
-        times: Times of the horizontal axis: start, middle, end.
+        times: Labels of the horizontal axis: start, middle, end.
         summary: Lowest, highest and newest figure.
     """
 
@@ -46,7 +50,7 @@ class Trend:
     points: str
     failed: Sequence[tuple[float, float]]
     levels: Sequence[str]
-    times: Sequence[datetime]
+    times: Sequence[str]
     summary: str
 
 
@@ -157,12 +161,13 @@ def _observed(rule: RuleSummary) -> str:
 
 
 def _figure(check: str, value: float) -> str:
-    """Return a figure of a check in at most four digits, with its unit."""
+    """Return a figure of a check with its unit: a whole number, or three digits."""
     built_in = BUILT_IN_CHECKS.get(check)
     if built_in and built_in.in_seconds:
         sign = "-" if value < 0 else ""
         return f"{sign}{format_duration(timedelta(seconds=abs(value)))}"
-    text = f"{value:,.0f}" if value.is_integer() else f"{value:,.4g}"
+    is_whole = value.is_integer() or abs(value) >= _WHOLE
+    text = f"{value:,.0f}" if is_whole else f"{value:.3g}"
     return f"{text} %" if check.endswith("_percent") else text
 
 
@@ -222,7 +227,10 @@ def _trend(
         points=" ".join(f"{x},{y}" for x, y in points),
         failed=[point for point, (_, plan, _) in zip(points, known, strict=True) if plan in failed],
         levels=[_figure(check, each) for each in (high, (low + high) / 2, low)],
-        times=[start, start + (end - start) / 2, end],
+        times=[
+            f"{at:%Y-%m-%d}" if end - start >= _DATES_ONLY else minute(at)
+            for at in (start, start + (end - start) / 2, end)
+        ],
         summary=f"{lowest} to {highest}, newest {newest}",
     )
 
