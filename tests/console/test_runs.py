@@ -169,6 +169,16 @@ def test_abandoned_plans_stay_on_the_page_of_their_run(lake: FileLake, tmp_path:
     assert text.index("plan 5") < text.index("plan 4")
 
 
+def test_failed_tasks_are_named_with_their_logs(lake: FileLake, tmp_path: Path) -> None:
+    """The plan of a run with a failed decode may be landed and published."""
+    tasks = {"plan": "success", "publish": "failed", "decode": "failed", "more": None}
+    failed = "Failed: the task decode , the task publish . The log of a task has its error"
+    assert failed in text_of(page_of(tmp_path, tasks=tasks))
+    assert failed in text_of(page_of(tmp_path, "manual", "tidemark_backfill", tasks=tasks))
+    assert "Failed:" not in text_of(page_of(tmp_path, tasks={"plan": "success"}))
+    assert "Failed:" not in text_of(page_of(tmp_path))
+
+
 def test_plans_with_a_next_step_come_first(lake: FileLake, tmp_path: Path) -> None:
     plan_of_run(lake)
     request = replace(wanted((0, 0, 3)), replaces=True)
