@@ -41,12 +41,16 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
         examples=(Example(0, 7, "alice"),),
     )
     drift = replace(counts, check="records_drift", observed="not enough history", value=None)
-    report = replace(
-        REPORT,
-        pipeline="events",
-        plan_sequence=3,
-        results=(replace(counts, value=0), failed, drift),
+    size = replace(
+        counts,
+        check="records",
+        severity=Severity.INFO,
+        observed=1234.5678,
+        value=1234.5678,
+        expectation="No limit",
     )
+    results = (replace(counts, value=0), failed, drift, size)
+    report = replace(REPORT, pipeline="events", plan_sequence=3, results=results)
     pipeline = app_of(tmp_path)().pipeline("events")
     pipeline.check_results.append(report)
     record = lake.control.plan_record("events", 3)
@@ -108,12 +112,18 @@ def test_a_pipeline_of_many_plans_has_the_command_instead(
 def test_a_rule_without_a_figure_is_grey_on_all_pages(lake: FileLake, tmp_path: Path) -> None:
     client = console_of(tmp_path)
     plan = [row for row in cells(client.get("/pipelines/events/plans/3").text) if len(row) == 4]
-    assert ["not checked", "all counts match", "not enough history", "critical"] in plan
-    assert ["passed", "all counts match", "0", "critical"] in plan
+    assert [
+        "not checked",
+        "all counts match records_drift",
+        "not enough history",
+        "critical",
+    ] in plan
+    assert ["passed", "all counts match range_count_mismatches", "0", "critical"] in plan
+    assert ["no limit", "No limit records", "1,235", "info"] in plan
     (row,) = [
         row for row in cells(client.get("/pipelines/events/quality").text) if row[:1] == ["3"]
     ]
-    assert row[2] == "2 of 3"
+    assert row[2] == "3 of 4"
 
 
 @pytest.mark.parametrize("days", ["0", "367", "x"])

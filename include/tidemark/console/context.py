@@ -13,6 +13,7 @@ from tidemark.console.home import Home
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
+from tidemark.report.page import observation
 from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 
@@ -92,9 +93,9 @@ class PageContext:
             if result.observed is None:
                 return "-"
             if may_read:
-                return str(result.observed)
+                return observation(result.check, result.observed)
             if result.check in BUILT_IN_CHECKS and result.value is not None:
-                return f"{result.value:g}"
+                return observation(result.check, result.value)
             if result.unexpected_count is not None:
                 return f"{result.unexpected_count:,} record(s)"
             return "(hidden)"

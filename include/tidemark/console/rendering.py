@@ -16,6 +16,7 @@ from tidemark.core.errors import format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
 from tidemark.quality.docs import TEMPLATES
+from tidemark.report.owner_report import outcome_of
 from tidemark.report.page import minute
 
 FOLDER = Path(__file__).parent
@@ -40,6 +41,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
     environment.filters["minute"] = minute
     environment.tests["measured"] = is_measured
+    environment.filters["outcome"] = outcome_of
     environment.globals |= {"state_class": charts.state_class, "sparkline": charts.sparkline}
     return environment
 

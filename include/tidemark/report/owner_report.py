@@ -32,6 +32,16 @@ class RuleOutcome(StrEnum):
     """No plan had anything to check, or a drift check has too few earlier plans."""
 
 
+def outcome_of(result: CheckResult) -> RuleOutcome:
+    """Return the outcome of a rule in one plan."""
+    if not result.passed:
+        return RuleOutcome.FAILED
+    if not is_measured(result):
+        return RuleOutcome.NOT_CHECKED
+    has_limit = result.check not in BUILT_IN_CHECKS or result.expectation != NO_LIMIT
+    return RuleOutcome.PASSED if has_limit else RuleOutcome.NO_LIMIT
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSummary:
     """Results of one rule over all checked plans of the period.
@@ -67,7 +77,7 @@ class RuleSummary:
             return RuleOutcome.FAILED
         if not self.measured_plans:
             return RuleOutcome.NOT_CHECKED
-        has_limit = self.expectation != NO_LIMIT
+        has_limit = self.check not in BUILT_IN_CHECKS or self.expectation != NO_LIMIT
         return RuleOutcome.PASSED if has_limit else RuleOutcome.NO_LIMIT
 
     @property

@@ -20,7 +20,7 @@ from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.docs import TEMPLATES, DocsFolders
 from tidemark.quality.publication import PublicationStatus
-from tidemark.report.owner_report import PipelineReport, RuleOutcome, RuleSummary
+from tidemark.report.owner_report import PipelineReport, RuleOutcome
 
 _WIDTH, _HEIGHT = 1000, 100
 """Size of the coordinates of a chart, which the page stretches to its own width."""
@@ -108,7 +108,7 @@ def report_values(report: PipelineReport, docs: str | None) -> Mapping[str, Any]
             outcome: [rule for rule in rules if rule.outcome is outcome] for outcome in RuleOutcome
         },
         "drift": folded,
-        "observed": _observed,
+        "observation": observation,
         "records": certificate.total("records"),
         "gaps": certificate.total("gaps"),
         "undone": certificate.total("undone"),
@@ -150,14 +150,12 @@ def _open_points(report: PipelineReport) -> list[tuple[str, str]]:
     return [(css, f"{count:,} {what}") for count, css, what in counts if count]
 
 
-def _observed(rule: RuleSummary) -> str:
-    """Return the newest observation, rounded and with its unit."""
-    if rule.observed is None:
-        return ""
+def observation(check: str, observed: str | float) -> str:
+    """Return what a check observed: a figure rounded and with its unit, a text as it is."""
     try:
-        return _figure(rule.check, float(rule.observed))
+        return _figure(check, float(observed))
     except ValueError:
-        return rule.observed
+        return str(observed)
 
 
 def _figure(check: str, value: float) -> str:
