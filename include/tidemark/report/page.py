@@ -151,7 +151,7 @@ def _open_points(report: PipelineReport) -> list[tuple[str, str]]:
 
 
 def observation(check: str, observed: str | float) -> str:
-    """Return what a check observed: a figure rounded and with its unit, a text as it is."""
+    """Return what a check observed: a figure rounded and with its unit, a text unchanged."""
     try:
         return _figure(check, float(observed))
     except ValueError:
