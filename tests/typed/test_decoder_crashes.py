@@ -20,18 +20,27 @@ import pytest
 from tests.support.registered_lake import RegisteredLake
 from tests.support.typed_lake import TypedLake
 from tidemark.core.offsets import Span
+from tidemark.ingest.protocols import ControlTable, Sink
+from tidemark.lake.data_table import DeltaDataTable
 from tidemark.repair.errors import PlanLanded
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
-from tidemark.typed.quarantine import TypedTablePair
+from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
+from tidemark.typed.schema_table import DeltaSchemaStore
 from tidemark.typed.schemas import SchemaResolver
 
 pytestmark = pytest.mark.e2e
 
 _Port = TypeVar("_Port")
 _CHANGES = {
-    *("append", "land", "prepare", "fence", "withdraw", "discard", "write", "erase_closed", "keep"),
+    change.__name__
+    for change in (
+        *(ControlTable.append, Sink.write, DeltaSchemaStore.store),
+        *(DeltaDataTable.append, DeltaDataTable.land, DeltaDataTable.prepare, DeltaDataTable.fence),
+        *(DeltaQuarantine.append, DeltaQuarantine.withdraw, DeltaQuarantine.erase_closed),
+    )
 }
+"""Names of the methods that change a table or files."""
 
 
 class Killed(BaseException):
