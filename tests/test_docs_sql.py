@@ -25,6 +25,7 @@ from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
 from tidemark.backfill.selection import select
 from tidemark.core.offsets import Span
+from tidemark.lake.status_history import append_statuses
 from tidemark.lake.status_table import write_status
 from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
@@ -104,8 +105,19 @@ def test_the_query_for_alarms_lists_alarming_pipelines_only(lake: FileLake, tmp_
         lake.spec = spec
         row = {**status_row("prices", lake.status(), NOW), "pipeline": name}
         write_status(str(tmp_path / "status"), [row])
-    rows = rows_of_query("how-to/operations.md", "SELECT", {"status": _rows(tmp_path / "status")})
+    tables = {"status": _rows(tmp_path / "status")}
+    rows = rows_of_query("how-to/operations.md", "SELECT pipeline", tables)
     assert rows == [("alarming", NOW, 2, None, "LagTooLarge")]
+
+
+def test_the_query_for_the_status_history_lists_the_highest_lag_of_each_day(tmp_path: Path) -> None:
+    uri = tmp_path / "status_history"
+    row = {"pipeline": "prices", "checked_at": NOW, "lag": 3, "lag_seconds": 60.0}
+    next_day = NOW + timedelta(hours=13)
+    append_statuses(str(uri), [row, {**row, "lag": 9}, {**row, "pipeline": "orders", "lag": 99}])
+    append_statuses(str(uri), [{**row, "checked_at": next_day, "lag_seconds": None}])
+    rows = rows_of_query("how-to/operations.md", "SELECT day", {"status_history": _rows(uri)})
+    assert rows == [(NOW.date(), 9, 1.0), (next_day.date(), 3, None)]
 
 
 def _rows(uri: Path) -> pa.Table:

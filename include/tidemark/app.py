@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -221,6 +221,7 @@ class App:
     def shared_maintenance(self) -> list[Maintenance]:
         """Return the maintenance of the tables that pipelines share."""
         from tidemark.lake.maintained_table import DeltaMaintainedTable
+        from tidemark.lake.status_history import remove_old_statuses
         from tidemark.maintenance.service import Maintenance
 
         shared = {
@@ -230,13 +231,13 @@ class App:
             "status table": self.layout.status_table,
             "schemas table": self.layout.schema_table,
         }
+        tables = {name: DeltaMaintainedTable(uri) for name, uri in shared.items()}
+        history = self.layout.status_history
+        remove_expired = partial(remove_old_statuses, history)
+        tables["status history"] = DeltaMaintainedTable(history, remove_expired=remove_expired)
         return [
-            Maintenance(
-                name=name,
-                table=self._wrap_part("maintenance", DeltaMaintainedTable(uri)),
-                now=utc_now,
-            )
-            for name, uri in shared.items()
+            Maintenance(name=name, table=self._wrap_part("maintenance", table), now=utc_now)
+            for name, table in tables.items()
         ]
 
     def quality_pages(self) -> DataDocs:
@@ -255,16 +256,20 @@ class App:
         return ClusterReport(connection, reader, specs, self.connections.addresses)
 
     def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
-        """Write the status of some pipelines, or their errors, to the status table."""
+        """Write the status of some pipelines, or their errors, to the status table and its history.
+
+        An error of one table does not prevent the write to the other.
+        """
+        from tidemark.lake.status_history import append_statuses
         from tidemark.lake.status_table import write_status
         from tidemark.report.status import status_row
 
         rows = [status_row(name, each, utc_now()) for name, each in seen.items()]
-        write_status(
-            self.layout.status_table,
-            rows,
-            of_all=set(seen) == {*self.specs, *self.spec_folder.broken},
-        )
+        of_all = set(seen) == {*self.specs, *self.spec_folder.broken}
+        try:
+            write_status(self.layout.status_table, rows, of_all=of_all)
+        finally:
+            append_statuses(self.layout.status_history, rows)
 
     def metrics(self) -> str:
         """Return the metrics of all pipelines as OpenMetrics text, from the status table alone."""

@@ -60,10 +60,13 @@ def test_a_task_maintains_the_tables_that_pipelines_share(
 ) -> None:
     """The control table changes; missing tables and pages are no failure."""
     ledger = lake.ledger
-    control, results, _, status, _ = ask(task_probe, lake, "maintain_shared").value["result"]
+    control, results, _, status, _, history = ask(task_probe, lake, "maintain_shared").value[
+        "result"
+    ]
     assert (control["table"], control["files_after"]) == ("control table", 1)
     assert (results["table"], results["outcome"]) == ("quality results", "no table yet")
     assert status["table"] == "status table"
+    assert (history["table"], history["outcome"]) == ("status history", "no table yet")
     assert lake.ledger == ledger
     assert ask(task_probe, lake, "prune_pages").value == {"error": None, "result": 0}
 

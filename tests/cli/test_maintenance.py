@@ -33,7 +33,7 @@ def tables(ran: CommandResult) -> dict[str, dict[str, Any]]:
 
 SHARED = [
     *("control table", "quality results", "publication decisions", "status table"),
-    "schemas table",
+    *("schemas table", "status history"),
 ]
 
 

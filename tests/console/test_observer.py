@@ -13,6 +13,7 @@ from tests.support.consoles import a_status
 from tests.support.waiting import wait_until
 from tidemark.console.observer import FRESH_S, THREADS, StatusObserver
 from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.lake.status_history import LagSample
 from tidemark.report.status import PipelineStatus
 
 DOWN = KafkaUnavailable(operation="describe", reason="no broker")
@@ -57,7 +58,7 @@ def test_the_last_values_stay_while_kafka_is_away(reads: Reads, observer: Status
     reads.now += FRESH_S + 1
     again = observer.one("prices")
     assert (again.status, again.error) == (reads.next, None)
-    assert [lag for _, lag in again.samples] == [7, 3]
+    assert [sample.lag for sample in again.samples] == [7, 3]
 
 
 def test_a_fresh_status_is_not_read_again(reads: Reads, observer: StatusObserver) -> None:
@@ -109,7 +110,7 @@ def test_slow_pipelines_block_neither_the_page_nor_more_than_their_threads() -> 
 def test_samples_have_the_times_of_the_statuses(reads: Reads, observer: StatusObserver) -> None:
     at = datetime(2026, 3, 1, tzinfo=UTC)
     reads.next = replace(a_status(lag=5), checked_at=at)
-    assert observer.one("prices").samples == ((at, 5),)
+    assert observer.one("prices").samples == (LagSample(checked_at=at, lag=5, state="ok"),)
 
 
 def test_an_overview_waits_for_a_new_status_instead_of_an_old_one(

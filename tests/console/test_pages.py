@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +17,9 @@ from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
+from tests.support.waiting import wait_until
+from tidemark.console import home
+from tidemark.lake.status_history import LagSample, append_statuses, read_lags
 
 
 @pytest.fixture
@@ -157,12 +164,123 @@ def test_data_docs_need_the_right_to_read_payloads_and_stay_in_their_folder(
     assert docs not in without.get("/pipelines/events/quality").text
 
 
-def test_the_trend_of_the_lag_begins_with_the_newest_plans(lake: FileLake, tmp_path: Path) -> None:
-    """Each of the three plans was made at a lag of three offsets."""
+# -- lag -----------------------------------------------------------------------------------------
+
+
+def record(
+    root: Path, pipeline: str, *lags: int | None, state: str = "ok", every_min: int = 15
+) -> None:
+    """Record lags at regular times until now."""
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "pipeline": pipeline,
+            "checked_at": now - number * timedelta(minutes=every_min),
+            "lag": lag,
+            "state": state,
+        }
+        for number, lag in enumerate(reversed(lags))
+    ]
+    append_statuses(app_of(root)().layout.status_history, rows)
+
+
+def test_the_page_of_a_pipeline_has_its_recorded_lags_as_chart_and_table(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    record(tmp_path, "events", 5, 1_234_567, None, 0)
+    record(tmp_path, "idle", 77)
     page = console_of(tmp_path).get("/pipelines/events").text
-    (line,) = re.findall(r'aria-label="lag of events"><polyline points="([^"]+)"', page)
-    assert len({point.split(",")[1] for point in line.split()}) == 1
-    assert len(line.split()) == 3
+    values = page.partition("<summary>Values</summary>")[2].partition("</details>")[0]
+    assert [row[1:] for row in cells(values) if row] == [
+        ["0", "-", "ok"],
+        ["-", "-", "ok"],
+        ["1,234,567", "-", "ok"],
+        ["5", "-", "ok"],
+    ]
+    assert "lag of events in offsets: highest 1,234,567, newest 0" in page
+    assert "1.5 M</text>" in page
+    assert len(re.findall("<polyline", page)) == 1
+    assert "style=" not in page
+
+
+def test_a_pipeline_without_recorded_lags_shows_how_to_record_them(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    page = console_of(tmp_path).get("/pipelines/events")
+    assert page.status_code == 200
+    assert "tidemark status --record" in page.text
+    assert 'class="chart' not in page.text
+    record(tmp_path, "events", None, None)
+    assert "tidemark status --record" in console_of(tmp_path).get("/pipelines/events").text
+
+
+def test_the_address_has_the_period_of_the_chart(lake: FileLake, tmp_path: Path) -> None:
+    record(tmp_path, "events", 9, 8, 1, every_min=3 * 24 * 60)
+    client = console_of(tmp_path)
+    shown = {}
+    for period in ("hour", "day", "week", "month"):
+        address = f"/pipelines/events?partition=0&start=1&end=5&period={period}"
+        page = client.get(address).text
+        assert f'<a href="{escape(address)}" aria-current="true">{period}</a>' in page
+        assert f'hx-get="{escape(address)}"' in page
+        shown[period] = re.findall(r"in offsets: highest (\d+)", page)
+    assert shown == {"hour": ["1"], "day": ["1"], "week": ["9"], "month": ["9"]}
+    wrong = client.get("/pipelines/events?period=year")
+    assert (wrong.status_code, "period" in wrong.text) == (400, True)
+
+
+def test_recorded_states_are_text(lake: FileLake, tmp_path: Path) -> None:
+    state = "<script>alert(1)</script>\u202e"
+    record(tmp_path, "events", 1, 2, state=state)
+    page = console_of(tmp_path).get("/pipelines/events").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u{202E}" in page
+    assert "<script>alert" not in page
+
+
+def test_a_damaged_history_is_shown_and_spoils_no_page(lake: FileLake, tmp_path: Path) -> None:
+    log = Path(app_of(tmp_path)().layout.status_history) / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{7:020}.json").write_text("{}\n")
+    client = console_of(tmp_path)
+    assert client.get("/").status_code == 200
+    page = client.get("/pipelines/events")
+    assert page.status_code == 200
+    assert "DeltaLogDamaged" in page.text
+
+
+def test_an_overview_of_many_pipelines_reads_the_history_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A viewer sees the lags of visible pipelines only."""
+    names = [f"p{number}" for number in range(200)]
+    (tmp_path / "pipelines").mkdir()
+    for name in names:
+        text = f"name: {name}\ntopic: {name}\nschedule: '@daily'\n"
+        (tmp_path / "pipelines" / f"{name}.yaml").write_text(text)
+    now = datetime.now(UTC)
+    rows = [
+        {"pipeline": name, "checked_at": now - timedelta(hours=hours), "lag": hours}
+        for name in names
+        for hours in range(30)
+    ]
+    append_statuses(app_of(tmp_path)().layout.status_history, rows)
+    reads: list[object] = []
+
+    def counted(*arguments: Any) -> Mapping[str, Sequence[LagSample]]:
+        reads.append(arguments)
+        return read_lags(*arguments)
+
+    monkeypatch.setattr(home, "read_lags", counted)
+    # No Kafka connection is defined, so the status of each pipeline is an error at once.
+    client = console_of(tmp_path)
+    wait_until(lambda: client.get("/").text.count("UnknownConnection") >= 200, what="statuses")
+    page = client.get("/").text
+    assert len(reads) == 1
+    assert len(re.findall(r'<svg class="sparkline"', page)) == 200
+    assert "lag of p7: highest 23, newest 0" in page
+    some = console_of(tmp_path, viewer=SomeRights(pipelines=["p7"])).get("/").text
+    assert "p7" in some
+    assert "p8" not in some
 
 
 def test_values_that_a_check_observed_need_the_right_to_payloads(

@@ -61,6 +61,9 @@ def test_coverage_shows_one_lost_offset_and_zooms_to_it(
     inner = client.get(html.unescape(windows[0])).text
     assert bars(inner)[0][0][0] == "state-lost"
     assert client.get("/pipelines/tides?partition=0&start=5000&end=2").status_code == 200
+    weekly = client.get("/pipelines/tides?partition=0&start=0&end=4&period=week").text
+    zooms = re.findall(r'href="(/pipelines/tides\?partition=0&amp;start=\d+[^"]*)"', weekly)
+    assert [link for link in zooms if "period=" not in link] == []
 
 
 def test_the_preview_of_a_backfill_writes_nothing_and_has_command_and_parameters(

@@ -108,7 +108,7 @@ def maintenance_dag() -> DAG:
             task_id="control",
             python_callable=maintain_shared,
             execution_timeout=timedelta(hours=2),
-            doc_md="Maintains the tables that pipelines share: control, quality, status.",
+            doc_md="Maintains the tables that pipelines share, and removes old statuses.",
         )
         PythonOperator(
             task_id="quality_docs",

@@ -102,7 +102,8 @@ STATUS_PAGE = """\
 
 **look** compares every pipeline with its topic. It writes one row for each pipeline to the Delta
 table `control/status`. A row has the lag in records and in time, its expected end, the
-retention runway, the last landing and open plans. **alarm** fails for each pipeline whose next run
+retention runway, the last landing and open plans. Figures that change with time are also appended
+to `control/status_history`, which keeps a month. **alarm** fails for each pipeline whose next run
 would be refused, or that breaks a rule of the `alarms` section in its spec. The message contains
 the error and the command that fixes it; docs/runbook.md has more.
 
@@ -117,6 +118,7 @@ MAINTENANCE_PAGE = """\
 **tables** has one mapped task for each table of each pipeline. It compacts small files, and removes
 files that no version of the last week refers to. **control** does the same for the tables that
 pipelines share: control table, stored schemas, quality results, publication decisions, status.
+It removes statuses older than a month from the status history.
 **quality_docs** removes old pages of quality checks; their results stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def status(
     pipelines: PipelineNamesOrAll = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Write the status to the Delta table control/status.")
+        bool, typer.Option("--record", help="Write the status to control/status and its history.")
     ] = False,
     wide: Annotated[
         bool, typer.Option("--wide", help="Show all columns, each row in one line.")

@@ -1,10 +1,9 @@
-"""Charts as SVG without scripts: bars of coverage, and lines of lag."""
+"""Bars of coverage as SVG without scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import groupby, pairwise
 
 from markupsafe import Markup, escape
@@ -16,7 +15,6 @@ CELLS = 240
 """Cells of a bar; each has the rarest state of its offsets."""
 ZOOMS = 12
 """Parts of a bar that link to a closer look."""
-_WIDTH, _HEIGHT = 120, 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +73,4 @@ def coverage_bar(
     return Markup(
         f'<svg class="coverage" viewBox="0 0 {len(states)} 1" preserveAspectRatio="none" '
         f'role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>'
-    )
-
-
-def sparkline(samples: Sequence[tuple[datetime, int | None]], name: str) -> Markup:
-    """Return a small line of the lag over time; empty with fewer than two known values.
-
-    Args:
-        samples: Times and lags, oldest first.
-        name: Text for screen readers.
-    """
-    known = [(at.timestamp(), lag) for at, lag in samples if lag is not None]
-    if len(known) < 2:
-        return Markup()
-    first, last = known[0][0], known[-1][0]
-    seconds, highest = max(last - first, 1e-9), max(lag for _, lag in known) or 1
-    points = " ".join(
-        f"{(at - first) / seconds * _WIDTH:.1f},{_HEIGHT - 2 - lag / highest * (_HEIGHT - 4):.1f}"
-        for at, lag in known
-    )
-    return Markup(
-        f'<svg class="sparkline" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{escape(name)}"><polyline points="{points}"/></svg>'
     )

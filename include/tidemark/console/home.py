@@ -1,14 +1,17 @@
-"""The home that the console shows: its specs, read again after a change, and its statuses."""
+"""The home that the console shows: its specs, read again after a change, statuses and lags."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 
 from tidemark.app import App
+from tidemark.console.history import LagHistory, Window
 from tidemark.console.observer import StatusObserver
+from tidemark.lake.status_history import LagSample, read_lags
+from tidemark.pipeline import utc_now
 from tidemark.report.status import PipelineStatus
 from tidemark.spec.layout import spec_files
 
@@ -32,6 +35,7 @@ class Home:
         self._key: object = None
         self._loaded_at = 0.0
         self.statuses = StatusObserver(self._status)
+        self.history = LagHistory(self._recorded)
 
     @property
     def app(self) -> App:
@@ -56,3 +60,7 @@ class Home:
 
     def _status(self, pipeline: str) -> PipelineStatus:
         return self.app.pipeline(pipeline).status()
+
+    def _recorded(self, window: Window, pipeline: str | None) -> Mapping[str, Sequence[LagSample]]:
+        since = utc_now() - window.span
+        return read_lags(self.app.layout.status_history, since, window.step, pipeline)

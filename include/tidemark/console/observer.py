@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from datetime import datetime
 from threading import Lock
 
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
+from tidemark.lake.status_history import LagSample
 from tidemark.report.status import PipelineStatus
 
 THREADS = 4
@@ -36,13 +36,13 @@ class ObservedStatus:
         status: The newest status with partitions, or the newest one at all; None before the first.
         error: The error of a later attempt; None if `status` is current.
         read_at: Monotonic time of the newest attempt, in seconds.
-        samples: Times and lags of earlier statuses, oldest first.
+        samples: Lags of earlier statuses, oldest first.
     """
 
     status: PipelineStatus | None = None
     error: TidemarkError | None = None
     read_at: float = float("-inf")
-    samples: Sequence[tuple[datetime, int | None]] = ()
+    samples: Sequence[LagSample] = ()
 
     @property
     def is_stale(self) -> bool:
@@ -67,7 +67,7 @@ class StatusObserver:
         self._lock = Lock()
         self._running: dict[str, Future[None]] = {}
         self._seen: dict[str, ObservedStatus] = {}
-        self._samples: dict[str, deque[tuple[datetime, int | None]]] = {}
+        self._samples: dict[str, deque[LagSample]] = {}
 
     def close(self) -> None:
         """Stop the threads after their current read."""
@@ -114,8 +114,14 @@ class StatusObserver:
             self._seen[pipeline] = _newest(before, found, self._clock())
             if isinstance(found, PipelineStatus) and found.partitions:
                 samples = self._samples.setdefault(pipeline, deque(maxlen=SAMPLES))
-                samples.append((found.checked_at, found.lag))
+                samples.append(_sample(found))
             del self._running[pipeline]
+
+
+def _sample(status: PipelineStatus) -> LagSample:
+    return LagSample(
+        checked_at=status.checked_at, lag=status.lag, lag_time=status.lag_time, state=status.state
+    )
 
 
 def _newest(

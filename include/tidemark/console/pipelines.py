@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 
 from starlette.exceptions import HTTPException
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import Page, PageContext
+from tidemark.console.history import OVERVIEW, Period, highest_lags
 from tidemark.console.runs import run_of
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span
 from tidemark.core.parallel import result_or_error
-from tidemark.core.plan import PlanKind
 from tidemark.core.plan_history import PlanEntry
 from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.status_table import read_status
@@ -40,7 +40,7 @@ def dag(context: PageContext, dag_id: str) -> Page:
     if not specs:
         raise HTTPException(404, "This DAG has no pipeline that you may see.")
     if len(specs) == 1:
-        return pipeline(context, next(iter(specs)), None, None, None)
+        return pipeline(context, next(iter(specs)), None, None, None, None)
     return _overview(context, specs, {})
 
 
@@ -48,20 +48,44 @@ def _overview(
     context: PageContext, specs: Mapping[str, PipelineSpec], broken: Mapping[str, TidemarkError]
 ) -> Page:
     observed = context.home.statuses.many(list(specs))
-    return context.page("overview.html", specs=specs, observed=observed, broken=broken)
+    recorded = context.home.history.lags(OVERVIEW)
+    now = utc_now()
+    return context.page(
+        "overview.html",
+        specs=specs,
+        observed=observed,
+        broken=broken,
+        window=OVERVIEW,
+        trends={
+            name: highest_lags([*recorded.lags.get(name, ()), *seen.samples], OVERVIEW, now)
+            for name, seen in observed.items()
+        },
+    )
 
 
 def pipeline(
-    context: PageContext, name: str, partition: int | None, start: int | None, end: int | None
+    context: PageContext,
+    name: str,
+    partition: int | None,
+    start: int | None,
+    end: int | None,
+    chosen: Period | None,
 ) -> Page:
-    """One pipeline: status, coverage, newest plans. A partition and offsets zoom in."""
+    """One pipeline: status, lag over a period, coverage, newest plans.
+
+    A partition and offsets zoom into the coverage.
+    """
     pipeline = context.pipeline(name)
     observed = context.home.statuses.one(name)
-    plans = newest_plans(pipeline, None)
+    period = chosen or Period.DAY
+    window = period.window
+    recorded = context.home.history.lags(window, name)
+    samples = [*recorded.lags.get(name, ()), *observed.samples]
+    link = partial(context.link, "pipelines", name, period=chosen)
     coverage = result_or_error(name, lambda _: pipeline.coverage(partition, start, end))
     bars: Sequence[_Bar] = ()
     if not isinstance(coverage, TidemarkError):
-        bars = [_bar(context, name, each, start, end) for each in coverage[:BARS]]
+        bars = [_bar(link, each, start, end) for each in coverage[:BARS]]
     return context.page(
         "pipeline.html",
         name=name,
@@ -72,20 +96,19 @@ def pipeline(
         bars=bars,
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
         partition=partition,
-        plans=plans,
-        lags=sorted([*_planned_lags(plans), *observed.samples], key=lambda sample: sample[0]),
+        plans=newest_plans(pipeline, None),
+        period=period,
+        periods={
+            each: context.link(
+                "pipelines", name, partition=partition, start=start, end=end, period=each
+            )
+            for each in Period
+        },
+        window=window,
+        lags=highest_lags(samples, window, utc_now()),
+        lags_error=recorded.error,
+        own_link=link,
     )
-
-
-def _planned_lags(plans: Sequence[PlanEntry]) -> Iterator[tuple[datetime, int]]:
-    """Yield the time and the lag at which each live plan was made, oldest first.
-
-    A limited plan may leave out partitions, whose unread offsets do not count here.
-    """
-    for entry in reversed(plans):
-        plan = entry.record.plan
-        if entry.planned_at is not None and plan.kind is PlanKind.LIVE:
-            yield entry.planned_at, plan.size + plan.left
 
 
 def metrics(context: PageContext) -> str:
@@ -130,7 +153,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
 
 
 def _bar(
-    context: PageContext, name: str, coverage: PartitionCoverage, start: int | None, end: int | None
+    link: Callable[..., str], coverage: PartitionCoverage, start: int | None, end: int | None
 ) -> _Bar:
     window, extent = coverage.window(start, end), coverage.extent
     if window is None or extent is None:
@@ -138,9 +161,7 @@ def _bar(
     links = [
         ZoomLink(
             window=part,
-            href=context.link(
-                "pipelines", name, partition=coverage.partition, start=part.start, end=part.end
-            ),
+            href=link(partition=coverage.partition, start=part.start, end=part.end),
         )
         for part in zoom_windows(window)
         if part != window
@@ -151,9 +172,7 @@ def _bar(
         coverage=coverage,
         window=window,
         svg=coverage_bar(coverage, window, links),
-        out=context.link(
-            "pipelines", name, partition=coverage.partition, start=out.start, end=out.end
-        )
+        out=link(partition=coverage.partition, start=out.start, end=out.end)
         if window != extent
         else None,
         states=coverage.totals(window),

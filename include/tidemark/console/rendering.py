@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tidemark.console import charts
+from tidemark.console import charts, lag_charts
 from tidemark.core.errors import format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
@@ -42,7 +42,12 @@ def _environment() -> jinja2.Environment:
     environment.filters["minute"] = minute
     environment.tests["measured"] = is_measured
     environment.filters["outcome"] = outcome_of
-    environment.globals |= {"state_class": charts.state_class, "sparkline": charts.sparkline}
+    environment.globals |= {
+        "state_class": charts.state_class,
+        "sparkline": lag_charts.sparkline,
+        "lag_chart": lag_charts.lag_chart,
+        "lag_time_chart": lag_charts.lag_time_chart,
+    }
     return environment
 
 

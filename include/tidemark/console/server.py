@@ -23,6 +23,7 @@ from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import Guard, GuardMiddleware
 from tidemark.console.headers import DATA_DOCS_POLICY, SecurityHeaders
+from tidemark.console.history import Period
 from tidemark.console.home import Home
 from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
@@ -132,10 +133,12 @@ class _Console:
         partition: Number = None,
         start: Number = None,
         end: Number = None,
+        period: Period | None = None,
     ) -> Response:
-        """One pipeline: status, coverage and newest plans."""
+        """One pipeline: status, lag over a period, coverage and newest plans."""
         return await self._page(
-            request, lambda context: pipelines.pipeline(context, name, partition, start, end)
+            request,
+            lambda context: pipelines.pipeline(context, name, partition, start, end, period),
         )
 
     async def plans(self, request: Request, name: str, before: Number = None) -> Response:

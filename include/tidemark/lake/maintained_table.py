@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -55,11 +55,18 @@ class DeltaMaintainedTable:
     Args:
         uri: The table.
         pipeline: The pipeline whose data table it must be; None for a table of another kind.
+        remove_expired: Removes the rows that are too old at a time; by default, rows stay for ever.
     """
 
-    def __init__(self, uri: str, pipeline: str | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        pipeline: str | None = None,
+        remove_expired: Callable[[datetime], object] = lambda _: None,
+    ) -> None:
         self._uri = uri
         self._pipeline = pipeline
+        self._remove_expired = remove_expired
 
     def current_files(self) -> TableFiles | None:
         """Return the files of the newest version; None if there is no table."""
@@ -98,6 +105,8 @@ class DeltaMaintainedTable:
     ) -> Sequence[StoredFile]:
         """Remove files older than `retention` that no version within `retention` refers to.
 
+        First removes expired rows; the files without rows are removed after the retention.
+
         Also removes files older than an hour that another process wrote to test the storage or to
         read its clock, and did not remove.
 
@@ -110,6 +119,7 @@ class DeltaMaintainedTable:
         with translate_read_errors(self._uri, "removing files"):
             if not dry_run:
                 now = checked_storage_time(self._uri, now, self._storage_time())
+                self._remove_expired(now)
             # Before the listing, which then contains the commits that remove any of these files.
             newest = self._keys_of_newest_version()
             files = table_filesystem(self._uri)

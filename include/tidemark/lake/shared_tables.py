@@ -1,4 +1,4 @@
-"""Appends to tables that pipelines share and that nothing is removed from."""
+"""Appends to tables that pipelines share."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def append_shared(
     *,
     partition_by: Sequence[str] = (),
     schema_mode: Literal["merge"] | None = None,
+    append_only: bool = True,
 ) -> None:
     """Append rows in one commit, and create the table if it does not exist.
 
@@ -34,23 +35,24 @@ def append_shared(
         schema: The columns of a new table.
         partition_by: Partition columns of a new table.
         schema_mode: `merge` adds columns that the table does not have.
+        append_only: Whether a new table refuses the removal of rows.
 
     Raises:
         UnsafeStorage: The storage can lose concurrent commits; nothing was written.
     """
-    table = open_if_exists(uri) or _created(uri, schema, partition_by)
+    table = open_if_exists(uri) or _created(uri, schema, partition_by, append_only)
     properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
     write_deltalake(
         table, rows, mode="append", schema_mode=schema_mode, commit_properties=properties
     )
 
 
-def _created(uri: str, schema: Any, partition_by: Sequence[str]) -> DeltaTable:
+def _created(uri: str, schema: Any, partition_by: Sequence[str], append_only: bool) -> DeltaTable:
     return DeltaTable.create(
         uri,
         schema=schema,
         mode="ignore",
         partition_by=list(partition_by),
-        configuration={**KEEP_OLD_COMMITS, "delta.appendOnly": "true"},
+        configuration={**KEEP_OLD_COMMITS, "delta.appendOnly": str(append_only).lower()},
         commit_properties=CommitProperties(app_transactions=[prove_conditional_writes(uri)]),
     )

@@ -24,6 +24,8 @@ from tidemark.lake.errors import DeltaLogDamaged
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
 """Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
 
+DATE = DataType.date32()
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -127,6 +129,9 @@ def utc_datetime(micros: int | None) -> datetime | None:
 
 
 def _array(values: Sequence[Any], kind: DataType) -> Array:
+    if kind == DATE:
+        days = [None if value is None else (value - _EPOCH.date()).days for value in values]
+        return Array(days, type=DataType.int32()).cast(DATE)
     if kind != TIMESTAMP:
         return Array(values, type=kind)
     micros = [

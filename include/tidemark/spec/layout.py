@@ -100,6 +100,11 @@ class Layout:
         return f"{self.lakehouse}/control/status"
 
     @property
+    def status_history(self) -> str:
+        """Delta table with the recorded statuses of the last month."""
+        return f"{self.lakehouse}/control/status_history"
+
+    @property
     def schema_table(self) -> str:
         """Delta table that caches schemas of registries by id."""
         return f"{self.lakehouse}/control/schemas"

@@ -1,0 +1,186 @@
+"""Charts of the lag: round labels, gaps, single and unknown values, huge numbers, hostile names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TypeAlias
+from xml.etree import ElementTree
+
+import pytest
+from markupsafe import Markup
+
+from tests.support.hostile import TEXTS
+from tests.support.services import NOW
+from tidemark.console.history import OVERVIEW, Period, Window
+from tidemark.console.lag_charts import (
+    lag_chart,
+    lag_time_chart,
+    offsets_axis,
+    sparkline,
+    times_axis,
+)
+from tidemark.lake.status_history import LagSample
+
+DAY = Period.DAY.window
+Draw: TypeAlias = Callable[[Sequence[LagSample], str, Window, datetime], Markup]
+
+
+def samples(*places: tuple[float, int | None], seconds: float | None = None) -> list[LagSample]:
+    """Return samples of an age in hours and a lag, oldest first."""
+    age = None if seconds is None else timedelta(seconds=seconds)
+    return [
+        LagSample(checked_at=NOW - timedelta(hours=hours), lag=lag, lag_time=age)
+        for hours, lag in places
+    ]
+
+
+def lines(svg: str) -> list[list[tuple[float, float]]]:
+    """Return the points of each line."""
+    found = re.findall(r'<polyline points="([^"]*)"', svg)
+    return [
+        [(float(x), float(y)) for x, y in (point.split(",") for point in line.split())]
+        for line in found
+    ]
+
+
+def titles(svg: str) -> list[str]:
+    return re.findall(r"<g><title>(.*?)</title>", svg)
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>(.*?)</text>", svg)
+
+
+# -- axes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("highest", "labels"),
+    [
+        (0, ["0", "1"]),
+        (1, ["0", "1"]),
+        (3, ["0", "1", "2", "3"]),
+        (7, ["0", "2", "4", "6", "8"]),
+        (4_812, ["0", "2,000", "4,000", "6,000"]),
+        (12_345, ["0", "5 k", "10 k", "15 k"]),
+        (1_700_000, ["0", "0.5 M", "1 M", "1.5 M", "2 M"]),
+        (2**63 - 1, ["0", "5 E", "10 E"]),
+    ],
+)
+def test_labels_of_offsets_are_round(highest: int, labels: Sequence[str]) -> None:
+    axis = offsets_axis(highest, 4)
+    assert axis.labels == labels
+    assert axis.top >= highest
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.0, ["0", "1 s"]),
+        (1.2, ["0", "1 s", "2 s"]),
+        (95.0, ["0", "1 min", "2 min"]),
+        (5_000.0, ["0", "1 h", "2 h"]),
+        (3 * 86_400.0, ["0", "2 d", "4 d"]),
+        (46_000 * 86_400.0, ["0", "50,000 d"]),
+        (timedelta.max.total_seconds(), ["0", "500,000,000 d", "1,000,000,000 d"]),
+    ],
+)
+def test_labels_of_times_are_round(seconds: float, labels: Sequence[str]) -> None:
+    axis = times_axis(seconds, 2)
+    assert axis.labels == labels
+    assert axis.top >= seconds
+
+
+@pytest.mark.parametrize(
+    ("period", "labels"),
+    [
+        (Period.HOUR, ["11:10", "11:20", "11:30", "11:40", "11:50", "12:00"]),
+        (Period.DAY, ["16:00", "20:00", "1 Mar", "04:00", "08:00", "12:00"]),
+        (Period.WEEK, ["23 Feb", "24 Feb", "25 Feb", "26 Feb", "27 Feb", "28 Feb", "1 Mar"]),
+    ],
+)
+def test_the_time_axis_has_round_times_in_utc(period: Period, labels: Sequence[str]) -> None:
+    """The test runs in another time zone, too."""
+    svg = lag_chart(samples((0.5, 0)), "prices", period.window, NOW)
+    assert texts(svg)[-len(labels) :] == labels
+
+
+# -- lines ---------------------------------------------------------------------------------------
+
+
+def test_the_line_is_drawn_to_scale_with_a_value_for_each_sample() -> None:
+    svg = lag_chart(samples((1, 0), (0.5, 4), (0, 2), seconds=61), "prices", DAY, NOW)
+    assert lines(svg) == [[(958.3, 100.0), (979.2, 0.0), (1000.0, 50.0)]]
+    assert titles(svg) == [
+        "2026-03-01 11:00:00 UTC: 0 offset(s), oldest 1 min 1 s",
+        "2026-03-01 11:30:00 UTC: 4 offset(s), oldest 1 min 1 s",
+        "2026-03-01 12:00:00 UTC: 2 offset(s), oldest 1 min 1 s",
+    ]
+    assert 'aria-label="lag of prices in offsets: highest 4, newest 2"' in svg
+
+
+@pytest.mark.parametrize("draw", [lag_chart, lag_time_chart, sparkline])
+def test_a_line_ends_at_a_long_gap_and_at_an_unknown_lag(draw: Draw) -> None:
+    known = [(10, 3), (9, 4), (5, 3), (4, 1), (3, None), (2, 1), (1, 1)]
+    svg = draw(samples(*known, seconds=5), "prices", DAY, NOW)
+    expected = [2, 2, 2] if draw is not lag_time_chart else [2, 5]
+    assert [len(line) for line in lines(svg)] == expected
+
+
+def test_steps_of_a_long_period_are_no_gaps() -> None:
+    hours = [(hours, 1) for hours in range(700, 0, -7)]
+    assert len(lines(lag_chart(samples(*hours), "prices", Period.MONTH.window, NOW))) == 1
+
+
+def test_one_sample_is_a_dot() -> None:
+    for draw in (lag_chart, sparkline):
+        svg = draw(samples((12, 5)), "prices", DAY, NOW)
+        assert re.findall(r'<path class="dot" d="M(\S+?),\S+h0"/>', svg) == ["500.0"]
+        assert lines(svg) == []
+
+
+def test_without_a_known_lag_there_is_no_chart() -> None:
+    for draw in (lag_chart, lag_time_chart, sparkline):
+        assert draw([], "prices", DAY, NOW) == ""
+        assert draw(samples((2, None), (1, None)), "prices", DAY, NOW) == ""
+
+
+def test_the_age_of_a_pipeline_without_lag_is_zero_and_otherwise_may_be_unknown() -> None:
+    svg = lag_time_chart(samples((2, 0), (1.5, 0), (1, 5)), "prices", DAY, NOW)
+    assert lines(svg) == [[(916.7, 100.0), (937.5, 100.0)]]
+    assert lag_time_chart(samples((2, 5)), "prices", DAY, NOW) == ""
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2**63 - 1, -5])
+@pytest.mark.parametrize("seconds", [0.0, 1e-6, timedelta.max.total_seconds() - 1, -5.0])
+def test_extreme_values_stay_in_the_chart(lag: int, seconds: float) -> None:
+    shown = samples((25, lag), (2, lag), (1, 0), (-1, lag), seconds=seconds)
+    for draw in (lag_chart, lag_time_chart, sparkline):
+        for line in lines(draw(shown, "prices", DAY, NOW)):
+            assert all(0 <= x <= 1000 and 0 <= y <= 100 for x, y in line)
+
+
+def test_hostile_names_are_text_and_the_markup_is_well_formed() -> None:
+    name = "".join(text for text in TEXTS if text.isprintable())
+    for draw in (lag_chart, lag_time_chart, sparkline):
+        markup = draw(samples((2, 1), (1, 0), seconds=5), name, OVERVIEW, NOW)
+        root = ElementTree.fromstring(str(markup))
+        (label,) = [each.get("aria-label") for each in root.iter() if each.get("aria-label")]
+        assert name in str(label)
+        assert {each.tag for each in root.iter()} <= TAGS
+        assert "style" not in {name for each in root.iter() for name in each.attrib}
+
+
+TAGS = {"div", "svg", "text", "line", "polyline", "polygon", "path", "g", "title", "rect", "circle"}
+"""The elements of charts."""
+
+
+def test_spots_cover_the_chart_without_overlap() -> None:
+    svg = lag_chart(samples(*[(hours, 1) for hours in (3, 2, 1, 0)]), "prices", DAY, NOW)
+    spots = re.findall(r'<rect x="([\d.]+)%" y="0" width="([\d.]+)%"', svg)
+    edges = [(float(x), float(x) + float(width)) for x, width in spots]
+    assert len(edges) == 4
+    assert all(one[1] == pytest.approx(other[0], abs=0.02) for one, other in pairwise(edges))
