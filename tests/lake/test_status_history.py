@@ -174,7 +174,7 @@ def fill(uri: str, *ages: timedelta) -> None:
         append_statuses(uri, [row("a", datetime.now(UTC) - age, age.days)])
 
 
-def lags(uri: str) -> list[int | None]:
+def lags(uri: str) -> list[int]:
     return sorted(lag or 0 for _, _, lag in stored(uri))
 
 
@@ -224,7 +224,8 @@ def test_the_removal_takes_a_concurrent_commit_into_account(
     fill(uri, RETENTION + 2 * DAY, RETENTION + 2 * DAY, DAY)
     from tidemark.lake import checked_commits
 
-    commit, races = checked_commits._commit, []
+    commit = checked_commits._commit
+    races: list[int] = []
 
     def commit_late(table: DeltaTable, change: checked_commits.Change) -> None:
         if not races:

@@ -60,6 +60,7 @@ def _overview(
             name: highest_lags([*recorded.lags.get(name, ()), *seen.samples], OVERVIEW, now)
             for name, seen in observed.items()
         },
+        lags_error=recorded.error,
     )
 
 

@@ -57,3 +57,12 @@ for (const name of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
     note.textContent = `Not refreshed since ${refreshedAt.toLocaleTimeString()}. Load the page again.`;
   });
 }
+
+// A refresh keeps open what the viewer has opened, unless the page has other parts now.
+let opened = [];
+const parts = () => [...document.querySelectorAll("#content details")];
+document.addEventListener("htmx:beforeSwap", () => { opened = parts().map(part => part.open); });
+document.addEventListener("htmx:afterSwap", () => {
+  const now = parts();
+  if (now.length === opened.length) now.forEach((part, number) => { part.open = opened[number]; });
+});
