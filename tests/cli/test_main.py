@@ -251,12 +251,17 @@ def test_status_shows_the_error_that_refuses_each_pipeline(
 
 
 def test_status_can_fail_on_alarms_and_record_the_status(command: Command, tmp_path: Path) -> None:
-    """With --exit-code, the exit code is 65. A later status replaces the recorded one."""
+    """With --exit-code, the exit code is 65. A later status replaces the recorded one.
+
+    The history has both.
+    """
     for _ in range(2):
         ran = command("status", "prices", "orders", "--exit-code", "--record")
         assert ran.code == ExitCode.REFUSED
         assert "prices: UnknownConnection: Connection 'kafka_default' is not defined" in ran.err
-    table = DeltaTable(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout.status_table)
+    layout = App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout
+    assert DeltaTable(layout.status_history).count() == 4
+    table = DeltaTable(layout.status_table)
     rows = query_rows(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
     unknown = {"problem": "UnknownConnection", "alarms": "UnknownConnection", "forecast": "unknown"}
     assert rows == [{"pipeline": name, **unknown} for name in ("orders", "prices")]

@@ -100,7 +100,7 @@ def test_a_storage_that_does_not_answer_delays_a_page_by_the_wait_only(
 ) -> None:
     storage.answers.clear()
     seen = history.lags(DAY, "prices", wait_s=0.01)
-    assert (seen.lags, seen.error) == ({}, None)
+    assert (seen.lags, seen.error, seen.lacks("prices")) == ({}, None, False)
     history.lags(DAY, "prices", wait_s=0.01)
     assert len(storage.reads) == 1
     storage.answers.set()

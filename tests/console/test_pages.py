@@ -211,7 +211,9 @@ def test_a_pipeline_without_recorded_lags_shows_how_to_record_them(
     assert "tidemark status --record" in page.text
     assert 'class="chart' not in page.text
     record(tmp_path, "events", None, None)
-    assert "tidemark status --record" in console_of(tmp_path).get("/pipelines/events").text
+    unknown = console_of(tmp_path).get("/pipelines/events").text
+    assert "No lag is known for the last day" in unknown
+    assert "tidemark status --record" not in unknown
 
 
 def test_the_address_has_the_period_of_the_chart(lake: FileLake, tmp_path: Path) -> None:

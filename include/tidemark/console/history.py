@@ -79,6 +79,10 @@ class RecordedLags:
     error: TidemarkError | None = None
     read_at: float = float("-inf")
 
+    def lacks(self, pipeline: str) -> bool:
+        """Whether a read has found no lag of a pipeline; False before the first read."""
+        return self.read_at > float("-inf") and self.error is None and not self.lags.get(pipeline)
+
 
 ReadLags: TypeAlias = Callable[[Window, str | None], Mapping[str, Sequence[LagSample]]]
 """Reads the recorded lags of a window, of one pipeline or of all."""

@@ -108,6 +108,7 @@ def pipeline(
         window=window,
         lags=highest_lags(samples, window, utc_now()),
         lags_error=recorded.error,
+        is_unrecorded=recorded.lacks(name),
         own_link=link,
     )
 
