@@ -57,8 +57,9 @@ def tab(tmp_path: Path) -> Iterator[Tab]:
 
 def test_charts_fit_into_wide_and_narrow_pages_and_show_values(tab: Tab, console: str) -> None:
     for width in (1280, 400):
-        for path in ("/?refresh=0", "/pipelines/events?refresh=0&period=day"):
+        for path, chart in {"/": ".sparkline", "/pipelines/events": ".chart"}.items():
             tab.open(f"{console}{path}", width=width)
+            tab.wait_for(f"document.querySelector({chart!r}) !== null")
             assert tab.value("document.documentElement.scrollWidth") <= width
         assert "1,000,000,000,000,0" in tab.value(UNDER_THE_POINTER)
     assert tab.problems == []
@@ -66,6 +67,7 @@ def test_charts_fit_into_wide_and_narrow_pages_and_show_values(tab: Tab, console
 
 def test_a_refresh_keeps_the_opened_table_of_values(tab: Tab, console: str) -> None:
     tab.open(f"{console}/pipelines/events")
+    tab.wait_for("document.querySelector('#content details') !== null")
     tab.value("document.querySelector('#content details').open = true")
     tab.value("document.getElementById('content').dataset.old = 'yes'")
     tab.wait_for("!document.getElementById('content').dataset.old")
