@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 UNDER_THE_POINTER = """
 (() => {
-  const plot = document.querySelector(".chart .plot").getBoundingClientRect();
+  const plot = document.querySelector(".lag-chart .plot").getBoundingClientRect();
   const [x, y] = [plot.left + plot.width / 2, plot.top + plot.height / 2];
   return document.elementFromPoint(x, y).parentElement.querySelector("title").textContent;
 })()
@@ -57,7 +57,7 @@ def tab(tmp_path: Path) -> Iterator[Tab]:
 
 def test_charts_fit_into_wide_and_narrow_pages_and_show_values(tab: Tab, console: str) -> None:
     for width in (1280, 400):
-        for path, chart in {"/": ".sparkline", "/pipelines/events": ".chart"}.items():
+        for path, chart in {"/": ".sparkline", "/pipelines/events": ".lag-chart"}.items():
             tab.open(f"{console}{path}", width=width)
             tab.wait_for(f"document.querySelector({chart!r}) !== null")
             assert tab.value("document.documentElement.scrollWidth") <= width

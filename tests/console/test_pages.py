@@ -209,7 +209,7 @@ def test_a_pipeline_without_recorded_lags_shows_how_to_record_them(
     page = console_of(tmp_path).get("/pipelines/events")
     assert page.status_code == 200
     assert "tidemark status --record" in page.text
-    assert 'class="chart' not in page.text
+    assert 'class="lag-chart' not in page.text
     record(tmp_path, "events", None, None)
     unknown = console_of(tmp_path).get("/pipelines/events").text
     assert "No lag is known for the last day" in unknown

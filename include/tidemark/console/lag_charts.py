@@ -221,7 +221,7 @@ def _chart(
     places = _places(samples, values, axis.top, window, now)
     heights = [100 - 100 * n / (len(axis.labels) - 1) for n in range(len(axis.labels))]
     return Markup(
-        f'<div class="chart{" tall" if is_tall else ""}"><svg class="axis" aria-hidden="true">'
+        f'<div class="lag-chart{" tall" if is_tall else ""}"><svg class="axis" aria-hidden="true">'
         + "".join(
             f'<text x="100%" y="{y:g}%">{label}</text>'
             for y, label in zip(heights, axis.labels, strict=True)
