@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -142,6 +144,36 @@ def test_an_unforeseen_error_is_logged_with_its_traceback(caplog: pytest.LogCapt
         assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.CRASH
     assert "Traceback" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("log_format", "error"), [("json", "UnknownPipeline"), ("xml", "SetupError")]
+)
+def test_a_job_logs_objects_and_prints_its_result_line(
+    tmp_path: Path, log_format: str, error: str
+) -> None:
+    """An unknown format is the named error of its plans."""
+    (tmp_path / "pipelines").mkdir()
+    environ = {
+        **os.environ,
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+        "TIDEMARK_LOG_FORMAT": log_format,
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROJECT / "jobs" / "upsert.py"), "--plan", "none=7"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == ExitCode.REFUSED
+    (record,) = results_of(done.stdout)
+    assert (record["pipeline"], record["error"]) == ("none", error)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    logged = [(each["event"], each["item"], each["error"]) for each in lines]
+    assert logged == ([("step failed", "none=7", error)] if log_format == "json" else [])
 
 
 @pytest.mark.spark

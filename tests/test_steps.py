@@ -14,6 +14,7 @@ from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark import steps
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.logs import event_and_fields
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
@@ -84,9 +85,13 @@ def performed(
 
 
 def test_a_landed_plan_is_checked_and_decoded(
-    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+    app: App,
+    lake: TypedLake,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The remaining work before and after; each step is one readable line."""
+    """The remaining work before and after; each step is one log line."""
+    caplog.set_level("INFO")
     before = steps.remaining_work(app.pipeline("events"))
     assert (before.newest, before.to_check, before.to_decode) == (1, (1,), 1)
     assert before.to_merge is None
@@ -98,7 +103,11 @@ def test_a_landed_plan_is_checked_and_decoded(
         ("decode", 1),
         ("publish", 1),
     ]
-    assert all(steps.describe(step) for step in results)
+    logged = [event_and_fields(each) for each in caplog.records if each.name == steps.__name__]
+    assert [(event, fields["pipeline"], fields["step"]) for event, fields in logged] == [
+        ("step ended", "events", step["step"]) for step in results
+    ]
+    assert [fields["plan"] for _, fields in logged] == [1, 1, 1]
     after = steps.remaining_work(app.pipeline("events"))
     assert (after.to_check, after.to_decode, after.is_any) == ((1,), 0, True)
 

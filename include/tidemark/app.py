@@ -21,7 +21,8 @@ from tidemark.connections import (
     connection_variable,
     spark_connection,
 )
-from tidemark.core.errors import InvalidSelection, TidemarkError
+from tidemark.core.errors import InvalidSelection, SetupError, TidemarkError
+from tidemark.core.logs import LogFormat
 from tidemark.engines import Engines
 from tidemark.pipeline import Pipeline, PipelineContext, utc_now
 from tidemark.spark.engine import Server
@@ -73,6 +74,24 @@ class App:
         if lakehouse and "://" not in lakehouse:
             lakehouse = str(Path(lakehouse).resolve())
         return Layout(project=project, home=home, lakehouse_root=lakehouse)
+
+    @property
+    def log_format(self) -> LogFormat:
+        """Format of log lines, by TIDEMARK_LOG_FORMAT.
+
+        Raises:
+            SetupError: There is no such format.
+        """
+        text = self.environ.get("TIDEMARK_LOG_FORMAT") or LogFormat.TEXT.value
+        try:
+            return LogFormat(text)
+        except ValueError:
+            raise SetupError(
+                subject=f"The log format {text!r} does not exist.",
+                needed=" or ".join(each.value for each in LogFormat),
+                seen=text,
+                advice="Correct the environment variable TIDEMARK_LOG_FORMAT, or unset it.",
+            ) from None
 
     # -- pipelines ---------------------------------------------------------------------------------
 

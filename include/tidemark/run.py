@@ -21,7 +21,8 @@ from typing import Any, Generic, TypeVar
 
 from tidemark import steps
 from tidemark.app import App
-from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.errors import ExitCode, SetupError, TidemarkError
+from tidemark.core.logs import configure_logging
 from tidemark.core.parallel import map_in_threads
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import Engine, JobRun, Server, Stop, without_secrets
@@ -169,8 +170,7 @@ def _on_server(app: App, server: Server, job: Job[Ref], plans: Sequence[Ref], st
         ):
             results, code = execute(replace(app, sessions=sessions), job, plans)
     except TidemarkError as refused:
-        results = [_record(plan, refused.as_record()) for plan in plans]
-        code = refused.exit_code
+        results, code = _refused(plans, refused)
     return JobRun(exit_code=ExitCode(code), results=results)
 
 
@@ -186,6 +186,10 @@ def execute(app: App, job: Job[Ref], plans: Sequence[Ref]) -> tuple[list[steps.R
         outcomes = [steps.outcome(refused) for _ in plans]
     results = [_record(plan, result) for plan, (result, _) in zip(plans, outcomes, strict=True)]
     return results, ExitCode.worst(code for _, code in outcomes)
+
+
+def _refused(plans: Sequence[Ref], error: TidemarkError) -> tuple[list[steps.Result], int]:
+    return [_record(plan, error.as_record()) for plan in plans], error.exit_code
 
 
 def _record(ref: PlanRef | MergeRef, result: steps.Result) -> steps.Result:
@@ -269,12 +273,15 @@ def main(job: Job[Any], description: str, argv: Sequence[str] | None = None) -> 
     """
     plans = _parse(job, description, argv)
     _prefer_installed_pyspark()
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    disable_value_logging()
-    with _job_log(job):
-        results, code = execute(App.from_environment(), job, plans)
+    app = App.from_environment()
+    try:
+        configure_logging(app.log_format)
+    except SetupError as refused:
+        results, code = _refused(plans, refused)
+    else:
+        disable_value_logging()
+        with _job_log(job):
+            results, code = execute(app, job, plans)
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
     sys.stdout.flush()
     return code

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.logs import LogFields
 from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
@@ -248,6 +249,13 @@ def _take_all(runs: Sequence[_PipelineRun], at_once: int) -> None:
                 run.add(step, error, 0.0)
 
 
+_LOGGED = (
+    *("step", "plan", "error", "wrote", "records", "quarantined", "table_version"),
+    *("outcome", "checks", "scope", "published", "status", "left", "seconds"),
+)
+"""The values of a step that are fields of its log line; of an error only the name."""
+
+
 class _PipelineRun:
     """The steps of one pipeline.
 
@@ -341,25 +349,8 @@ class _PipelineRun:
         self.steps.append({"step": step, "plan": plan, **values, "seconds": round(seconds, 2)})
         self.codes.append(code)
         level = logging.WARNING if isinstance(result, TidemarkError) else logging.INFO
-        log.log(level, "%s: %s in %.1f s", self._plan.pipeline, describe(self.steps[-1]), seconds)
-
-
-def describe(step: Result) -> str:
-    """Return a step of `complete` as one readable line; only the name of an error."""
-    name = step["step"]
-    if "error" in step:
-        return f"{name}: {step['error']}"
-    if name == "ingest":
-        how = "landed" if step["wrote"] else "already landed"
-        return f"ingest: plan {step['plan']}: {step['records']:,} record(s) {how}"
-    if name == "check":
-        return f"check: plan {step['plan']}: {step['outcome']} ({step['checks']} checks)"
-    if name == "decode":
-        decoded, quarantined = step["records"] - step["quarantined"], step["quarantined"]
-        return f"decode: {decoded:,} record(s) decoded, {quarantined:,} quarantined"
-    if name == "upsert":
-        return f"upsert: merged {step['scope']}"
-    return f"publish: plan {step['plan']} is {step['status']}"
+        known = {key: self.steps[-1].get(key) for key in _LOGGED}
+        log.log(level, "step ended %s", LogFields({"pipeline": self._plan.pipeline, **known}))
 
 
 # -- failures of Spark ---------------------------------------------------------------------------

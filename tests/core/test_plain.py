@@ -1,4 +1,4 @@
-"""Tests of the conversion of values to JSON types and to fields of log lines."""
+"""Tests of the conversion of values to JSON types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.plain import log_fields, plain, record_of
+from tidemark.core.plain import plain, record_of
 
 
 class Color(StrEnum):
@@ -66,8 +66,3 @@ def test_a_dataclass_becomes_its_fields_as_json_types() -> None:
         "size": 3,
     }
     assert plain(Inner(None)) == {"number": None}
-
-
-def test_fields_of_a_log_line_have_no_python_representations() -> None:
-    values = {"pipeline": "a b", "replaces": False, "records": 7, "plan": None, "ranges": [[0, 1]]}
-    assert log_fields(values) == "pipeline=a b replaces=false records=7 ranges=[[0,1]]"

@@ -89,7 +89,7 @@ def deadline(spec: PipelineSpec) -> DeadlineAlert | None:
 
 def send_alarm(text: str) -> None:
     """Write an alarm to the log, and send it to the webhook if there is one."""
-    log.error("%s", text)
+    log.error("alarm message=%s", text)
     try:
         url = connection(ALARM_CONNECTION).password
     except UnknownConnection:

@@ -19,9 +19,9 @@ from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures, failure_text, raise_failed
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.logs import LogFields
 from tidemark.core.origins import RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.core.plain import log_fields
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.pipelines import Outcomes, for_each, plan_each
@@ -314,7 +314,7 @@ def publish_run(
     if not events or (outcomes.exit_code.retryable and not is_last):
         raise_failed(outcomes)
     for table, extra in events:
-        log.info("asset event sent %s", log_fields({key: extra.get(key) for key in _LOGGED}))
+        log.info("asset event sent %s", LogFields({key: extra.get(key) for key in _LOGGED}))
         outlet_events[AssetAlias(alias, group="tidemark")].add(table_asset(table), extra=extra)
     if outcomes.exit_code != ExitCode.OK:
         where = f"{ti.dag_id}.{ti.task_id} of {ti.run_id}"

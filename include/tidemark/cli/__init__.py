@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tidemark.app import App
 from tidemark.cli import (
     backfill,
     broker,
@@ -36,6 +37,7 @@ from tidemark.cli import (
 )
 from tidemark.cli.output import print_error_record, print_json
 from tidemark.core.errors import TidemarkError
+from tidemark.core.logs import configure_logging
 
 HEADINGS = {
     "Every day": "status coverage records console run backfill verify report",
@@ -110,9 +112,7 @@ def _options(
         bool, typer.Option("--verbose", "-v", help="Log each step on standard error.")
     ] = False,
 ) -> None:
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    configure_logging(App.from_environment().log_format)
     logging.getLogger("tidemark").setLevel(logging.INFO if verbose else logging.WARNING)
 
 

@@ -65,7 +65,10 @@ def console(
     else:
         out.print(f"console   {link}")
         out.print("stop      Ctrl-C")
-    config = uvicorn.Config(web, log_level="warning", access_log=False, server_header=False)
+    # Without a log configuration of its own, uvicorn uses the one of this process.
+    config = uvicorn.Config(
+        web, log_config=None, log_level="warning", access_log=False, server_header=False
+    )
     uvicorn.Server(config).run(sockets=[listening])
 
 

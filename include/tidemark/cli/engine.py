@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from tidemark.app import App
-from tidemark.cli.output import note, step
+from tidemark.cli.output import job_line, step
 from tidemark.core.errors import ExitCode
 from tidemark.pipelines import Outcomes, Pipelines
 from tidemark.run import run
@@ -30,7 +30,7 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     return Pipelines(
         app=app,
         names=names,
-        run=lambda job, refs: run(app, engine, job, refs, print_line=note),
+        run=lambda job, refs: run(app, engine, job, refs, print_line=job_line),
         progress=step,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from tidemark.core.logs import is_json_log, json_object
+
+log = logging.getLogger(__name__)
+# Only JSON logs contain progress. It is shown without --verbose too.
+log.setLevel(logging.INFO)
 
 _PLAIN: Mapping[str, Any] = {
     **dict.fromkeys(("highlight", "markup", "emoji"), False),
@@ -116,12 +123,27 @@ def print_records(
 
 def step(text: str) -> None:
     """Print one line of progress."""
-    err.print(text, style="bold")
+    _progress(text, text, "bold")
 
 
 def note(text: str) -> None:
     """Print one line of detail under a step."""
-    err.print(f"  {text}", style="dim")
+    _progress(text, f"  {text}", "dim")
+
+
+def _progress(text: str, line: str, style: str) -> None:
+    if is_json_log():
+        log.info("progress message=%s", text)
+    else:
+        err.print(line, style=style)
+
+
+def job_line(line: str) -> None:
+    """Print a line of a job's output; in a JSON log unchanged if it is a JSON object."""
+    if is_json_log() and json_object(line):
+        err.print(line)
+    else:
+        note(line)
 
 
 def print_error_record(record: Mapping[str, Any]) -> None:

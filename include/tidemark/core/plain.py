@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -49,12 +48,3 @@ def plain(value: Any) -> Any:
             return record_of(value)
         case _:
             return value
-
-
-def log_fields(values: Mapping[str, Any]) -> str:
-    """Return values of JSON types as the fields of a log line, `key=value`; None has no field."""
-    return " ".join(
-        f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
-        for key, value in values.items()
-        if value is not None
-    )

@@ -91,7 +91,7 @@ class ExactFileWriter:
         """
         log.warning(
             "Spark would alter timestamps, so the driver writes the rows "
-            "pipeline=%s plan=%d partition=%d offsets=%s",
+            "pipeline=%s plan=%d partition=%d span=%s",
             self.plan.pipeline,
             self.plan.sequence,
             partition,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from tidemark.core.plain import log_fields
+from tidemark.core.logs import LogFields
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.lake.conflicts import retry_on_conflict
@@ -130,7 +130,7 @@ class Maintenance:
             removed=tuple(removed),
             retention=retention,
         )
-        log.info("maintained %s", log_fields(result.as_record()))
+        log.info("maintained %s", LogFields(result.as_record()))
         return result
 
     def _compact(self) -> int | None:

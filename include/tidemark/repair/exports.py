@@ -99,7 +99,10 @@ class Exports:
             self.groups.commit(group, watermarks.topic, committed)
             offsets = ",".join(f"{partition}:{offset}" for partition, offset in committed.items())
             log.info(
-                "offsets exported pipeline=%s group=%s offsets=%s", ledger.pipeline, group, offsets
+                "offsets exported pipeline=%s group=%s committed_offsets=%s",
+                ledger.pipeline,
+                group,
+                offsets,
             )
         return tuple(
             ExportedOffset(

@@ -164,7 +164,7 @@ def _compile(
     if done.returncode == -signal.SIGSEGV:
         return "the compiler crashed on the schema"
     if done.returncode:
-        log.error("Protobuf compiler failed exit_code=%d output=%s", done.returncode, output)
+        log.error("Protobuf compiler failed exit_code=%d message=%s", done.returncode, output)
         raise OSError(f"the Protobuf compiler failed with exit code {done.returncode}")
     return None
 
