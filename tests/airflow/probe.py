@@ -126,6 +126,14 @@ def measured(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
         metrics.get_meter_provider().force_flush()  # type: ignore[attr-defined]  # the SDK's
 
 
+def logged(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """Run a job as `run_job`, and log as JSON as a task of Airflow does."""
+    from airflow.sdk.log import configure_logging
+
+    configure_logging(json_output=True, output=sys.stdout.buffer)
+    return run_job(environ=environ, **arguments)
+
+
 def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
     """Call a task callable, and return its result or error."""
     from airflow.sdk.exceptions import AirflowFailException
@@ -314,6 +322,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
         *(
             run_job,
             measured,
+            logged,
             call_task,
             published,
             asset,

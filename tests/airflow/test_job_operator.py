@@ -30,15 +30,14 @@ KAFKA = {
 }
 
 
-def run(
-    task_probe: Probe,
+def environment(
     program: Path,
     code: int,
     printed: str = "",
     spark: dict[str, Any] | None = SPARK,
     kafka: dict[str, Any] | None = KAFKA,
-) -> Answer:
-    """Run the ingest task of a run with plan 7 of `prices`."""
+) -> dict[str, str]:
+    """Record plan 7 of `prices` for a run; return the variables of the run's ingest task."""
     environ = {"SEEN": str(program.parent), "CODE": str(code), "OUTPUT": printed}
     program.parent.mkdir(exist_ok=True)
     lakehouse = program.parent / "lakehouse"
@@ -49,13 +48,25 @@ def run(
         append_events(control, "prices", Planned(plan=plan))
     environ |= {} if spark is None else submit_environ(program, spark)
     environ |= {} if kafka is None else {"AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka)}
-    return task_probe.ask(
-        "run_job",
-        environ=environ,
-        task="ingest_run",
-        pipelines=["prices"],
-        requested_by=RUN,
-    )
+    return environ
+
+
+def ingest() -> dict[str, Any]:
+    """Return the arguments of the ingest task of that run."""
+    return {"task": "ingest_run", "pipelines": ["prices"], "requested_by": RUN}
+
+
+def run(
+    task_probe: Probe,
+    program: Path,
+    code: int,
+    printed: str = "",
+    spark: dict[str, Any] | None = SPARK,
+    kafka: dict[str, Any] | None = KAFKA,
+) -> Answer:
+    """Run the ingest task of a run with plan 7 of `prices`."""
+    environ = environment(program, code, printed, spark, kafka)
+    return task_probe.ask("run_job", environ=environ, **ingest())
 
 
 @pytest.mark.parametrize(

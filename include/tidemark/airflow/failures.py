@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tidemark.airflow.logs import log_with_fields
 from tidemark.airflow.metrics import count_error, count_errors
 from tidemark.core.errors import ExitCode, TidemarkError, one_line
 from tidemark.pipelines import Outcomes
@@ -14,9 +15,13 @@ from tidemark.pipelines import Outcomes
 
 @contextmanager
 def airflow_failures() -> Iterator[None]:
-    """Fail the task at once on a terminal error; let Airflow retry the task on other errors."""
+    """Fail the task at once on a terminal error; let Airflow retry the task on other errors.
+
+    Log lines have fields inside the block; see `log_with_fields`.
+    """
     try:
-        yield
+        with log_with_fields():
+            yield
     except TidemarkError as error:
         count_error(error)
         if error.exit_code.retryable:

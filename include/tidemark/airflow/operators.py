@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, Context
 
 from tidemark.airflow.connections import checked_engine, connected_app, kafka_environment
 from tidemark.airflow.failures import airflow_failures, raise_failed
+from tidemark.airflow.logs import log_job_line
 from tidemark.airflow.metrics import count_landed, timed
 from tidemark.app import App
 from tidemark.connections import SPARK_CONNECTION
@@ -71,7 +72,7 @@ class SparkTask:
             return run(app, engine, job, refs, self._log_line, self.stop)
 
     def _log_line(self, line: str) -> None:
-        log.info("%s", line)
+        log_job_line(log, line)
         self.last_lines.append(line)
 
 
