@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
 from threading import Lock
 
-from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
-from tidemark.lake.status_history import LagSample
+from tidemark.report.observed_status import ObservedStatus
 from tidemark.report.status import PipelineStatus
 
 THREADS = 4
@@ -24,30 +21,6 @@ READS_PER_SECOND = 2
 """Reads of the overview for all pipelines together; with many pipelines each one waits longer."""
 OLD_S = 60.0
 """Age of a status from which on the overview waits for a new one, in seconds."""
-SAMPLES = 720
-"""Samples of the lag that are kept for each pipeline: an hour of an open page."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedStatus:
-    """The newest status of a pipeline that could be read, and the error of a later attempt.
-
-    Attributes:
-        status: The newest status with partitions, or the newest one at all; None before the first.
-        error: The error of a later attempt; None if `status` is current.
-        read_at: Monotonic time of the newest attempt, in seconds.
-        samples: Lags of earlier statuses, oldest first.
-    """
-
-    status: PipelineStatus | None = None
-    error: TidemarkError | None = None
-    read_at: float = float("-inf")
-    samples: Sequence[LagSample] = ()
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the newest attempt failed, so that `status` is an older one."""
-        return self.error is not None
 
 
 class StatusObserver:
@@ -67,7 +40,6 @@ class StatusObserver:
         self._lock = Lock()
         self._running: dict[str, Future[None]] = {}
         self._seen: dict[str, ObservedStatus] = {}
-        self._samples: dict[str, deque[LagSample]] = {}
 
     def close(self) -> None:
         """Stop the threads after their current read."""
@@ -94,8 +66,7 @@ class StatusObserver:
 
     def _known(self, pipeline: str) -> ObservedStatus:
         with self._lock:
-            seen = self._seen.get(pipeline, ObservedStatus())
-            return replace(seen, samples=tuple(self._samples.get(pipeline, ())))
+            return self._seen.get(pipeline, ObservedStatus())
 
     def _refresh(self, pipelines: Iterable[str], age_s: float) -> Mapping[str, Future[None]]:
         """Start to read statuses older than `age_s`; return the reads that have not ended."""
@@ -111,25 +82,5 @@ class StatusObserver:
         found = result_or_error(pipeline, self._read)
         with self._lock:
             before = self._seen.get(pipeline, ObservedStatus())
-            self._seen[pipeline] = _newest(before, found, self._clock())
-            if isinstance(found, PipelineStatus) and found.partitions:
-                samples = self._samples.setdefault(pipeline, deque(maxlen=SAMPLES))
-                samples.append(_sample(found))
+            self._seen[pipeline] = before.updated(found, self._clock())
             del self._running[pipeline]
-
-
-def _sample(status: PipelineStatus) -> LagSample:
-    return LagSample(
-        checked_at=status.checked_at, lag=status.lag, lag_time=status.lag_time, state=status.state
-    )
-
-
-def _newest(
-    before: ObservedStatus, found: PipelineStatus | TidemarkError, now: float
-) -> ObservedStatus:
-    """Return the new state; a status without partitions does not replace one with partitions."""
-    if isinstance(found, TidemarkError):
-        return replace(before, error=found, read_at=now)
-    if before.status and before.status.partitions and not found.partitions:
-        return replace(before, error=found.problem, read_at=now)
-    return ObservedStatus(status=found, read_at=now)
