@@ -32,6 +32,7 @@ from tidemark.cli import (
     sample,
     schemas,
     spark,
+    status,
     suites,
     topics,
 )
@@ -83,6 +84,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+status.register(app)
 pipelines.register(app)
 run.register(app)
 ingest.register(app)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -39,19 +42,10 @@ def print_json(value: Any) -> None:
     out.print(json.dumps(value, indent=2, default=str))
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, fold: bool = True
-) -> None:
-    """Print a table. Numbers are aligned right, with separators of thousands.
-
-    Args:
-        title: Text above the table.
-        columns: Names of the columns.
-        rows: The values of each row.
-        fold: Whether a table that is too wide folds long texts and has headers of one word a line.
-            It folds numbers and other short values only if there is no room for them. Without
-            folding, each row is one line of any length. No value is shortened.
-    """
+def make_table(
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, fold: bool = True
+) -> Table:
+    """Return a table; see `print_table`."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     cells = [[_cell(value) for value in row] for row in rows]
     by_column = [[row[index] for row in cells] for index in range(len(columns))]
@@ -66,7 +60,50 @@ def print_table(
         )
     for row_cells in cells:
         table.add_row(*row_cells)
+    return table
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, fold: bool = True
+) -> None:
+    """Print a table. Numbers are aligned right, with separators of thousands.
+
+    Args:
+        title: Text above the table.
+        columns: Names of the columns.
+        rows: The values of each row.
+        fold: Whether a table that is too wide folds long texts and has headers of one word a line.
+            It folds numbers and other short values only if there is no room for them. Without
+            folding, each row is one line of any length. No value is shortened.
+    """
+    table = make_table(title, columns, rows, fold=fold)
     (out if fold else _out_without_folding).print(table)
+
+
+def print_until_interrupted(
+    look: Callable[[], RenderableType], interval_s: float, *, in_place: bool
+) -> None:
+    """Print what a function returns, again and again, until Ctrl-C.
+
+    Args:
+        look: Returns a text or a table.
+        interval_s: Seconds from the begin of one call to the begin of the next.
+        in_place: Whether a text replaces the one before it. On a terminal only.
+    """
+    with suppress(KeyboardInterrupt), _printer(in_place=in_place) as show:
+        while True:
+            begun = time.monotonic()
+            show(look())
+            time.sleep(max(0.0, begun + interval_s - time.monotonic()))
+
+
+@contextmanager
+def _printer(*, in_place: bool) -> Iterator[Callable[[RenderableType], None]]:
+    if not in_place or not out.is_terminal or out.is_dumb_terminal:
+        yield out.print
+        return
+    with Live(console=out, auto_refresh=False) as live:
+        yield lambda each: live.update(each, refresh=True)
 
 
 def _unfolded_columns(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Collection[int]:
