@@ -139,7 +139,8 @@ def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(
 
     pipeline = app_of(tmp_path)().pipeline("events")
     failed = replace(REPORT.results[0], passed=False, observed=7)
-    report = replace(REPORT, pipeline="events", plan_sequence=4, results=(failed,))
+    drift = replace(failed, check="records_drift", passed=True, value=None)
+    report = replace(REPORT, pipeline="events", plan_sequence=4, results=(failed, drift))
     pipeline.check_results.append(report)
     record = lake.control.plan_record("events", 4)
     assert record is not None
@@ -152,7 +153,10 @@ def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(
     for verb in ("release", "reject"):
         assert f'tidemark publication {verb} events --plan 4 --reason "..."' in text
 
+    pipeline.publication.reject(4, "cli:ada:1", "wrong")
+    assert '<span class="pill quiet-pill">landed' in page_of(tmp_path)
     pipeline.publication.release(4, "cli:ada:1", "fine")
+    assert '<span class="pill good">landed' in page_of(tmp_path)
     text = text_of(page_of(tmp_path))
     assert "publication released" in text
     assert "tidemark publication" not in text
