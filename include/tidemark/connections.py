@@ -49,14 +49,18 @@ class Connections:
         return client_config(connection, self.extra(connection, "bootstrap.servers"))
 
     def addresses(self, connection: str) -> frozenset[str]:
-        """Return the bootstrap servers of a Kafka connection, as `host:port`.
+        """Return the bootstrap servers of a Kafka connection as a set."""
+        return frozenset(self.bootstrap_servers(connection))
+
+    def bootstrap_servers(self, connection: str) -> tuple[str, ...]:
+        """Return the bootstrap servers of a Kafka connection in its order, as `host:port`.
 
         Raises:
             UnknownConnection, InvalidConnection: As `kafka_config`.
         """
         entries = str(self.kafka_config(connection)["bootstrap.servers"]).split(",")
         hosts = (entry.strip().rpartition("://")[2].lower() for entry in entries)
-        return frozenset(host if ":" in host else f"{host}:{_KAFKA_PORT}" for host in hosts)
+        return tuple(host if ":" in host else f"{host}:{_KAFKA_PORT}" for host in hosts)
 
     def extra(self, connection: str, key: str) -> Mapping[str, Any]:
         """Return the field `extra` of a connection.

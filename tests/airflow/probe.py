@@ -14,11 +14,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 TASK_INSTANCE = {"dag_id": "d", "task_id": "t", "run_id": "r"}
@@ -88,6 +89,12 @@ def links(file: str, environ: Mapping[str, str], run_id: str) -> dict[str, dict[
 
 def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
     """Run the operator that calls a function with jobs; return its error and side effects."""
+    return _run_operator(task, environ, arguments)[1]
+
+
+def _run_operator(
+    task: str, environ: Mapping[str, str], arguments: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     from airflow.sdk.exceptions import AirflowFailException
 
     from tidemark.airflow import chunks, tasks
@@ -103,13 +110,54 @@ def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str
     except Exception as error:  # noqa: BLE001  its type is the answer
         failure = error
     rendered = {name: str(getattr(job, name)) for name in job.template_fields}
-    return {
+    return job, {
         "error": str(failure) if failure else None,
         "kind": type(failure).__name__,
         "fails_now": isinstance(failure, AirflowFailException),
         "rendered": rendered,
         "environment_restored": dict(os.environ) == before,
     }
+
+
+def emitted(
+    task: str,
+    environ: Mapping[str, str],
+    *,
+    emits: bool = True,
+    without_provider: bool = False,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Run a job as `run_job`, and emit its lineage as Airflow's OpenLineage listener does.
+
+    The listener extracts and emits in a fork of the process that ran the task. The answer `loaded`
+    is whether the task has loaded OpenLineage's client.
+    """
+    if without_provider:
+        sys.modules["airflow.providers.openlineage"] = None  # type: ignore[assignment]
+    job, answer = _run_operator(task, environ, arguments)
+    answer["loaded"] = "openlineage.client" in sys.modules
+    if not emits:
+        return answer
+    from airflow.providers.openlineage.plugins.listener import get_openlineage_listener
+    from airflow.utils.state import TaskInstanceState
+
+    listener = get_openlineage_listener()
+    state = TaskInstanceState.FAILED if answer["error"] else TaskInstanceState.SUCCESS
+
+    def emit() -> None:
+        found = listener.extractor_manager.extract_metadata(
+            SimpleNamespace(run_id="r"), job, state, SimpleNamespace(**TASK_INSTANCE)
+        )
+        event: dict[str, Any] = {"run_id": str(UUID(int=1)), "job_name": "d.job", "task": found}
+        event |= {"end_time": datetime.now(UTC).isoformat(), "job_description": "text"}
+        event |= dict.fromkeys(("nominal_start_time", "nominal_end_time", "owners", "tags"))
+        if answer["error"]:
+            listener.adapter.fail_task(**event, error=answer["error"])
+        else:
+            listener.adapter.complete_task(**event)
+
+    listener._execute(emit, "on_success", use_fork=True)
+    return answer
 
 
 def measured(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
@@ -321,6 +369,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
         *(parse, import_seconds, dag_files, serialized, links),
         *(
             run_job,
+            emitted,
             measured,
             logged,
             call_task,

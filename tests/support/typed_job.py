@@ -1,4 +1,7 @@
-"""Jobs of typed tables and upsert tables without Spark, with the arguments of real jobs."""
+"""Jobs of typed tables and upsert tables without Spark, with the arguments of real jobs.
+
+The values at the offsets of the variable BROKEN cannot be decoded.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,14 @@ def main() -> None:
             continue
         plan = PlanRef.parse(text)
         if any(Path(each).name == "upsert.py" for each in sys.argv):
-            App.from_environment().pipeline(plan.pipeline).upserts.execute(NoRows())
+            merge = App.from_environment().pipeline(plan.pipeline).upserts.execute(NoRows())
+            assert merge is not None
+            results.append({"pipeline": plan.pipeline, **merge.as_record()})
         else:
-            lake = TypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse")
+            broken = {int(each) for each in os.environ.get("BROKEN", "").split()}
+            lake = TypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse", broken=broken)
             lake.ingest.execute(plan.sequence)
-        results.append({"pipeline": plan.pipeline, "plan": plan.sequence, "wrote": True})
+            results.append({"pipeline": plan.pipeline, "plan": plan.sequence, "wrote": True})
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
 
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures
-from tidemark.airflow.tasks import plan_event, table_asset
+from tidemark.airflow.tasks import landed_before, plan_event, table_asset
 from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import ChunkOrigin
@@ -89,6 +89,8 @@ def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int)
     record = _record_of(pipeline, chunk, plan.sequence if plan else None)
     if record.held_now is None:
         outcomes.extend(on_engine.execute("ingest", [record.plan.ref]))
+    else:
+        outcomes.add(pipeline, landed_before(record))
     return outcomes
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.sdk import BaseOperator, Context
 
 from tidemark.airflow.connections import checked_engine, connected_app, kafka_environment
 from tidemark.airflow.failures import airflow_failures, raise_failed
+from tidemark.airflow.lineage.collect import collect_lineage
 from tidemark.airflow.logs import log_job_line
 from tidemark.airflow.metrics import count_landed, timed
 from tidemark.app import App
@@ -19,6 +20,9 @@ from tidemark.connections import SPARK_CONNECTION
 from tidemark.pipelines import Outcomes, Pipelines
 from tidemark.run import JOBS, Ref, run, tables_of
 from tidemark.spark.engine import Engine, JobRun, Stop
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
 log = logging.getLogger(__name__)
 
@@ -100,13 +104,24 @@ class JobOperator(BaseOperator):
         self.python_callable = python_callable
         self.op_kwargs = op_kwargs
         self._spark = SparkTask(spark_connection)
+        self._lineage: OperatorLineage[Any, Any] | None = None
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
         """Call the function, and raise AirflowFailException unless a retry can end differently."""
         with airflow_failures():
             outcomes = self.python_callable(self._spark, **self.op_kwargs)
         count_landed(outcomes)
+        self._lineage = collect_lineage(outcomes)
         raise_failed(outcomes, "\n".join(self._spark.last_lines))
+
+    def get_openlineage_facets_on_complete(self, _: object) -> OperatorLineage[Any, Any]:
+        """Return the lineage that `execute` collected; Airflow's OpenLineage provider calls this.
+
+        The provider also calls it for a failed or skipped task.
+        """
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        return self._lineage or OperatorLineage()
 
     def on_kill(self) -> None:
         """End the jobs; Spark commits nothing for them afterwards."""

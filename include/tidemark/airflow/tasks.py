@@ -175,8 +175,15 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
         log.info("landed already plans=%s", ",".join(str(each.plan.ref) for each in done))
     if not unlanded and not done and not outcomes.records:
         raise AirflowSkipException("this run has no plan")
+    for each in done:
+        outcomes.add(each.plan.pipeline, landed_before(each))
     outcomes.extend(_executed(spark, "ingest", [each.plan.ref for each in unlanded]))
     return outcomes
+
+
+def landed_before(record: PlanRecord) -> dict[str, Any]:
+    """Return the result of a plan that an earlier attempt has landed; lineage needs it."""
+    return {"plan": record.plan.sequence, "wrote": False}
 
 
 def check_run(

@@ -16,7 +16,7 @@ from tidemark.spec.model import PipelineSpec
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
 """Characters that Spark, Hadoop and delta-rs interpret differently, and `@`, which names copies."""
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
+SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 """Aliases of schemes in Spark's connectors."""
 _LOCAL_HOSTS = ("", "localhost")
 
@@ -111,6 +111,6 @@ def _location(uri: str) -> _Location:
     if parts is None or (scheme == "file" and parts[2].lower() in _LOCAL_HOSTS):
         store, path = "file://", os.path.realpath(parts[3] if parts else uri)
     else:
-        store, path = f"{_SCHEMES.get(scheme, scheme)}://{parts[2].lower()}", parts[3]
+        store, path = f"{SCHEME_ALIASES.get(scheme, scheme)}://{parts[2].lower()}", parts[3]
     folded = unicodedata.normalize("NFC", path).casefold()
     return _Location(store, tuple(name for name in folded.split("/") if name))

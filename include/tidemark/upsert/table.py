@@ -104,6 +104,19 @@ class DeltaUpsertTable:
         table = open_if_exists(self._uri)
         return -1 if table is None else int(table.version())
 
+    def version_of_merge(self, typed_version: int) -> int | None:
+        """Return the version that the newest merge of a typed version created; None without it."""
+        table = open_if_exists(self._uri)
+        commits = [] if table is None else table.history(_SEARCHED_COMMITS)
+        return next(
+            (
+                version
+                for version, metadata in commits_with_metadata(commits)
+                if metadata.get("merge", {}).get("version") == typed_version
+            ),
+            None,
+        )
+
     def _schema(self, columns: Mapping[Part, FieldType]) -> Any:
         try:
             return upsert_schema(columns, self._envelope)

@@ -1,0 +1,1 @@
+"""Lineage of tasks for Airflow's OpenLineage provider; docs/reference/lineage.md describes it."""

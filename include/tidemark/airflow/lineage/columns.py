@@ -1,0 +1,145 @@
+"""Facets of a dataset's columns: their types, and the columns that they come from.
+
+Sources: OpenLineage's facets SchemaDatasetFacet and ColumnLineageDatasetFacet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attr
+from openlineage.client.facet_v2 import column_lineage_dataset, schema_dataset
+
+from tidemark.airflow.lineage.places import Place
+from tidemark.spec.decode import DecodeSpec, Format, Part
+from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct
+from tidemark.spec.upsert import Envelope
+
+
+def schema_facet(columns: Mapping[str, FieldType]) -> schema_dataset.SchemaDatasetFacet:
+    """Return the types of columns; fields of structs, lists and maps are nested."""
+    return schema_dataset.SchemaDatasetFacet([_field(*each) for each in columns.items()])
+
+
+def _field(name: str, kind: FieldType) -> schema_dataset.SchemaDatasetFacetFields:
+    nested: Sequence[tuple[str, FieldType]]
+    match kind:
+        case Struct():
+            text, nested = "struct", kind.fields
+        case ListOf():
+            text, nested = "array", [("_element", kind.element)]
+        case MapOf():
+            text, nested = "map", [("key", "string"), ("value", kind.value)]
+        case _:
+            text, nested = str(kind), ()
+    fields = [_field(*each) for each in nested]
+    return schema_dataset.SchemaDatasetFacetFields(name, text, fields=fields)
+
+
+ColumnLineage = column_lineage_dataset.ColumnLineageDatasetFacet
+Transformation = column_lineage_dataset.Transformation
+
+RECORD_FIELDS = ("key", "value", "headers", "partition", "offset", "timestamp", "timestamp_type")
+"""Fields of a Kafka record, by the names of their bronze columns."""
+
+_IDENTITY = Transformation("DIRECT", "IDENTITY")
+_FILTER = Transformation("INDIRECT", "FILTER")
+_CONDITIONAL = Transformation("INDIRECT", "CONDITIONAL")
+_PARTS = tuple(part.value for part in Part)
+
+
+class _Sources:
+    """Column lineage of a table with one source."""
+
+    def __init__(self, source: Place) -> None:
+        self._source = source
+        self._fields: dict[str, column_lineage_dataset.Fields] = {}
+        self._dataset: list[column_lineage_dataset.InputField] = []
+
+    def of(self, column: str, how: Transformation, *sources: str) -> None:
+        """Set the columns of the source from which a column comes."""
+        self._fields[column] = column_lineage_dataset.Fields(list(self._inputs(how, sources)))
+
+    def of_all(self, how: Transformation, *sources: str) -> None:
+        """Add columns of the source that affect all columns."""
+        self._dataset += self._inputs(how, sources)
+
+    def facet(self) -> ColumnLineage:
+        """Return the facet."""
+        return ColumnLineage(fields=self._fields, dataset=self._dataset)
+
+    def _inputs(
+        self, how: Transformation, sources: Sequence[str]
+    ) -> Iterator[column_lineage_dataset.InputField]:
+        for name in sources:
+            # The provider redacts in place, so each has a value of its own.
+            own = attr.evolve(how)
+            yield column_lineage_dataset.InputField(*self._source, name, transformations=[own])
+
+
+def bronze_lineage(topic: Place, columns: Mapping[str, FieldType]) -> ColumnLineage:
+    """Return the columns of a topic from which those of a bronze table come."""
+    sources = _Sources(topic)
+    for name in RECORD_FIELDS:
+        if name in columns:
+            sources.of(name, _IDENTITY, name)
+    converted = Transformation("DIRECT", "TRANSFORMATION", "null unless outside years 1 to 9999")
+    sources.of("timestamp_out_of_range_ms", converted, "timestamp")
+    return sources.facet()
+
+
+def typed_lineage(
+    bronze: Place, columns: Mapping[str, FieldType], decode: DecodeSpec
+) -> ColumnLineage:
+    """Return the bronze columns from which those of a typed table come."""
+    sources = _decoded_rows(bronze, columns)
+    for part, spec in decode.parts.items():
+        how = Transformation("DIRECT", "TRANSFORMATION", f"decoded as {spec.format}")
+        if part in columns:
+            sources.of(part, _IDENTITY if spec.format is Format.BINARY else how, part)
+        if part.schema_id in columns:
+            sources.of(part.schema_id, how, part)
+    return sources.facet()
+
+
+def quarantine_lineage(
+    bronze: Place, columns: Mapping[str, FieldType], _: DecodeSpec
+) -> ColumnLineage:
+    """Return the bronze columns from which those of a quarantine table come."""
+    sources = _decoded_rows(bronze, columns)
+    for name in _PARTS:
+        sources.of(name, _IDENTITY, name)
+    for name in ("reason", "part", "detail", "schema_id"):
+        sources.of(name, _CONDITIONAL, *_PARTS)
+    return sources.facet()
+
+
+def _decoded_rows(bronze: Place, columns: Mapping[str, FieldType]) -> _Sources:
+    """Return the lineage that typed table and quarantine share: all columns but key and value."""
+    sources = _Sources(bronze)
+    for name in _BESIDE_PAYLOAD:
+        if name in columns:
+            sources.of(name, _IDENTITY, name)
+    # Whether a record can be decoded decides on the table that it is in.
+    sources.of_all(_FILTER, *_PARTS)
+    return sources
+
+
+_BESIDE_PAYLOAD = (
+    *("headers", "topic", "partition", "offset"),
+    *("timestamp", "timestamp_out_of_range_ms", "timestamp_type", "topic_id", "ingested_at"),
+)
+"""Columns that typed tables and quarantine tables copy from the bronze table."""
+
+
+def upsert_lineage(typed: Place, envelope: Envelope) -> ColumnLineage:
+    """Return the typed columns from which those of an upsert table come."""
+    sources = _Sources(typed)
+    for name in ("key", "topic_id", "partition", "offset", "timestamp", "plan_sequence"):
+        sources.of(name, _IDENTITY, name)
+    after = Transformation("DIRECT", "TRANSFORMATION", "the field after")
+    sources.of("value", after if envelope is Envelope.DEBEZIUM else _IDENTITY, "value")
+    sources.of("deleted", _CONDITIONAL, "value")
+    sources.of_all(Transformation("INDIRECT", "GROUP_BY"), "partition", "key")
+    sources.of_all(Transformation("INDIRECT", "SORT"), "topic_id", "offset")
+    return sources.facet()

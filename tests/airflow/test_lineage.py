@@ -1,0 +1,401 @@
+"""Lineage of tasks, as Airflow's OpenLineage provider emits it in a fork of the task."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.airflow.conftest import Answer, Probe
+from tests.airflow.test_decode import DECODING, environ_of
+from tests.airflow.test_job_operator import KAFKA, RUN, SECRET
+from tests.support.file_lake import FileLake
+from tests.support.openlineage import check_event, datasets, events, transport
+from tests.support.services import NOW
+from tests.support.typed_lake import TypedLake, home_typed_lake
+from tidemark.airflow.lineage.places import table_place
+from tidemark.core.errors import ExitCode
+from tidemark.core.plan import Plan
+from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
+from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.errors import QualityFailed
+from tidemark.spark.submit import RESULT_MARKER
+
+TOPIC = ("kafka://127.0.0.1:1", "events")
+TYPED = "events@typed"
+
+
+@pytest.fixture
+def lake(spark_submit: Path) -> TypedLake:
+    """Pipeline `events` with an upsert table; nothing has landed."""
+    spark_submit.write_text(DECODING)
+    return home_typed_lake(spark_submit.parent, "value: {format: string}, upsert: {}")
+
+
+def emit(task_probe: Probe, program: Path, task: str, **given: Any) -> tuple[Answer, list[Any]]:
+    """Run a task; return its answer, and the valid events that the provider wrote."""
+    folder = Path(tempfile.mkdtemp(dir=program.parent))
+    environ = {
+        **environ_of(program, given.pop("code", ExitCode.OK)),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": transport(folder),
+        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
+        **given.pop("environ", {}),
+    }
+    arguments = {"pipelines": ["events"], **given}
+    answer = task_probe.ask("emitted", task=task, environ=environ, **arguments)
+    return answer, events(folder)
+
+
+def land(lake: FileLake, run: str = RUN) -> Plan:
+    """Land three records of partition 0 and two of partition 1 in the plan of a run."""
+    lake.produce(3, 0)
+    lake.produce(2, 1)
+    plan = lake.planner.plan(run).plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    return plan
+
+
+def place(uri: Path) -> tuple[str, str]:
+    return ("file", str(uri))
+
+
+def ranges(dataset: Mapping[str, Any], side: str) -> list[tuple[str, int, list[list[int]]]]:
+    """Return pipeline, number and ranges of each plan of a dataset."""
+    return [
+        (
+            each["pipeline"],
+            each["plan"],
+            [[r["partition"], r["start"], r["end"]] for r in each["ranges"]],
+        )
+        for each in dataset[side]["tidemark_offsets"]["plans"]
+    ]
+
+
+def recorded(lake: FileLake | TypedLake, pipeline: str) -> list[tuple[str, int, list[list[int]]]]:
+    """Return pipeline, number and ranges of each plan of the control table."""
+    return [
+        (pipeline, number, [[r.partition, r.start, r.end] for r in each.plan.ranges])
+        for number, each in lake.control.ledger(pipeline).plans.items()
+    ]
+
+
+def sources(dataset: Mapping[str, Any], column: str) -> list[tuple[str, str, str, str]]:
+    """Return the place of each column that a column comes from, its name and the subtype."""
+    return [
+        (each["namespace"], each["name"], each["field"], each["transformations"][0]["subtype"])
+        for each in dataset["facets"]["columnLineage"]["fields"][column]["inputFields"]
+    ]
+
+
+def test_an_ingest_has_the_topic_with_its_offsets_and_the_table_with_its_version(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """A retry that finds the landed plan has the same lineage. No event has a secret."""
+    plan = land(lake.bronze)
+    answer, (event,) = emit(task_probe, spark_submit, "ingest_run", requested_by=RUN)
+    assert answer.value["error"] is None
+    bronze = place(lake.bronze.uri)
+    read, written = datasets(event, "inputs"), datasets(event, "outputs")
+    assert (list(read), list(written)) == ([TOPIC], [bronze])
+    expected = recorded(lake.bronze, "events")
+    assert ranges(read[TOPIC], "inputFacets") == expected == ranges(written[bronze], "outputFacets")
+    assert read[TOPIC]["inputFacets"]["inputStatistics"]["rowCount"] == 5
+    (described,) = written[bronze]["outputFacets"]["tidemark_offsets"]["plans"]
+    assert described["topicId"] == plan.topic_id
+    assert described["isolationLevel"] == "read_committed"
+    assert described["target"] == {"namespace": "file", "name": str(lake.bronze.uri)}
+    version = DeltaTable(lake.bronze.uri).version()
+    assert written[bronze]["facets"]["version"]["datasetVersion"] == str(version)
+    assert described["tableVersion"] == version
+    statistics = written[bronze]["outputFacets"]["outputStatistics"]
+    assert statistics["rowCount"] == 5
+    assert statistics["size"] == lake.bronze.table.stored_bytes()
+    columns = {each["name"] for each in written[bronze]["facets"]["schema"]["fields"]}
+    assert columns == {field.name for field in DeltaTable(lake.bronze.uri).schema().fields}
+    assert sources(written[bronze], "offset") == [(*TOPIC, "offset", "IDENTITY")]
+    text = json.dumps(event) + answer.printed
+    assert SECRET not in text
+    assert "reader" not in text
+
+
+def test_pipelines_of_one_topic_share_its_dataset_and_each_plan_names_its_table(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    home = spark_submit.parent
+    text = (home / "pipelines" / "events.yaml").read_text().partition("decode:")[0]
+    (home / "pipelines" / "twin.yaml").write_text(text.replace("name: events", "name: twin"))
+    first = lake.bronze
+    land(first)
+    spec = replace(first.spec, ref=replace(first.spec.ref, name="twin"), target="bronze/twin")
+    twin = FileLake(first.root, spec=spec)
+    twin.kafka = first.kafka
+    plan = twin.planner.plan(RUN).plan
+    assert plan is not None
+    twin.ingest.execute(plan.sequence)
+    _, (event,) = emit(
+        task_probe, spark_submit, "ingest_run", requested_by=RUN, pipelines=["events", "twin"]
+    )
+    (topic,) = event["inputs"]
+    targets = {
+        each["pipeline"]: each["target"]["name"]
+        for each in topic["inputFacets"]["tidemark_offsets"]["plans"]
+    }
+    assert targets == {"events": str(first.uri), "twin": str(twin.uri)}
+    written = datasets(event, "outputs")
+    assert set(written) == {place(first.uri), place(twin.uri)}
+    assert ranges(written[place(twin.uri)], "outputFacets") == recorded(twin, "twin")
+
+
+def test_a_decode_has_bronze_typed_and_quarantine_with_exact_ranges_and_versions(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """Each plan of the loop is listed; a quarantined record counts in the quarantine alone."""
+    spec = spark_submit.parent / "pipelines" / "events.yaml"
+    spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 2}}\n")
+    lake.land_values([b"a", b"b", b"c"])
+    version = DeltaTable(lake.bronze.uri).version()
+    answer, (event,) = emit(task_probe, spark_submit, "decode_run", environ={"BROKEN": "1"})
+    assert answer.value["error"] is None
+    bronze, typed = place(lake.bronze.uri), place(lake.typed_uri)
+    quarantine = place(lake.root / lake.decode.quarantine_target)
+    read, written = datasets(event, "inputs"), datasets(event, "outputs")
+    assert (list(read), list(written)) == ([bronze], [typed, quarantine])
+    expected = recorded(lake, TYPED)
+    assert len(expected) == 2
+    assert ranges(read[bronze], "inputFacets") == expected == ranges(written[typed], "outputFacets")
+    assert read[bronze]["facets"]["version"]["datasetVersion"] == str(version)
+    assert read[bronze]["inputFacets"]["inputStatistics"]["rowCount"] == 3
+    for each, rows in ((typed, 2), (quarantine, 1)):
+        newest = str(DeltaTable(each[1]).version())
+        assert written[each]["facets"]["version"]["datasetVersion"] == newest
+        assert written[each]["outputFacets"]["outputStatistics"]["rowCount"] == rows
+    assert sources(written[typed], "key") == [(*bronze, "key", "IDENTITY")]
+    assert sources(written[typed], "value") == [(*bronze, "value", "TRANSFORMATION")]
+    assert sources(written[typed], "offset") == [(*bronze, "offset", "IDENTITY")]
+    assert sources(written[quarantine], "reason") == [
+        (*bronze, part, "CONDITIONAL") for part in ("key", "value")
+    ]
+    for each in (typed, quarantine):
+        lineage = written[each]["facets"]["columnLineage"]
+        known = {field["name"] for field in written[each]["facets"]["schema"]["fields"]}
+        assert known - lineage["fields"].keys() <= {"plan_sequence", "closed_by", "closed_at"}
+        assert {field["field"] for field in lineage["dataset"]} == {"key", "value"}
+
+
+def test_a_merge_has_typed_table_and_upsert_table_with_their_versions(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """The first merge reads all records; the second one reads the plan that landed since."""
+    typed = place(lake.typed_uri)
+    upsert = place(lake.root / "silver" / "events_latest")
+    for number, (scope, plans) in enumerate((("all records", []), ("new records", [2])), start=1):
+        lake.land_values([b"a"])
+        lake.run()
+        answer, (event,) = emit(task_probe, spark_submit, "upsert_run")
+        assert answer.value["error"] is None
+        read, written = datasets(event, "inputs"), datasets(event, "outputs")
+        assert (list(read), list(written)) == ([typed], [upsert])
+        typed_version = DeltaTable(lake.typed_uri).version()
+        assert read[typed]["facets"]["version"]["datasetVersion"] == str(typed_version)
+        upsert_version = DeltaTable(upsert[1]).version()
+        assert written[upsert]["facets"]["version"]["datasetVersion"] == str(upsert_version)
+        merge = written[upsert]["outputFacets"]["tidemark_merge"]
+        assert (merge["scope"], merge["plans"]) == (scope, plans)
+        assert merge["typedVersion"] == typed_version
+        assert merge["source"] == {"namespace": typed[0], "name": typed[1]}
+        if plans:
+            assert ranges(read[typed], "inputFacets") == recorded(lake, TYPED)[number - 1 :]
+        assert sources(written[upsert], "value") == [(*typed, "value", "IDENTITY")]
+    DeltaTable(upsert[1]).optimize.compact()
+    answer, (event,) = emit(task_probe, spark_submit, "upsert_run")
+    assert (event["inputs"], event["outputs"]) == ([], [])
+
+
+def test_a_check_has_the_results_of_its_rules_without_values(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """A failed check has its lineage too. Examples and figures of a result may be secrets."""
+    plan = land(lake.bronze)
+    hidden = "4111111111111111"
+    results = [
+        CheckResult(
+            check="expect_column_values_to_not_be_null",
+            column="key",
+            severity=severity,
+            passed=passed,
+            observed=hidden,
+            expectation=f"no {hidden}",
+            examples=(Example(0, 0, hidden),),
+        )
+        for severity, passed in ((Severity.CRITICAL, False), (Severity.WARNING, True))
+    ]
+    report = QualityReport(
+        pipeline="events",
+        plan_sequence=plan.sequence,
+        table_version=1,
+        run_at=NOW,
+        results=tuple(results),
+        data_docs="page",
+    )
+    DeltaCheckResults(str(lake.root / "quality" / "results")).append(report)
+    failed = QualityFailed(pipeline="events", sequence=1, failed=("a",), data_docs="page")
+    printed = {"pipeline": "events", "plan": plan.sequence, **failed.as_record()}
+    result = spark_submit.parent / "result"
+    result.write_text(f"{RESULT_MARKER}{json.dumps([printed])}\n")
+    spark_submit.write_text(f"#!/bin/sh\ncat {result}\nexit $CODE\n")
+    answer, (event,) = emit(
+        task_probe,
+        spark_submit,
+        "check_run",
+        requested_by=RUN,
+        earlier="{}",
+        code=ExitCode.QUALITY_FAILED,
+    )
+    assert "QualityFailed" in answer.value["error"]
+    (read,) = event["inputs"]
+    assert (read["namespace"], read["name"]) == place(lake.bronze.uri)
+    assert read["inputFacets"]["dataQualityAssertions"]["assertions"] == [
+        {
+            "assertion": "expect_column_values_to_not_be_null",
+            "column": "key",
+            "success": success,
+            "severity": severity,
+            "params": {"plan": 1},
+        }
+        for success, severity in ((False, "error"), (True, "warn"))
+    ]
+    assert ranges(read, "inputFacets") == recorded(lake.bronze, "events")
+    assert event["outputs"] == []
+    assert hidden not in json.dumps(event)
+
+
+def test_a_plan_that_did_not_land_has_no_lineage(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """A result of a job does not replace the control table."""
+    lake.bronze.produce(3, 0)
+    assert lake.bronze.planner.plan(RUN).plan
+    result = [{"pipeline": "events", "plan": 1, "wrote": True}]
+    spark_submit.write_text(f"#!/bin/sh\necho '{RESULT_MARKER}{json.dumps(result)}'\n")
+    _, (event,) = emit(task_probe, spark_submit, "ingest_run", requested_by=RUN)
+    assert (event["inputs"], event["outputs"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("environ", "error"),
+    [
+        ({"AIRFLOW_CONN_KAFKA_DEFAULT": '{"conn_type": "kafka"}'}, "InvalidConnection"),
+        ({"AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "0"}, "TimeoutError"),
+        ({"AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "soon"}, "AirflowConfigException"),
+        ({"AIRFLOW__OPENLINEAGE__TRANSPORT": "{"}, "AirflowConfigException"),
+    ],
+    ids=["connection", "late", "invalid-timeout", "invalid-transport"],
+)
+def test_lineage_that_fails_does_not_fail_the_task(
+    task_probe: Probe,
+    spark_submit: Path,
+    lake: TypedLake,
+    environ: Mapping[str, str],
+    error: str,
+) -> None:
+    land(lake.bronze)
+    answer = task_probe.ask(
+        "emitted",
+        task="ingest_run",
+        pipelines=["events"],
+        requested_by=RUN,
+        emits=False,
+        environ={
+            **environ_of(spark_submit, ExitCode.OK),
+            "AIRFLOW__OPENLINEAGE__TRANSPORT": transport(spark_submit.parent),
+            "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
+            **environ,
+        },
+    )
+    assert answer.value["error"] is None
+    assert f"lineage not collected error={error}" in answer.printed
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_without_the_provider_no_lineage_is_collected(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake, missing: bool
+) -> None:
+    """The provider is disabled without a transport. Neither case loads OpenLineage's client."""
+    land(lake.bronze)
+    transports = {"AIRFLOW__OPENLINEAGE__TRANSPORT": "{}"} if missing else {}
+    answer = task_probe.ask(
+        "emitted",
+        task="ingest_run",
+        pipelines=["events"],
+        requested_by=RUN,
+        emits=False,
+        without_provider=missing,
+        environ={**environ_of(spark_submit, ExitCode.OK), **transports},
+    )
+    assert (answer.value["error"], answer.value["loaded"]) == (None, False)
+    assert "lineage" not in answer.printed
+
+
+@pytest.mark.parametrize(
+    ("uri", "namespace", "name"),
+    [
+        ("/data/lake/bronze/a", "file", "/data/lake/bronze/a"),
+        ("file:///data/lake/a/", "file", "/data/lake/a"),
+        ("s3://bucket/lake/a", "s3://bucket", "lake/a"),
+        ("s3a://bucket/lake/a", "s3://bucket", "lake/a"),
+        ("s3://id:secret@bucket/lake/a?token=secret", "s3://bucket", "lake/a"),
+        ("gs://bucket/a", "gs://bucket", "a"),
+        ("gs://bucket/", "gs://bucket", "/"),
+        ("hdfs://node:8020/lake/a", "hdfs://node:8020", "/lake/a"),
+        (
+            "abfss://container@account.dfs.core.windows.net/lake/a",
+            "abfss://container@account.dfs.core.windows.net",
+            "lake/a",
+        ),
+    ],
+)
+def test_a_table_has_the_name_of_the_specification(uri: str, namespace: str, name: str) -> None:
+    """Different spellings of a location have one name, and no name contains credentials."""
+    assert table_place(uri) == (namespace, name)
+
+
+def test_an_invalid_event_is_refused(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """The other tests rely on this check of the specification."""
+    land(lake.bronze)
+    _, (event,) = emit(task_probe, spark_submit, "ingest_run", requested_by=RUN)
+    for change in INVALID:
+        changed = deepcopy(event)
+        change(changed)
+        with pytest.raises(ValueError, match=r"event|digits"):
+            check_event(changed)
+
+
+def _first_plan(event: dict[str, Any]) -> dict[str, Any]:
+    plan: dict[str, Any] = event["outputs"][0]["outputFacets"]["tidemark_offsets"]["plans"][0]
+    return plan
+
+
+INVALID: Sequence[Callable[[dict[str, Any]], object]] = (
+    lambda event: event.pop("run"),
+    lambda event: event.update(eventTime="today"),
+    lambda event: event["outputs"][0].update(path="x"),
+    lambda event: event["outputs"][0]["facets"]["version"].update(datasetVersion=1),
+    lambda event: event["outputs"][0]["facets"]["version"].pop("_producer"),
+    lambda event: event["outputs"][0]["facets"]["schema"]["fields"][0].pop("name"),
+    lambda event: event["outputs"][0]["facets"]["columnLineage"]["fields"].update(key=[]),
+    lambda event: event["inputs"][0]["inputFacets"].update(event["outputs"][0]["outputFacets"]),
+    lambda event: _first_plan(event).update(plan="1"),
+    lambda event: _first_plan(event).pop("ranges"),
+    lambda event: _first_plan(event).update(value="x"),
+)
+"""Changes that each make a valid event of an ingest invalid."""
