@@ -95,6 +95,7 @@ LIBRARIES = {
     ],
     "great_expectations": ["quality/gx/*"],
     "httpx2": ["airflow/alarms.py", "dev/airflow_api.py", "typed/registry.py"],
+    "openlineage": ["airflow/lineage/*"],
     "psutil": ["spark/*"],
     "pyspark": [
         "spark/*",

@@ -6,9 +6,10 @@ Other tests run their jobs by spark-submit.
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,9 +21,11 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
+from tests.support import openlineage
 from tests.support.airflow_requests import asset_events, clear_tasks
 from tests.support.crashes import command_line
 from tests.support.kafka_judge import read_all
+from tests.support.openlineage import datasets, ended_tasks
 from tests.support.parts import Parts
 from tests.support.proxy import ProxiedBroker, proxied_broker
 from tests.support.topics import make_topic
@@ -97,9 +100,12 @@ def running_airflow(
 
 
 def test_runs_land_new_records_once_and_can_be_cleared(
-    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
+    airflow: AirflowStandalone, parts: Parts, broker: BrokerStatus, admin: AdminClient
 ) -> None:
-    """The second run finds no new record. Clearing the first run changes nothing."""
+    """The second run finds no new record. Clearing the first run changes nothing.
+
+    The OpenLineage events of the first run lead from the topic to the upsert table.
+    """
     topic = make_topic(admin, broker.bootstrap, "clicks", partitions=3)
     client = {"bootstrap.servers": broker.bootstrap}
     produce(client, "streams-intro", records=50, topic=topic)
@@ -119,10 +125,18 @@ def test_runs_land_new_records_once_and_can_be_cleared(
     second = wait_for_end(api, api.trigger(DAG))
     assert second.tasks == {**dict.fromkeys(first.tasks, "skipped"), "plan": "success"}
 
+    lineage = wait_for_lineage(parts, DAG, first.run_id, ["ingest", "check", "decode", "upsert"])
+    check_lineage(lineage, app, broker.bootstrap)
+
     clear_tasks(api, DAG, first.run_id, ["ingest"], downstream=False)
     assert set(wait_for_end(api, first.run_id).tasks.values()) == {"success"}
     assert DeltaTable(uri).version() == version
     assert rows(uri) == sorted(landed)
+    wait_until(lambda: len(ended_tasks(parts.lineage, first.run_id)[f"{DAG}.ingest"]) == 2)
+    before, after = ended_tasks(parts.lineage, first.run_id)[f"{DAG}.ingest"]
+    assert (before["inputs"], before["outputs"]) == (after["inputs"], after["outputs"])
+    token = parts.connect_server().token
+    assert token not in json.dumps(openlineage.events(parts.lineage))
 
     events = {event.uri: event for event in asset_events(api, DAG)}
     assert set(events) == {f"x-tidemark://{each}/clicks" for each in ("bronze", "typed", "upsert")}
@@ -155,7 +169,7 @@ def test_runs_land_new_records_once_and_can_be_cleared(
 
 
 def test_backfills_by_form_and_by_date_land_the_selected_records(
-    airflow: AirflowStandalone, broker: BrokerStatus, admin: AdminClient
+    airflow: AirflowStandalone, parts: Parts, broker: BrokerStatus, admin: AdminClient
 ) -> None:
     """Chunks land one after another. `airflow backfill` selects records by their timestamps.
 
@@ -182,6 +196,13 @@ def test_backfills_by_form_and_by_date_land_the_selected_records(
     uri = app.layout.data_table("bronze/dated")
     assert rows(uri) == [(0, offset) for offset in range(16)]
     assert [event.extra["records"] for event in asset_events(api, FORM)] == [8, 8]
+    lineage = wait_for_lineage(parts, FORM, filled.run_id, ["chunk.ingest", "chunk.check"], times=2)
+    for events_of_task, side in (
+        (lineage["chunk.ingest"], "outputs"),
+        (lineage["chunk.check"], "inputs"),
+    ):
+        each = [plans_of(datasets(event, side)["file", uri]) for event in events_of_task]
+        assert [plan for plans in each for plan in plans] == recorded_plans(app, "dated")
     again = {**form, "chunk": 16, "replace": True, "reason": "a test"}
     replaced = wait_for_end(api, api.trigger(FORM, conf=again), FORM)
     assert set(replaced.tasks.values()) == {"success"}
@@ -395,6 +416,83 @@ def wait_for_end(api: AirflowApi, run_id: str, dag: str = DAG, timeout_s: float 
     for task in run.failed_tasks:
         print(api.log_tail(dag, run_id, task))
     return run
+
+
+def wait_for_lineage(
+    parts: Parts, dag: str, run_id: str, tasks: Sequence[str], times: int = 1
+) -> dict[str, list[dict[str, Any]]]:
+    """Wait for the last events of some tasks of a run, and return them by task."""
+
+    def found() -> dict[str, list[dict[str, Any]]]:
+        ended = ended_tasks(parts.lineage, run_id)
+        return {task: ended.get(f"{dag}.{task}", []) for task in tasks}
+
+    # Airflow stores the state of a task before it emits the event.
+    wait_until(lambda: all(len(each) == times for each in found().values()))
+    return found()
+
+
+def check_lineage(lineage: Mapping[str, list[dict[str, Any]]], app: App, bootstrap: str) -> None:
+    """Check the events of the first run of `clicks`: places, ranges and versions."""
+    topic = (f"kafka://{bootstrap}", "clicks")
+    bronze, typed, quarantine, upsert = (
+        ("file", app.layout.data_table(target)) for target in app.spec("clicks").targets.values()
+    )
+    expected = {
+        "ingest": ([topic], [bronze]),
+        "check": ([bronze], []),
+        "decode": ([bronze], [typed, quarantine]),
+        "upsert": ([typed], [upsert]),
+    }
+    sides = {
+        task: tuple(datasets(event, side) for side in ("inputs", "outputs"))
+        for task, (event,) in lineage.items()
+    }
+    assert {task: tuple(map(list, each)) for task, each in sides.items()} == expected
+    for inputs, outputs in sides.values():
+        for place, found in outputs.items():
+            newest = DeltaTable(place[1]).version()
+            assert found["facets"]["version"]["datasetVersion"] == str(newest), place
+            # Each output names its source.
+            fields = found["facets"]["columnLineage"]["fields"].values()
+            inner = [each for field in fields for each in field["inputFields"]]
+            assert {(each["namespace"], each["name"]) for each in inner} == set(inputs)
+    of_bronze, of_typed = recorded_plans(app, "clicks"), recorded_plans(app, "clicks@typed")
+    assert len(of_bronze) == len(of_typed) == 1
+    assert plans_of(sides["ingest"][0][topic]) == of_bronze
+    assert plans_of(sides["ingest"][1][bronze]) == of_bronze
+    assert plans_of(sides["check"][0][bronze]) == of_bronze
+    assert plans_of(sides["decode"][0][bronze]) == of_typed == plans_of(sides["decode"][1][typed])
+    assertions = sides["check"][0][bronze]["inputFacets"]["dataQualityAssertions"]["assertions"]
+    assert assertions
+    assert all(each["success"] for each in assertions)
+
+
+def plans_of(dataset: Mapping[str, Any]) -> list[tuple[str, int, int, list[list[int]]]]:
+    """Return pipeline, number, table version and ranges of the plans of a dataset."""
+    facets = dataset.get("inputFacets") or dataset.get("outputFacets") or {}
+    return [
+        (
+            each["pipeline"],
+            each["plan"],
+            each["tableVersion"],
+            [[r["partition"], r["start"], r["end"]] for r in each["ranges"]],
+        )
+        for each in facets["tidemark_offsets"]["plans"]
+    ]
+
+
+def recorded_plans(app: App, pipeline: str) -> list[tuple[str, int, int, list[list[int]]]]:
+    """Return the same values of the plans in the control table."""
+    return [
+        (
+            pipeline,
+            number,
+            each.held_now.table_version if each.held_now else -1,
+            [[r.partition, r.start, r.end] for r in each.plan.ranges],
+        )
+        for number, each in app.control.ledger(pipeline).plans.items()
+    ]
 
 
 def request_backfill(api: AirflowApi, backfill: Mapping[str, Any]) -> bool:

@@ -17,7 +17,10 @@ from tidemark.console.runs import requesters, run_of
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
 SPEC_DAG_FILES = ("pipelines.py", "backfill.py", "maintenance.py")
 FILES = (*SPEC_DAG_FILES, "spec_errors.py", "status.py")
-HEAVY = {"pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"}
+HEAVY = {
+    *("pyspark", "deltalake", "confluent_kafka", "great_expectations", "pandas", "pyarrow"),
+    "openlineage",
+}
 OPERATOR = "airflow.providers.apache.spark.operators.spark_submit"
 
 

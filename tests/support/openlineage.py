@@ -36,10 +36,22 @@ def transport(folder: Path) -> str:
 
 def events(folder: Path) -> list[dict[str, Any]]:
     """Return the events of a folder, oldest first; raises ValueError if one is invalid."""
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob("event-*.json"))]
+    texts = [file.read_text() for file in sorted(folder.glob("event-*.json"))]
+    # Another process may not have written its event yet.
+    found = [json.loads(text) for text in texts if text]
     for event in found:
         check_event(event)
     return found
+
+
+def ended_tasks(folder: Path, run_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the last events of the tasks of a DAG run, oldest first, by DAG and task."""
+    by_job: dict[str, list[dict[str, Any]]] = {}
+    for event in events(folder):
+        run = event["run"]["facets"].get("airflow", {}).get("dagRun", {})
+        if run.get("run_id") == run_id and event["eventType"] in ("COMPLETE", "FAIL"):
+            by_job.setdefault(event["job"]["name"], []).append(event)
+    return by_job
 
 
 def check_event(event: Mapping[str, Any]) -> None:
@@ -115,6 +127,9 @@ def _facet(declared: type[Any], value: Any, path: str) -> Any:
         # A facet of Airflow's provider.
         return None
     kind = _classes().get(url)
+    if kind is declared:
+        # A custom facet with the schema that all facets share, which allows any fields.
+        return None
     if kind is None or not issubclass(kind, declared):
         raise ValueError(f"{path}: {url} is no {declared.__name__}")
     return _object(kind, value, path)

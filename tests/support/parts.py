@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import PROJECT
+from tests.support import PROJECT, openlineage
 from tests.support.registry import Registry, RegistryServer
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
@@ -46,6 +46,11 @@ class Parts:
     def layout(self) -> Layout:
         """This checkout, with the folder of the run."""
         return Layout(project=PROJECT, home=self.home)
+
+    @property
+    def lineage(self) -> Path:
+        """Folder of the OpenLineage events of the shared Airflow."""
+        return self.home / "lineage"
 
     def broker(self) -> BrokerStatus:
         """Return one Kafka node."""
@@ -81,11 +86,13 @@ class Parts:
                 connection_variable("kafka_default"): kafka_connection(self.broker().bootstrap),
                 # Airflow chooses the password of `ada`, whose role is viewer.
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ada:viewer",
+                "AIRFLOW__OPENLINEAGE__TRANSPORT": openlineage.transport(self.lineage),
             }
         )
         airflow, lock = app.airflow(), self.home / "airflow.lock"
         with locked(lock):
             folder.mkdir(exist_ok=True)
+            self.lineage.mkdir(exist_ok=True)
             for name, text in specs.items():
                 (folder / f"{name}.yaml").write_text(text)
             airflow.start(progress=print)
