@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +18,14 @@ from tests.airflow.conftest import Answer, Probe
 from tests.airflow.test_decode import DECODING, environ_of
 from tests.airflow.test_job_operator import KAFKA, RUN, SECRET
 from tests.support.file_lake import FileLake
-from tests.support.openlineage import check_event, datasets, events, transport
+from tests.support.openlineage import (
+    PAGE,
+    check_event,
+    check_own,
+    datasets,
+    events,
+    transport,
+)
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.airflow.lineage.places import table_place
@@ -349,6 +357,13 @@ def test_without_the_provider_no_lineage_is_collected(
     )
     assert (answer.value["error"], answer.value["loaded"]) == (None, False)
     assert "lineage" not in answer.printed
+
+
+def test_the_example_of_the_page_has_the_form_of_the_facet() -> None:
+    (example,) = re.findall(
+        r"^```json\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    check_own("Plans", json.loads(example)["plans"])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ their own JSON Schema.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -25,6 +26,7 @@ from openlineage.client.generated import base
 from tests.support import PROJECT
 
 SPECIFICATION = "https://openlineage.io/spec/"
+PAGE = PROJECT / "docs" / "reference" / "lineage.md"
 FACETS = PROJECT / "include" / "tidemark" / "airflow" / "lineage" / "facets-1-0-0.json"
 OWN = "x-tidemark://openlineage/1-0-0/facets.json"
 
@@ -32,6 +34,20 @@ OWN = "x-tidemark://openlineage/1-0-0/facets.json"
 def transport(folder: Path) -> str:
     """Return the setting of Airflow that writes each event to a new file of a folder."""
     return json.dumps({"type": "file", "log_file_path": str(folder / "event")})
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """Return the settings of an Airflow that writes events to a folder, as on the page.
+
+    Only tasks with datasets have events.
+    """
+    (policy,) = re.findall(r"EMISSION_POLICY='(.*?)'", PAGE.read_text(), flags=re.DOTALL)
+    return {
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": transport(folder),
+        "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": policy,
+        # A busy machine needs more than the ten seconds of the provider.
+        "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",
+    }
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
@@ -121,7 +137,7 @@ def _facet(declared: type[Any], value: Any, path: str) -> Any:
         raise ValueError(f"{path}: lacks {sorted(missing)}")
     url = value["_schemaURL"]
     if url.startswith(OWN):
-        _check_own(url.partition("#/$defs/")[2], declared, value, path)
+        _check_facet(url.partition("#/$defs/")[2], declared, value, path)
         return None
     if not url.startswith(SPECIFICATION):
         # A facet of Airflow's provider.
@@ -135,9 +151,14 @@ def _facet(declared: type[Any], value: Any, path: str) -> Any:
     return _object(kind, value, path)
 
 
-def _check_own(name: str, declared: type[Any], value: Any, path: str) -> None:
+def _check_facet(name: str, declared: type[Any], value: Any, path: str) -> None:
     if not name.startswith("Tidemark") or not name.endswith(declared.__name__):
         raise ValueError(f"{path}: {name} is no {declared.__name__}")
+    check_own(name, value, path)
+
+
+def check_own(name: str, value: Any, path: str = "value") -> None:
+    """Check a value by a definition of Tidemark's JSON Schema; raises ValueError."""
     schema = json.loads(FACETS.read_text())
     if name not in schema["$defs"]:
         raise ValueError(f"{path}: no schema of {name}")

@@ -86,7 +86,7 @@ class Parts:
                 connection_variable("kafka_default"): kafka_connection(self.broker().bootstrap),
                 # Airflow chooses the password of `ada`, whose role is viewer.
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ada:viewer",
-                "AIRFLOW__OPENLINEAGE__TRANSPORT": openlineage.transport(self.lineage),
+                **openlineage.settings(self.lineage),
             }
         )
         airflow, lock = app.airflow(), self.home / "airflow.lock"
