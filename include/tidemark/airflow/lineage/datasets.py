@@ -43,7 +43,6 @@ from tidemark.pipelines import Outcomes
 from tidemark.quality.check_results import Severity
 from tidemark.quality.errors import QualityFailed
 from tidemark.spec.fields import FieldType
-from tidemark.spec.ref import PipelineRef
 
 PRODUCER = "x-tidemark://tidemark"
 FACET_SCHEMAS = "x-tidemark://openlineage/1-0-0/facets.json"
@@ -98,9 +97,9 @@ def lineage_of(outcomes: Outcomes) -> OperatorLineage[Any, Any]:
     A failed plan is left out, except for the results of a failed check.
     """
     done = [each for each in outcomes.records if _has_lineage(each)]
-    refs = {PipelineRef.parse(each["pipeline"]) for each in done if "wrote" in each}
-    app = connected_app(*(str(ref) for ref in refs if App.from_environment().spec(ref).reads_kafka))
-    task = _TaskDatasets(app)
+    landed = {each["pipeline"] for each in done if "wrote" in each}
+    specs = App.from_environment().valid_specs(landed)
+    task = _TaskDatasets(connected_app(*(spec.name for spec in specs if spec.reads_kafka)))
     for each in done:
         if "wrote" in each:
             task.add_landing(each["pipeline"], each["plan"])
