@@ -100,8 +100,10 @@ stores: $(STORE_PYTHON)
 	    --heading "[+] Object stores of the tests (40 MB the first time)"
 
 .PHONY: browser
-browser:
+browser: $(INSTALLED)
 	@sh tests/browser.sh --install > /dev/null
+	@$(PYTHON) include/jvm/fetch.py --parts tests/axe --into .tidemark/axe \
+	    --heading "[+] Rules of accessibility for the tests of pages (1 MB)"
 
 .PHONY: prometheus
 prometheus:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
+import pyarrow as pa
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tidemark.app import App
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
+from tidemark.core.event_rows import Row, encode
 from tidemark.core.events import Landed, Planned, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import TopicWatermarks
+from tidemark.lake.compaction import Compaction
+from tidemark.lake.control_table import COLUMNS as CONTROL_COLUMNS
 from tidemark.lake.control_table import COMPACT_EVERY
+from tidemark.lake.shared_tables import append_shared
 from tidemark.lake.table_io import TIMESTAMP, arrow_table
 from tidemark.pipeline import utc_now
+from tidemark.quality.check_results_table import SCHEMA as RESULTS
+from tidemark.quality.publication_table import COLUMNS as DECISIONS
 
 UNCOMPACTED = 10
 """Number of plans after the last compaction, and of all plans of the shortest history."""
 DATA_COMPACTED_EVERY = 100
 """Number of plans between two compactions of the data table. The control table compacts itself."""
+
+TOGETHER = 100
+"""Number of plans in one commit of `write_compacted_history`."""
 
 
 def about(plans: int) -> int:
@@ -36,6 +48,7 @@ _COLUMNS = Schema(
         Field("topic", DataType.utf8()),
         Field("partition", DataType.int32()),
         Field("offset", DataType.int64()),
+        Field("value", DataType.binary()),
         Field("timestamp", TIMESTAMP),
         Field("timestamp_type", DataType.int32()),
         Field("topic_id", DataType.utf8()),
@@ -45,11 +58,78 @@ _COLUMNS = Schema(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _History:
+    """The tables of a new pipeline, to which a history is written.
+
+    Attributes:
+        app: The app with the tables.
+        pipeline: Name of the pipeline.
+        watermarks: Watermarks of its topic.
+        table: Its data table.
+        produced_at: The timestamp of every record.
+    """
+
+    app: App
+    pipeline: str
+    watermarks: TopicWatermarks
+    table: DeltaTable
+    produced_at: datetime
+
+    @classmethod
+    def begin(cls, app: App, pipeline: str, produced_at: datetime) -> _History:
+        spec = app.spec(pipeline)
+        app.pipeline(spec.ref).table.prepare(pipeline)
+        watermarks = app.pipeline(spec.ref).watermarks.topic_watermarks(
+            spec.topic, spec.isolation_level
+        )
+        table = DeltaTable(app.layout.data_table(spec.target))
+        return cls(app, pipeline, watermarks, table, produced_at)
+
+    def append(self, sequence: int) -> None:
+        """Write a plan in two commits of the control table and one of the data table."""
+        # Only the fields that `append` and `build_plan` use: reading all events would take hours.
+        ledger = self._ledger(sequence)
+        plan = _plan(ledger, self.watermarks)
+        control = self.app.control
+        control.append(CheckedLedger(ledger), self._planned(plan), utc_now())
+        _land(self.table, [plan], self.produced_at)
+        after = CheckedLedger(replace(ledger, event_number=ledger.event_number + 1))
+        control.append(after, [_landed(plan, self.table.version())], utc_now())
+
+    def append_together(self, sequences: Sequence[int]) -> list[Plan]:
+        """Write landed plans in one commit of each table; the control table exists."""
+        plans = [_plan(self._ledger(sequence), self.watermarks) for sequence in sequences]
+        _land(self.table, plans, self.produced_at)
+        version = self.table.version()
+        rows: list[Row] = []
+        for plan in plans:
+            rows += encode(self.pipeline, 2 * plan.sequence - 1, utc_now(), self._planned(plan))
+            rows += encode(self.pipeline, 2 * plan.sequence, utc_now(), [_landed(plan, version)])
+        newest = Transaction(self.pipeline, 2 * sequences[-1])
+        write_deltalake(
+            self.app.layout.control_table,
+            arrow_table(rows, CONTROL_COLUMNS),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[newest]),
+        )
+        return plans
+
+    def _ledger(self, sequence: int) -> Ledger:
+        return Ledger(
+            pipeline=self.pipeline, event_number=2 * sequence - 2, last_sequence=sequence - 1
+        )
+
+    def _planned(self, plan: Plan) -> list[Started | Planned]:
+        begun = [started(self.watermarks)] if plan.sequence == 1 else []
+        return [*begun, Planned(plan=plan)]
+
+
 def write_history(app: App, pipeline: str, plans: int) -> None:
     """Write landed plans of a new pipeline, each with one offset of every partition.
 
     The control table gets two commits for each plan, as from a planner and a recorder. The data
-    table gets one commit for each plan, with its rows (without key and value), transaction and
+    table gets one commit for each plan, with its rows (without keys), transaction and
     metadata.
 
     Args:
@@ -58,32 +138,81 @@ def write_history(app: App, pipeline: str, plans: int) -> None:
             all of them visible.
         plans: Number of plans.
     """
-    spec = app.spec(pipeline)
-    control, data = app.control, app.pipeline(spec.ref).table
-    data.prepare(pipeline)
-    table = DeltaTable(app.layout.data_table(spec.target))
-    watermarks = app.pipeline(spec.ref).watermarks.topic_watermarks(
-        spec.topic, spec.isolation_level
-    )
+    history = _History.begin(app, pipeline, utc_now())
     for sequence in range(1, plans + 1):
-        # Only the fields that `append` and `build_plan` use: reading all events would take hours.
-        ledger = Ledger(
-            pipeline=pipeline, event_number=2 * sequence - 2, last_sequence=sequence - 1
-        )
-        plan = _plan(ledger, watermarks)
-        begun = [started(watermarks)] if sequence == 1 else []
-        control.append(CheckedLedger(ledger), [*begun, Planned(plan=plan)], utc_now())
-        _land(table, plan)
-        landed = Landed(
-            plan=plan,
-            landing=Landing.of(plan, table.version(), dict.fromkeys(range(len(plan.ranges)), 1)),
-            committed={planned.partition: planned.end for planned in plan.ranges},
-        )
-        after = CheckedLedger(replace(ledger, event_number=2 * sequence - 1))
-        control.append(after, [landed], utc_now())
+        history.append(sequence)
         left = plans - sequence
         if left >= UNCOMPACTED and (left - UNCOMPACTED) % DATA_COMPACTED_EVERY == 0:
-            table.optimize.compact()
+            history.table.optimize.compact()
+
+
+def write_compacted_history(app: App, pipeline: str, plans: int, produced_at: datetime) -> None:
+    """Write a history as `write_history`, quickly, with a published check of every plan.
+
+    The files are those after a compaction, as with `write_history`: only the last `UNCOMPACTED`
+    plans have commits and files of their own. The logs are shorter, because the plans before them
+    are in commits of `TOGETHER` plans. The rows equal Kafka's records, which are one byte `x` with
+    the timestamp `produced_at`; a status compares them.
+    """
+    history = _History.begin(app, pipeline, produced_at)
+    history.append(1)
+    compacted = plans - UNCOMPACTED
+    for first in range(2, compacted + 1, TOGETHER):
+        history.append_together(range(first, min(first + TOGETHER, compacted + 1)))
+    Compaction(app.layout.control_table).run({"pipeline": pipeline})
+    history.table.optimize.compact()
+    for sequence in range(compacted + 1, plans + 1):
+        history.append(sequence)
+    _publish(app, pipeline, plans, str(history.table.metadata().id), history.watermarks)
+
+
+def _publish(
+    app: App, pipeline: str, plans: int, table_id: str, watermarks: TopicWatermarks
+) -> None:
+    """Write five passed results and a decision of each plan, in one commit of either table."""
+    decisions, results = [], []
+    for plan in range(1, plans + 1):
+        shared = {"pipeline": pipeline, "plan_sequence": plan}
+        decisions += [
+            {
+                **shared,
+                "status": "published",
+                "decided_at": utc_now(),
+                "topic": watermarks.topic,
+                "topic_id": watermarks.topic_id,
+                "partition": partition,
+                "start_offset": plan - 1,
+                "end_offset": plan,
+                "records": 1,
+                "table_id": table_id,
+            }
+            for partition in watermarks.partitions
+        ]
+        results += [
+            {
+                **shared,
+                "table_version": plan,
+                "run_at": utc_now(),
+                "outcome": "passed",
+                "position": number,
+                "check": f"rule_{number}",
+                "severity": "critical",
+                "passed": True,
+                "observed": "0",
+                "expectation": f"rule {number} holds for every record",
+                "value": 0.0,
+                "kind": "live",
+                "data_docs": "",
+            }
+            for number in range(5)
+        ]
+    append_shared(app.layout.publication_table, arrow_table(decisions, DECISIONS), DECISIONS)
+    append_shared(
+        app.layout.quality_results,
+        pa.Table.from_pylist(results, schema=RESULTS),
+        RESULTS,
+        partition_by=["pipeline"],
+    )
 
 
 def started(watermarks: TopicWatermarks) -> Started:
@@ -109,29 +238,38 @@ def _plan(ledger: Ledger, watermarks: TopicWatermarks) -> Plan:
     return plan_rules.build_plan(topic, PlanKind.LIVE, RunOrigin(requested_by), ranges)
 
 
-def _land(table: DeltaTable, plan: Plan) -> None:
-    """Append one row for each offset of the plan, in a commit like that of a landing."""
+def _landed(plan: Plan, version: int) -> Landed:
+    landing = Landing.of(plan, version, dict.fromkeys(range(len(plan.ranges)), 1))
+    committed = {planned.partition: planned.end for planned in plan.ranges}
+    return Landed(plan=plan, landing=landing, committed=committed)
+
+
+def _land(table: DeltaTable, plans: Sequence[Plan], produced_at: datetime) -> None:
+    """Append one row for each offset of the plans, in a commit like that of the newest landing."""
     rows = [
         {
             "topic": plan.topic,
             "partition": planned.partition,
             "offset": planned.start,
-            "timestamp": utc_now(),
+            "value": b"x",
+            "timestamp": produced_at,
             "timestamp_type": 0,
             "topic_id": plan.topic_id,
             "plan_sequence": plan.sequence,
             "ingested_at": utc_now(),
         }
+        for plan in plans
         for planned in plan.ranges
     ]
+    newest = plans[-1]
     write_deltalake(
         table,
         arrow_table(rows, _COLUMNS),
         mode="append",
-        # Key, value and headers are null.
+        # Key and headers are null.
         schema_mode="merge",
         commit_properties=CommitProperties(
-            app_transactions=[Transaction(plan.app_id, plan.sequence)],
-            custom_metadata={"userMetadata": plan.commit_metadata()},
+            app_transactions=[Transaction(newest.app_id, newest.sequence)],
+            custom_metadata={"userMetadata": newest.commit_metadata()},
         ),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 from confluent_kafka import Producer
@@ -19,7 +19,15 @@ RECORD_BYTES = 200
 _PARTITIONS_AT_ONCE = 5_000
 """Kafka's controller writes at most 10,000 records for one request."""
 _JARS = PROJECT / ".tidemark" / "jvm" / "kafka"
-_Produce = Callable[[bytes, int, bytes | None], None]
+
+
+class _Produce(Protocol):
+    def __call__(
+        self, value: bytes, partition: int, key: bytes | None, timestamp_ms: int = 0
+    ) -> None:
+        """Produce a record; a timestamp of 0 is the current time."""
+
+
 _ACKNOWLEDGED = re.compile(r"^(\d+) records sent", re.MULTILINE)
 
 
@@ -92,12 +100,17 @@ def fill_keyed(
             produce(value, crc32(key) % partitions, key)
 
 
-def fill_partitions(context: Context, topic: str, partitions: int, records: int) -> None:
-    """Produce `records` records of one byte to each partition, with acks=all."""
+def fill_partitions(
+    context: Context, topic: str, partitions: int, records: int, timestamp_ms: int = 0
+) -> None:
+    """Produce `records` records of one byte to each partition, with acks=all.
+
+    Their timestamp is `timestamp_ms`, in milliseconds since 1970; 0 is the current time.
+    """
     with _producing(context, topic) as produce:
         for partition in range(partitions):
             for _ in range(records):
-                produce(b"x", partition, None)
+                produce(b"x", partition, None, timestamp_ms)
 
 
 @contextmanager
@@ -111,10 +124,10 @@ def _producing(context: Context, topic: str) -> Iterator[_Produce]:
     }
     producer = Producer({**_client(context), **noted})
 
-    def produce(value: bytes, partition: int, key: bytes | None) -> None:
+    def produce(value: bytes, partition: int, key: bytes | None, timestamp_ms: int = 0) -> None:
         while True:
             try:
-                producer.produce(topic, value, key, partition=partition)
+                producer.produce(topic, value, key, partition=partition, timestamp=timestamp_ms)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -363,6 +363,19 @@ def test_planning_and_history_measure_the_given_sizes(tmp_path: Path) -> None:
     assert plans == {"few": 10, "many": 110}
 
 
+@pytest.mark.broker
+@pytest.mark.faults
+def test_console_requests_every_page_of_each_process(tmp_path: Path) -> None:
+    [console] = _run(tmp_path, "console", "--records", "3", "--repetitions", "1")["benchmarks"]
+    assert console["data"]["pipelines"] == 3
+    whole = console["sides"].pop("all")["runs"][0]
+    assert whole["peak_mb"] > 50
+    assert len(console["sides"]) == len({side["what"] for side in console["sides"].values()}) == 11
+    for side in console["sides"].values():
+        measured = side["runs"][0]
+        assert 0 < measured["p50_ms"] <= measured["p95_ms"] <= measured["slowest_ms"]
+
+
 @pytest.mark.faults
 @pytest.mark.broker
 @pytest.mark.spark

@@ -6,14 +6,12 @@ produces a few records, so that the pages show a lag. It stops everything that i
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import uvicorn
 from tests.support.chromium import chromium_tab
+from tests.support.consoles import served
 
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
@@ -21,7 +19,6 @@ from tidemark.console.guard import LinkGuard
 from tidemark.console.server import build_app
 from tidemark.dev.broker import home_broker
 from tidemark.dev.producer import produce
-from tidemark.spark.sockets import free_ports
 
 FOLDER = Path(__file__).parent
 WIDTHS = (1280, 400)
@@ -44,16 +41,17 @@ def main() -> None:
     try:
         produce({"bootstrap.servers": bootstrap}, "prices", records=400)
         environ[connection_variable("kafka_default")] = kafka_connection(bootstrap)
-        with _served(environ) as login, TemporaryDirectory() as profile:
-            _take(login, Path(profile))
+        guard = LinkGuard()
+        web = build_app(lambda: App.from_environment(environ), guard)
+        with served(web) as base, TemporaryDirectory() as profile:
+            _take(base, guard.link_token, Path(profile))
     finally:
         broker.stop()
 
 
-def _take(login: str, profile: Path) -> None:
-    base = login.partition("/login")[0]
+def _take(base: str, token: str, profile: Path) -> None:
     with chromium_tab(profile) as tab:
-        tab.open(login)
+        tab.open(f"{base}/login?token={token}")
         for name, path in PAGES.items():
             for width in WIDTHS:
                 for scheme in ("light", "dark"):
@@ -61,22 +59,6 @@ def _take(login: str, profile: Path) -> None:
                     file = FOLDER / f"{name}-{width}-{scheme}.png"
                     tab.screenshot(file)
                     print(file.name, *tab.problems)  # noqa: T201  progress of a command
-
-
-@contextmanager
-def _served(environ: Mapping[str, str]) -> Iterator[str]:
-    """Serve the console during the block, and return the link that logs in."""
-    guard = LinkGuard()
-    web = build_app(lambda: App.from_environment(environ), guard)
-    (port,) = free_ports("127.0.0.1", 1)
-    server = uvicorn.Server(uvicorn.Config(web, port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{port}/login?token={guard.link_token}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def test_an_unexpected_error_is_a_page_with_the_security_headers(
     def fail(_: object) -> None:
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr("tidemark.console.pipelines.newest_plans", lambda *_: fail(None))
+    monkeypatch.setattr("tidemark.console.home.Home.plans", lambda *_: fail(None))
     response = console_of(home).get("/pipelines/events/plans")
     assert (response.status_code, "ZeroDivisionError" in response.text) == (500, True)
     assert "bug" not in response.text

@@ -1,74 +1,189 @@
-"""The charts of the lag in a browser: no blocked style, no overflow, values under the pointer."""
+"""The pages in a real browser: rules of accessibility, the keyboard, and the refresh of a page."""
 
 from __future__ import annotations
 
-import threading
+import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import uvicorn
+from confluent_kafka.admin import AdminClient
 
+from tests.conftest import TopicFactory
+from tests.support.accessibility import violations
 from tests.support.chromium import Tab, chromium_tab
-from tests.support.consoles import Admits, SomeRights, app_of
-from tests.support.file_lake import home_lake
+from tests.support.commands import Command
+from tests.support.consoles import Admits, SomeRights, app_of, served
+from tests.support.kafka_file_lake import KafkaFileLake
+from tests.support.plans import make_spec
+from tests.support.services import NOW
+from tests.support.topics import delete_records
+from tests.support.transactions import Record, produce_aborted, produce_values
+from tests.support.typed_lake import TypedLake
+from tidemark.app import App
+from tidemark.backfill.selection import select
 from tidemark.console.server import build_app
-from tidemark.lake.status_history import append_statuses
-from tidemark.spark.sockets import free_ports
+from tidemark.core.errors import ExitCode
+from tidemark.core.plan import PlanKind
+from tidemark.dev.broker import BrokerStatus
+from tidemark.quality.check_results import (
+    BatchRef,
+    CheckResult,
+    Example,
+    QualityReport,
+    Severity,
+)
+from tidemark.quality.docs import DocsFolders, write_checks, write_index
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.broker, pytest.mark.e2e]
 
-UNDER_THE_POINTER = """
-(() => {
-  const plot = document.querySelector(".lag-chart .plot").getBoundingClientRect();
-  const [x, y] = [plot.left + plot.width / 2, plot.top + plot.height / 2];
-  return document.elementFromPoint(x, y).parentElement.querySelector("title").textContent;
-})()
+_SPEC = """\
+name: events
+topic: {topic}
+target: bronze/events
+schedule: "@daily"
+start: earliest
+description: Water levels
+decode: {{publish: always, value: {{format: string}}}}
 """
+_FAILED = CheckResult(
+    check="expect_column_values_to_be_between",
+    column="level",
+    severity=Severity.CRITICAL,
+    passed=False,
+    observed="1 of 3 unexpected",
+    expectation="every level is above 0",
+    value=33.3,
+    unexpected_count=1,
+    examples=(Example(0, 1, "-1"),),
+)
 
 
 @pytest.fixture
-def console(tmp_path: Path) -> Iterator[str]:
-    """The address of a console whose pipeline `events` has a recorded lag for each hour."""
-    home_lake(tmp_path)
-    now = datetime.now(UTC)
-    rows = [
-        {"pipeline": "events", "checked_at": now - timedelta(hours=hours), "lag": 10**15 + hours}
-        for hours in range(24)
-    ]
-    append_statuses(app_of(tmp_path)().layout.status_history, rows)
-    web = build_app(app_of(tmp_path), Admits(SomeRights()))
-    (port,) = free_ports("127.0.0.1", 1)
-    server = uvicorn.Server(uvicorn.Config(web, port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+def app(broker: BrokerStatus, admin: AdminClient, topic: TopicFactory, tmp_path: Path) -> App:
+    """Pipeline `events` with plans, failed checks, a quarantine, a backfill, a loss and a lag."""
+    name = topic(partitions=2)
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "events.yaml").write_text(_SPEC.format(topic=name))
+    lake = KafkaFileLake(
+        tmp_path / "lakehouse", spec=make_spec(topic=name), bootstrap=broker.bootstrap
+    )
+    produce_aborted(broker.bootstrap, name, [Record(value=b"aborted")])
+    for _ in range(3):
+        lake.run(3)
+    typed = TypedLake(lake.root, broken={3})
+    typed.bronze = lake
+    typed.run()
+    app = app_of(tmp_path, broker.bootstrap)()
+    _check(app)
+    backfills = app.pipeline("events").backfills
+    preview = backfills.preview(select(offsets=["0:2-6"]), 2, readable_only=False, replaces=True)
+    backfills.request(preview, "cli:ada:7", approved=False, reason="new decoder")
+    produce_values(broker.bootstrap, name, 6)
+    delete_records(admin, name, before=13)
+    return app
+
+
+def _check(app: App) -> None:
+    """Record a passed and a failed check, with their pages."""
+    pipeline = app.pipeline("events")
+    folders = DocsFolders(home=app.layout.quality_home, pipeline="events")
+    for plan, passed in ((1, True), (2, False)):
+        ref = BatchRef(
+            pipeline="events", table=str(folders.home), table_version=plan, plan_sequence=plan
+        )
+        report = QualityReport(
+            pipeline="events",
+            plan_sequence=plan,
+            table_version=plan,
+            kind=PlanKind.LIVE,
+            run_at=NOW,
+            results=(_FAILED,) if not passed else (),
+            data_docs="none",
+        )
+        page = write_checks(folders, ref, NOW, report.results)
+        with folders.locked():
+            write_index(folders, report, {"built_in": page})
+        pipeline.check_results.append(report)
+
+
+@pytest.fixture
+def address(app: App, broker: BrokerStatus) -> Iterator[str]:
+    """The address of a console that shows the button of Airflow."""
+    load = app_of(app.layout.home, broker.bootstrap)
+    with served(build_app(load, Admits(SomeRights()), airflow="")) as address:
+        yield address
 
 
 @pytest.fixture
 def tab(tmp_path: Path) -> Iterator[Tab]:
+    """A browser."""
     (tmp_path / "browser").mkdir()
     with chromium_tab(tmp_path / "browser") as tab:
         yield tab
 
 
-def test_charts_fit_into_wide_and_narrow_pages_and_show_values(tab: Tab, console: str) -> None:
-    for width in (1280, 400):
-        for path, chart in {"/": ".sparkline", "/pipelines/events": ".lag-chart"}.items():
-            tab.open(f"{console}{path}", width=width)
-            tab.wait_for(f"document.querySelector({chart!r}) !== null")
-            assert tab.value("document.documentElement.scrollWidth") <= width
-        assert "1,000,000,000,000,0" in tab.value(UNDER_THE_POINTER)
+def test_every_page_follows_the_rules_of_accessibility(
+    app: App, address: str, tab: Tab, offline: Command
+) -> None:
+    """In both colour schemes, and on a phone."""
+    topic = app.spec("events").topic
+    written = offline("report", "events", "--since", f"{NOW:%Y-%m-%d}")
+    assert written.code == ExitCode.OK
+    pipeline = f"{address}/pipelines/events"
+    pages = [
+        f"{address}/",
+        pipeline,
+        f"{pipeline}?partition=0&start=0&end=12",
+        f"{pipeline}/plans",
+        f"{pipeline}/plans/2",
+        f"{pipeline}/records?partition=0&offset=0",
+        f"{pipeline}/quality",
+        f"{pipeline}/quality/report",
+        f"{pipeline}/quality/docs/index.html",
+        f"{pipeline}/quarantine",
+        f"{pipeline}/backfill?offsets=0:2-6&replace=true&reason=new+decoder",
+        f"{pipeline}/backfills",
+        f"{address}/cluster",
+        f"{address}/cluster/kafka_default/topics/{topic}",
+        f"{address}/dags/tidemark_events/runs/manual",
+        f"{address}/nothing",
+        f"{pipeline}/plans/99",
+        *(each.as_uri() for each in app.layout.quality_home.glob("data_docs/**/*.html")),
+        Path(written.out.splitlines()[-1]).as_uri(),
+    ]
+    found: list[str] = []
+    for page in pages:
+        tab.open(page)
+        for width, dark in ((1280, False), (1280, True), (400, False)):
+            tab.look(width=width, dark=dark)
+            found += [f"{page} {width=} {dark=} {rule}" for rule in violations(tab)]
+    assert not found, "\n".join(found)
+
+
+def test_the_keyboard_reaches_a_zoom_link_and_a_refresh_keeps_the_place(
+    address: str, tab: Tab
+) -> None:
+    """A refresh replaces the content; focus, open details and both scroll positions stay."""
+    tab.hurry(20)
+    tab.open(f"{address}/pipelines/events", width=400)
+    tab.value("document.querySelector('summary').click()")
+    tab.value("document.querySelector('.bars').scrollIntoView()")
+    tab.value("document.querySelectorAll('.scroll')[1].scrollLeft = 30")
+    tab.press_until("Tab", 9, "document.activeElement.closest('svg.coverage')")
+    link = "document.activeElement.getAttribute('aria-label')"
+    shown = "getComputedStyle(document.activeElement.querySelector('rect')).stroke"
+    place = (
+        "JSON.stringify([scrollY, document.querySelector('details').open, "
+        f"document.querySelectorAll('.scroll')[1].scrollLeft, {link}])"
+    )
+    assert tab.value(shown) != "none"
+    before = tab.value(place)
+    assert json.loads(before)[0] > 0
+    assert json.loads(before)[1:3] == [True, 30]
+    tab.value("document.getElementById('content').isOld = true")
+    tab.wait_for("!document.getElementById('content').isOld")
+    assert tab.value(place) == before
+    tab.press("Enter", 13)
+    tab.wait_for("location.search.includes('start=')")
     assert tab.problems == []
-
-
-def test_a_refresh_keeps_the_opened_table_of_values(tab: Tab, console: str) -> None:
-    tab.open(f"{console}/pipelines/events")
-    tab.wait_for("document.querySelector('#content details') !== null")
-    tab.value("document.querySelector('#content details').open = true")
-    tab.value("document.getElementById('content').dataset.old = 'yes'")
-    tab.wait_for("!document.getElementById('content').dataset.old")
-    assert tab.value("document.querySelector('#content details').open") is True

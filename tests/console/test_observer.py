@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -102,7 +105,7 @@ def test_slow_pipelines_block_neither_the_page_nor_more_than_their_threads() -> 
     assert [each.status for each in seen.values()] == [None] * len(names)
     assert len(running) <= THREADS
     release.set()
-    assert all(each.status for each in observer.many(names, wait_s=30).values())
+    wait_until(lambda: all(each.status for each in observer.many(names, 0).values()), timeout_s=30)
     assert sorted(running) == names
     observer.close()
 
@@ -122,3 +125,61 @@ def test_an_overview_waits_for_a_new_status_instead_of_an_old_one(
     status = observer.many(["prices"], wait_s=30)["prices"].status
     assert status is not None
     assert status.lag == 9
+
+
+def test_one_request_alone_waits_for_a_slow_status() -> None:
+    """With many pipelines, the reads take longer than a request waits."""
+    may_end, times = Event(), Event()
+
+    def read(_: str) -> PipelineStatus:
+        times.set()
+        assert may_end.wait(60)
+        return a_status(lag=1)
+
+    observer = StatusObserver(read)
+    names = [f"pipeline-{number}" for number in range(3 * THREADS)]
+    observer.many(names, wait_s=0.01)
+    assert times.wait(60)
+    before = time.monotonic()
+    assert observer.many(names, wait_s=60)[names[0]].status is None
+    assert time.monotonic() - before < 30
+    may_end.set()
+    wait_until(lambda: all(each.status for each in observer.many(names, 0).values()), timeout_s=60)
+    observer.close()
+
+
+def test_the_status_of_an_opened_pipeline_is_read_before_those_of_the_overview() -> None:
+    started, may_end = [], Event()
+
+    def read(pipeline: str) -> PipelineStatus:
+        started.append(pipeline)
+        assert may_end.wait(60)
+        return a_status(lag=1)
+
+    observer = StatusObserver(read)
+    names = [f"pipeline-{number}" for number in range(3 * THREADS)]
+    observer.many(names, wait_s=0)
+    wait_until(lambda: len(started) == THREADS, timeout_s=60)
+    observer.one(names[-1], wait_s=0)
+    may_end.set()
+    assert observer.one(names[-1], wait_s=60).status
+    assert names[-1] in started[: 2 * THREADS]
+    observer.close()
+
+
+def test_a_process_ends_without_the_statuses_that_wait() -> None:
+    """`tidemark console` with many pipelines ends at once, and so does Airflow."""
+    program = f"""
+import time
+from tidemark.console.observer import StatusObserver
+
+def read(name):
+    print(name, flush=True)
+    time.sleep(0.1)
+
+StatusObserver(read).many([str(n) for n in range({10 * THREADS})], wait_s=0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert 0 < len(done.stdout.split()) <= 2 * THREADS

@@ -82,6 +82,18 @@ def test_the_page_of_a_plan_has_its_ranges_events_and_counts(
     assert "not checked" in page
 
 
+@pytest.mark.parametrize(("most", "error"), [(5, "PreviewTooLarge"), (6, "UnknownConnection")])
+def test_the_preview_of_a_replacement_reads_a_limited_number_of_ranges(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, error: str
+) -> None:
+    """It reads every plan, which takes gigabytes with a million ranges."""
+    monkeypatch.setattr("tidemark.console.backfills.MOST_RANGES", most)
+    client = console_of(tmp_path)
+    address = "/pipelines/events/backfill?offsets=0:0-3"
+    assert f"<strong>{error}</strong>" in client.get(f"{address}&replace=true&reason=x").text
+    assert "PreviewTooLarge" not in client.get(address).text
+
+
 def test_an_unknown_plan_is_a_named_error(lake: FileLake, tmp_path: Path) -> None:
     client = console_of(tmp_path)
     response = client.get("/pipelines/events/plans/99")

@@ -20,6 +20,7 @@ from tidemark.backfill.errors import BackfillAhead
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills
 from tidemark.core.offsets import Span
+from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
 from tidemark.quality.publication import PublicationStatus
 from tidemark.report.errors import PlanStuck, QuarantineTooLarge
@@ -250,6 +251,22 @@ def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) ->
     # The undone offsets are unread again.
     lake.run(0)
     assert checked_status(lake).state == "ok"
+
+
+def test_a_status_with_a_blocked_plan_reads_no_full_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The console reads a status every few seconds, and a full ledger of many plans takes long."""
+    lake = FileLake(root=tmp_path)
+    for plan in (1, 2):
+        lake.run(2)
+        check(lake, plan, passed=plan == 2)
+
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("the full ledger was read")
+
+    monkeypatch.setattr(DeltaControlTable, "ledger", refuse)
+    assert checked_status(lake).unfinished.blocked == (1,)
 
 
 def test_a_status_has_the_publication_status_of_the_newest_landed_plan(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ class Tab:
 
     def open(self, url: str, *, width: int = 1280, dark: bool = False) -> None:
         """Open a page in a window of `width` pixels, and wait until it has loaded."""
+        self.look(width=width, dark=dark)
+        self.send("Page.navigate", url=url)
+        wait_until(
+            lambda: (
+                self.value("location.href !== 'about:blank' && document.readyState") == "complete"
+            ),
+            timeout_s=60,
+            what=f"the page {url}",
+        )
+
+    def look(self, *, width: int = 1280, dark: bool = False) -> None:
+        """Change the width of the window and the colour scheme."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -63,14 +75,27 @@ class Tab:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-        self.send("Page.navigate", url=url)
-        wait_until(
-            lambda: (
-                self.value("location.href !== 'about:blank' && document.readyState") == "complete"
-            ),
-            timeout_s=60,
-            what=f"the page {url}",
-        )
+
+    def hurry(self, factor: int) -> None:
+        """Let the timers of pages that are opened later run faster by a factor."""
+        source = f"const slow = setTimeout; setTimeout = (work, ms) => slow(work, ms / {factor})"
+        self.send("Page.addScriptToEvaluateOnNewDocument", source=source)
+
+    def press(self, key: str, code: int) -> None:
+        """Press a key of the keyboard, such as `Tab` with the code 9."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.send(
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text
+            )
+
+    def press_until(self, key: str, code: int, expression: str, most: int = 100) -> None:
+        """Press a key until a JavaScript expression is true, at most `most` times."""
+        for _ in range(most):
+            self.press(key, code)
+            if self.value(f"Boolean({expression})"):
+                return
+        raise AssertionError(f"{expression} is false after {most} times {key}")
 
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression in the page."""

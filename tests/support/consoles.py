@@ -1,12 +1,16 @@
-"""A console over a home, with a viewer of chosen rights, without a server; statuses to show."""
+"""A console over a home, with a viewer of chosen rights; statuses to show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import uvicorn
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
@@ -16,8 +20,10 @@ from tidemark.connections import connection_variable, kafka_connection
 from tidemark.console.guard import AirflowRun, LinkGuard, Viewer
 from tidemark.console.server import build_app
 from tidemark.core.throughput import Forecast
+from tidemark.dev.broker_settings import HOST
 from tidemark.report.status import PartitionStatus, PipelineStatus
 from tidemark.report.unfinished_work import UnfinishedWork
+from tidemark.spark.sockets import free_ports
 from tidemark.spec.model import AlarmRules, PipelineSpec
 
 BEARER = "token-of-the-test"
@@ -80,6 +86,20 @@ def console_of(
 ) -> TestClient:
     """Return a client of a console whose requests have one viewer, by default with all rights."""
     return TestClient(build_app(app_of(home, bootstrap), Admits(viewer or SomeRights())))
+
+
+@contextmanager
+def served(web: FastAPI) -> Iterator[str]:
+    """Serve a console on a free port of this machine during the block, and return its address."""
+    (port,) = free_ports(HOST, 1)
+    server = uvicorn.Server(uvicorn.Config(web, host=HOST, port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def guarded_console(home: Path) -> tuple[TestClient, LinkGuard]:

@@ -81,6 +81,8 @@ def _listen(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        # The printed link works at once: requests wait until the server accepts them.
+        listening.listen()
     except OSError as error:
         listening.close()
         raise SetupError(

@@ -16,9 +16,12 @@ from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.events import BackfillRequested
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import Pipeline
+from tidemark.report.errors import PreviewTooLarge
 
 NEWEST = 5
 """Recorded backfills whose chunks a page shows."""
+MOST_RANGES = 50_000
+"""Ranges of plans that the preview of a replacement reads: three seconds and 600 MB."""
 
 
 class BackfillForm(BaseModel):
@@ -134,12 +137,23 @@ def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPre
         plan=_number(form.plan, "plan"),
         partitions=[_required_number(each, "partitions") for each in _listed(form.partitions)],
     )
-    return context.pipeline(name).backfills.preview(
+    pipeline = context.pipeline(name)
+    if form.replace:
+        _check_size(pipeline)
+    return pipeline.backfills.preview(
         selection,
         _number(form.chunk, "chunk"),
         readable_only=form.readable_only,
         replaces=form.replace,
     )
+
+
+def _check_size(pipeline: Pipeline) -> None:
+    """Refuse a replacement whose preview would read too many ranges of plans."""
+    ledger = pipeline.control.summary(pipeline.name)
+    ranges = ledger.last_sequence * len(ledger.starts)
+    if ranges > MOST_RANGES:
+        raise PreviewTooLarge(pipeline=pipeline.name, ranges=ranges, limit=MOST_RANGES)
 
 
 def progress(context: PageContext, name: str) -> Page:

@@ -69,8 +69,10 @@ def coverage_bar(
             f'<rect x="{left:.3f}" y="0" width="{width_of_link:.3f}" height="1" class="zoom"/></a>'
         )
     found = ", ".join(sorted({state.value for state in states if state is not None}))
+    # The content of an image is invisible to screen readers, links included.
+    role = "group" if links else "img"
     name = f"partition {coverage.partition}, {window.start:,} to {window.end:,}: {found}"
     return Markup(
         f'<svg class="coverage" viewBox="0 0 {len(states)} 1" preserveAspectRatio="none" '
-        f'role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>'
+        f'role="{role}" aria-label="{escape(name)}">{"".join(parts)}</svg>'
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
+from typing import NamedTuple
 
 from tidemark.app import App
 from tidemark.console.history import LagHistory, Window
 from tidemark.console.observer import StatusObserver
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan_history import PlanEntry
 from tidemark.lake.status_history import LagSample, read_lags
 from tidemark.pipeline import utc_now
 from tidemark.report.status import PipelineStatus
@@ -17,6 +21,15 @@ from tidemark.spec.layout import spec_files
 
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
+KNOWN_PLANS = 64
+"""Pages of plans that are kept, those of the newest requests."""
+
+
+class _KnownPlans(NamedTuple):
+    """Plans as of a state of the control table."""
+
+    ledger: Ledger
+    entries: Sequence[PlanEntry]
 
 
 class Home:
@@ -34,6 +47,7 @@ class Home:
         self._app: App | None = None
         self._key: object = None
         self._loaded_at = 0.0
+        self._plans: OrderedDict[tuple[str, int, int], _KnownPlans] = OrderedDict()
         self.statuses = StatusObserver(self._status)
         self.history = LagHistory(self._recorded)
 
@@ -46,6 +60,31 @@ class Home:
                 self._app = self._load()
                 self._key, self._loaded_at = self._stamp(), now
             return self._app
+
+    def plans(self, pipeline: str, before: int | None, most: int) -> Sequence[PlanEntry]:
+        """Return plans of a pipeline, newest first; reads them again after a change of the table.
+
+        Args:
+            pipeline: Pipeline name.
+            before: Only plans with lower numbers; None for the newest plans.
+            most: Maximum number of plans.
+        """
+        control = self.app.control
+        ledger = control.summary(pipeline)
+        end = ledger.last_sequence + 1
+        end = end if before is None else min(before, end)
+        place = (pipeline, max(1, end - most), end)
+        with self._lock:
+            known = self._plans.get(place)
+        # The control table returns the same object until its version changes.
+        if known is None or known.ledger is not ledger:
+            known = _KnownPlans(ledger, control.plan_history(*place))
+        with self._lock:
+            self._plans[place] = known
+            self._plans.move_to_end(place)
+            while len(self._plans) > KNOWN_PLANS:
+                self._plans.popitem(last=False)
+        return known.entries
 
     def _stamp(self) -> object:
         """Return a value that changes when a spec is added, removed or written."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from threading import Lock
 
 from tidemark.core.parallel import result_or_error
@@ -15,6 +17,8 @@ THREADS = 4
 """Threads that read statuses. Each request to Kafka ends after `KAFKA_TIMEOUT_S`."""
 KAFKA_TIMEOUT_S = 3.0
 """Longest time of a request to Kafka for a page, in seconds."""
+OVERVIEW_WAIT_S = 2.0
+"""Longest time that the overview waits for statuses, in seconds; later requests show the others."""
 FRESH_S = 5.0
 """Age up to which the status of the shown pipeline is not read again, in seconds."""
 READS_PER_SECOND = 2
@@ -39,6 +43,9 @@ class StatusObserver:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-status")
         self._lock = Lock()
         self._running: dict[str, Future[None]] = {}
+        self._queue: deque[str] = deque()
+        self._reads = 0
+        self._awaited: set[str] = set()
         self._seen: dict[str, ObservedStatus] = {}
 
     def close(self) -> None:
@@ -47,20 +54,29 @@ class StatusObserver:
 
     def one(self, pipeline: str, wait_s: float = KAFKA_TIMEOUT_S) -> ObservedStatus:
         """Return a status at most `FRESH_S` old, or the newest known one after `wait_s` seconds."""
+        with self._lock:
+            # Before the pipelines of the overview.
+            if pipeline in self._queue:
+                self._queue.remove(pipeline)
+                self._queue.appendleft(pipeline)
         wait(self._refresh([pipeline], FRESH_S).values(), timeout=wait_s)
         return self._known(pipeline)
 
     def many(
-        self, pipelines: Sequence[str], wait_s: float = KAFKA_TIMEOUT_S
+        self, pipelines: Sequence[str], wait_s: float = OVERVIEW_WAIT_S
     ) -> Mapping[str, ObservedStatus]:
         """Return the newest known status of each pipeline, and start to read old ones again.
 
         Waits at most `wait_s` seconds, and only for pipelines without a status or with an old one.
+        A single request waits for a read: with many pipelines, the reads take longer.
         """
         age_s = max(FRESH_S, len(pipelines) / READS_PER_SECOND)
         running = self._refresh(pipelines, age_s)
         oldest = self._clock() - max(OLD_S, 2 * age_s)
         old = [name for name in running if self._known(name).read_at < oldest]
+        with self._lock:
+            old = [name for name in old if name not in self._awaited]
+            self._awaited.update(name for name in old if name in self._running)
         wait([running[name] for name in old], timeout=wait_s)
         return {name: self._known(name) for name in pipelines}
 
@@ -75,12 +91,28 @@ class StatusObserver:
             for name in pipelines:
                 known = self._seen.get(name, ObservedStatus())
                 if name not in self._running and now - known.read_at > age_s:
-                    self._running[name] = self._pool.submit(self._observe, name)
+                    self._running[name] = Future()
+                    self._queue.append(name)
+            self._start_reads()
             return {name: self._running[name] for name in pipelines if name in self._running}
+
+    def _start_reads(self) -> None:
+        """Start the next reads; the caller holds the lock.
+
+        The pool never has more reads than threads: a process ends only after all reads of its pool.
+        """
+        while self._queue and self._reads < THREADS:
+            self._pool.submit(self._observe, self._queue.popleft())
+            self._reads += 1
 
     def _observe(self, pipeline: str) -> None:
         found = result_or_error(pipeline, self._read)
         with self._lock:
             before = self._seen.get(pipeline, ObservedStatus())
             self._seen[pipeline] = before.updated(found, self._clock())
-            del self._running[pipeline]
+            self._awaited.discard(pipeline)
+            self._reads -= 1
+            self._running.pop(pipeline).set_result(None)
+            # The pool refuses work while the process ends.
+            with suppress(RuntimeError):
+                self._start_reads()

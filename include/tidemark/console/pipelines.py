@@ -15,10 +15,9 @@ from tidemark.console.runs import run_of
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span
 from tidemark.core.parallel import result_or_error
-from tidemark.core.plan_history import PlanEntry
 from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.status_table import read_status
-from tidemark.pipeline import Pipeline, utc_now
+from tidemark.pipeline import utc_now
 from tidemark.report.coverage import OffsetState, PartitionCoverage
 from tidemark.report.metrics import openmetrics
 from tidemark.spec.model import PipelineSpec
@@ -97,7 +96,7 @@ def pipeline(
         bars=bars,
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
         partition=partition,
-        plans=newest_plans(pipeline, None),
+        plans=context.home.plans(name, None, PLANS_PER_PAGE),
         period=period,
         periods={
             each: context.link(
@@ -122,16 +121,9 @@ def metrics(context: PageContext) -> str:
 def plans(context: PageContext, name: str, before: int | None) -> Page:
     """Plans of a pipeline, newest first, a page of them."""
     pipeline = context.pipeline(name)
-    entries = newest_plans(pipeline, before)
+    entries = context.home.plans(name, before, PLANS_PER_PAGE)
     older = entries[-1].record.plan.sequence if entries else 1
     return context.page("plans.html", name=name, plans=entries, older=older, spec=pipeline.spec)
-
-
-def newest_plans(pipeline: Pipeline, before: int | None) -> Sequence[PlanEntry]:
-    """Return `PLANS_PER_PAGE` plans before a number, newest first; None for the newest ones."""
-    newest = pipeline.control.summary(pipeline.name).last_sequence
-    end = newest + 1 if before is None else min(before, newest + 1)
-    return pipeline.control.plan_history(pipeline.name, max(1, end - PLANS_PER_PAGE), end)
 
 
 def plan(context: PageContext, name: str, sequence: int) -> Page:

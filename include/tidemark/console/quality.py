@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tidemark.console.context import Page, PageContext
-from tidemark.console.pipelines import newest_plans
+from tidemark.console.pipelines import PLANS_PER_PAGE
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import utc_now
@@ -25,7 +25,7 @@ QUARANTINED = 200
 def checks(context: PageContext, name: str, before: int | None) -> Page:
     """The check of each of the newest plans, rule by rule."""
     pipeline = context.pipeline(name)
-    entries = newest_plans(pipeline, before)
+    entries = context.home.plans(name, before, PLANS_PER_PAGE)
     numbers = [entry.record.plan.sequence for entry in entries]
     checked = {each.sequence: each for each in pipeline.check_results.checked(name, numbers)}
     statuses = pipeline.publication.publication.statuses(name)

@@ -224,6 +224,23 @@ class WindowTooLarge(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class PreviewTooLarge(TerminalError):
+    """The preview of a replacement would read too many plans for a page of the console."""
+
+    pipeline: str
+    ranges: int
+    limit: int
+
+    problem = (
+        "The preview of a replacement reads every plan of pipeline '{pipeline}', too many for a "
+        "page."
+    )
+    expected = "at most {limit:,} ranges of plans"
+    actual = "up to {ranges:,}"
+    fix = "Run `tidemark backfill {pipeline} --replace --dry-run` with the same options."
+
+
+@dataclass(kw_only=True, eq=False)
 class FilesTooLarge(TerminalError):
     """A page of records would read too many bytes of a table."""
 

@@ -178,7 +178,7 @@ class UnfinishedWorkReader:
         decided = Counter(statuses.values())
         work = UnfinishedWork(
             open_plans=open_plans,
-            blocked=self._blocked(statuses),
+            blocked=self._blocked(ledger, statuses),
             published=decided[PublicationStatus.PUBLISHED],
             released=decided[PublicationStatus.RELEASED],
             rejected=decided[PublicationStatus.REJECTED],
@@ -215,14 +215,17 @@ class UnfinishedWorkReader:
             for record in records
         )
 
-    def _blocked(self, statuses: Mapping[int, PublicationStatus]) -> tuple[int, ...]:
+    def _blocked(
+        self, ledger: Ledger, statuses: Mapping[int, PublicationStatus]
+    ) -> tuple[int, ...]:
         """Return blocked plans that still have rows in the table."""
-        blocked = {n for n, status in statuses.items() if status is PublicationStatus.BLOCKED}
-        if not blocked:
-            return ()
-        plans = self.control.ledger(self.spec.name).plans
-        with_rows = {n for n, record in plans.items() if record.held_now and record.held_now.counts}
-        return tuple(sorted(with_rows.intersection(blocked)))
+        blocked = (n for n, status in statuses.items() if status is PublicationStatus.BLOCKED)
+        return tuple(number for number in sorted(blocked) if self._has_rows(ledger, number))
+
+    def _has_rows(self, ledger: Ledger, sequence: int) -> bool:
+        """Whether a plan holds rows. Reads a settled plan alone: a full ledger takes seconds."""
+        record = ledger.plans.get(sequence) or self.control.plan_record(self.spec.name, sequence)
+        return bool(record and record.held_now and record.held_now.counts)
 
 
 def _undecoded(bronze: Ledger, typed: Ledger, hidden: HiddenOffsets) -> int:

@@ -39,6 +39,36 @@ document.addEventListener("htmx:configRequest", event => {
   if (verb !== "get" || !same || document.hidden) event.preventDefault();
 });
 
+// A refresh replaces the content. Open details, scrolled tables and the focus stay as they are.
+const inContent = selector => [...document.querySelectorAll(`#content ${selector}`)];
+const titleOf = details => details.querySelector("summary").textContent;
+// The windows of a bar move as records arrive, so the links of bars count by their order alone.
+const kindOf = element => [
+  element.tagName,
+  element instanceof SVGElement ? "" : element.getAttribute("href"),
+  element.matches("summary") ? element.textContent : "",
+].join();
+const ofKind = kind => inContent("*").filter(element => kindOf(element) === kind);
+let kept;
+document.addEventListener("htmx:beforeSwap", () => {
+  const focused = document.activeElement.closest("#content *");
+  const kind = focused && kindOf(focused);
+  kept = {
+    open: new Map(inContent("details").map(details => [titleOf(details), details.open])),
+    left: inContent(".scroll").map(table => table.scrollLeft),
+    focus: focused && { kind, number: ofKind(kind).indexOf(focused) },
+  };
+});
+document.addEventListener("htmx:afterSwap", () => {
+  for (const details of inContent("details")) {
+    details.open = kept.open.get(titleOf(details)) ?? details.open;
+  }
+  inContent(".scroll").forEach((table, number) => { table.scrollLeft = kept.left[number] ?? 0; });
+  if (!kept.focus) return;
+  const same = ofKind(kept.focus.kind)[kept.focus.number];
+  (same ?? document.getElementById("content")).focus({ preventScroll: true });
+});
+
 // A page that could not be refreshed says so, so that old values do not look current.
 let refreshedAt = new Date();
 document.addEventListener("htmx:afterSwap", () => { refreshedAt = new Date(); });
@@ -57,12 +87,3 @@ for (const name of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
     note.textContent = `Not refreshed since ${refreshedAt.toLocaleTimeString()}. Load the page again.`;
   });
 }
-
-// A refresh keeps open what the viewer has opened, unless the page has other parts now.
-let opened = [];
-const parts = () => [...document.querySelectorAll("#content details")];
-document.addEventListener("htmx:beforeSwap", () => { opened = parts().map(part => part.open); });
-document.addEventListener("htmx:afterSwap", () => {
-  const now = parts();
-  if (now.length === opened.length) now.forEach((part, number) => { part.open = opened[number]; });
-});
