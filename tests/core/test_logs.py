@@ -30,9 +30,10 @@ class Color(Enum):
 
 
 @pytest.fixture
-def logged() -> Iterator[tuple[logging.Logger, list[dict[str, Any]]]]:
+def logged() -> tuple[logging.Logger, list[dict[str, Any]]]:
     """A logger of the package, and the objects of its lines."""
-    log, lines = logging.getLogger("tidemark.tests.logs"), list[dict[str, Any]]()
+    # Pytest captures registered loggers, and its workers cannot send every text of these tests.
+    log, lines = logging.Logger("tidemark.tests.logs", logging.INFO), list[dict[str, Any]]()  # noqa: LOG001  an unregistered one
 
     class Lines(logging.Handler):
         """Parses the lines."""
@@ -45,9 +46,7 @@ def logged() -> Iterator[tuple[logging.Logger, list[dict[str, Any]]]]:
     handler = Lines()
     handler.setFormatter(JsonFormatter())
     log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    yield log, lines
-    log.removeHandler(handler)
+    return log, lines
 
 
 Logged = tuple[logging.Logger, list[dict[str, Any]]]
