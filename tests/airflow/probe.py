@@ -87,6 +87,71 @@ def links(file: str, environ: Mapping[str, str], run_id: str) -> dict[str, dict[
     return found
 
 
+def console_pages(
+    environ: Mapping[str, str],
+    teams: Mapping[str, str],
+    users: list[Mapping[str, Any]],
+    paths: list[str],
+) -> list[dict[str, dict[str, Any]]]:
+    """Request pages of the console inside Airflow as users of the simple auth manager.
+
+    Args:
+        environ: Variables of the process, with an empty database of Airflow.
+        teams: Team of each DAG.
+        users: Name, role and teams of each user.
+        paths: Paths of the pages.
+
+    Returns:
+        For each user, status and text of each page, and the number of decisions about DAGs.
+    """
+    os.environ.update(environ)
+    from airflow.api_fastapi.app import create_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.models.base import Base
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+    from starlette.testclient import TestClient
+
+    from tidemark.airflow.plugin import LazyConsole
+
+    # Their functions have no types.
+    settings: Any = importlib.import_module("airflow.settings")
+    models: Any = importlib.import_module("airflow.models")
+    settings.configure_vars()
+    settings.configure_orm()
+    models.import_all_models()
+    Base.metadata.create_all(settings.engine)
+    with create_session() as session:
+        bundles = {team: DagBundleModel(name=f"dags-of-{team}") for team in teams.values()}
+        for team, bundle in bundles.items():
+            bundle.teams.append(Team(name=team))
+        session.add_all(bundles.values())
+        session.flush()
+        for dag_id, team in teams.items():
+            bundle_name = bundles[team].name
+            session.add(models.DagModel(dag_id=dag_id, bundle_name=bundle_name, fileloc="x.py"))
+    decide, asked = SimpleAuthManager.is_authorized_dag, []
+
+    def counted(self: Any, **arguments: Any) -> bool:
+        asked.append(arguments)
+        return decide(self, **arguments)
+
+    manager, console, found = create_auth_manager(), LazyConsole(), []
+    with patch.object(SimpleAuthManager, "is_authorized_dag", counted):
+        for user in users:
+            login = f"Bearer {manager.generate_jwt(SimpleAuthManagerUser(**user))}"
+            client = TestClient(console, headers={"Authorization": login})
+            pages: dict[str, dict[str, Any]] = {}
+            for path in paths:
+                asked.clear()
+                page = client.get(path)
+                pages[path] = {"status": page.status_code, "text": page.text, "asked": len(asked)}
+            found.append(pages)
+    return found
+
+
 def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
     """Run the operator that calls a function with jobs; return its error and side effects."""
     return _run_operator(task, environ, arguments)[1]
@@ -379,6 +444,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
             rendered_earlier_plans,
             alarm,
             alarm_of,
+            console_pages,
         ),
     )
 }

@@ -46,7 +46,10 @@ class SomeRights:
     def may_see(self, spec: PipelineSpec) -> bool:
         return self.pipelines is None or spec.name in self.pipelines
 
-    def may_see_all(self) -> bool:
+    def visible(self, specs: Collection[PipelineSpec]) -> Collection[PipelineSpec]:
+        return [spec for spec in specs if self.may_see(spec)]
+
+    def may_see_invalid_specs(self) -> bool:
         return self.pipelines is None
 
     def may_read_payloads(self, spec: PipelineSpec) -> bool:  # noqa: ARG002

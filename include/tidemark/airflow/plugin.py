@@ -24,6 +24,8 @@ from tidemark.connections import connection_variable
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -88,11 +90,35 @@ class AirflowViewer:
         """Whether the user may read the pipeline's DAG."""
         return self._may("dag", spec.dag_id)
 
-    def may_see_all(self) -> bool:
-        """Whether the user may read every DAG."""
+    def visible(self, specs: Collection[PipelineSpec]) -> Collection[PipelineSpec]:
+        """Return the pipelines whose DAGs the user may read, by one decision for each team."""
         from airflow.api_fastapi.app import get_auth_manager
+        from airflow.models.dag import DagModel
 
-        return bool(get_auth_manager().is_authorized_dag(method="GET", user=self.user))
+        dag_ids = {spec.dag_id for spec in specs}
+        team_of = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
+        readable: set[str] = set()
+        for team in {team_of.get(dag_id) for dag_id in dag_ids}:
+            readable |= get_auth_manager().filter_authorized_dag_ids(
+                dag_ids={dag_id for dag_id in dag_ids if team_of.get(dag_id) == team},
+                team_name=team,
+                user=self.user,
+            )
+        return [spec for spec in specs if spec.dag_id in readable]
+
+    def may_see_invalid_specs(self) -> bool:
+        """Whether the user may read Airflow's configuration and belongs to every team.
+
+        The right to read DAGs does not suffice: without a DAG id, it can mean to list some DAGs.
+        """
+        from airflow.api_fastapi.app import get_auth_manager
+        from airflow.models.team import Team
+
+        manager = get_auth_manager()
+        may_read = manager.is_authorized_configuration(method="GET", user=self.user)
+        return may_read and Team.get_all_team_names() <= manager.get_authorized_teams(
+            user=self.user
+        )
 
     def may_read_payloads(self, spec: PipelineSpec) -> bool:
         """Whether the user may read the Kafka connection, with which the console reads records."""

@@ -16,6 +16,7 @@ from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.report.page import observation
 from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.model import PipelineSpec
+from tidemark.spec.ref import PipelineRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +50,38 @@ class PageContext:
 
     @cached_property
     def specs(self) -> Mapping[str, PipelineSpec]:
-        """The specs that the viewer may see, by pipeline."""
+        """The specs that the viewer may see, by pipeline, for lists of all pipelines."""
+        visible = self.viewer.visible(self.home.app.specs.values())
+        return {spec.name: spec for spec in sorted(visible, key=lambda spec: spec.name)}
+
+    def specs_of_dag(self, dag_id: str) -> Mapping[str, PipelineSpec]:
+        """Return the specs of a DAG that the viewer may see, by pipeline."""
         specs = self.home.app.specs
-        return {name: specs[name] for name in sorted(specs) if self.viewer.may_see(specs[name])}
+        return {
+            name: specs[name]
+            for name in sorted(specs)
+            if specs[name].dag_id == dag_id and self.viewer.may_see(specs[name])
+        }
 
     @cached_property
     def sees_all(self) -> bool:
-        """Whether the viewer may see every pipeline. Only then the viewer may see invalid specs."""
-        return self.viewer.may_see_all()
+        """Whether the viewer may see every pipeline, also those whose specs are invalid."""
+        has_all = len(self.specs) == len(self.home.app.specs)
+        return has_all and self.viewer.may_see_invalid_specs()
 
     def pipeline(self, name: str) -> Pipeline:
         """Return a visible pipeline, or another table of one, such as `prices@july`.
 
         Raises:
             UnknownPipeline: There is none of this name, or the viewer may not see it.
+            SpecError: Its spec is invalid, and the viewer may see that.
+            InvalidSelection, NotDecoded, NotUpserted: A pipeline has no such other table.
         """
-        if name.partition("@")[0] not in self.specs and not self.sees_all:
+        app, ref = self.home.app, PipelineRef.parse(name)
+        spec = app.specs.get(ref.name)
+        if not (self.sees_all if spec is None else self.viewer.may_see(spec)):
             raise UnknownPipeline(pipeline=name, known=())
-        return self.home.app.pipeline(name)
+        return app.pipeline(ref)
 
     def page(self, template: str, **values: Any) -> Page:
         """Return a page with the values that all templates use."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,8 +46,11 @@ class Viewer(Protocol):
     def may_see(self, spec: PipelineSpec) -> bool:
         """Whether the user may see a pipeline: lag, plans, offsets, check results."""
 
-    def may_see_all(self) -> bool:
-        """Whether the user may see every pipeline, also those whose specs are invalid."""
+    def visible(self, specs: Collection[PipelineSpec]) -> Collection[PipelineSpec]:
+        """Return the pipelines of a list that the user may see. Decides about all at once."""
+
+    def may_see_invalid_specs(self) -> bool:
+        """Whether the user may see names and errors of invalid specs, whose DAGs are unknown."""
 
     def may_read_payloads(self, spec: PipelineSpec) -> bool:
         """Whether the user may read keys, values and headers of a pipeline's records."""
@@ -112,8 +115,12 @@ class LocalViewer:
         """Return True: the user can run `tidemark status`."""
         return True
 
-    def may_see_all(self) -> bool:
-        """Return True: the user can read the specs."""
+    def visible(self, specs: Collection[PipelineSpec]) -> Collection[PipelineSpec]:
+        """Return all."""
+        return specs
+
+    def may_see_invalid_specs(self) -> bool:
+        """Return True: the user can run `tidemark validate`."""
         return True
 
     def may_read_payloads(self, spec: PipelineSpec) -> bool:  # noqa: ARG002

@@ -35,7 +35,7 @@ def overview(context: PageContext) -> Page:
 
 def dag(context: PageContext, dag_id: str) -> Page:
     """The pipelines of a DAG; the page of a single one itself."""
-    specs = {name: spec for name, spec in context.specs.items() if spec.dag_id == dag_id}
+    specs = context.specs_of_dag(dag_id)
     if not specs:
         raise HTTPException(404, "This DAG has no pipeline that you may see.")
     if len(specs) == 1:

@@ -99,7 +99,7 @@ def page(context: PageContext, dag_id: str, run_id: str) -> Page:
     if dag_id == BACKFILL_DAG:
         name, backfill = _backfill(context, run, requesters(dag_id, run_id)[0])
         return context.page("backfill_run.html", name=name, backfill=backfill, **common)
-    names = [name for name, spec in context.specs.items() if spec.dag_id == dag_id]
+    names = list(context.specs_of_dag(dag_id))
     if not names:
         raise HTTPException(404, "This DAG has no pipeline that you may see.")
     asked = requesters(dag_id, run_id)
@@ -161,5 +161,8 @@ def _tables(context: PageContext, run: AirflowRun | None) -> Sequence[str]:
     chosen = run.conf.get("pipeline") if run else None
     if chosen is None:
         return list(context.specs)
+    spec = context.home.app.specs.get(str(chosen))
+    if spec is None or not context.viewer.may_see(spec):
+        return []
     copy = run.conf.get("into") if run else None
-    return [f"{chosen}@{copy}" if copy else str(chosen)] if chosen in context.specs else []
+    return [f"{spec.name}@{copy}" if copy else spec.name]
