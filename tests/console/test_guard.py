@@ -74,11 +74,12 @@ def test_the_link_logs_in_one_browser_once(home: Path) -> None:
     client, guard = guarded_console(home)
     assert client.get("/login?token=wrong").status_code == 403
     link = f"/login?token={guard.link_token}"
+    for method in ("HEAD", "POST", "OPTIONS"):
+        assert client.request(method, link).status_code == 403
     login = client.get(link)
     assert (login.status_code, login.headers["location"]) == (303, "/")
-    cookie = login.headers["set-cookie"].lower()
-    assert "httponly" in cookie
-    assert "samesite=strict" in cookie
+    cookie = login.headers["set-cookie"].lower().split("; ")
+    assert {"httponly", "samesite=strict", "path=/"} <= set(cookie)
     assert guard.link_token == ""
     assert client.get("/").status_code == 200
     client.cookies.clear()
@@ -91,10 +92,21 @@ def test_a_program_logs_in_with_the_bearer_token_only(home: Path) -> None:
     client, _ = guarded_console(home)
     good = {"Authorization": f"Bearer {BEARER}"}
     assert client.get("/health", headers=good).json()["status"] == "ok"
+    assert client.get("/metrics", headers=good).status_code == 200
     for wrong in ("Bearer ", "Bearer x", f"Basic {BEARER}", BEARER, f"Bearer {BEARER}x"):
         assert client.get("/health", headers={"Authorization": wrong}).status_code == 401
     without = TestClient(build_app(app_of(home), LinkGuard(bearer=None)))
     assert without.get("/health", headers={"Authorization": "Bearer None"}).status_code == 401
+
+
+def test_the_bearer_token_opens_metrics_and_health_only(home: Path) -> None:
+    """Prometheus keeps the token in a file, so it must not open records."""
+    client, _ = guarded_console(home)
+    good = {"Authorization": f"Bearer {BEARER}"}
+    web = build_app(app_of(home), LinkGuard())
+    others = {*paths(web.routes), "/pipelines/events/records?offset=9", "/metrics/", "//metrics"}
+    for path in (*(others - {"/metrics", "/health"}), "/nothing"):
+        assert client.get(path, headers=good).status_code == 403, path
 
 
 def test_an_error_of_the_guard_refuses_the_request(home: Path) -> None:
@@ -111,7 +123,8 @@ def test_a_name_of_another_site_is_refused(home: Path) -> None:
     """A page of that site would read the console through the browser of the user."""
     client, _ = guarded_console(home)
     good = {"Authorization": f"Bearer {BEARER}"}
-    assert client.get("/", headers={**good, "Host": "attacker.example"}).status_code == 400
+    assert client.get("/metrics", headers=good).status_code == 200
+    assert client.get("/metrics", headers={**good, "Host": "attacker.example"}).status_code == 400
 
 
 def test_a_viewer_finds_only_the_pipelines_of_its_rights(home: Path) -> None:
@@ -175,6 +188,7 @@ def test_a_proxy_may_keep_its_prefix(home: Path) -> None:
     assert client.get("/data/").status_code == 401
     login = client.get(f"/data/login?token={guard.link_token}")
     assert (login.status_code, login.headers["location"]) == (303, "/data/")
+    assert "path=/data;" in login.headers["set-cookie"].lower()
     page = client.get("/data/pipelines/events")
     assert page.status_code == 200
     assert 'href="/data/pipelines/events/plans"' in page.text

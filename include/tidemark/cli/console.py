@@ -40,7 +40,8 @@ def console(
     table, a topic or a plan. They read Kafka with the connections of the pipelines, without a
     consumer group.
 
-    Programs such as Prometheus send the value of TIDEMARK_CONSOLE_TOKEN as a bearer token.
+    Programs such as Prometheus send the value of TIDEMARK_CONSOLE_TOKEN as a bearer token. It
+    opens /metrics and /health only.
 
     \b
     tidemark console
@@ -48,17 +49,19 @@ def console(
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     import uvicorn
 
-    from tidemark.console.guard import LinkGuard
+    from tidemark.console.guard import COOKIE, LinkGuard
     from tidemark.console.server import build_app
 
     # An error in the folder of specs is reported here, before a page is opened.
     _ = App.from_environment().specs
     listening = _listen(port)
-    guard = LinkGuard(bearer=os.environ.get(TOKEN_VARIABLE) or None)
+    bound = listening.getsockname()[1]
+    bearer = os.environ.get(TOKEN_VARIABLE) or None
+    guard = LinkGuard(bearer=bearer, cookie=f"{COOKIE}_{bound}")
     prefix = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
     hosts = ["*"] if prefix else [HOST, "localhost"]
     web = build_app(_load_app, guard, allowed_hosts=hosts, prefix=prefix)
-    address = f"http://{HOST}:{listening.getsockname()[1]}{prefix}"
+    address = f"http://{HOST}:{bound}{prefix}"
     link = f"{address}/login?token={guard.link_token}"
     if as_json:
         print_json({"address": address, "link": link})

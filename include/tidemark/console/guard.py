@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 COOKIE = "tidemark_console"
 """Cookie of a login to `tidemark console`."""
+FOR_PROGRAMS = ("/metrics", "/health")
+"""Paths that the bearer token of `tidemark console` opens."""
 _BEARER = "bearer "
 
 
@@ -138,17 +140,20 @@ class LocalViewer:
 
 @dataclass
 class LinkGuard:
-    """Admits the browser that first opens the printed link, and programs with a bearer token.
+    """Admits the browser that first opens the printed link, and programs to `FOR_PROGRAMS`.
 
     The link contains a random token that works once. It sets a cookie with another random value,
     which ends with the process.
 
     Attributes:
         bearer: Token of programs, such as Prometheus; None to admit browsers only.
+        cookie: Name of the cookie. A browser sends the cookies of a host to all its ports, so each
+            console of a machine needs a name of its own.
         link_token: Token of the link; empty after its use.
     """
 
     bearer: str | None = None
+    cookie: str = COOKIE
     link_token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     _session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
@@ -156,22 +161,28 @@ class LinkGuard:
         """Admit a session's cookie or the bearer token; exchange the link's token for a cookie."""
         if _path(request) == "/login":
             return self._login(request)
-        if _equal(request.cookies.get(COOKIE), self._session):
+        if _equal(request.cookies.get(self.cookie), self._session):
             return LocalViewer()
         given = request.headers.get("authorization", "")
         if given.lower().startswith(_BEARER) and _equal(given[len(_BEARER) :], self.bearer):
-            return LocalViewer()
+            if _path(request) in FOR_PROGRAMS:
+                return LocalViewer()
+            return refusal(403, f"The bearer token opens {' and '.join(FOR_PROGRAMS)} only.")
         return refusal(401, "Open the link that `tidemark console` printed.")
 
     def _login(self, request: Request) -> Response:
-        if not _equal(request.query_params.get("token"), self.link_token):
+        # A program that checks links sends HEAD; only a page view may use up the link.
+        is_view = request.method == "GET"
+        if not (is_view and _equal(request.query_params.get("token"), self.link_token)):
             return refusal(
                 403, "This link is wrong or was used before. Start `tidemark console` again."
             )
         self.link_token = ""
         root = request.scope.get("root_path", "")
         response = RedirectResponse(f"{root}/", status_code=303)
-        response.set_cookie(COOKIE, self._session, httponly=True, samesite="strict", path="/")
+        response.set_cookie(
+            self.cookie, self._session, httponly=True, samesite="strict", path=root or "/"
+        )
         return response
 
 
