@@ -114,7 +114,7 @@ def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
     pipeline = context.pipeline(name)
     found: BackfillPreview | TidemarkError | None = None
     if not form.is_empty:
-        found = result_or_error(form, lambda form: _preview(context, name, form))
+        found = result_or_error(name, lambda name: _preview(context, name, form))
     failed = isinstance(found, TidemarkError)
     return context.page(
         "backfill.html",

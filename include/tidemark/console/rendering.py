@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from tidemark.console import charts, lag_charts
-from tidemark.core.errors import format_duration
+from tidemark.core.errors import TidemarkError, Unforeseen, format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
 from tidemark.quality.docs import TEMPLATES
@@ -39,7 +39,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
-    environment.filters["minute"] = minute
+    environment.filters |= {"minute": minute, "disclosed": disclosed}
     environment.tests["measured"] = is_measured
     environment.filters["outcome"] = outcome_of
     environment.globals |= {
@@ -54,6 +54,14 @@ def _environment() -> jinja2.Environment:
 def render(template: str, values: Mapping[str, Any]) -> str:
     """Return a page as HTML."""
     return _environment().get_template(template).render(values)
+
+
+def disclosed(error: TidemarkError) -> TidemarkError:
+    """Return an error as pages show it: an unexpected one without its text, which the log has.
+
+    The text can have values of records or addresses of storage.
+    """
+    return Unforeseen(kind=error.kind, text="") if isinstance(error, Unforeseen) else error
 
 
 def number(value: int | None) -> str:
