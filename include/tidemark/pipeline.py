@@ -380,7 +380,7 @@ class Pipeline:
         """Return the columns whose values the suite hides in reports."""
         from tidemark.quality.suite import load_suite
 
-        suite = self.kafka_spec.suite
+        suite = self.live_spec.suite
         folder = self.context.layout.expectations
         return load_suite(folder / f"{suite}.json").masked if suite else ()
 
@@ -628,8 +628,12 @@ class Pipeline:
             InvalidRange: The offset or the count is out of bounds.
             UnknownPartition: The topic has no such partition.
             KafkaFailure: Kafka failed, and the pipeline has no plan yet.
+            SuiteError: The suite is invalid, so its masked columns are unknown.
         """
-        return self._record_reader.page(partition, start, count, topic_id)
+        from tidemark.quality.suite import masked_payloads
+
+        masked = masked_payloads(self.masked_columns())
+        return replace(self._record_reader.page(partition, start, count, topic_id), masked=masked)
 
     def offset_at(self, partition: int, moment: datetime) -> int:
         """Return the first offset with a timestamp at or after a moment, or the log end offset.

@@ -72,23 +72,37 @@ class Admits:
         return self.viewer
 
 
-def app_of(home: Path, bootstrap: str | None = None) -> Callable[[], App]:
-    """Return a loader of the app of a home whose specs are in `home/pipelines`."""
+def app_of(
+    home: Path, bootstrap: str | None = None, project: Path | None = None
+) -> Callable[[], App]:
+    """Return a loader of the app of a home whose specs are in `home/pipelines`.
+
+    Args:
+        home: The home.
+        bootstrap: Address of the broker; None for a home without a Kafka connection.
+        project: Folder with `include/expectations`; None for the folder of this repository.
+    """
     environ = {
         "TIDEMARK_HOME": str(home),
         "TIDEMARK_LAKEHOUSE": str(home / "lakehouse"),
         "TIDEMARK_PIPELINES": str(home / "pipelines"),
     }
+    if project:
+        environ["TIDEMARK_PROJECT"] = str(project)
     if bootstrap:
         environ[connection_variable("kafka_default")] = kafka_connection(bootstrap)
     return lambda: App(environ=environ, kafka_timeout_s=5.0)
 
 
 def console_of(
-    home: Path, bootstrap: str | None = None, viewer: Viewer | None = None
+    home: Path,
+    bootstrap: str | None = None,
+    viewer: Viewer | None = None,
+    project: Path | None = None,
 ) -> TestClient:
     """Return a client of a console whose requests have one viewer, by default with all rights."""
-    return TestClient(build_app(app_of(home, bootstrap), Admits(viewer or SomeRights())))
+    load = app_of(home, bootstrap, project)
+    return TestClient(build_app(load, Admits(viewer or SomeRights())))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Annotated
@@ -19,7 +19,7 @@ from tidemark.core.payload_text import PayloadText
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.visible_text import visible
 from tidemark.report.absence import KafkaState
-from tidemark.report.record_page import DecodingState, RecordEntry, RecordPage, json_value
+from tidemark.report.record_page import DecodingState, RecordEntry, RecordPage, decoded_values
 from tidemark.report.records import MAX_COUNT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,7 +64,8 @@ def records(
     tidemark records prices --partition 3 --time 2026-03-01T12:00:00Z --count 5
     tidemark records prices --partition 3 --offset 1000 --no-payloads --json
 
-    With --json, payloads are complete: as text if they are UTF-8, otherwise in base64.
+    With --json, payloads are complete: as text if they are UTF-8, otherwise in base64. Columns
+    that the suite masks are never shown.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if (offset is None) == (time is None):
         raise typer.BadParameter("one of --offset and --time is required")
@@ -101,7 +102,7 @@ def _print_page(page: RecordPage, *, payloads: bool) -> None:
         if others:
             out.print(f"{first.offset:,} to {others[-1].offset:,}  {_state(first)}")
         else:
-            _print_entry(first, payloads=payloads)
+            _print_entry(first, page.masked, payloads=payloads)
 
 
 def _same_absence(entry: RecordEntry) -> object:
@@ -109,23 +110,23 @@ def _same_absence(entry: RecordEntry) -> object:
     return entry.offset if entry.shown or entry.decoding else (entry.kafka, entry.absence)
 
 
-def _print_entry(entry: RecordEntry, *, payloads: bool) -> None:
+def _print_entry(entry: RecordEntry, masked: Collection[str], *, payloads: bool) -> None:
     record = entry.shown
     at = f"  {_timestamp(record)}" if record else ""
     out.print(f"{entry.offset:,}{at}  {_state(entry)}")
     if record and payloads:
-        for line in _payload_lines(record):
+        for line in _payload_lines(record, masked):
             out.print(line)
     if entry.differs:
         out.print(f"  DIFFERS   {', '.join(entry.differs)}")
         for row in entry.rows if payloads else ():
             out.print(f"  row of plan {row.plan}, {_timestamp(row.record)}")
-            for line in _payload_lines(row.record):
+            for line in _payload_lines(row.record, masked):
                 out.print(f"  {line}")
     if decoding := entry.decoding:
         out.print(f"  typed     {_decoding(entry)}")
         if payloads and decoding.state is DecodingState.DECODED:
-            text = json.dumps(json_value(decoding.values), ensure_ascii=False)
+            text = json.dumps(decoded_values(decoding, masked), ensure_ascii=False)
             shown = PayloadText.of(text.encode("utf-8", "replace"))
             for line in shown.text.split("\n"):
                 out.print(f"    {line}")
@@ -166,9 +167,12 @@ def _timestamp(record: LogRecord) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _payload_lines(record: LogRecord) -> Iterator[str]:
-    yield from _text_lines("key", record.key)
-    yield from _text_lines("value", record.value)
+def _payload_lines(record: LogRecord, masked: Collection[str]) -> Iterator[str]:
+    yield from _text_lines("key", record.key, is_masked="key" in masked)
+    yield from _text_lines("value", record.value, is_masked="value" in masked)
+    if "headers" in masked:
+        yield f"  headers   {len(record.headers or ())}, masked"
+        return
     if record.headers is None:
         yield "  headers   not read: a header name is not UTF-8"
     for name, value in record.headers or ():
@@ -176,10 +180,13 @@ def _payload_lines(record: LogRecord) -> Iterator[str]:
         yield from _text_lines(f"header {json.dumps(shown.text, ensure_ascii=False)}", value)
 
 
-def _text_lines(name: str, payload: bytes | None) -> Iterator[str]:
+def _text_lines(name: str, payload: bytes | None, *, is_masked: bool = False) -> Iterator[str]:
     """Yield a payload; every further line of its text is indented, so none looks like an offset."""
     if payload is None:
         yield f"  {name:<9} null"
+        return
+    if is_masked:
+        yield f"  {name:<9} {len(payload):,} byte(s), masked"
         return
     shown = PayloadText.of(payload)
     cut = ", cut" if shown.truncated else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import AwareDatetime, BaseModel, Field
 
@@ -12,12 +13,18 @@ from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.payload_text import PayloadText
-from tidemark.core.record import LogRecord
+from tidemark.core.record import Headers
 from tidemark.pipeline import Pipeline
-from tidemark.report.record_page import RecordPage, json_value
+from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
 
 COUNT = 50
 """Offsets of a page."""
+MAX_CHARACTERS = 400_000
+"""Characters of payloads on a page. The payload that exceeds them is the last one with a text."""
+MAX_HEADERS = 50
+"""Headers of a record on a page."""
+MAX_NAME = 200
+"""Characters of a header's name on a page."""
 
 
 class RecordPlace(BaseModel):
@@ -41,6 +48,7 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
     pipeline = context.pipeline(name)
     found = result_or_error(name, lambda _: _read(pipeline, place))
     shown = None if isinstance(found, TidemarkError) else found
+    has_payloads = context.viewer.may_read_payloads(pipeline.spec)
     return context.page(
         "records.html",
         name=name,
@@ -48,12 +56,11 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
         place=place,
         found=shown,
         error=found if isinstance(found, TidemarkError) else None,
-        has_payloads=context.viewer.may_read_payloads(pipeline.spec),
+        has_payloads=has_payloads,
         first=shown.entries[0].offset if shown else 0,
         count=COUNT,
-        payload=_payload,
-        parts=_parts,
-        decoded=_decoded,
+        parts=_RecordTexts(shown.masked if shown else (), has_payloads=has_payloads).parts,
+        command=lambda offset: _command(name, shown, offset) if shown else "",
     )
 
 
@@ -65,18 +72,97 @@ def _read(pipeline: Pipeline, place: RecordPlace) -> RecordPage:
     return pipeline.records(place.partition, start, COUNT, place.topic_id)
 
 
-def _payload(payload: bytes | None) -> PayloadText | None:
-    return None if payload is None else PayloadText.of(payload)
+def _command(name: str, page: RecordPage, offset: int) -> str:
+    """Return the command that prints one record completely."""
+    place = {"--partition": page.partition, "--offset": offset, "--topic-id": page.topic_id}
+    words = [str(word) for option in place.items() for word in option]
+    return shlex.join(["tidemark", "records", name, *words, "--count", "1", "--json"])
 
 
-def _parts(record: LogRecord, *, has_names: bool) -> list[tuple[str, bytes | None]]:
-    """Return key, value and headers of a record, each with its name."""
-    headers = [
-        (f"header {name}" if has_names else "header", value) for name, value in record.headers or ()
-    ]
-    return [("key", record.key), ("value", record.value), *headers]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPart:
+    """Key, value, a header, all headers, or the decoded values of a record.
+
+    Attributes:
+        title: Name of the part.
+        facts: Its size and form.
+        text: Its content; None if it is null, or not shown.
+        is_cut: Whether the page lacks some of it because it is large.
+    """
+
+    title: str
+    facts: str
+    text: str | None = None
+    is_cut: bool = False
 
 
-def _decoded(values: Mapping[str, Any]) -> PayloadText:
-    """Return decoded values as JSON."""
-    return PayloadText.of(json.dumps(json_value(values), ensure_ascii=False).encode())
+class _RecordTexts:
+    """Texts of the records of a page, which together have about `MAX_CHARACTERS`.
+
+    Args:
+        masked: Those of `key`, `value` and `headers` that the suite hides.
+        has_payloads: Whether the viewer may read payloads.
+    """
+
+    def __init__(self, masked: Collection[str], *, has_payloads: bool) -> None:
+        self._masked = masked
+        self._has_payloads = has_payloads
+        self._left = MAX_CHARACTERS
+
+    def parts(self, entry: RecordEntry) -> list[RecordPart]:
+        """Return the parts of an offset; none without a record."""
+        record = entry.shown
+        if record is None:
+            return []
+        parts = [
+            self._part("key", record.key, is_masked="key" in self._masked),
+            self._part("value", record.value, is_masked="value" in self._masked),
+            *self._headers(record.headers or ()),
+        ]
+        decoding = entry.decoding
+        if decoding and decoding.values and self._has_payloads:
+            values = json.dumps(decoded_values(decoding, self._masked), ensure_ascii=False)
+            parts.append(self._part("decoded", values.encode("utf-8", "replace")))
+        return parts
+
+    def _headers(self, headers: Headers) -> Sequence[RecordPart]:
+        count = f"{len(headers):,}"
+        if not headers:
+            return ()
+        if not self._has_payloads:
+            return [RecordPart(title="headers", facts=count)]
+        if "headers" in self._masked:
+            return [RecordPart(title="headers", facts=f"{count}, masked")]
+        if self._left <= 0:
+            return [RecordPart(title="headers", facts=f"{count}, not shown", is_cut=True)]
+        parts = [self._header(name, value) for name, value in headers[:MAX_HEADERS]]
+        more = len(headers) - len(parts)
+        if more:
+            parts.append(RecordPart(title="headers", facts=f"{more:,} more", is_cut=True))
+        return parts
+
+    def _header(self, name: str, value: bytes | None) -> RecordPart:
+        is_long = len(name) > MAX_NAME
+        shown = f"{name[:MAX_NAME]} …" if is_long else name
+        self._left -= len(shown)
+        part = self._part(f"header {shown}", value)
+        return replace(part, is_cut=part.is_cut or is_long)
+
+    def _part(self, title: str, payload: bytes | None, *, is_masked: bool = False) -> RecordPart:
+        if payload is None:
+            return RecordPart(title=title, facts="null")
+        size = f"{len(payload):,} B"
+        if not self._has_payloads:
+            return RecordPart(title=title, facts=size)
+        if is_masked:
+            return RecordPart(title=title, facts=f"{size}, masked")
+        if self._left <= 0:
+            return RecordPart(title=title, facts=f"{size}, not shown", is_cut=True)
+        shown = PayloadText.of(payload)
+        self._left -= len(shown.text)
+        return RecordPart(
+            title=title,
+            facts=f"{size}, {shown.encoding}",
+            text=f"{shown.text} …" if shown.truncated else shown.text,
+            is_cut=shown.truncated,
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
@@ -41,6 +41,7 @@ BATCH_COLUMNS = (
     "value_text",
 )
 """Columns of every batch: the bronze columns, and key and value decoded as UTF-8."""
+_PAYLOADS = frozenset({"key", "value", "headers"})
 
 _FILE_KEYS = ("name", "notes", "meta", "expectations")
 _META_KEYS = ("great_expectations_version", "tidemark")
@@ -122,6 +123,14 @@ def _with_text_columns(masked: Sequence[str]) -> frozenset[str]:
     """Return masked columns; a column of bytes and its text are masked together."""
     pairs = (frozenset({"key", "key_text"}), frozenset({"value", "value_text"}))
     return frozenset(masked).union(*(pair for pair in pairs if pair.intersection(masked)))
+
+
+def masked_payloads(masked: Collection[str]) -> frozenset[str]:
+    """Return what masked columns hide of a record: `key`, `value`, `headers`.
+
+    The suite may derive its own columns from each of them, so such a column hides all three.
+    """
+    return _PAYLOADS & set(masked) if set(masked) <= set(BATCH_COLUMNS) else _PAYLOADS
 
 
 def _suite_error(file: str, key: str, expected: str, found: str) -> SuiteError:

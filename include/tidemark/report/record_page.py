@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plain import plain
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import Watermarks
+from tidemark.quality.check_results import MASKED
 from tidemark.report.absence import AbsenceReason, KafkaState
 
 
@@ -104,18 +106,21 @@ class RecordEntry:
             if any(_differs(name, self.record, row.record) for row in self.rows)
         )
 
-    def as_record(self, *, payloads: bool = True) -> dict[str, Any]:
-        """Return the offset as plain values, optionally without keys, values and headers."""
+    def as_record(self, *, payloads: bool = True, masked: Collection[str] = ()) -> dict[str, Any]:
+        """Return the offset as plain values, optionally without keys, values and headers.
+
+        Args:
+            payloads: Whether to return keys, values and headers.
+            masked: Those of `key`, `value` and `headers` of which only sizes are returned.
+        """
         decoding = self.decoding
         absence = self.absence
+        of_record = partial(_record_values, payloads=payloads, masked=masked)
         return {
             "offset": self.offset,
             "kafka": self.kafka.value,
-            "record": self.record and _record_values(self.record, payloads=payloads),
-            "rows": [
-                {"plan": row.plan, **_record_values(row.record, payloads=payloads)}
-                for row in self.rows
-            ],
+            "record": self.record and of_record(self.record),
+            "rows": [{"plan": row.plan, **of_record(row.record)} for row in self.rows],
             "differs": list(self.differs),
             "absence": absence
             and {"reason": absence.absence.value, "plan": absence.plan, "detail": absence.detail},
@@ -124,7 +129,7 @@ class RecordEntry:
                 "state": decoding.state.value,
                 "plan": decoding.plan,
                 "reason": decoding.reason,
-                **({"values": json_value(decoding.values)} if payloads else {}),
+                **({"values": decoded_values(decoding, masked)} if payloads else {}),
             },
         }
 
@@ -153,6 +158,8 @@ class RecordPage:
             Kafka did not answer.
         entries: The offsets.
         errors: Errors by the part that cannot be shown.
+        masked: Those of `key`, `value` and `headers` that the suite hides. The entries have them,
+            to compare them; no page or command shows them.
     """
 
     pipeline: str
@@ -162,6 +169,7 @@ class RecordPage:
     watermarks: Watermarks | None
     entries: tuple[RecordEntry, ...]
     errors: Mapping[PagePart, TidemarkError]
+    masked: frozenset[str] = frozenset()
 
     def as_record(self, *, payloads: bool = True) -> dict[str, Any]:
         """Return the page as plain values, optionally without keys, values and headers."""
@@ -172,12 +180,14 @@ class RecordPage:
             "partition": self.partition,
             "low_watermark": self.watermarks and self.watermarks.low,
             "end": self.watermarks and self.watermarks.end,
-            "records": [each.as_record(payloads=payloads) for each in self.entries],
+            "records": [
+                each.as_record(payloads=payloads, masked=self.masked) for each in self.entries
+            ],
             "errors": {part.value: error.as_record() for part, error in self.errors.items()},
         }
 
 
-def _record_values(record: LogRecord, *, payloads: bool) -> dict[str, Any]:
+def _record_values(record: LogRecord, *, payloads: bool, masked: Collection[str]) -> dict[str, Any]:
     sizes = {
         "timestamp_ms": record.timestamp_ms,
         "timestamp_type": record.timestamp_type.name.lower(),
@@ -187,24 +197,40 @@ def _record_values(record: LogRecord, *, payloads: bool) -> dict[str, Any]:
         return sizes
     return {
         **sizes,
-        "key": _payload_values(record.key),
-        "value": _payload_values(record.value),
+        "key": _payload_values(record.key, is_masked="key" in masked),
+        "value": _payload_values(record.value, is_masked="value" in masked),
         "headers": None
         if record.headers is None
-        else [{"name": name, "value": _payload_values(value)} for name, value in record.headers],
+        else [
+            {
+                "name": MASKED if "headers" in masked else name,
+                "value": _payload_values(value, is_masked="headers" in masked),
+            }
+            for name, value in record.headers
+        ],
     }
 
 
-def _payload_values(payload: bytes | None) -> dict[str, str] | None:
+def _payload_values(payload: bytes | None, *, is_masked: bool = False) -> dict[str, Any] | None:
     if payload is None:
         return None
+    if is_masked:
+        return {"encoding": None, "text": MASKED, "size": len(payload)}
     try:
         return {"encoding": "UTF-8", "text": payload.decode()}
     except UnicodeDecodeError:
         return {"encoding": "base64", "text": base64.b64encode(payload).decode()}
 
 
-def json_value(value: Any) -> Any:
+def decoded_values(decoding: Decoding, masked: Collection[str]) -> dict[str, Any]:
+    """Return the decoded values as JSON types; of masked columns only whether they are null."""
+    return {
+        name: MASKED if name in masked and value is not None else _json_value(value)
+        for name, value in decoding.values.items()
+    }
+
+
+def _json_value(value: Any) -> Any:
     """Return a decoded value as JSON types: bytes as payloads, NaN and infinity as text."""
     match value:
         case bytes():
@@ -212,9 +238,9 @@ def json_value(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return str(value)
         case Mapping():
-            return {str(key): json_value(each) for key, each in value.items()}
+            return {str(key): _json_value(each) for key, each in value.items()}
         case list() | tuple():
-            return [json_value(each) for each in value]
+            return [_json_value(each) for each in value]
         case str() | int() | float() | None:
             return value
         case _:

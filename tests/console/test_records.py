@@ -1,0 +1,134 @@
+"""Records of the console and of `tidemark records`: masked columns, and large records."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command
+from tests.support.consoles import SomeRights, console_of
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.typed_lake import TypedLake, home_typed_lake
+from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS
+from tidemark.core.errors import ExitCode
+
+JSON = json.dumps([{"a": "é"}] * 4_000, ensure_ascii=False).encode()
+PAGE = "/pipelines/events/records?partition=1&offset={}"
+
+
+def text_of(page: str) -> str:
+    """Return the text of a page with single spaces."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Pipeline `events`; partition 1 has no record yet."""
+    return home_lake(tmp_path)
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
+    """A decoded record with `alice`, `card` and `trace` in key, value and headers."""
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    typed = home_typed_lake(tmp_path)
+    typed.bronze.land_payloads([(b"alice", b"card")], 0, headers=(("trace", b"trace"),))
+    typed.run()
+    return typed
+
+
+@pytest.mark.parametrize(
+    ("columns", "masked", "seen"),
+    [
+        ({}, [], {"alice", "card", "trace"}),
+        ({}, ["key_text"], {"card", "trace"}),
+        ({}, ["value"], {"alice", "trace"}),
+        ({}, ["headers"], {"alice", "card"}),
+        ({"last4": "substr(value_text, -4)"}, ["last4"], set()),
+    ],
+)
+def test_no_page_and_no_command_shows_a_masked_column(
+    typed: TypedLake,
+    offline: Command,
+    tmp_path: Path,
+    columns: dict[str, str],
+    masked: list[str],
+    seen: set[str],
+) -> None:
+    """A column of the suite can be derived from every part of a record."""
+    del typed
+    suite = {
+        "name": "masking",
+        "meta": {"tidemark": {"columns": columns, "masked": masked}},
+        "expectations": [],
+    }
+    folder = tmp_path / "include" / "expectations"
+    folder.mkdir(parents=True)
+    (folder / "masking.json").write_text(json.dumps(suite))
+    with (tmp_path / "pipelines" / "events.yaml").open("a") as spec:
+        spec.write("quality: {suite: masking}\n")
+    page = console_of(tmp_path, project=tmp_path).get("/pipelines/events/records")
+    ask = ("records", "events", "--partition", "0", "--offset", "0", "--count", "1")
+    printed, as_json = offline(*ask).out, offline(*ask, "--json").out
+    for text in (text_of(page.text), printed, as_json):
+        assert {word for word in ("alice", "card", "trace") if word in text} == seen
+        assert ("masked" in text) == bool(masked)
+    assert "4 B" in page.text
+
+
+def test_an_invalid_suite_shows_no_record(lake: FileLake, tmp_path: Path) -> None:
+    """The columns that it masks are unknown."""
+    lake.land_payloads([(b"alice", b"card")], 1)
+    folder = tmp_path / "include" / "expectations"
+    folder.mkdir(parents=True)
+    (folder / "invalid.json").write_text("{}")
+    with (tmp_path / "pipelines" / "events.yaml").open("a") as spec:
+        spec.write("quality: {suite: invalid}\n")
+    page = console_of(tmp_path, project=tmp_path).get(PAGE.format(0)).text
+    assert "SuiteError" in page
+    assert "alice" not in page
+
+
+def test_a_page_of_large_records_ends_its_texts_and_has_the_command(
+    lake: FileLake, offline: Command, tmp_path: Path
+) -> None:
+    lake.land_payloads([(JSON, JSON)] * 50, 1)
+    client = console_of(tmp_path)
+    page = client.get(PAGE.format(0))
+    assert MAX_CHARACTERS < len(page.text) < 5 * MAX_CHARACTERS
+    texts = re.findall(r"<pre>(.*?)</pre>", page.text, re.DOTALL)
+    assert 1 < len(texts) < 20
+    assert f"{len(JSON):,} B, not shown" in page.text
+    (last,) = re.findall(r"<pre>(.*?)</pre>", client.get(PAGE.format(49)).text, re.DOTALL)[:1]
+    assert json.loads(html.unescape(last)) == json.loads(JSON)
+    *_, command = re.findall(r"<code>tidemark (records .*?)</code>", page.text)
+    shown = offline(*command.split())
+    (record,) = shown.json["records"]
+    assert record["offset"] == 49
+    assert record["rows"][0]["value"]["text"] == JSON.decode()
+    assert shown.code != ExitCode.USAGE
+
+
+def test_a_record_shows_its_first_headers(lake: FileLake, tmp_path: Path) -> None:
+    headers = (("n" * 100_000, b"first"), *((f"name-{n}", b"v") for n in range(100_000)))
+    lake.land_payloads([(b"k", b"v")], 1, headers=headers)
+    page = console_of(tmp_path).get(PAGE.format(0)).text
+    assert len(page) < 100_000
+    assert page.count("<dt>header ") == MAX_HEADERS
+    assert f"{100_001 - MAX_HEADERS:,} more" in page
+    assert "tidemark records events --partition 1 --offset 0" in page
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE.format(0)).text
+    assert "headers 100,001" in text_of(hidden)
+    assert "name-1" not in hidden
+
+
+def test_a_viewer_without_payloads_sees_sizes_only(lake: FileLake, tmp_path: Path) -> None:
+    lake.land_payloads([(None, b'{"a": 1}')], 1, headers=(("secret", b"x"),))
+    page = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE.format(0)).text
+    (text,) = (text_of(each) for each in re.findall(r"<dl.*?</dl>", page, re.DOTALL))
+    assert text == "key null value 8 B headers 1"
+    assert "secret" not in page
