@@ -91,8 +91,8 @@ def test_invalid_specs_are_shown_to_members_of_every_team_only(probe: Probe, hom
         assert [each[path]["status"] for path in paths[1:3]] == [422, 422]
 
 
-def test_a_page_of_one_pipeline_asks_for_one_dag(probe: Probe, home: Path) -> None:
+def test_a_page_of_one_pipeline_needs_one_decision(probe: Probe, home: Path) -> None:
     paths = ["/pipelines/events/plans/1", "/dags/tidemark_events/runs/x", "/"]
     (seen,) = pages(probe, home, [user("OP", "water")], paths)
-    # The page of a run asks for the tasks of the DAG too.
+    # The page of a run also needs the right to read the tasks of the DAG.
     assert [seen[path]["asked"] for path in paths] == [1, 2, 2]

@@ -88,6 +88,21 @@ def test_the_link_logs_in_one_browser_once(home: Path) -> None:
     assert client.get("/", headers={"Cookie": f"{COOKIE}="}).status_code == 401
 
 
+def test_two_consoles_of_a_machine_keep_their_logins(home: Path) -> None:
+    """A browser sends the cookies of 127.0.0.1 to all its ports."""
+    cookies, clients = {}, []
+    for name in ("tidemark_console_8081", "tidemark_console_9000"):
+        guard = LinkGuard(cookie=name)
+        client = TestClient(build_app(app_of(home), guard), follow_redirects=False)
+        login = client.get(f"/login?token={guard.link_token}")
+        name, _, value = login.headers["set-cookie"].partition(";")[0].partition("=")
+        cookies[name] = value
+        client.cookies.clear()
+        clients.append(client)
+    both = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())}
+    assert [client.get("/", headers=both).status_code for client in clients] == [200, 200]
+
+
 def test_a_program_logs_in_with_the_bearer_token_only(home: Path) -> None:
     client, _ = guarded_console(home)
     good = {"Authorization": f"Bearer {BEARER}"}
