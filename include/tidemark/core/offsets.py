@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from operator import attrgetter
 from typing import Self
 
@@ -107,8 +106,27 @@ class SpanSet:
         return SpanSet.of((*self.spans, *other.spans))
 
     def difference(self, other: SpanSet) -> SpanSet:
-        """Return the offsets of this set that are not in the other."""
-        return SpanSet(tuple(gap for span in self.spans for gap in other.missing_from(span)))
+        """Return the offsets of this set that are not in the other.
+
+        Compares each span a few times at most, because sets may have a span for each record.
+        """
+        left: list[Span] = []
+        others = other.spans
+        lowest = self.spans[0].start if self.spans else 0
+        at = bisect_right(others, lowest, key=lambda span: span.end)
+        for span in self.spans:
+            cursor = span.start
+            while at < len(others) and others[at].start < span.end:
+                if others[at].start > cursor:
+                    left.append(Span(cursor, others[at].start))
+                cursor = max(cursor, others[at].end)
+                if cursor > span.end:
+                    # The other span may also overlap the next span of this set.
+                    break
+                at += 1
+            if cursor < span.end:
+                left.append(Span(cursor, span.end))
+        return SpanSet(tuple(left))
 
     def intersection(self, other: SpanSet) -> SpanSet:
         """Return the offsets that are in both sets."""
@@ -133,18 +151,7 @@ class SpanSet:
 
     def missing_from(self, wanted: Span) -> SpanSet:
         """Return the part of `wanted` that is not in this set."""
-        gaps = []
-        cursor = wanted.start
-        first = bisect_right(self.spans, wanted.start, key=lambda span: span.end)
-        for span in islice(self.spans, first, None):
-            if span.start >= wanted.end:
-                break
-            if span.start > cursor:
-                gaps.append(Span(cursor, span.start))
-            cursor = span.end
-        if cursor < wanted.end:
-            gaps.append(Span(cursor, wanted.end))
-        return SpanSet(tuple(gaps))
+        return SpanSet((wanted,)).difference(self)
 
     def first(self, count: int) -> SpanSet:
         """Return the lowest `count` offsets, or all if there are fewer."""
