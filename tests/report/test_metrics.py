@@ -77,6 +77,29 @@ def test_a_failed_status_has_only_its_age_and_its_error() -> None:
     }
 
 
+def test_values_that_cannot_be_right_are_absent() -> None:
+    """The clocks of two machines differ, or a rate has no finite value."""
+    usual = samples(openmetrics([make_row(last_landed_seconds=0.0)], NOW))
+    assert usual['tidemark_last_landed_duration_seconds{pipeline="events"}'] == 0
+    assert usual['tidemark_status_age_seconds{pipeline="events"}'] == 0
+    wrong = make_row(
+        checked_at=NOW + timedelta(seconds=1),
+        last_landed_seconds=-30.0,
+        new_offsets_per_second=float("inf"),
+        runway_seconds=float("nan"),
+    )
+    found = samples(openmetrics([wrong], NOW))
+    assert {*usual} - {*found} == {
+        f'tidemark_{name}{{pipeline="events"}}'
+        for name in (
+            "arriving_offsets_per_second",
+            "last_landed_duration_seconds",
+            "status_age_seconds",
+        )
+    }
+    assert {*found} <= {*usual}
+
+
 def test_repeated_alarms_of_a_pipeline_are_one_sample() -> None:
     """Prometheus refuses a scrape in which a sample occurs twice."""
     found = samples(openmetrics([make_row(alarms="PlanStuck, PlanStuck")], NOW))

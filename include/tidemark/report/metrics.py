@@ -6,6 +6,7 @@ and replay lower each value at times, so none is a counter.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Metric:
         yield f"# HELP {self.name} {self.text}"
         for row in rows:
             for value_of_label, value in self.samples(row, now):
-                if value is not None:
+                if value is not None and not _is_nonsense(value):
                     values = (row["pipeline"], value_of_label)
                     pairs = zip(self.labels, values, strict=False)
                     labels = ",".join(f'{name}="{_escaped(each)}"' for name, each in pairs)
@@ -91,13 +92,18 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
+def _is_nonsense(value: Any) -> bool:
+    """Return True for a value that no metric has: the clocks of two machines differ."""
+    return isinstance(value, int | float) and not 0 <= value < math.inf
+
+
 def _column(name: str, column: str, text: str) -> Metric:
     """Return the metric of a column."""
     return Metric(name=name, text=text, samples=lambda row, _: [(None, row.get(column))])
 
 
 def _age(row: Row, now: datetime) -> Samples:
-    return [(None, max(0.0, (now - row["checked_at"]).total_seconds()))]
+    return [(None, (now - row["checked_at"]).total_seconds())]
 
 
 def _plans(row: Row, _: datetime) -> Samples:
