@@ -95,26 +95,27 @@ def test_s4_offsets_up_to_64_bits_keep_their_value() -> None:
 
 
 class CountedSpans(tuple[Span, ...]):
-    """Spans that count how many of them an operation looks at."""
+    """Spans that count how often an operation reads one of them."""
 
-    looks = 0
+    reads = 0
 
     def __getitem__(self, key: Any) -> Any:
-        CountedSpans.looks += 1
+        CountedSpans.reads += 1
         return super().__getitem__(key)
 
     def __iter__(self) -> Iterator[Span]:
         for span in super().__iter__():
-            CountedSpans.looks += 1
+            CountedSpans.reads += 1
             yield span
 
 
-def looks_at(count: int, operation: Callable[[SpanSet, SpanSet], object]) -> int:
-    """Return the number of looks of an operation on two sets of `count` spans."""
-    even, odd = ((Span(4 * n + at, 4 * n + at + 2) for n in range(count)) for at in (0, 1))
-    CountedSpans.looks = 0
-    operation(SpanSet(CountedSpans(even)), SpanSet(CountedSpans(odd)))
-    return CountedSpans.looks
+def spans_read(count: int, operation: Callable[[SpanSet, SpanSet], object]) -> int:
+    """Return the number of spans that an operation on two sets of `count` spans reads."""
+    one = CountedSpans(Span(4 * n, 4 * n + 2) for n in range(count))
+    other = CountedSpans(Span(4 * n + 1, 4 * n + 3) for n in range(count))
+    CountedSpans.reads = 0
+    operation(SpanSet(one), SpanSet(other))
+    return CountedSpans.reads
 
 
 OPERATIONS: dict[str, Callable[[SpanSet, SpanSet], object]] = {
@@ -132,9 +133,9 @@ OPERATIONS: dict[str, Callable[[SpanSet, SpanSet], object]] = {
 def test_the_work_of_an_operation_is_proportional_to_the_number_of_spans(name: str) -> None:
     """A topic with transactions has a span for each transaction."""
     operation = OPERATIONS[name]
-    assert looks_at(4_000, operation) < 5 * looks_at(1_000, operation)
+    assert spans_read(4_000, operation) < 5 * spans_read(1_000, operation)
 
 
 def test_the_part_outside_a_large_set_is_found_without_a_walk_from_its_beginning() -> None:
     last = Span(4 * 3_999, 4 * 4_000)
-    assert looks_at(4_000, lambda one, _: one.missing_from(last)) < 50
+    assert spans_read(4_000, lambda one, _: one.missing_from(last)) < 50
