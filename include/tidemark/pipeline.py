@@ -24,7 +24,7 @@ from tidemark.connections import Connections
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import SpanSet, size_of
 from tidemark.core.plan import Plan
-from tidemark.core.plan_rules import check_partitions
+from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part, PublishRule
@@ -582,12 +582,12 @@ class Pipeline:
 
         Args:
             partition: Return only this partition, and read its rows in a window to find missing
-                rows and gaps. See `CoverageReader.read_rows`.
+                rows and gaps. Rows of a window that is too large are not read. See
+                `CoverageReader.read_rows`.
             start: First offset of the window.
             end: Next offset after the window.
 
         Raises:
-            WindowTooLarge: The window has too many rows.
             UnknownPartition: The topic has no such partition.
         """
         from tidemark.report.coverage_rows import CoverageReader
@@ -635,16 +635,27 @@ class Pipeline:
         masked = masked_payloads(self.masked_columns())
         return replace(self._record_reader.page(partition, start, count, topic_id), masked=masked)
 
-    def offset_at(self, partition: int, moment: datetime) -> int:
+    def offset_at(self, partition: int, moment: datetime, topic_id: str | None = None) -> int:
         """Return the first offset with a timestamp at or after a moment, or the log end offset.
 
+        Args:
+            partition: Partition number.
+            moment: The time.
+            topic_id: Incarnation of the topic; None for the one that the pipeline reads.
+
         Raises:
+            TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic is another
+                one, so its offsets are others.
             UnknownPartition: The topic has no such partition.
         """
         topic = self.kafka_spec.topic
-        check_partitions(
-            self.watermarks.topic_watermarks(topic, self.spec.isolation_level), [partition]
-        )
+        watermarks = self.watermarks.topic_watermarks(topic, self.spec.isolation_level)
+        ledger = self.control.summary(self.kafka_spec.name)
+        if topic_id in (None, ledger.topic_id):
+            check_identity(ledger, watermarks)
+        else:
+            check_incarnation(self.name, topic_id, watermarks)
+        check_partitions(watermarks, [partition])
         return self.watermarks.offsets_at(topic, [partition], moment)[partition]
 
     @property

@@ -181,6 +181,46 @@ def test_a_row_that_another_program_changed_is_shown_beside_kafkas_record(
     ]
 
 
+def test_an_aborted_record_stays_a_gap_after_the_isolation_level_has_changed(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    lake = lake_of(tmp_path, broker, admin)
+    topic = lake.spec.topic
+    produce_committed(broker.bootstrap, topic, [Record(value=b"one")])
+    produce_aborted(broker.bootstrap, topic, [Record(value=b"aborted")])
+    produce_committed(broker.bootstrap, topic, [Record(value=b"two")])
+    land(lake)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(f"{spec.read_text()}isolation_level: read_uncommitted\n")
+    page = ("records", "events", "--partition", "0", "--offset", "0", "--count", "5", "--json")
+    kinds = [
+        (each["kafka"], each["absence"] and each["absence"]["reason"])
+        for each in tidemark(*page).json["records"]
+    ]
+    assert kinds == [
+        ("record", None),
+        ("no visible record", "gap"),
+        ("record", "gap"),
+        ("no visible record", "gap"),
+        ("record", None),
+    ]
+    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json
+    assert found["states"]["gap"] == [[1, 4], [5, 6]]
+
+
+def test_a_row_without_a_recorded_landing_is_marked(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    lake = lake_of(tmp_path, broker, admin)
+    produce_records(broker.bootstrap, lake.spec.topic, [Record()])
+    plan = lake.planner.plan("run").plan
+    assert plan is not None
+    lake.table.prepare(lake.spec.name)
+    lake.land(plan)
+    shown = tidemark("records", "events", "--partition", "0", "--offset", "0", "--count", "1")
+    assert shown.out.splitlines()[1].endswith("  landed in plan 1 (not recorded)")
+
+
 def test_rows_of_a_recreated_topic_are_found_by_its_id(
     broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
 ) -> None:
@@ -190,10 +230,13 @@ def test_rows_of_a_recreated_topic_are_found_by_its_id(
     ask = ("records", "events", "--partition", "0", "--offset", "0", "--count", "1", "--json")
     old = tidemark(*ask).json["topic_id"]
     recreate_topic(admin, broker.bootstrap, lake.spec.topic)
+    by_time = ("records", "events", "--partition", "0", "--time", "2026-03-01T12:00:00Z", "--json")
+    assert tidemark(*by_time).json["error"] == "TopicRecreated"
     assert tidemark("accept-recreation", "events", "--reason", "test").code == ExitCode.OK
     new = tidemark(*ask).json
     assert new["topic_id"] != old
     assert new["records"][0]["absence"]["reason"] == "after the end of the readable log"
+    assert tidemark(*by_time, "--topic-id", old).json["error"] == "OtherIncarnation"
     (entry,) = tidemark(*ask, "--topic-id", old).json["records"]
     assert (entry["kafka"], entry["rows"][0]["value"]["text"]) == (
         "another incarnation of the topic",

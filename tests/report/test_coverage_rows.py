@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +23,10 @@ from tidemark.core.errors import TidemarkError, UnknownPartition
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.lake.compaction import Compaction
+from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ControlConflict, ForeignTable
 from tidemark.report import coverage_rows
 from tidemark.report.coverage import OffsetState, PartitionCoverage
-from tidemark.report.errors import WindowTooLarge
 from tidemark.spec.model import StartPolicy
 
 
@@ -147,11 +149,11 @@ def test_rows_that_an_undo_removes_meanwhile_are_not_missing(
 ) -> None:
     class Undoing(MemoryTable):
         def spans_by_plan(
-            self, topic_id: str, partition: int, window: Span
-        ) -> Mapping[int, SpanSet]:
+            self, topic_id: str, partition: int, window: Span, most: int
+        ) -> Mapping[int, SpanSet] | None:
             if pipeline.ledger.plans[1].held_now:
                 pipeline.undo.undo(1, "ops", "wrong")
-            return super().spans_by_plan(topic_id, partition, window)
+            return super().spans_by_plan(topic_id, partition, window, most)
 
     pipeline.table.__class__ = Undoing
     assert rows_of(pipeline) == {"unread": "[0, 4)", "gap": "[6, 8)", "landed": "[4, 6) [8, 9)"}
@@ -162,11 +164,11 @@ def test_a_pipeline_that_changes_all_the_time_ends_in_a_conflict(
 ) -> None:
     class Adopting(MemoryTable):
         def spans_by_plan(
-            self, topic_id: str, partition: int, window: Span
-        ) -> Mapping[int, SpanSet]:
+            self, topic_id: str, partition: int, window: Span, most: int
+        ) -> Mapping[int, SpanSet] | None:
             pipeline.produce(1, 1)
             pipeline.run(f"run {len(self.rows)}")
-            return super().spans_by_plan(topic_id, partition, window)
+            return super().spans_by_plan(topic_id, partition, window, most)
 
     monkeypatch.setattr("tidemark.lake.conflicts._PAUSE", lambda _: 0)
     pipeline.table.__class__ = Adopting
@@ -177,25 +179,46 @@ def test_a_pipeline_that_changes_all_the_time_ends_in_a_conflict(
 # -- limits --------------------------------------------------------------------------------------
 
 
-def test_a_window_with_too_many_rows_is_refused(
-    pipeline: MemoryPipeline, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_SPANS"])
+def test_the_rows_of_a_window_that_is_too_large_are_not_read(
+    pipeline: MemoryPipeline, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(coverage_rows, "MOST_BYTES", 3 * 16)
-    with pytest.raises(WindowTooLarge, match=r"\[0, 9\) of partition 0"):
-        pipeline.pipeline.coverage(0, 0)
-    (found,) = pipeline.pipeline.coverage(0)
-    assert (found.read, list(found.states)) == (None, [OffsetState.LANDED])
+    lose(pipeline, 1)
+    monkeypatch.setattr(coverage_rows, limit, {"MOST_BYTES": 3 * 16, "MOST_SPANS": 2}[limit])
+    for window in ((), (0,), (0, 9)):
+        (found,) = pipeline.pipeline.coverage(0, *window)
+        assert (found.read, found.states, found.plans) == (
+            None,
+            {OffsetState.LANDED: SpanSet((Span(0, 9),))},
+            (),
+        )
+    assert rows_of(pipeline, 0, 3)["missing"] == "[1, 2)"
     with pytest.raises(UnknownPartition):
         pipeline.pipeline.coverage(2)
 
 
-def test_a_gap_of_a_range_that_was_not_read_as_a_whole_is_unclear(
+def test_a_gap_of_a_range_that_is_too_large_to_read_is_unclear(
     pipeline: MemoryPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coverage_rows, "MOST_BYTES", 2 * 16)
     assert rows_of(pipeline, 5, 8) == {"gap or missing": "[6, 8)", "landed": "[0, 6) [8, 9)"}
     lose(pipeline, 3)
     assert rows_of(pipeline, 2, 4)["missing"] == "[3, 4)"
+
+
+def test_a_gap_of_a_range_with_too_many_spans_is_a_gap(
+    pipeline: MemoryPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the range are counted; only spans of the window are read."""
+    monkeypatch.setattr(coverage_rows, "MOST_SPANS", 1)
+    assert rows_of(pipeline, 5, 8) == {"gap": "[6, 8)", "landed": "[0, 6) [8, 9)"}
+
+
+def test_a_partition_without_a_plan_has_no_rows_to_read() -> None:
+    made = MemoryPipeline()
+    made.produce(0, 2)
+    (found,) = made.pipeline.coverage(0)
+    assert (found.read, [*found.states]) == (Span(0, 2), [OffsetState.UNREAD])
 
 
 # -- every state, by random histories -------------------------------------------------------------
@@ -318,21 +341,58 @@ def test_the_table_of_another_pipeline_is_refused(lake: FileLake) -> None:
         lake.pipeline.coverage(0)
 
 
+@pytest.mark.parametrize("limit", [3, 2])
+def test_a_query_of_a_delta_table_returns_at_most_some_spans(lake: FileLake, limit: int) -> None:
+    DeltaTable(lake.uri).delete("partition = 0 AND offset = 2")
+    spans = lake.table.spans_by_plan("id-1", 0, Span(0, 6), limit)
+    expected = {1: "[0, 2) [3, 4)", 2: "[4, 6)"}
+    if limit < 3:
+        assert spans is None
+    else:
+        assert spans is not None
+        assert {plan: " ".join(map(str, some)) for plan, some in spans.items()} == expected
+    assert rows_of(lake, 7, 8)["gap"] == "[7, 8)"
+
+
+def test_the_rows_of_a_range_outside_the_window_are_counted_without_duplicates(
+    lake: FileLake,
+) -> None:
+    DeltaTable(lake.uri).delete("partition = 0 AND offset = 5")
+    double(lake.uri)
+    assert lake.table.count_offsets("id-1", 0, Span(0, 99), 2) == 2
+    assert lake.table.count_offsets("id-1", 0, Span(0, 8), 2) == 1
+    assert lake.table.count_offsets("id-2", 0, Span(0, 99), 2) == 0
+    assert rows_of(lake, 6, 7)["gap or missing"] == "[6, 7)"
+
+
 def test_files_of_other_offsets_and_partitions_are_not_read(lake: FileLake) -> None:
-    table = lake.table
-    assert table.bytes_to_scan(0, Span(0, 4)) == 4 * 16
-    assert table.bytes_to_scan(0, Span(0, 5)) == 7 * 16
-    assert table.bytes_to_scan(1, Span(0, 2)) == 3 * 16
-    assert table.bytes_to_scan(0, Span(9, 99)) == table.bytes_to_scan(2, Span(0, 99)) == 0
+    scanned = partial(lake.table.bytes_to_scan, most=10**9)
+    assert scanned(0, Span(0, 4)) == 4 * 16
+    assert scanned(0, Span(0, 5)) == 7 * 16
+    assert scanned(1, Span(0, 2)) == 3 * 16
+    assert scanned(0, Span(9, 99)) == scanned(2, Span(0, 99)) == 0
+
+
+def test_row_groups_of_other_offsets_do_not_count(tmp_path: Path) -> None:
+    """A window of a large file has to become small enough at some zoom."""
+    rows = pa.table({"partition": [0] * 400, "offset": range(400), "value": ["v"] * 400})
+    properties = WriterProperties(max_row_group_size=100)
+    write_deltalake(tmp_path, rows, writer_properties=properties)
+    table = DeltaDataTable(str(tmp_path))
+    assert table.bytes_to_scan(0, Span(5, 6), most=400 * 16) == 400 * 16
+    assert table.bytes_to_scan(0, Span(5, 6), most=400 * 16 - 1) == 100 * 16
+    assert table.bytes_to_scan(0, Span(99, 101), most=0) == 200 * 16
+    assert table.bytes_to_scan(1, Span(5, 6), most=0) == 0
 
 
 def test_a_file_without_statistics_counts_as_a_whole(lake: FileLake) -> None:
-    """Another program wrote the file."""
+    """Another program wrote the file. Its footer has the statistics of its row groups."""
     table = DeltaTable(lake.uri)
     file = next(lake.uri.rglob("*.parquet"))
     size = file.stat().st_size
     (lake.uri / "copy.parquet").write_bytes(file.read_bytes())
     added = AddAction("copy.parquet", size, {}, 0, data_change=True, stats="{}")
     table.create_write_transaction([added], "append", table.schema())
-    assert lake.table.bytes_to_scan(0, Span(0, 4)) == 4 * 16 + size
-    assert lake.table.bytes_to_scan(2, Span(0, 4)) == size
+    assert lake.table.bytes_to_scan(0, Span(0, 4), most=10**9) == 4 * 16 + size
+    assert lake.table.bytes_to_scan(2, Span(0, 4), most=10**9) == size
+    assert lake.table.bytes_to_scan(2, Span(0, 4), most=0) == 0

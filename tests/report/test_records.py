@@ -8,16 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake, Payload
 from tests.support.memory import MemoryKafka
 from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
-from tidemark.core.errors import ExitCode, InvalidRange, InvalidSelection, UnknownPartition
+from tidemark.core.errors import (
+    ClusterChanged,
+    ExitCode,
+    InvalidRange,
+    InvalidSelection,
+    OtherIncarnation,
+    TableRestored,
+    TopicChanged,
+    TopicRecreated,
+    UnknownPartition,
+)
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
+from tidemark.core.watermarks import IsolationLevel
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
-from tidemark.lake.errors import EngineFailed
+from tidemark.lake.errors import EngineFailed, ForeignTable
 from tidemark.report import coverage_rows, records
 from tidemark.report.absence import Absence, KafkaState
 from tidemark.report.decoded_rows import DecodedTables
@@ -158,9 +171,50 @@ def test_a_range_that_is_too_large_to_count_leaves_gaps_unclear(
     pipeline = MemoryPipeline()
     pipeline.produce(0, 1)
     pipeline.kafka.add_gaps("events", 0, 1)
+    pipeline.produce(0, 1)
     pipeline.run("a")
+    assert reasons(page(pipeline, 2)) == [None, "gap"]
     monkeypatch.setattr(coverage_rows, "MOST_BYTES", 0)
     assert reasons(page(pipeline, 2)) == [None, "gap or missing"]
+    # The page contains the whole range.
+    assert reasons(page(pipeline, 3)) == [None, "gap", None]
+
+
+def with_aborted_record(*, offset: int = 1, level: IsolationLevel) -> MemoryPipeline:
+    """Return a pipeline whose plan did not see an aborted record, which Kafka now returns.
+
+    The spec has another isolation level since.
+    """
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, offset)
+    pipeline.kafka.add_gaps("events", 0, 1)
+    pipeline.produce(0, 1)
+    pipeline.run("a")
+    pipeline.kafka.topics["events"][0].records[offset] = 0
+    pipeline.spec = replace(pipeline.spec, isolation_level=level)
+    return pipeline
+
+
+@pytest.mark.parametrize("level", IsolationLevel)
+def test_a_record_that_kafka_shows_later_does_not_turn_a_proven_gap_into_a_missing_row(
+    level: IsolationLevel,
+) -> None:
+    found = page(with_aborted_record(level=level), 3)
+    assert [each.kafka for each in found.entries] == [KafkaState.RECORD] * 3
+    assert reasons(found) == [None, "gap", None]
+    gap = found.entries[1].absence
+    assert gap is not None
+    assert ("read_uncommitted" in gap.detail) is (level is IsolationLevel.READ_UNCOMMITTED)
+    assert "No reader can see" not in gap.detail
+
+
+def test_an_aborted_record_does_not_prove_a_missing_row() -> None:
+    """A row of the range is missing, so its number of rows does not decide."""
+    pipeline = with_aborted_record(level=IsolationLevel.READ_UNCOMMITTED)
+    pipeline.table.rows = [row for row in pipeline.table.rows if row[2] != 0]
+    assert reasons(page(pipeline, 3)) == ["gap or missing", "gap or missing", None]
+    pipeline.spec = replace(pipeline.spec, isolation_level=IsolationLevel.READ_COMMITTED)
+    assert reasons(page(pipeline, 3)) == ["missing", "missing", None]
 
 
 def test_open_unread_and_unwritten_offsets_have_their_reasons() -> None:
@@ -250,13 +304,74 @@ def test_offsets_of_another_incarnation_have_their_own_page() -> None:
     old = page(pipeline, 3)
     assert (old.topic_id, old.watermarks) == ("id-1", None)
     assert {each.kafka for each in old.entries} == {KafkaState.OTHER_TOPIC}
-    assert reasons(old) == [None, None, "not read yet"]
+    assert reasons(old) == [None, None, "not read before the topic was recreated"]
+    assert isinstance(old.errors[PagePart.KAFKA], TopicRecreated)
     new = page(pipeline, 1, "id-2")
     assert reasons(new) == ["another incarnation of the topic"]
     assert new.entries[0].record is not None
     pipeline.decisions.accept_recreation("ada", "intended")
     assert page(pipeline, 1).topic_id == "id-2"
+    assert page(pipeline, 1).errors == {}
     assert reasons(page(pipeline, 3, "id-1")) == [None, None, "another incarnation of the topic"]
+
+
+def test_an_undone_offset_of_a_recreated_topic_cannot_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = landed()
+    pipeline.undo.undo(1, "ada", "wrong")
+
+    def detail() -> str:
+        absence = page(pipeline, 1).entries[0].absence
+        assert absence is not None
+        assert absence.absence is Absence.UNDONE
+        return absence.detail
+
+    assert detail().startswith("The offset is unread again.")
+    pipeline.kafka.create("events", 2, "id-2")
+    assert detail().startswith("No run can read the offset again")
+    monkeypatch.setattr(MemoryKafka, "topic_watermarks", refuse(TopicMissing(topic="events")))
+    assert detail().startswith("The offset is unread again, unless Kafka has deleted it.")
+
+
+def test_a_spec_that_names_another_topic_has_the_page_of_the_landed_topic() -> None:
+    pipeline = landed()
+    pipeline.produce(0, 1)
+    pipeline.kafka.create("other", 2, "id-9")
+    pipeline.spec = replace(pipeline.spec, topic="other")
+    found = page(pipeline, 3)
+    assert (found.topic, found.topic_id) == ("events", "id-1")
+    assert isinstance(found.errors[PagePart.KAFKA], TopicChanged)
+    assert [each.kafka for each in found.entries] == [KafkaState.RECORD] * 3
+    assert reasons(found) == [None, None, "not read yet"]
+    other = page(pipeline, 1, "id-9")
+    assert other.topic == "other"
+    absence = other.entries[0].absence
+    assert absence is not None
+    assert absence.detail.endswith("The pipeline reads topic events, id id-1.")
+
+
+def test_another_cluster_does_not_answer_for_the_landed_topic() -> None:
+    pipeline = landed()
+    pipeline.kafka.cluster_id = "moved"
+    found = page(pipeline, 3)
+    assert isinstance(found.errors[PagePart.KAFKA], ClusterChanged)
+    assert {each.kafka for each in found.entries} == {KafkaState.UNKNOWN}
+    assert (found.watermarks, {each.record for each in found.entries}) == (None, {None})
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, 1)
+    assert page(pipeline, 1, "id-2").entries[0].record is not None
+
+
+def test_an_offset_is_found_by_time_in_the_incarnation_of_the_page_only() -> None:
+    pipeline = landed()
+    assert pipeline.pipeline.offset_at(0, NOW) == 2
+    pipeline.kafka.create("events", 2, "id-2")
+    with pytest.raises(TopicRecreated):
+        pipeline.pipeline.offset_at(0, NOW)
+    with pytest.raises(OtherIncarnation):
+        pipeline.pipeline.offset_at(0, NOW, "id-0")
+    assert pipeline.pipeline.offset_at(0, NOW, "id-2") == 0
 
 
 def test_a_plan_that_lands_during_the_read_leaves_no_missing_row(
@@ -297,7 +412,7 @@ def test_without_kafka_a_page_still_has_the_rows(monkeypatch: pytest.MonkeyPatch
     assert found.errors == {PagePart.KAFKA: failed}
     assert [len(each.rows) for each in found.entries] == [1, 1, 0]
     assert {each.kafka for each in found.entries} == {KafkaState.UNKNOWN}
-    assert reasons(found)[2] == "not read yet"
+    assert reasons(found)[2] == "not read, and unknown whether Kafka has it"
 
 
 def test_without_kafkas_records_a_page_still_has_the_rows_and_watermarks(
@@ -324,6 +439,56 @@ def test_without_the_table_a_page_still_has_kafkas_records_and_gives_no_reasons(
     assert [(each.record is not None, each.absence) for each in found.entries] == [(True, None)] * 2
 
 
+@pytest.mark.parametrize("method", ["bytes_to_scan", "count_offsets"])
+def test_an_error_while_the_rows_of_a_range_are_counted_is_an_error_of_the_bronze_table(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    pipeline = MemoryPipeline()
+    pipeline.kafka.add_gaps("events", 0, 1)
+    pipeline.produce(0, 1)
+    pipeline.run("a")
+    assert reasons(page(pipeline, 1)) == ["gap"]
+    failed = EngineFailed(operation="reading the table", reason="test")
+    monkeypatch.setattr(pipeline.table, "bytes_to_read", lambda *_: 0)
+    monkeypatch.setattr(pipeline.table, method, refuse(failed))
+    found = page(pipeline, 1)
+    assert found.errors == {PagePart.BRONZE: failed}
+    assert reasons(found) == ["gap or missing"]
+
+
+def test_undone_rows_that_a_restore_brought_back_are_not_recorded(tmp_path: Path) -> None:
+    lake = FileLake(tmp_path)
+    lake.run(2)
+    lake.run(1)
+    version = DeltaTable(lake.uri).version()
+    lake.undo.undo(2, "ada", "wrong")
+    assert reasons(lake.pipeline.records(0, 0, 3)) == [None, None, "undone"]
+    DeltaTable(lake.uri).restore(version)
+    found = lake.pipeline.records(0, 0, 3)
+    assert isinstance(found.errors[PagePart.BRONZE], TableRestored)
+    assert [each.rows[0].is_recorded for each in found.entries] == [True, True, False]
+    assert [each["rows"][0]["recorded"] for each in found.as_record()["records"]] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_rows_of_another_table_are_an_error_of_the_table(tmp_path: Path) -> None:
+    lake = FileLake(tmp_path)
+    lake.run(1)
+    lake.uri.rename(lake.uri.with_name("moved"))
+    lake.table.prepare("other")
+    assert isinstance(lake.pipeline.records(0, 0, 1).errors[PagePart.BRONZE], ForeignTable)
+
+
+def test_a_committed_row_is_not_recorded_until_its_plan_is(tmp_path: Path) -> None:
+    lake = FileLake(tmp_path)
+    lake.land(lake.plan(1))
+    (entry,) = lake.pipeline.records(0, 0, 1).entries
+    assert [(row.plan, row.is_recorded) for row in entry.rows] == [(1, False)]
+
+
 def test_without_the_control_table_a_page_still_has_records_and_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -338,6 +503,7 @@ def test_without_the_control_table_a_page_still_has_records_and_rows(
         (False, 0),
     ]
     assert found.entries[2].absence is None
+    assert found.entries[0].rows[0].is_recorded is None
 
 
 def test_files_above_the_limit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

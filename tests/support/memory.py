@@ -587,18 +587,31 @@ class MemoryTable:
             for row in self.rows
         )
 
-    def spans_by_plan(self, topic_id: str, partition: int, window: Span) -> Mapping[int, SpanSet]:
-        return spans_by_partition(
+    def spans_by_plan(
+        self, topic_id: str, partition: int, window: Span, most: int
+    ) -> Mapping[int, SpanSet] | None:
+        found = spans_by_partition(
             (sequence, Span(offset, offset + 1))
             for of, number, offset, sequence in self.rows
             if (of, number) == (topic_id, partition) and window.start <= offset < window.end
         )
+        return None if sum(len(spans.spans) for spans in found.values()) > most else found
 
-    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:  # noqa: ARG002
+    def count_offsets(self, topic_id: str, partition: int, span: Span, sequence: int) -> int:
+        wanted = range(span.start, span.end)
+        return len(
+            {
+                row
+                for row in self.rows
+                if row == (topic_id, partition, row[2], sequence) and row[2] in wanted
+            }
+        )
+
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
         """See `BronzeLog.bytes_to_read`; a row is one byte."""
-        return self.bytes_to_scan(partition, window) // 16
+        return self.bytes_to_scan(partition, window, most) // 16
 
-    def bytes_to_scan(self, partition: int, window: Span) -> int:
+    def bytes_to_scan(self, partition: int, window: Span, most: int) -> int:  # noqa: ARG002
         """See `BronzeLog.bytes_to_scan`; a row is 16 bytes."""
         here = (row for row in self.rows if row[1] == partition)
         return 16 * sum(window.start <= row[2] < window.end for row in here)

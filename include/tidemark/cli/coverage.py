@@ -62,7 +62,7 @@ def coverage(
     tidemark coverage prices
     tidemark coverage prices --partition 3 --start 1000 --end 2000
 
-    The command reads Kafka's waterticks, the control table and the quarantine. It needs no Spark.
+    The command reads Kafka's watermarks, the control table and the quarantine. It needs no Spark.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")
@@ -144,7 +144,10 @@ def _print_spans(each: PartitionCoverage, window: Span | None) -> None:
     if window is None:
         return
     if each.read is None:
-        note("rows not read: too many. Landed offsets include gaps; choose --start and --end.")
+        note(
+            "rows not read: too many. Landed offsets may be gaps or missing; choose a smaller "
+            "window with --start and --end."
+        )
     rows = sorted(
         (span.start, span.end, span.size, state.value)
         for state, spans in each.states.items()

@@ -70,7 +70,9 @@ def records(
     if (offset is None) == (time is None):
         raise typer.BadParameter("one of --offset and --time is required")
     read = App.from_environment().pipeline(pipeline)
-    start = offset if offset is not None else read.offset_at(partition, _moment(time or ""))
+    start = (
+        offset if offset is not None else read.offset_at(partition, _moment(time or ""), topic_id)
+    )
     page = read.records(partition, start, count, topic_id)
     if as_json:
         print_json(page.as_record(payloads=not no_payloads))
@@ -138,7 +140,10 @@ def _state(entry: RecordEntry) -> str:
     """Return where the record is, or why it is nowhere, in a sentence."""
     kafka = f"Kafka: {entry.kafka}"
     if entry.rows:
-        plans = ", ".join(str(row.plan) for row in entry.rows)
+        plans = ", ".join(
+            f"{row.plan} (not recorded)" if row.is_recorded is False else str(row.plan)
+            for row in entry.rows
+        )
         landed = f"{len(entry.rows)} rows, of plans" if len(entry.rows) > 1 else "landed in plan"
         suffix = "" if entry.kafka is KafkaState.RECORD else f"; {kafka}"
         return f"{landed} {plans}{suffix}"

@@ -272,8 +272,16 @@ class BronzeLog(DataLog, Protocol):
         None without a table, or if no file has rows of the plan alone, as after a compaction.
         """
 
-    def spans_by_plan(self, topic_id: str, partition: int, window: Span) -> Mapping[int, SpanSet]:
-        """Return the offsets with a row of each plan; rows without a plan number under 0."""
+    def spans_by_plan(
+        self, topic_id: str, partition: int, window: Span, most: int
+    ) -> Mapping[int, SpanSet] | None:
+        """Return the offsets with a row of each plan; rows without a plan number under 0.
+
+        None if the sets have more than `most` spans.
+        """
+
+    def count_offsets(self, topic_id: str, partition: int, span: Span, sequence: int) -> int:
+        """Return the number of offsets of a span with a row of one plan."""
 
     def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
         """Return the bytes of files that may have rows of a window.
@@ -281,8 +289,11 @@ class BronzeLog(DataLog, Protocol):
         If they are more than `most`, return the bytes of their row groups.
         """
 
-    def bytes_to_scan(self, partition: int, window: Span) -> int:
-        """Return the most bytes that `spans_by_plan` decodes, by the statistics of the files."""
+    def bytes_to_scan(self, partition: int, window: Span, most: int) -> int:
+        """Return the most bytes that a query of offsets and plan numbers in a window decodes.
+
+        Counts files, or their row groups, as `bytes_to_read`.
+        """
 
 
 class DataTable(DataLog, Protocol):

@@ -293,17 +293,26 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return () if table is None else row_queries.row_origins(table, bounds)
 
-    def spans_by_plan(self, topic_id: str, partition: int, window: Span) -> Mapping[int, SpanSet]:
-        """Return the offsets with a row of each plan in a window of one partition."""
+    def spans_by_plan(
+        self, topic_id: str, partition: int, window: Span, most: int
+    ) -> Mapping[int, SpanSet] | None:
+        """Return the offsets with a row of each plan in a window; None if they are too many."""
         table = open_if_exists(self._uri)
         if table is None:
             return {}
-        return row_queries.spans_by_plan(table, topic_id, partition, window)
+        return row_queries.spans_by_plan(table, topic_id, partition, window, most)
 
-    def bytes_to_scan(self, partition: int, window: Span) -> int:
-        """Return the most bytes of offsets and plan numbers that `spans_by_plan` decodes."""
+    def count_offsets(self, topic_id: str, partition: int, span: Span, sequence: int) -> int:
+        """Return the number of offsets of a span with a row of one plan."""
         table = open_if_exists(self._uri)
-        return 0 if table is None else row_queries.bytes_to_scan(table, partition, window)
+        if table is None:
+            return 0
+        return row_queries.count_offsets(table, topic_id, partition, span, sequence)
+
+    def bytes_to_scan(self, partition: int, window: Span, most: int) -> int:
+        """Return the most bytes of offsets and plan numbers that queries of a window decode."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.bytes_to_scan(table, partition, window, most)
 
     def prepare(self, pipeline: str) -> TableSize:
         """Create the table if it does not exist, check it, and add missing fields if it grows.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -38,9 +38,13 @@ def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
 
 
 def _spans_of(table: DeltaTable, sql: str) -> Mapping[int, SpanSet]:
-    """Return the offsets of islands by their key; `first` and `last` are offsets of an island."""
+    """Run a query of islands, and return their offsets by key."""
+    return _spans_by_key(query_table(table, sql))
+
+
+def _spans_by_key(islands: Any) -> Mapping[int, SpanSet]:
+    """Return the offsets of islands by key; `first` and `last` are the offsets of an island."""
     # Without dictionaries: a compacted topic has an island for each row.
-    islands = query_table(table, sql)
     columns = (islands.column(name).to_pylist() for name in ("key", "first", "last"))
     return spans_by_partition(
         (key, Span(first, last + 1)) for key, first, last in zip(*columns, strict=True)
@@ -48,13 +52,23 @@ def _spans_of(table: DeltaTable, sql: str) -> Mapping[int, SpanSet]:
 
 
 def spans_by_plan(
-    table: DeltaTable, topic_id: str, partition: int, window: Span
-) -> Mapping[int, SpanSet]:
+    table: DeltaTable, topic_id: str, partition: int, window: Span, most: int
+) -> Mapping[int, SpanSet] | None:
     """Return the offsets with a row of each plan in a window of one partition of an incarnation.
 
     Rows without a plan number are under 0, which no plan has.
+
+    Args:
+        table: The data table.
+        topic_id: Incarnation of the topic.
+        partition: Partition number.
+        window: The offsets.
+        most: Maximum number of spans in all sets.
+
+    Returns:
+        None if there are more spans.
     """
-    return _spans_of(
+    islands = query_table(
         table,
         f"""
         SELECT sequence AS key, min(place) AS first, max(place) AS last
@@ -65,19 +79,76 @@ def spans_by_plan(
                   FROM t WHERE {offsets_condition(topic_id, {partition: SpanSet((window,))})})
         )
         GROUP BY sequence, island
+        LIMIT {most + 1}
         """,
     )
+    return None if islands.num_rows > most else _spans_by_key(islands)
+
+
+def count_offsets(
+    table: DeltaTable, topic_id: str, partition: int, span: Span, sequence: int
+) -> int:
+    """Return the number of offsets of a span with a row of one plan."""
+    condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
+    (row,) = query_rows(
+        table,
+        f"""
+        SELECT count(DISTINCT "offset") AS offsets FROM t
+        WHERE plan_sequence = {sequence} AND {condition}
+        """,
+    )
+    return int(row["offsets"])
+
+
+class _Rows(NamedTuple):
+    """Rows of a file or of a row group.
+
+    Attributes:
+        size: Their bytes.
+        records: Their number; None if unknown.
+    """
+
+    size: int
+    records: int | None
+
+
+_FEW_FILES = 20
+"""Number of files whose footers `bytes_to_read` and `bytes_to_scan` read."""
+
+
+def bytes_to_read(table: DeltaTable, partition: int, window: Span, most: int) -> int:
+    """Return the bytes of files that may have rows of a window, by their statistics.
+
+    If a few files have more bytes than `most`, counts their row groups instead, because the engine
+    skips row groups by the same statistics.
+    """
+    return _bytes_of_rows(table, partition, window, most, lambda rows: rows.size)
 
 
 _PLACE_BYTES = 16
 """Bytes of the offset and the plan number of a row."""
 
 
-def bytes_to_scan(table: DeltaTable, partition: int, window: Span) -> int:
+def bytes_to_scan(table: DeltaTable, partition: int, window: Span, most: int) -> int:
     """Return the most bytes of offsets and plan numbers that a query of a window decodes.
 
-    Files that cannot have such rows by their statistics do not count. A file without a row count
-    counts as a whole.
+    Counts files or row groups, as `bytes_to_read`. A file without a row count counts as a whole.
+    """
+    return _bytes_of_rows(
+        table,
+        partition,
+        window,
+        most,
+        lambda rows: rows.size if rows.records is None else rows.records * _PLACE_BYTES,
+    )
+
+
+def _bytes_of_rows(
+    table: DeltaTable, partition: int, window: Span, most: int, bytes_of: Callable[[_Rows], int]
+) -> int:
+    """Return the bytes of the files that may have rows of a window.
+
+    If a few files have more than `most`, return the bytes of their row groups instead.
     """
     files = table.get_add_actions(flatten=True)
     names = ("num_records", "min.partition", "max.partition", "min.offset", "max.offset")
@@ -85,13 +156,43 @@ def bytes_to_scan(table: DeltaTable, partition: int, window: Span) -> int:
     columns = [
         files.column(name).to_pylist() if name in files.column_names else unknown for name in names
     ]
-    return sum(
-        size if records is None else records * _PLACE_BYTES
-        for size, records, *bounds in zip(
-            files.column("size_bytes").to_pylist(), *columns, strict=True
-        )
+    paths, sizes = (files.column(name).to_pylist() for name in ("path", "size_bytes"))
+    found = {
+        path: bytes_of(_Rows(size, records))
+        for path, size, records, *bounds in zip(paths, sizes, *columns, strict=True)
         if _may_have(bounds[:2], Span(partition, partition + 1)) and _may_have(bounds[2:], window)
+    }
+    total = sum(found.values())
+    if total <= most or len(found) > _FEW_FILES:
+        return total
+    return sum(
+        bytes_of(rows)
+        for path in found
+        for rows in _row_groups(table.table_uri, path, partition, window)
     )
+
+
+def _row_groups(uri: str, path: str, partition: int, window: Span) -> Iterator[_Rows]:
+    """Yield the row groups of a file that may have rows of a window, by their statistics."""
+    import pyarrow.parquet as pq
+
+    from tidemark.lake.live_files import table_filesystem
+
+    wanted = {"partition": Span(partition, partition + 1), "offset": window}
+    with (
+        table_filesystem(uri).open_input_file(unquote(path)) as source,
+        pq.ParquetFile(source) as f,
+    ):
+        for number in range(f.metadata.num_row_groups):
+            group = f.metadata.row_group(number)
+            columns = [group.column(at) for at in range(group.num_columns)]
+            bounds = {
+                column.path_in_schema: (column.statistics.min, column.statistics.max)
+                for column in columns
+                if column.path_in_schema in wanted and column.is_stats_set
+            }
+            if all(_may_have(each, wanted[name]) for name, each in bounds.items()):
+                yield _Rows(sum(column.total_compressed_size for column in columns), group.num_rows)
 
 
 def _may_have(bounds: Sequence[int | None], wanted: Span) -> bool:
@@ -173,59 +274,6 @@ def spans_with_rows(
 def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
     """Count the files that may contain rows of an incarnation at some offsets, by statistics."""
     return len(table.file_uris(file_pruning_predicate=offsets_condition(topic_id, spans)))
-
-
-_FEW_FILES = 20
-"""Number of files whose footers `bytes_to_read` reads."""
-
-
-def bytes_to_read(table: DeltaTable, partition: int, window: Span, most: int) -> int:
-    """Return the bytes of files that may have rows of a window, by their statistics.
-
-    If a few files have more bytes than `most`, counts their row groups instead, because the engine
-    skips row groups by the same statistics.
-    """
-    files = table.get_add_actions(flatten=True)
-    names = ("min.partition", "max.partition", "min.offset", "max.offset")
-    unknown = [None] * files.num_rows
-    columns = [
-        files.column(name).to_pylist() if name in files.column_names else unknown for name in names
-    ]
-    paths, sizes = (files.column(name).to_pylist() for name in ("path", "size_bytes"))
-    found = {
-        path: size
-        for path, size, *bounds in zip(paths, sizes, *columns, strict=True)
-        if _may_have(bounds[:2], Span(partition, partition + 1)) and _may_have(bounds[2:], window)
-    }
-    total: int = sum(found.values())
-    if total <= most or len(found) > _FEW_FILES:
-        return total
-    return sum(_row_group_bytes(table.table_uri, path, partition, window) for path in found)
-
-
-def _row_group_bytes(uri: str, path: str, partition: int, window: Span) -> int:
-    """Return the bytes of the row groups of a file that may have rows of a window."""
-    import pyarrow.parquet as pq
-
-    from tidemark.lake.live_files import table_filesystem
-
-    wanted = {"partition": Span(partition, partition + 1), "offset": window}
-    total: int = 0
-    with (
-        table_filesystem(uri).open_input_file(unquote(path)) as source,
-        pq.ParquetFile(source) as f,
-    ):
-        for number in range(f.metadata.num_row_groups):
-            group = f.metadata.row_group(number)
-            columns = [group.column(at) for at in range(group.num_columns)]
-            bounds = {
-                column.path_in_schema: (column.statistics.min, column.statistics.max)
-                for column in columns
-                if column.path_in_schema in wanted and column.is_stats_set
-            }
-            if all(_may_have(each, wanted[name]) for name, each in bounds.items()):
-                total += sum(column.total_compressed_size for column in columns)
-    return total
 
 
 def values_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:

@@ -45,6 +45,8 @@ class Absence(StrEnum):
     UNDOING = "being undone"
     UNDONE = "undone"
     UNREAD = "not read yet"
+    UNKNOWN = "not read, and unknown whether Kafka has it"
+    UNREADABLE = "not read before the topic was recreated"
     BEFORE_START = "before the start"
     EXPIRED = "expired before the start"
     AFTER_END = "after the end of the readable log"
@@ -74,11 +76,42 @@ class HeldRange:
         plan: Number of the plan.
         count: The range with the counts of its landing.
         without_row: State of its offsets without a row: a gap, missing, or unclear.
+        hid_aborted: Whether the plan's reader could not see aborted records, although Kafka's
+            answers contain them. Then a record in Kafka proves nothing about the plan.
     """
 
     plan: int
     count: RangeCount
     without_row: OffsetState
+    hid_aborted: bool = False
+
+
+_AFTER_UNDO = {
+    KafkaState.DELETED: "Kafka has deleted the offset.",
+    KafkaState.OTHER_TOPIC: "No run can read the offset again, because the topic was recreated.",
+    KafkaState.UNKNOWN: "The offset is unread again, unless Kafka has deleted it.",
+}
+"""Texts about the offsets of an undone plan, if Kafka may not have them."""
+_GAP = (
+    "No reader can see a record: an aborted transaction, a transaction marker, or a record that "
+    "compaction removed. Kafka does not report which."
+)
+_ABORTED = (
+    "The plan read committed records only, and the table has all of its rows. Kafka's record here "
+    "is visible because the spec's isolation_level is read_uncommitted now."
+)
+_LATER_RECORD = (
+    "The plan found no visible record, and the table has all of its rows. Kafka has a record now, "
+    "as after a truncation of the log. `tidemark verify` compares all records."
+)
+_MISSING = (
+    "The offset has landed with a record, and the table has no row. `tidemark verify` compares "
+    "all records."
+)
+_UNCLEAR = (
+    "The offset has landed without a record, or the table lost its row. The number of rows in the "
+    "range does not decide it."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,24 +148,16 @@ class AbsenceRules:
         # Only a damaged control table has landed offsets that no plan holds.
         held = next((h for h in self.held if h.count.start <= offset < h.count.end), None)
         state = held.without_row if held else OffsetState.UNCLEAR
-        if kafka is KafkaState.RECORD or state is OffsetState.MISSING:
-            absence = Absence.MISSING
-            detail = (
-                "The offset has landed with a record, and the table has no row. `tidemark verify` "
-                "compares all records."
-            )
-        elif state is OffsetState.GAP:
-            absence = Absence.GAP
-            detail = (
-                "No reader can see a record: an aborted transaction, a transaction marker, or a "
-                "record that compaction removed. Kafka does not report which."
-            )
+        has_record = kafka is KafkaState.RECORD
+        hid_aborted = bool(held and held.hid_aborted)
+        if state is OffsetState.GAP:
+            absence, detail = Absence.GAP, _GAP
+            if has_record:
+                detail = _ABORTED if hid_aborted else _LATER_RECORD
+        elif state is OffsetState.MISSING or (has_record and not hid_aborted):
+            absence, detail = Absence.MISSING, _MISSING
         else:
-            absence = Absence.UNCLEAR
-            detail = (
-                "The offset has landed without a record, or the table lost its row. The number of "
-                "rows in the range does not decide it."
-            )
+            absence, detail = Absence.UNCLEAR, _UNCLEAR
         return AbsenceReason(absence=absence, plan=held.plan if held else None, detail=detail)
 
     def _accepted_loss(self, offset: int) -> AbsenceReason | None:
@@ -169,8 +194,7 @@ class AbsenceRules:
     def _undone(self, offset: int, kafka: KafkaState) -> AbsenceReason | None:
         for number, record in reversed(self._plans_with(offset)):
             if isinstance(by := record.cancelled_by, Undone):
-                deleted = kafka is KafkaState.DELETED
-                now = "Kafka has deleted the offset." if deleted else "The offset is unread again."
+                now = _AFTER_UNDO.get(kafka, "The offset is unread again.")
                 return AbsenceReason(
                     absence=Absence.UNDONE,
                     plan=number,
@@ -192,7 +216,10 @@ class AbsenceRules:
             return None
         return AbsenceReason(
             absence=Absence.OTHER_TOPIC,
-            detail=f"The offset belongs to topic id {self.topic_id}. The pipeline reads {known}.",
+            detail=(
+                f"The offset belongs to topic id {self.topic_id}. The pipeline reads topic "
+                f"{self.ledger.topic}, id {known}."
+            ),
         )
 
     def _uncovered(self, offset: int, kafka: KafkaState) -> AbsenceReason:
@@ -203,12 +230,18 @@ class AbsenceRules:
         if kafka is KafkaState.AFTER_END:
             absence = Absence.AFTER_END
             detail = "Kafka has no readable record here yet."
-        elif start is None or offset < start:
+        elif start is not None and offset < start:
             absence = Absence.EXPIRED if deleted else Absence.BEFORE_START
             detail = f"The pipeline starts at {start}, and no backfill has landed the offset."
-            if start is None:
-                absence = Absence.EXPIRED if deleted else Absence.UNREAD
-                detail = "The pipeline has no plan yet."
+        elif kafka is KafkaState.OTHER_TOPIC:
+            absence = Absence.UNREADABLE
+            detail = "No plan contained the offset while the topic existed. No run can read it."
+        elif kafka is KafkaState.UNKNOWN:
+            absence = Absence.UNKNOWN
+            detail = "No plan contains the offset. Kafka did not answer whether it has a record."
+        elif start is None:
+            absence = Absence.EXPIRED if deleted else Absence.UNREAD
+            detail = "The pipeline has no plan yet."
         elif deleted:
             absence = Absence.LOST
             detail = "Kafka deleted the offset before a plan read it. The loss is not accepted."

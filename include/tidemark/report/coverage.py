@@ -69,7 +69,8 @@ class PartitionCoverage:
         end: End of the readable log at the pipeline's isolation level.
         committed_offset: Committed offset; None if the pipeline has not started in the partition.
         states: Offsets by state, without empty sets, rarest state first.
-        read: The window whose rows were read; None without one. Only there `states` has missing
+        read: The window whose rows were read; None if none were read, because no partition was
+            selected, or the window is empty or too large. Only in this window `states` has missing
             rows and gaps.
         plans: The plans of the offsets in `read`, sorted by offset.
     """

@@ -26,10 +26,11 @@ from tidemark.report.coverage import (
     coverage,
     states_of,
 )
-from tidemark.report.errors import WindowTooLarge
 
 MOST_BYTES = 64 * 2**20
-"""Most bytes of offsets and plan numbers that a window decodes: about four million rows."""
+"""Most bytes of offsets and plan numbers that a query decodes: about four million rows."""
+MOST_SPANS = 100_000
+"""Most spans with rows of a window. A topic with transactions has one for each transaction."""
 
 HeldRanges: TypeAlias = Sequence[tuple[int, RangeCount]]
 """The ranges that plans hold, each with the number of its plan."""
@@ -68,12 +69,11 @@ class CoverageReader:
             end: Next offset after the window; None for the end of the log.
 
         Returns:
-            The coverage. Its attribute `read` is None if the window is empty, and without `start`
-            and `end` also if the partition has too many rows.
+            The coverage. Its attribute `read` is None if the window is empty, or if it has too many
+            rows or too many spans with rows. A smaller window may be read.
 
         Raises:
             UnknownPartition: The topic has no such partition.
-            WindowTooLarge: The window has too many rows.
             ForeignTable, TableAltered: The data table is not the table of the pipeline.
             ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
@@ -88,39 +88,47 @@ class CoverageReader:
         ledger = self.control.summary(self.pipeline)
         found = next(each for each in self._coverage(ledger) if each.partition == partition)
         window = found.window(start, end)
-        if window is None or ledger.topic_id is None:
+        if window is None:
             return found
-        held = held_ranges(self.control, ledger, ledger.topic_id, partition, window)
-        bounds = readable_bounds(self.data_log, partition, window, held)
-        if bounds is None:
-            if start is None and end is None:
-                return found
-            raise self._too_large(partition, window)
-        self.data_log.state(self.pipeline, ())
-        rows = self.data_log.spans_by_plan(ledger.topic_id, partition, bounds)
+        topic_id = ledger.topic_id
+        if topic_id is None:
+            # No plan has landed, so there is no row to read.
+            return replace(found, read=window)
+        data_log = self.data_log
+        data_log.state(self.pipeline, ())
+        rows = _rows_in(data_log, topic_id, partition, window)
+        if rows is None:
+            return found
+        held = held_ranges(self.control, ledger, topic_id, partition, window)
+        classified = with_rows(
+            found,
+            window,
+            held,
+            rows,
+            lambda plan, count: rows_of_range(data_log, topic_id, plan, count, window, rows),
+        )
         # An undo records its start before it removes rows. So rows that it removed since the
         # ledger was read are not missing.
         newest = self.control.summary(self.pipeline).event_number
         if newest != ledger.event_number:  # fence: coverage-of-one-ledger
             raise ControlConflict(pipeline=self.pipeline, event_number=newest)
-        opened = _open_spans(ledger, partition)
+        plans = [*_plan_spans(held), *_open_spans(ledger, partition)]
         return replace(
-            with_rows(found, window, held, rows, bounds),
+            classified,
             plans=sorted(
-                (each for each in (*_plan_spans(held), *opened) if _overlap(each.span, window)),
+                (each for each in plans if _overlap(each.span, window)),
                 key=lambda each: (each.span, each.sequence),
             ),
         )
 
-    def _too_large(self, partition: int, window: Span) -> WindowTooLarge:
-        return WindowTooLarge(
-            pipeline=self.pipeline,
-            partition=partition,
-            start=window.start,
-            end=window.end,
-            megabytes=-(-self.data_log.bytes_to_scan(partition, window) // 2**20),
-            limit=MOST_BYTES // 2**20,
-        )
+
+def _rows_in(
+    data_log: BronzeLog, topic_id: str, partition: int, window: Span
+) -> Mapping[int, SpanSet] | None:
+    """Return the offsets with a row in a window by plan; None if they are too many to read."""
+    if data_log.bytes_to_scan(partition, window, MOST_BYTES) > MOST_BYTES:
+        return None
+    return data_log.spans_by_plan(topic_id, partition, window, MOST_SPANS)
 
 
 def held_ranges(
@@ -142,19 +150,38 @@ def held_ranges(
     ]
 
 
-def readable_bounds(
-    data_log: BronzeLog, partition: int, window: Span, held: HeldRanges
-) -> Span | None:
-    """Return the offsets to read: all ranges in the window as a whole if they are small enough.
+def rows_of_range(
+    data_log: BronzeLog,
+    topic_id: str,
+    plan: int,
+    count: RangeCount,
+    window: Span,
+    rows: Mapping[int, SpanSet],
+) -> int | None:
+    """Return the number of offsets of a range with a row of its plan.
 
-    Otherwise the window alone, and None if the window is too large.
+    Reads the table only for a range with proven gaps that the window does not contain.
+
+    Args:
+        data_log: The bronze table.
+        topic_id: Incarnation of the topic.
+        plan: Number of the plan.
+        count: The range.
+        window: The window whose rows were read.
+        rows: Offsets with a row in the window, by plan.
+
+    Returns:
+        None if the number does not matter, or if the range is too large to read.
     """
-    spans = [window, *(_span_of(count) for _, count in held)]
-    whole = Span(min(span.start for span in spans), max(span.end for span in spans))
-    for bounds in (whole, window):
-        if data_log.bytes_to_scan(partition, bounds) <= MOST_BYTES:
-            return bounds
-    return None
+    span = _span_of(count)
+    if window.start <= span.start and span.end <= window.end:
+        return rows.get(plan, SpanSet()).overlap_size(span)
+    has_proven_gaps = count.gaps and not count.unproven_gaps
+    if not has_proven_gaps:
+        return None
+    if data_log.bytes_to_scan(count.partition, span, MOST_BYTES) > MOST_BYTES:
+        return None
+    return data_log.count_offsets(topic_id, count.partition, span, plan)
 
 
 def with_rows(
@@ -162,7 +189,7 @@ def with_rows(
     window: Span,
     held: HeldRanges,
     rows: Mapping[int, SpanSet],
-    bounds: Span,
+    rows_of: Callable[[int, RangeCount], int | None],
 ) -> PartitionCoverage:
     """Return a coverage in which the landed offsets of a window without a row are classified.
 
@@ -170,8 +197,8 @@ def with_rows(
         found: The coverage without rows.
         window: The window.
         held: The ranges that overlap the window.
-        rows: Offsets with a row inside `bounds`, by plan.
-        bounds: The offsets whose rows were read.
+        rows: Offsets with a row in the window, by plan.
+        rows_of: Returns the number of offsets of a plan's range with a row, as `rows_of_range`.
     """
     present = SpanSet.of(span for spans in rows.values() for span in spans)
     landed, quarantined = (
@@ -182,7 +209,7 @@ def with_rows(
     spans_by_state: dict[OffsetState, list[Span]] = {}
     for sequence, count in held if absent else ():
         if here := absent.within(_span_of(count)):
-            state = state_without_row(count, rows.get(sequence, SpanSet()), bounds)
+            state = state_without_row(count, rows_of(sequence, count))
             spans_by_state.setdefault(state, []).extend(here)
     states = {state: SpanSet.of(spans) for state, spans in spans_by_state.items()}
     # Only a damaged control table has landed offsets that no plan holds.
@@ -195,23 +222,19 @@ def with_rows(
     return replace(found, states=states_of({**found.states, **states}), read=window)
 
 
-def state_without_row(count: RangeCount, rows: SpanSet, bounds: Span) -> OffsetState:
+def state_without_row(count: RangeCount, rows: int | None) -> OffsetState:
     """Return the state of the offsets of a range without a row.
 
     Args:
         count: The range with the counts of its landing.
-        rows: Offsets with a row of its plan inside `bounds`. A row of another plan proves nothing
-            about the rows of this plan.
-        bounds: The offsets whose rows were read.
+        rows: Number of its offsets with a row of its plan; None if unknown. A row of another plan
+            proves nothing about the rows of this plan.
     """
-    span = _span_of(count)
     if count.gaps == 0:
         return OffsetState.MISSING
     if count.unproven_gaps:  # fence: unproven-gap-is-unclear
         return OffsetState.UNCLEAR
-    is_whole = bounds.start <= span.start and span.end <= bounds.end
-    # fence: gap-needs-every-row-of-its-range
-    if is_whole and rows.overlap_size(span) == count.records:
+    if rows == count.records:  # fence: gap-needs-every-row-of-its-range
         return OffsetState.GAP
     return OffsetState.UNCLEAR
 

@@ -201,29 +201,6 @@ class QuarantineTooLarge(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class WindowTooLarge(TerminalError):
-    """A window of offsets has more rows in its files than `tidemark coverage` reads."""
-
-    pipeline: str
-    partition: int
-    start: int
-    end: int
-    megabytes: int
-    limit: int
-
-    problem = (
-        "Offsets [{start}, {end}) of partition {partition} of pipeline '{pipeline}' are in files "
-        "with too many rows to read."
-    )
-    expected = "at most {limit:,} MB of offsets and plan numbers"
-    actual = "{megabytes:,} MB"
-    fix = (
-        "Choose a smaller window with --start and --end. `tidemark coverage {pipeline}` without "
-        "--partition shows a window of any size, because it reads no rows."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
 class PreviewTooLarge(TerminalError):
     """The preview of a replacement would read too many plans for a page of the console."""
 

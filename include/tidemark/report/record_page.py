@@ -44,10 +44,14 @@ class BronzeRow:
     Attributes:
         plan: Number of the plan that landed the row.
         record: The record.
+        is_recorded: Whether the plan holds rows by the control table. It holds none before its
+            landing is recorded, and after its undo, whose effect a RESTORE can revert. None if the
+            control table cannot be read.
     """
 
     plan: int
     record: LogRecord
+    is_recorded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,10 @@ class RecordEntry:
             "offset": self.offset,
             "kafka": self.kafka.value,
             "record": self.record and of_record(self.record),
-            "rows": [{"plan": row.plan, **of_record(row.record)} for row in self.rows],
+            "rows": [
+                {"plan": row.plan, "recorded": row.is_recorded, **of_record(row.record)}
+                for row in self.rows
+            ],
             "differs": list(self.differs),
             "absence": absence
             and {"reason": absence.absence.value, "plan": absence.plan, "detail": absence.detail},
@@ -151,13 +158,14 @@ class RecordPage:
 
     Attributes:
         pipeline: Pipeline name.
-        topic: Topic name.
+        topic: Topic name. It is the landed topic's name, even if the spec names another topic.
         topic_id: Kafka's id of the incarnation of the topic.
         partition: Partition number.
         watermarks: Watermarks of the partition; None if Kafka's topic is another incarnation, or
             Kafka did not answer.
         entries: The offsets.
-        errors: Errors by the part that cannot be shown.
+        errors: Errors by part. A part with an error is missing, incomplete, or differs from the
+            other parts.
         masked: Those of `key`, `value` and `headers` that the suite hides. The entries have them,
             to compare them; no page or command shows them.
     """

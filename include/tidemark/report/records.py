@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tidemark.core import plan_rules
+from tidemark.core.accounting import RangeCount
 from tidemark.core.errors import InvalidRange, InvalidSelection, TidemarkError
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord
-from tidemark.core.watermarks import TopicWatermarks, Watermarks
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 from tidemark.report.absence import AbsenceRules, HeldRange, KafkaState
-from tidemark.report.coverage_rows import held_ranges, readable_bounds, state_without_row
+from tidemark.report.coverage_rows import held_ranges, rows_of_range, state_without_row
 from tidemark.report.decoded_rows import DecodedRows, DecodedTables, ValueTable, open_rows
 from tidemark.report.errors import FilesTooLarge
 from tidemark.report.record_page import (
@@ -94,27 +96,33 @@ class _PageReader:
     def page(self, partition: int, span: Span, topic_id: str | None) -> RecordPage:
         spec = self.parts.spec
         ledger = self._attempt(PagePart.CONTROL, self._ledger)
-        current = self._attempt(PagePart.KAFKA, self._watermarks)
-        for known in (ledger, current):
-            topic_id = topic_id or (known.topic_id if known else None)
+        topic_id = topic_id or (ledger.topic_id if ledger else None)
+        topic = self._topic(ledger, topic_id)
+        current = self._current(ledger, topic, topic_id)
+        topic_id = topic_id or (current.topic_id if current else None)
         if topic_id is None:
             raise self.errors[PagePart.KAFKA]
         here = None
         if current is not None and current.topic_id == topic_id:
             plan_rules.check_partitions(current, [partition])
             here = current.partitions[partition]
-        records, unread = self._kafka_records(here, partition, span)
+        records, unread = self._kafka_records(topic, here, partition, span)
         ledger, rows = self._ledger_and_rows(ledger, topic_id, partition, span)
+        if ledger is not None:
+            self._check_history()
         decoded = self._decoded(topic_id, partition, span)
         is_complete = rows is None or len(rows) == span.size
-        rules = None if is_complete else self._rules(ledger, topic_id, partition, span)
+        rules = None if is_complete else self._rules(ledger, topic_id, partition, span, rows)
         entries = []
         for offset in range(span.start, span.end):
             if here is not None:
                 kafka = _kafka_state(offset, here, offset in records, unread)
             else:
                 kafka = KafkaState.OTHER_TOPIC if current else KafkaState.UNKNOWN
-            found = (rows or {}).get(offset, ())
+            found = [
+                replace(row, is_recorded=_is_recorded(ledger, row.plan) if ledger else None)
+                for row in (rows or {}).get(offset, ())
+            ]
             entries.append(
                 RecordEntry(
                     offset=offset,
@@ -127,7 +135,7 @@ class _PageReader:
             )
         return RecordPage(
             pipeline=spec.name,
-            topic=spec.topic,
+            topic=topic,
             topic_id=topic_id,
             partition=partition,
             watermarks=here,
@@ -143,12 +151,33 @@ class _PageReader:
             self.errors.setdefault(part, failed)
             return None
 
-    def _watermarks(self) -> TopicWatermarks:
+    def _topic(self, ledger: Ledger | None, topic_id: str | None) -> str:
+        """Return the name of the topic: of the landed one, even if the spec names another."""
+        if ledger and ledger.topic and ledger.topic_id == topic_id:
+            return ledger.topic
+        return self.parts.spec.topic
+
+    def _current(
+        self, ledger: Ledger | None, topic: str, topic_id: str | None
+    ) -> TopicWatermarks | None:
+        """Return Kafka's watermarks; None without Kafka, or from another cluster.
+
+        A topic that differs from the one that the pipeline reads is an error beside the page.
+        """
         spec = self.parts.spec
-        return self.parts.open_watermarks().topic_watermarks(spec.topic, spec.isolation_level)
+        found = self._attempt(
+            PagePart.KAFKA,
+            lambda: self.parts.open_watermarks().topic_watermarks(topic, spec.isolation_level),
+        )
+        if ledger is None or found is None:
+            return found
+        named = replace(found, topic=spec.topic)
+        self._attempt(PagePart.KAFKA, lambda: plan_rules.check_identity(ledger, named))
+        is_landed = topic_id is not None and topic_id == ledger.topic_id
+        return None if is_landed and ledger.cluster_id != found.cluster_id else found
 
     def _kafka_records(
-        self, here: Watermarks | None, partition: int, span: Span
+        self, topic: str, here: Watermarks | None, partition: int, span: Span
     ) -> tuple[Mapping[int, LogRecord], int]:
         """Return Kafka's records by offset, and the first offset that was not read."""
         readable = here.readable(SpanSet((span,))) if here else SpanSet()
@@ -159,7 +188,7 @@ class _PageReader:
         found = self._attempt(
             PagePart.KAFKA,
             lambda: self.parts.open_log().read_briefly(
-                spec.topic,
+                topic,
                 spec.isolation_level,
                 partition,
                 wanted,
@@ -203,8 +232,18 @@ class _PageReader:
 
         return self._attempt(PagePart.BRONZE, read)
 
+    def _check_history(self) -> None:
+        """Compare the histories of the control table and the bronze table."""
+        control, table, name = self.parts.control, self.parts.bronze, self.parts.spec.name
+        self._attempt(PagePart.BRONZE, lambda: checked_ledger(control, name, table))
+
     def _rules(
-        self, ledger: Ledger | None, topic_id: str, partition: int, span: Span
+        self,
+        ledger: Ledger | None,
+        topic_id: str,
+        partition: int,
+        span: Span,
+        rows: Mapping[int, Sequence[BronzeRow]] | None,
     ) -> AbsenceRules | None:
         if ledger is None:
             return None
@@ -217,39 +256,47 @@ class _PageReader:
             else None
         )
         held = self._attempt(
-            PagePart.CONTROL, lambda: self._held(ledger, topic_id, partition, span)
+            PagePart.CONTROL, lambda: held_ranges(control, ledger, topic_id, partition, span)
+        )
+        by_plan = spans_by_partition(
+            (row.plan, Span(offset, offset + 1))
+            for offset, some in (rows or {}).items()
+            for row in some
         )
         return AbsenceRules(
             ledger=ledger,
             topic_id=topic_id,
             partition=partition,
             losses=losses or (),
-            held=held or (),
+            held=[
+                self._held_range(topic_id, span, plan, count, by_plan) for plan, count in held or ()
+            ],
         )
 
-    def _held(
-        self, ledger: Ledger, topic_id: str, partition: int, span: Span
-    ) -> Sequence[HeldRange]:
-        bronze = self.parts.bronze
-        held = held_ranges(self.parts.control, ledger, topic_id, partition, span)
-        rows = None
-        # Only ranges with proven gaps need the number of their rows.
-        has_gaps = any(count.gaps and not count.unproven_gaps for _, count in held)
-        bounds = readable_bounds(bronze, partition, span, held) if has_gaps else None
-        if bounds is not None:
-            rows = self._attempt(
-                PagePart.BRONZE, lambda: bronze.spans_by_plan(topic_id, partition, bounds)
-            )
-        return [
-            HeldRange(
-                plan=plan,
-                count=count,
-                without_row=state_without_row(
-                    count, (rows or {}).get(plan, SpanSet()), bounds or span
-                ),
-            )
-            for plan, count in held
-        ]
+    def _held_range(
+        self,
+        topic_id: str,
+        span: Span,
+        plan: int,
+        count: RangeCount,
+        by_plan: Mapping[int, SpanSet],
+    ) -> HeldRange:
+        spec, control, table = self.parts.spec, self.parts.control, self.parts.bronze
+        rows = self._attempt(
+            PagePart.BRONZE,
+            lambda: rows_of_range(table, topic_id, plan, count, span, by_plan),
+        )
+        record = None
+        if spec.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            record = self._attempt(PagePart.CONTROL, lambda: control.plan_record(spec.name, plan))
+        return HeldRange(
+            plan=plan,
+            count=count,
+            without_row=state_without_row(count, rows),
+            hid_aborted=bool(
+                record and record.plan.isolation_level is not IsolationLevel.READ_UNCOMMITTED
+            ),
+        )
 
     def _decoded(self, topic_id: str, partition: int, span: Span) -> DecodedRows | None:
         tables = self.parts.decoded
@@ -294,6 +341,13 @@ def _check_size(
             megabytes=found // 2**20,
             limit=MAX_FILE_BYTES // 2**20,
         )
+
+
+def _is_recorded(ledger: Ledger, plan: int) -> bool:
+    """Return whether a plan holds rows by the ledger, which is a summary."""
+    record = ledger.plans.get(plan)
+    # A summary has settled plans in its totals only.
+    return record.held_now is not None if record else plan in range(1, ledger.last_sequence + 1)
 
 
 def _kafka_state(offset: int, here: Watermarks, has_record: bool, unread: int) -> KafkaState:
