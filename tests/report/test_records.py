@@ -26,8 +26,10 @@ from tidemark.core.errors import (
     TopicRecreated,
     UnknownPartition,
 )
+from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
+from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.lake.errors import EngineFailed, ForeignTable
@@ -392,6 +394,28 @@ def test_a_plan_that_lands_during_the_read_leaves_no_missing_row(
     monkeypatch.setattr(pipeline.table, "rows_of", landing)
     assert reasons(page(pipeline, 2)) == [None, None]
     assert reads == [0, 2]
+
+
+def test_the_sets_of_a_page_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have many spans and partitions."""
+    pipeline = landed()
+    pipeline.undo.undo(1, "ada", "wrong")
+    pipeline.produce(0, 100)
+    calls = []
+    for owner, name in ((Plan, "spans"), (Ledger, "landed_of")):
+        original = getattr(owner, name)
+
+        def counting(*arguments: Any, original: Callable[..., Any] = original) -> Any:
+            calls.append(original)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, counting)
+    counts = []
+    for size in (2, 100):
+        calls.clear()
+        assert reasons(page(pipeline, size))[:2] == ["undone"] * 2
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
 
 
 # -- errors of single parts -----------------------------------------------------------------------

@@ -30,7 +30,7 @@ class KafkaState(StrEnum):
     OTHER_TOPIC = "another incarnation of the topic"
     """The topic was recreated, so Kafka's record at the offset is another one."""
     UNKNOWN = "unknown"
-    """Kafka did not answer."""
+    """Kafka did not answer, or the connection leads to another cluster."""
 
 
 class Absence(StrEnum):
@@ -122,6 +122,8 @@ class AbsenceRules:
         ledger: State of the pipeline; a summary suffices.
         topic_id: The incarnation.
         partition: Partition number.
+        landed: The landed offsets.
+        plans: Plans with offsets of the partition, and these offsets, oldest first.
         losses: Accepted losses of the pipeline with their times, oldest first.
         held: Ranges that plans hold around the offsets.
     """
@@ -129,12 +131,14 @@ class AbsenceRules:
     ledger: Ledger
     topic_id: str
     partition: int
+    landed: SpanSet
+    plans: Sequence[tuple[PlanRecord, SpanSet]]
     losses: Sequence[tuple[datetime, LossAccepted]] = ()
     held: Sequence[HeldRange] = ()
 
     def reason(self, offset: int, kafka: KafkaState) -> AbsenceReason:
         """Return the reason for an offset without a row."""
-        if _contains(self.ledger.landed_of(self.topic_id).get(self.partition), offset):
+        if _contains(self.landed, offset):
             return self._landed_without_row(offset, kafka)
         return (
             self._accepted_loss(offset)
@@ -176,7 +180,8 @@ class AbsenceRules:
         return None
 
     def _plan(self, offset: int) -> AbsenceReason | None:
-        for number, record in self._plans_with(offset):
+        for record in self._plans_with(offset):
+            number = record.plan.sequence
             if record.is_open:
                 return AbsenceReason(
                     absence=Absence.PLANNED,
@@ -192,8 +197,9 @@ class AbsenceRules:
         return None
 
     def _undone(self, offset: int, kafka: KafkaState) -> AbsenceReason | None:
-        for number, record in reversed(self._plans_with(offset)):
+        for record in reversed(self._plans_with(offset)):
             if isinstance(by := record.cancelled_by, Undone):
+                number = record.plan.sequence
                 now = _AFTER_UNDO.get(kafka, "The offset is unread again.")
                 return AbsenceReason(
                     absence=Absence.UNDONE,
@@ -202,13 +208,8 @@ class AbsenceRules:
                 )
         return None
 
-    def _plans_with(self, offset: int) -> list[tuple[int, PlanRecord]]:
-        return [
-            (number, record)
-            for number, record in self.ledger.plans.items()
-            if record.plan.topic_id == self.topic_id
-            and _contains(record.plan.spans().get(self.partition), offset)
-        ]
+    def _plans_with(self, offset: int) -> list[PlanRecord]:
+        return [record for record, planned in self.plans if _contains(planned, offset)]
 
     def _other_topic(self) -> AbsenceReason | None:
         known = self.ledger.topic_id
@@ -235,7 +236,7 @@ class AbsenceRules:
             detail = f"The pipeline starts at {start}, and no backfill has landed the offset."
         elif kafka is KafkaState.OTHER_TOPIC:
             absence = Absence.UNREADABLE
-            detail = "No plan contained the offset while the topic existed. No run can read it."
+            detail = "The topic was recreated before a plan landed the offset. No run can read it."
         elif kafka is KafkaState.UNKNOWN:
             absence = Absence.UNKNOWN
             detail = "No plan contains the offset. Kafka did not answer whether it has a record."

@@ -51,11 +51,12 @@ def open_rows(ledger: Ledger, rows: Iterable[Mapping[str, Any]]) -> Mapping[int,
     return {
         row["offset"]: row
         for row in rows
-        if _has_landed(ledger, row["plan_sequence"]) and not _has_landed(ledger, row["closed_by"])
+        if has_landed(ledger, row["plan_sequence"]) and not has_landed(ledger, row["closed_by"])
     }
 
 
-def _has_landed(ledger: Ledger, sequence: int | None) -> bool:
+def has_landed(ledger: Ledger, sequence: int | None) -> bool:
+    """Return whether the ledger, which is a summary, records that a plan holds rows."""
     # A summary contains only the plans that are not settled.
     record = ledger.plans.get(sequence or 0)
     return sequence is not None and (record is None or record.held_now is not None)

@@ -21,7 +21,13 @@ from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 from tidemark.report.absence import AbsenceRules, HeldRange, KafkaState
 from tidemark.report.coverage_rows import held_ranges, rows_of_range, state_without_row
-from tidemark.report.decoded_rows import DecodedRows, DecodedTables, ValueTable, open_rows
+from tidemark.report.decoded_rows import (
+    DecodedRows,
+    DecodedTables,
+    ValueTable,
+    has_landed,
+    open_rows,
+)
 from tidemark.report.errors import FilesTooLarge
 from tidemark.report.record_page import (
     BronzeRow,
@@ -120,7 +126,7 @@ class _PageReader:
             else:
                 kafka = KafkaState.OTHER_TOPIC if current else KafkaState.UNKNOWN
             found = [
-                replace(row, is_recorded=_is_recorded(ledger, row.plan) if ledger else None)
+                replace(row, is_recorded=has_landed(ledger, row.plan) if ledger else None)
                 for row in (rows or {}).get(offset, ())
             ]
             entries.append(
@@ -267,6 +273,13 @@ class _PageReader:
             ledger=ledger,
             topic_id=topic_id,
             partition=partition,
+            landed=ledger.landed_of(topic_id).get(partition, SpanSet()),
+            plans=[
+                (record, planned)
+                for record in ledger.plans.values()
+                if record.plan.topic_id == topic_id
+                if (planned := record.plan.spans().get(partition))
+            ],
             losses=losses or (),
             held=[
                 self._held_range(topic_id, span, plan, count, by_plan) for plan, count in held or ()
@@ -341,13 +354,6 @@ def _check_size(
             megabytes=found // 2**20,
             limit=MAX_FILE_BYTES // 2**20,
         )
-
-
-def _is_recorded(ledger: Ledger, plan: int) -> bool:
-    """Return whether a plan holds rows by the ledger, which is a summary."""
-    record = ledger.plans.get(plan)
-    # A summary has settled plans in its totals only.
-    return record.held_now is not None if record else plan in range(1, ledger.last_sequence + 1)
 
 
 def _kafka_state(offset: int, here: Watermarks, has_record: bool, unread: int) -> KafkaState:
