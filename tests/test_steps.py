@@ -91,7 +91,7 @@ def test_a_landed_plan_is_checked_and_decoded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The remaining work before and after; each step is one log line."""
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger=steps.__name__)
     before = steps.remaining_work(app.pipeline("events"))
     assert (before.newest, before.to_check, before.to_decode) == (1, (1,), 1)
     assert before.to_merge is None
