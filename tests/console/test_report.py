@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.console.test_pages import cells
 from tests.support.consoles import SomeRights, app_of, console_of
@@ -136,3 +137,13 @@ def test_a_pipeline_without_landings_has_a_named_error(lake: FileLake, tmp_path:
     response = console_of(tmp_path).get("/pipelines/idle/quality/report")
     assert response.status_code == 422
     assert "NothingLanded" in response.text
+
+
+def test_rows_that_another_program_deleted_stand_beside_complete(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    DeltaTable(lake.uri).delete('"offset" = 1')
+    page = console_of(tmp_path).get(PAGE).text
+    assert '<span class="pill good">Complete</span>' in page
+    assert '<span class="pill bad">1 row(s) removed from the table</span>' in page
+    assert "1 landed row(s) are not in the table" in page

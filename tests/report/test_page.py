@@ -50,6 +50,7 @@ _REPORT = PipelineReport(
     created_at=NOW,
     description="",
     certificate=_CERTIFICATE,
+    missing_rows=0,
     checked=(),
     plans_by_status={},
     quarantined=None,
@@ -368,6 +369,7 @@ def test_complete_is_green_only_if_nothing_is_open() -> None:
 @pytest.mark.parametrize(
     ("changes", "pill"),
     [
+        ({"missing_rows": 20}, ("bad", "20 row(s) removed from the table")),
         ({"checked": ()}, ("quiet-pill", "1 plan(s) not checked")),
         ({"plans_by_status": {"not checked": [1]}}, ("quiet-pill", "1 plan(s) not checked")),
         ({"plans_by_status": {"blocked": [1]}}, ("bad", "1 plan(s) not published")),

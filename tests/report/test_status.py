@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from tidemark.core.errors import EndBehindCommitted, LedgerBehindTable
 from tidemark.core.origins import RunOrigin
 from tidemark.core.throughput import Forecast
 from tidemark.ingest.errors import LogTruncated, NoStartOffset
+from tidemark.ingest.ledgers import missing_rows
 from tidemark.kafka.errors import TopicMissing
 from tidemark.report.errors import UndoUnfinished
 from tidemark.spec.model import AlarmRules, StartPolicy
@@ -216,3 +218,54 @@ def test_an_unfinished_undo_is_the_problem_even_if_kafka_deleted_its_records() -
     pipeline.kafka.delete_records("events", 0, 3)
     assert isinstance(pipeline.status().problem, UndoUnfinished)
     assert pipeline.status().last_landed is None
+
+
+# -- missing rows ----------------------------------------------------------------------------------
+
+
+def test_rows_that_another_program_removed_are_counted() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    assert pipeline.status().missing_rows == 0
+    del pipeline.table.rows[1:3]
+    status = pipeline.status()
+    assert (status.missing_rows, status.state) == (2, "ok")
+    assert next(status.explain(NOW)).startswith("events: 2 landed row(s) are not in the data table")
+
+
+def test_rows_that_tidemark_removed_are_not_missing() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    pipeline.produce(0, 3)
+    pipeline.run("b")
+    pipeline.undo.undo(1, "ops", "wrong")
+    assert pipeline.status().missing_rows == 0
+
+
+def test_the_number_of_missing_rows_is_unknown_while_a_plan_replaces_rows() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    request = replace(wanted((0, 0, 5)), replaces=True)
+    assert pipeline.planner.backfill(request, RunOrigin("again")).plan is not None
+    pipeline.table.rows.clear()
+    assert pipeline.status().missing_rows is None
+
+
+def test_rows_that_an_undo_removes_during_the_count_are_not_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    ledger, count = pipeline.control.summary("events"), pipeline.table.row_count
+
+    def undone_before() -> int:
+        monkeypatch.setattr(pipeline.table, "row_count", count)
+        pipeline.undo.undo(1, "ops", "wrong")
+        return count()
+
+    monkeypatch.setattr(pipeline.table, "row_count", undone_before)
+    assert missing_rows(pipeline.control, ledger, pipeline.table) == 0

@@ -147,6 +147,7 @@ def a_status(lag: int) -> PipelineStatus:
         last_run=None,
         last_run_bytes=None,
         stored_bytes=None,
+        missing_rows=None,
         open_plans=(),
         unfinished=UnfinishedWork(),
         records=0,

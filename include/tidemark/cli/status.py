@@ -124,7 +124,7 @@ def _print_status(
     columns = _ALL_COLUMNS if wide else _COLUMNS
     _print_columns("Pipelines", columns, map(_values, statuses), fold=not wide)
     for status in statuses:
-        for line in status.unfinished.explain(status.pipeline, status.checked_at):
+        for line in status.explain(status.checked_at):
             out.print(line)
         if with_partitions:
             title = f"{status.pipeline}: partitions of {status.topic}"

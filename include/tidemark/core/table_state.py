@@ -252,6 +252,16 @@ def max_rows(ledger: Ledger) -> int:
     return ledger.records + sum(open_or_undoing)
 
 
+def min_rows(ledger: Ledger) -> int | None:
+    """Return the minimum number of rows of a data table; None while a plan may be removing rows."""
+    if any(
+        record.undoing or (record.is_open and record.plan.replaces)
+        for record in ledger.plans.values()
+    ):
+        return None
+    return ledger.records
+
+
 def check_survives_restores(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
     """Raise `TableRestored` if a RESTORE has removed the commit of a plan.
 

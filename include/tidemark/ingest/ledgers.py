@@ -9,6 +9,7 @@ from tidemark.core.table_state import (
     check_table,
     fenced_chains,
     max_rows,
+    min_rows,
     newest_table_version,
 )
 from tidemark.ingest.errors import DuplicateRows, PlanCancelled, UnknownPlan
@@ -91,6 +92,34 @@ def _check_rows(control: ControlReader, ledger: Ledger, data_log: DataLog) -> No
             raise DuplicateRows(pipeline=ledger.pipeline, rows=rows, landed=most)
         # A plan may have landed, or was undone, between the two reads.
         ledger = newest
+
+
+def missing_rows(control: ControlReader, ledger: Ledger, data_log: DataLog) -> int | None:
+    """Return the number of landed rows that another program has removed from a bronze table.
+
+    Compares totals only, so it takes the same time for every size of table.
+
+    Args:
+        control: The control table.
+        ledger: The pipeline's ledger; a summary suffices.
+        data_log: The data table's log.
+
+    Returns:
+        The number; None if it is unknown, because a plan may be removing rows, or because the
+        files lack statistics.
+    """
+    for _ in range(_LOOKS):
+        rows, least = data_log.row_count(), min_rows(ledger)
+        if rows is None or least is None:
+            return None
+        if rows >= least:
+            return 0
+        newest = control.summary(ledger.pipeline)
+        if newest.event_number == ledger.event_number:
+            return least - rows
+        # An undo may have removed rows between the two reads.
+        ledger = newest
+    return None
 
 
 def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanRecord:

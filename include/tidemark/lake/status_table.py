@@ -33,6 +33,7 @@ COLUMNS = Schema(
         Field("last_landed_bytes", DataType.int64(), nullable=True),
         Field("last_landed_seconds", DataType.float64(), nullable=True),
         Field("stored_bytes", DataType.int64(), nullable=True),
+        Field("missing_rows", DataType.int64(), nullable=True),
         Field("open_plans", DataType.int64(), nullable=True),
         Field("open_since", TIMESTAMP, nullable=True),
         Field("open_plan_runs", DataType.int64(), nullable=True),

@@ -103,6 +103,8 @@ class PipelineReport:
         created_at: Time of the report.
         description: The pipeline's description in its spec.
         certificate: The completeness certificate of the period.
+        missing_rows: Landed rows of any period that another program removed from the table; None
+            if unknown.
         checked: Checked plans of the period.
         plans_by_status: Plan numbers of the period by publication status, or `not checked`.
         quarantined: Open records of the quarantine; None without a typed table.
@@ -111,6 +113,7 @@ class PipelineReport:
     created_at: datetime
     description: str
     certificate: Certificate
+    missing_rows: int | None
     checked: Sequence[CheckedPlan]
     plans_by_status: Mapping[str, Sequence[int]]
     quarantined: Sequence[QuarantinedRecord] | None

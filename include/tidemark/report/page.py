@@ -140,6 +140,7 @@ def _open_points(report: PipelineReport) -> list[tuple[str, str]]:
     )
     failed = sum(rule.outcome is RuleOutcome.FAILED for rule in report.rules)
     counts = [
+        (report.missing_rows or 0, "bad", "row(s) removed from the table"),
         (hidden, "bad", "plan(s) not published"),
         (failed, "poor", "rule(s) failed"),
         (len(report.quarantined or ()), "poor", "record(s) in quarantine"),

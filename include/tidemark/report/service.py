@@ -8,7 +8,7 @@ from datetime import datetime
 
 from tidemark.core.events import EventKind
 from tidemark.ingest.errors import NothingLanded
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import checked_ledger, missing_rows
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication import NOT_CHECKED
@@ -70,6 +70,7 @@ class Reports:
             created_at=self.now(),
             description=self.spec.description,
             certificate=certificate,
+            missing_rows=missing_rows(self.control, ledger, self.data_log),
             checked=[
                 replace(plan, results=[result.masked(self.masked) for result in plan.results])
                 for plan in self.history.checked(self.spec.name, plans)

@@ -17,7 +17,7 @@ from tidemark.core.record import LogRecord
 from tidemark.core.throughput import Backlog, Forecast, Run, Throughput, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.draft import Drafter
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import checked_ledger, missing_rows
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
@@ -84,6 +84,7 @@ class PipelineStatus:
         last_run: The newest landed live plan; None before the first.
         last_run_bytes: Bytes of its files; None if they have rows of other plans, too.
         stored_bytes: Bytes of the data table's files; None without a table.
+        missing_rows: Landed rows that another program removed from the data table; None if unknown.
         open_plans: Numbers of plans that are recorded and have not landed.
         unfinished: Plans and records that wait for a retry or a decision.
         records: Records landed by all plans.
@@ -100,6 +101,7 @@ class PipelineStatus:
     last_run: Run | None
     last_run_bytes: int | None
     stored_bytes: int | None
+    missing_rows: int | None
     open_plans: tuple[int, ...]
     unfinished: UnfinishedWork
     records: int
@@ -175,6 +177,15 @@ class PipelineStatus:
         states = [type(alarm).__name__ for alarm in self.alarms()] or [*self.unfinished.states()]
         return ", ".join(states) or ("ok" if self.has_started else "not started")
 
+    def explain(self, now: datetime) -> Iterator[str]:
+        """Yield a line for people about missing rows, and about each kind of unfinished work."""
+        if self.missing_rows:
+            yield (
+                f"{self.pipeline}: {self.missing_rows:,} landed row(s) are not in the data table: "
+                "another program removed them. `tidemark verify` finds those that Kafka still has"
+            )
+        yield from self.unfinished.explain(self.pipeline, now)
+
     def _has_stalled(self, limit: timedelta) -> bool:
         """Whether a record has waited longer than `limit` without a landing.
 
@@ -216,6 +227,7 @@ class PipelineStatus:
             "last_landed_bytes": self.last_run_bytes,
             "last_landed_seconds": _seconds(self.last_run.time if self.last_run else None),
             "stored_bytes": self.stored_bytes,
+            "missing_rows": self.missing_rows,
             "open_plans": len(self.open_plans),
             **self.unfinished.as_row(),
             "state": self.state,
@@ -277,8 +289,10 @@ def pipeline_status(
             problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
     throughput = control.throughput(spec.name)
     last_run = throughput.runs[-1] if throughput.runs else None
-    work, last_run_bytes, stored_bytes = UnfinishedWork(), None, None
+    work, last_run_bytes, stored_bytes, missing = UnfinishedWork(), None, None, None
     try:
+        if problem is None and not spec.is_typed:
+            missing = missing_rows(control, ledger, data_log)
         work = unfinished.read(ledger)
         last_run_bytes = data_log.stored_bytes(last_run.sequence) if last_run else None
         stored_bytes = data_log.stored_bytes()
@@ -319,6 +333,7 @@ def pipeline_status(
         last_run=last_run,
         last_run_bytes=last_run_bytes,
         stored_bytes=stored_bytes,
+        missing_rows=missing,
         open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
         unfinished=work,
         records=ledger.records,
