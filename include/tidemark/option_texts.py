@@ -44,7 +44,7 @@ APPROVED = "Allow more offsets than limits.records_per_backfill of the spec."
 
 # -- maintenance -----------------------------------------------------------------------------------
 
-MAINTAIN = "Compact tables, and remove unreferenced files and old pages."
+MAINTAIN = "Compact tables, and remove unreferenced files, old pages and old statuses."
 KEEP_HOURS = (
     "Files of table versions from this many past hours stay. A table accepts less than "
     f"{DEFAULT_KEEP_HOURS} hours only if its own property allows it."

@@ -644,8 +644,8 @@ class Pipeline:
             topic_id: Incarnation of the topic; None for the one that the pipeline reads.
 
         Raises:
-            TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic is another
-                one, so its offsets are others.
+            TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic differs
+                from the requested one, so its offsets mean other records.
             UnknownPartition: The topic has no such partition.
         """
         topic = self.kafka_spec.topic

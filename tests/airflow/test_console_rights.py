@@ -62,7 +62,7 @@ def test_a_pipeline_of_another_team_is_hidden(probe: Probe, home: Path) -> None:
     assert "card 4111" not in str(seen)
 
 
-def test_a_user_sees_the_pipelines_of_the_own_team(probe: Probe, home: Path) -> None:
+def test_a_user_sees_only_the_pipelines_of_the_users_teams(probe: Probe, home: Path) -> None:
     """Payloads need the connection as well, which an operator may read and a viewer may not."""
     users = [user("OP", "sea"), user("OP", "water"), user("VIEWER", "water")]
     records = "/pipelines/events/records?offset=9"

@@ -42,11 +42,11 @@ DOWN = KafkaUnavailable(operation="describe", reason="no broker " * 20)
 LONG = "a_pipeline_with_a_long_name_" * 3
 
 
-# -- looks -----------------------------------------------------------------------------------------
+# -- updates ---------------------------------------------------------------------------------------
 
 
 def shown(seen: dict[str, ObservedStatus], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a look as on a terminal of 80 columns."""
+    """Return an update as on a terminal of 80 columns."""
     monkeypatch.setattr(output.out, "_width", 80)
     file = io.StringIO()
     console = Console(width=80, file=file, **output._PLAIN)
@@ -103,7 +103,7 @@ def test_values_that_cannot_be_read_again_stay_with_their_age(
     assert (orders["pipeline"], orders["age_seconds"]) == ("orders", None)
 
 
-def test_a_look_fits_into_80_columns_and_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_fits_into_80_columns_and_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown({LONG: observed(0, 1_234_567, pipeline=LONG).updated(DOWN, 0)}, monkeypatch)
     assert max(map(len, text.splitlines())) <= 80
     assert "".join(row[0] for row in rows(text) if len(row) == 7).startswith(LONG)
@@ -158,7 +158,7 @@ def a_spec(home: Path, name: str, topic: str, connection: str) -> None:
     )
 
 
-def test_a_terminal_shows_the_newest_look_in_place(tmp_path: Path) -> None:
+def test_a_terminal_shows_each_update_in_place(tmp_path: Path) -> None:
     """Ctrl-C ends the watch with exit code 0, and the cursor is visible again."""
     a_spec(tmp_path, LONG[:60], "t", "kafka_none")
     with watching(tmp_path, terminal=True) as printed:
@@ -169,11 +169,11 @@ def test_a_terminal_shows_the_newest_look_in_place(tmp_path: Path) -> None:
     assert "UnknownConnection" in re.sub(r"\s+", "", between)
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in between.splitlines()]
     assert max(map(len, lines[1:])) <= 80
-    # Each look moves the cursor from the last line of the one before it to the first.
+    # Each update moves the cursor from the last line of the previous one to its first.
     assert between.count("\x1b[1A") == len(lines) - 2
 
 
-def test_a_pipe_gets_a_plain_block_for_each_look(tmp_path: Path) -> None:
+def test_a_pipe_gets_a_plain_block_for_each_update(tmp_path: Path) -> None:
     a_spec(tmp_path, "prices", "t", "kafka_none")
     with watching(tmp_path) as printed:
         text = ""
@@ -184,7 +184,7 @@ def test_a_pipe_gets_a_plain_block_for_each_look(tmp_path: Path) -> None:
     assert text.count("prices: UnknownConnection: ") == 1
 
 
-def test_json_is_a_line_for_each_look_on_a_terminal_too(tmp_path: Path) -> None:
+def test_json_is_a_line_for_each_update_on_a_terminal_too(tmp_path: Path) -> None:
     a_spec(tmp_path, "prices", "t", "kafka_none")
     for terminal in (False, True):
         with watching(tmp_path, "--json", terminal=terminal) as printed:
@@ -198,9 +198,9 @@ def test_json_is_a_line_for_each_look_on_a_terminal_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--watch", "--record"], "--watch takes neither"),
-        (["--watch", "--exit-code"], "--watch takes neither"),
-        (["--watch", "--wide"], "--watch takes neither"),
+        (["--watch", "--record"], "--watch cannot be combined"),
+        (["--watch", "--exit-code"], "--watch cannot be combined"),
+        (["--watch", "--wide"], "--watch cannot be combined"),
         (["--interval", "5"], "--interval needs --watch"),
         (["--watch", "--interval", "0"], "greater than or equal to 1"),
     ],

@@ -1,4 +1,4 @@
-"""Charts of the lag: round labels, gaps, single and unknown values, huge numbers, hostile names."""
+"""Charts of the lag: round labels, breaks, single, unknown and huge values, hostile names."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ def test_the_line_is_drawn_to_scale_with_a_value_for_each_sample() -> None:
 
 
 @pytest.mark.parametrize("draw", [lag_chart, lag_time_chart, sparkline])
-def test_a_line_ends_at_a_long_gap_and_at_an_unknown_lag(draw: Draw) -> None:
+def test_a_line_ends_at_a_long_break_and_at_an_unknown_lag(draw: Draw) -> None:
     known = [(10, 3), (9, 4), (5, 3), (4, 1), (3, None), (2, 1), (1, 1)]
     svg = draw(samples(*known, seconds=5), "prices", DAY, NOW)
     expected = [2, 2, 2] if draw is not lag_time_chart else [2, 5]
     assert [len(line) for line in lines(svg)] == expected
 
 
-def test_steps_of_a_long_period_are_no_gaps() -> None:
+def test_steps_of_a_long_period_do_not_end_a_line() -> None:
     hours = [(hours, 1) for hours in range(700, 0, -7)]
     assert len(lines(lag_chart(samples(*hours), "prices", Period.MONTH.window, NOW))) == 1
 

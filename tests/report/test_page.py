@@ -197,7 +197,7 @@ def test_a_chart_rises_with_its_figure_over_time() -> None:
     assert points == "0.0,90.0 1000.0,0.0"
 
 
-def test_plans_of_one_moment_are_side_by_side() -> None:
+def test_plans_that_landed_at_the_same_time_are_side_by_side() -> None:
     checked = [result(number, float(number)) for number in (1, 2, 3)]
     plans = tuple(replace(each, landed_at=NOW) for each in landed(1, 2, 3).plans)
     certificate = replace(_CERTIFICATE, plans=plans)
@@ -391,7 +391,7 @@ def test_open_points_stand_beside_complete(changes: dict[str, Any], pill: tuple[
     page = render(replace(_REPORT, **values))
     assert pills(page) == [("good", "Complete"), pill]
     assert '<section class="summary poor">' in page
-    assert "This does not cover the points beside it." in page
+    assert "Completeness does not include the open points above." in page
 
 
 def test_the_page_links_to_the_data_docs_only_beside_them(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Fields of log lines in the logs of Airflow's tasks.
 
-Airflow writes the log of a task as JSON by structlog, in which a line of the standard library is
-one text. With TIDEMARK_LOG_FORMAT=json, the fields become values of that JSON.
+Airflow writes the log of a task as JSON by structlog. A message of Python's `logging` is one string
+in this JSON. With TIDEMARK_LOG_FORMAT=json, its fields become values of the JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OURS = logging.getLogger("tidemark")
 
 
 class _PassOn(logging.Handler):
-    """Passes records to Airflow's handlers, with the event as their text and the fields beside."""
+    """Passes records to Airflow's handlers: the event as message, the fields as own values."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on."""

@@ -102,10 +102,10 @@ STATUS_PAGE = """\
 
 **look** compares every pipeline with its topic. It writes one row for each pipeline to the Delta
 table `control/status`. A row has the lag in records and in time, its expected end, the
-retention runway, the last landing and open plans. Figures that change with time are also appended
-to `control/status_history`, which keeps a month. **alarm** fails for each pipeline whose next run
-would be refused, or that breaks a rule of the `alarms` section in its spec. The message contains
-the error and the command that fixes it; docs/runbook.md has more.
+retention runway, the last landing and open plans. The task also appends the figures that change
+with time to `control/status_history`, which keeps a month. **alarm** fails for each pipeline whose
+next run would be refused, or that breaks a rule of the `alarms` section in its spec. The message
+contains the error and the command that fixes it; docs/runbook.md has more.
 
 Each failed task of a Tidemark DAG sends an alarm to the webhook in the connection
 `tidemark_alarm`, if Airflow has this connection. This DAG does so too.

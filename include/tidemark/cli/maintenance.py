@@ -38,7 +38,7 @@ def maintain(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compact small files, and remove unreferenced files and old pages.
+    """Compact small files, and remove unreferenced files, old pages and old statuses.
 
     The command maintains the tables of each pipeline, then the shared tables, then the quality
     pages. The shared tables are the control table, the stored schemas, the quality results, the

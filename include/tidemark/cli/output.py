@@ -20,7 +20,7 @@ from rich.text import Text
 from tidemark.core.logs import is_json_log, json_object
 
 log = logging.getLogger(__name__)
-# Only JSON logs contain progress. It is shown without --verbose too.
+# Only JSON logs contain progress, also without --verbose.
 log.setLevel(logging.INFO)
 
 _PLAIN: Mapping[str, Any] = {
@@ -83,12 +83,12 @@ def print_table(
 def print_until_interrupted(
     look: Callable[[], RenderableType], interval_s: float, *, in_place: bool
 ) -> None:
-    """Print what a function returns, again and again, until Ctrl-C.
+    """Call a function at intervals and print its results, until Ctrl-C.
 
     Args:
         look: Returns a text or a table.
-        interval_s: Seconds from the begin of one call to the begin of the next.
-        in_place: Whether a text replaces the one before it. On a terminal only.
+        interval_s: Seconds from the start of one call to the start of the next.
+        in_place: Whether each text replaces the previous one, on a terminal.
     """
     with suppress(KeyboardInterrupt), _printer(in_place=in_place) as show:
         while True:

@@ -1,4 +1,4 @@
-"""`tidemark status`: lag, runway, quarantine and alarms of pipelines, once or again and again."""
+"""`tidemark status`: lag, runway, quarantine and alarms of pipelines, once or at intervals."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def status(
         bool, typer.Option("--exit-code", help="End with exit code 65 if there is any alarm.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Update the output at intervals, until Ctrl-C.")
     ] = False,
     interval: Annotated[
         int | None,
-        typer.Option(min=1, help="With --watch: seconds between two looks; by default 5."),
+        typer.Option(min=1, help="With --watch: seconds between two updates; by default 5."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,12 +63,13 @@ def status(
     Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
     of that run. The `alarms` section of the spec defines further alarms.
 
-    With --watch, a terminal shows the newest look in place. The column `lag per min` is the change
-    of the lag since the watch began, at most over the newest 720 looks. If a pipeline cannot be
-    read, its last values stay, marked with their age. With --json, each look is one line.
+    With --watch, a terminal shows each update in place of the previous one. The column `lag per
+    min` is the mean change of the lag since the watch began, over the newest 720 updates at most.
+    If a pipeline cannot be read, its last values stay, with their age. With --json, each update is
+    one line.
     """
     if watch and (record or exit_code or wide):
-        raise typer.BadParameter("--watch takes neither --record nor --exit-code nor --wide")
+        raise typer.BadParameter("--watch cannot be combined with --record, --exit-code or --wide")
     if interval and not watch:
         raise typer.BadParameter("--interval needs --watch")
     app = App.from_environment()
@@ -185,14 +186,14 @@ _WATCH_COLUMNS: Sequence[str] = (
     *("pipeline", "lag", "lag per min"),
     *("behind", "runway", "quarantine", "state"),
 )
-"""The columns of a look. They fit into 80 characters."""
+"""The columns of an update. They fit into 80 characters."""
 
 
 def _watch(
     app: App, names: Sequence[str], interval_s: int, *, with_partitions: bool, as_json: bool
 ) -> None:
     """Print the statuses of pipelines until Ctrl-C."""
-    # A look must not wait long for Kafka.
+    # An update must not wait long for Kafka.
     quick = replace(app, kafka_timeout_s=KAFKA_TIMEOUT_S)
     broken = {} if with_partitions else app.spec_folder.broken
     seen: dict[str, ObservedStatus] = {}
@@ -210,11 +211,11 @@ def _watch(
 
 
 def look_record(seen: Mapping[str, ObservedStatus], now: datetime) -> dict[str, Any]:
-    """Return one look of a watch as JSON types.
+    """Return one update of a watch as JSON types.
 
     Args:
         seen: The newest status of each pipeline.
-        now: The time of the look.
+        now: The time of the update.
     """
 
     def record(name: str, each: ObservedStatus) -> dict[str, Any]:
@@ -231,11 +232,11 @@ def look_record(seen: Mapping[str, ObservedStatus], now: datetime) -> dict[str, 
 def look_tables(
     seen: Mapping[str, ObservedStatus], now: datetime, *, with_partitions: bool
 ) -> RenderableType:
-    """Return one look of a watch as tables, followed by the errors of pipelines.
+    """Return one update of a watch as tables, followed by the errors of pipelines.
 
     Args:
         seen: The newest status of each pipeline.
-        now: The time of the look.
+        now: The time of the update.
         with_partitions: Whether to add a table of the partitions of each pipeline.
     """
     rows = [_watch_values(name, each, now) for name, each in seen.items()]

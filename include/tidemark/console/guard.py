@@ -49,7 +49,7 @@ class Viewer(Protocol):
         """Whether the user may see a pipeline: lag, plans, offsets, check results."""
 
     def visible(self, specs: Collection[PipelineSpec]) -> Collection[PipelineSpec]:
-        """Return the pipelines of a list that the user may see. Decides about all at once."""
+        """Return the pipelines of a list that the user may see, by one decision about all."""
 
     def may_see_invalid_specs(self) -> bool:
         """Whether the user may see names and errors of invalid specs, whose DAGs are unknown."""
@@ -142,8 +142,8 @@ class LocalViewer:
 class LinkGuard:
     """Admits the browser that first opens the printed link, and programs to `FOR_PROGRAMS`.
 
-    The link contains a random token that works once. It sets a cookie with another random value,
-    which ends with the process.
+    The link contains a random token that works once. Opening the link sets a cookie with another
+    random value, which is valid until the process ends.
 
     Attributes:
         bearer: Token of programs, such as Prometheus; None to admit browsers only.

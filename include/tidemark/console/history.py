@@ -26,12 +26,12 @@ _THREADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A time before now, as a chart shows it.
+    """The period of a chart, which ends now.
 
     Attributes:
         span: Its length.
-        step: Of each time of this length, the highest lag is shown.
-        tick: Time between two labels of the axis.
+        step: Length of the intervals of which the chart shows the highest lag.
+        tick: Time between two labels of the horizontal axis.
     """
 
     span: timedelta
@@ -149,7 +149,7 @@ def highest_lags(
 ) -> Sequence[LagSample]:
     """Return the samples to show, oldest first.
 
-    Each step has the sample with the highest lag, so that a short peak stays visible in a long
+    The sample with the highest lag represents each step, so a short peak stays visible in a long
     window. A known lag counts as higher than an unknown one. The newest sample is shown too.
     """
     step = window.step.total_seconds()

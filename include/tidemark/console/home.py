@@ -22,11 +22,11 @@ from tidemark.spec.layout import spec_files
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
 KNOWN_PLANS = 64
-"""Pages of plans that are kept, those of the newest requests."""
+"""Number of kept pages of plans; the newest requests stay."""
 
 
 class _KnownPlans(NamedTuple):
-    """Plans as of a state of the control table."""
+    """Plans, and the state of the control table from which they were read."""
 
     ledger: Ledger
     entries: Sequence[PlanEntry]

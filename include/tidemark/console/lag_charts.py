@@ -17,13 +17,13 @@ from tidemark.core.errors import format_duration
 from tidemark.lake.status_history import LagSample
 
 _LONGEST_GAP = timedelta(minutes=90)
-"""Longest time between two samples of one line, unless the steps of the window are longer."""
+"""Longest time between two samples of one line, unless two steps of the window are longer."""
 _WIDTH, _HEIGHT = 1000, 100
 """Units of the lines, which stretch to the size of the chart."""
 
 _DAY_S = 86_400
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
-"""Distances of labels below a day, in seconds."""
+"""Distances between labels that are less than a day apart, in seconds."""
 _PREFIXES = ("", " k", " M", " G", " T", " P", " E")
 _PREFIXED_FROM = 10_000
 
@@ -36,7 +36,7 @@ class Axis:
     """A vertical axis from 0.
 
     Attributes:
-        step: Distance of two labels.
+        step: Distance between two labels.
         labels: Texts of 0, `step`, 2 `step` and so on, at least two.
     """
 
@@ -237,7 +237,7 @@ def _chart(
 
 
 def _lines(places: Sequence[_Place], window: Window) -> str:
-    """Return a line, with the area below it, for each run of known values without a gap."""
+    """Return a line, with the area below it, for each run of known values without a long break."""
     parts = []
     for run in _runs(places, window):
         points = [f"{x * _WIDTH:.1f},{y * _HEIGHT:.2f}" for x, y in run]
@@ -287,7 +287,7 @@ def _percent(part: float) -> str:
 
 
 def _time_labels(window: Window, now: datetime) -> Iterator[str]:
-    """Yield the labels of round times in UTC; a narrow page shows each second one."""
+    """Yield the labels of round times in UTC; a narrow page shows every second label."""
     tick = window.tick.total_seconds()
     first = int((now - window.span).timestamp() // tick) + 1
     for number in range(first, int(now.timestamp() // tick) + 1):
@@ -304,4 +304,4 @@ def _time_labels(window: Window, now: datetime) -> Iterator[str]:
 
 
 _LAST_MIDDLE = 0.97
-"""Labels of later times end at their time, so that they stay on the page."""
+"""Labels to the right of this place end at their time, so that they stay on the page."""

@@ -17,7 +17,7 @@ from tidemark.report.page import report_values
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 REPORTED_PLANS = 1_000
-"""Plans of a pipeline up to which a page has the owner's report, which reads all of them."""
+"""Most plans of a pipeline whose owner's report is a page, because a report reads every plan."""
 QUARANTINED = 200
 """Quarantined records on a page."""
 

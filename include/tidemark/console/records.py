@@ -20,7 +20,7 @@ from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
 COUNT = 50
 """Offsets of a page."""
 MAX_CHARACTERS = 400_000
-"""Characters of payloads on a page. The payload that exceeds them is the last one with a text."""
+"""Characters of payloads on a page. The payload that exceeds this limit is the last with text."""
 MAX_HEADERS = 50
 """Headers of a record on a page."""
 MAX_NAME = 200

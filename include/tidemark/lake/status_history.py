@@ -21,7 +21,7 @@ from tidemark.lake.shared_tables import append_shared
 from tidemark.lake.table_io import DATE, TIMESTAMP, arrow_table, open_if_exists, query_rows
 
 RETENTION = timedelta(days=30)
-"""Maintenance removes the days before this time."""
+"""Maintenance removes days that ended longer ago."""
 
 COLUMNS = Schema(
     [
@@ -86,9 +86,9 @@ def read_lags(
 
     Args:
         uri: The table.
-        since: Beginning of the time to read.
-        step: Of each time of this length, only the sample with the highest lag is returned. Steps
-            begin at 1970-01-01 in UTC.
+        since: Beginning of the period to read.
+        step: Length of the intervals, which begin at 1970-01-01 in UTC. Only the sample with the
+            highest lag of each interval is returned.
         pipeline: Only this pipeline; None for all.
 
     Raises:
@@ -129,8 +129,8 @@ def read_lags(
 def remove_old_statuses(uri: str, now: datetime) -> int:
     """Remove the days that ended before `RETENTION`, in one commit. Returns the number of files.
 
-    The commit is refused, and tried again, if another one follows the version that it was made
-    from. So it removes the files that a concurrent compaction has written, too.
+    If another process commits first, the removal chooses its files again from the new version. So
+    it also removes the files that a concurrent compaction has written.
 
     Args:
         uri: The table.

@@ -232,7 +232,7 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
 
 
 def is_measured(result: CheckResult) -> bool:
-    """Return whether a check had anything to check. Without it, a passed check proves nothing."""
+    """Return whether a check had anything to check; otherwise its success proves nothing."""
     if not result.passed:
         return True
     if result.check in BUILT_IN_CHECKS:

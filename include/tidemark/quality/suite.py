@@ -126,9 +126,9 @@ def _with_text_columns(masked: Sequence[str]) -> frozenset[str]:
 
 
 def masked_payloads(masked: Collection[str]) -> frozenset[str]:
-    """Return what masked columns hide of a record: `key`, `value`, `headers`.
+    """Return the parts of a record that masked columns hide: `key`, `value`, `headers`.
 
-    The suite may derive its own columns from each of them, so such a column hides all three.
+    A column of the suite may depend on each of these parts, so it hides all three.
     """
     return _PAYLOADS & set(masked) if set(masked) <= set(BATCH_COLUMNS) else _PAYLOADS
 

@@ -209,8 +209,8 @@ class PreviewTooLarge(TerminalError):
     limit: int
 
     problem = (
-        "The preview of a replacement reads every plan of pipeline '{pipeline}', too many for a "
-        "page."
+        "The preview of a replacement of pipeline '{pipeline}' is too large for a page, because it "
+        "reads every plan."
     )
     expected = "at most {limit:,} ranges of plans"
     actual = "up to {ranges:,}"

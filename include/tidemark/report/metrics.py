@@ -93,7 +93,7 @@ def _number(value: Any) -> str:
 
 
 def _is_nonsense(value: Any) -> bool:
-    """Return True for a value that no metric has: the clocks of two machines differ."""
+    """Return whether a value is infinite, or negative because the clocks of two machines differ."""
     return isinstance(value, int | float) and not 0 <= value < math.inf
 
 

@@ -26,11 +26,11 @@ _WIDTH, _HEIGHT = 1000, 100
 """Size of the coordinates of a chart, which the page stretches to its own width."""
 _MIN_POINTS = 2
 _WHOLE = 1_000
-"""Value from which on a figure is shown without decimals."""
+"""Smallest figure that the page shows without decimals."""
 _DATES_ONLY = timedelta(days=3)
-"""Length of a horizontal axis from which on its labels have no time of day."""
+"""Length of the shortest horizontal axis whose labels omit the time of day."""
 _ROUND = (1.0, 2.0, 5.0, 10.0)
-"""Round numbers, of which an axis ends at a multiple by a power of ten."""
+"""An axis ends at one of these numbers times a power of ten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def _summary_class(report: PipelineReport) -> str:
 
 
 def _open_points(report: PipelineReport) -> list[tuple[str, str]]:
-    """Return what the word complete does not cover, each with its CSS class."""
+    """Return the open points, which completeness does not include, each with its CSS class."""
     certificate = report.certificate
     hidden = sum(
         len(report.plans_by_status.get(status, ()))
@@ -207,7 +207,7 @@ def _trend(
     seconds = (end - start).total_seconds()
     points = [
         (
-            # Plans of one moment are drawn side by side.
+            # Plans that landed at the same time are side by side.
             round(
                 _WIDTH * ((at - start).total_seconds() / seconds)
                 if seconds

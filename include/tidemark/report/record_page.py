@@ -115,7 +115,7 @@ class RecordEntry:
 
         Args:
             payloads: Whether to return keys, values and headers.
-            masked: Those of `key`, `value` and `headers` of which only sizes are returned.
+            masked: Those of `key`, `value` and `headers` whose contents are replaced by sizes.
         """
         decoding = self.decoding
         absence = self.absence

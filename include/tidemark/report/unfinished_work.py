@@ -223,7 +223,7 @@ class UnfinishedWorkReader:
         return tuple(number for number in sorted(blocked) if self._has_rows(ledger, number))
 
     def _has_rows(self, ledger: Ledger, sequence: int) -> bool:
-        """Whether a plan holds rows. Reads a settled plan alone: a full ledger takes seconds."""
+        """Whether a plan holds rows. Reads only this plan, because a full ledger takes seconds."""
         record = ledger.plans.get(sequence) or self.control.plan_record(self.spec.name, sequence)
         return bool(record and record.held_now and record.held_now.counts)
 

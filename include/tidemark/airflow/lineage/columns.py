@@ -120,7 +120,7 @@ def _decoded_rows(bronze: Place, columns: Mapping[str, FieldType]) -> _Sources:
     for name in _BESIDE_PAYLOAD:
         if name in columns:
             sources.of(name, _IDENTITY, name)
-    # Whether a record can be decoded decides on the table that it is in.
+    # Key and value decide whether a record is in the typed table or in the quarantine.
     sources.of_all(_FILTER, *_PARTS)
     return sources
 

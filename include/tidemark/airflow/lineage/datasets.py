@@ -130,7 +130,7 @@ class _Dataset:
     merge: TidemarkMergeOutputDatasetFacet | None = None
 
     def count(self, records: int, size: int | None = None) -> None:
-        """Add rows that were read or written; a size of None is unknown, like each sum with it."""
+        """Add rows that were read or written. An unknown size (None) makes the sum unknown."""
         self.records = (self.records or 0) + records
         self.size = None if size is None or self.size is None else self.size + size
 
@@ -318,7 +318,7 @@ class _TaskDatasets:
 
 
 _SEVERITIES = {Severity.CRITICAL: "error", Severity.WARNING: "warn", Severity.INFO: "info"}
-"""Names of OpenLineage. It has no name for `info`."""
+"""OpenLineage's names of severities; OpenLineage defines none for `info`."""
 
 
 def _described(plan: Plan, landing: Landing, source: Place | None, target: Place) -> dict[str, Any]:
