@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.consoles import a_status
 from tests.support.waiting import wait_until
-from tidemark.console.observer import FRESH_S, THREADS, StatusObserver
+from tidemark.console.observer import FRESH_S, KEPT_S, REST, THREADS, StatusObserver
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.lake.status_history import LagSample
 from tidemark.report.status import PipelineStatus
@@ -27,11 +27,14 @@ class Reads:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.processor_s = 0.0
+        self.cost_s = 0.0
         self.calls: list[str] = []
         self.next: PipelineStatus | Exception = a_status(lag=7)
 
     def __call__(self, pipeline: str) -> PipelineStatus:
         self.calls.append(pipeline)
+        self.processor_s += self.cost_s
         if isinstance(self.next, Exception):
             raise self.next
         return self.next
@@ -44,7 +47,9 @@ def reads() -> Reads:
 
 @pytest.fixture
 def observer(reads: Reads) -> Iterator[StatusObserver]:
-    observer = StatusObserver(reads, clock=lambda: reads.now)
+    observer = StatusObserver(
+        reads, clock=lambda: reads.now, processor_clock=lambda: reads.processor_s
+    )
     yield observer
     observer.close()
 
@@ -82,6 +87,78 @@ def test_an_overview_of_many_pipelines_reads_each_one_less_often(
     reads.now += 2
     observer.many(names)
     wait_until(lambda: len(reads.calls) == 400)
+
+
+def test_a_status_is_stale_while_its_next_read_is_overdue(
+    reads: Reads, observer: StatusObserver
+) -> None:
+    """Reads that hang raise no error, but the last values become old."""
+    status = observer.one("prices").status
+    may_end = Event()
+    observer._read = lambda _: a_status(lag=9) if may_end.wait(60) else a_status(lag=0)
+    reads.now = 2 * FRESH_S
+    assert not observer.one("prices", wait_s=0).is_stale
+    reads.now = 2 * FRESH_S + 1
+    for seen in (observer.one("prices", wait_s=0), observer.many(["prices"], wait_s=0)["prices"]):
+        assert (seen.status, seen.error, seen.is_stale) == (status, None, True)
+    may_end.set()
+    assert not observer.one("prices", wait_s=60).is_stale
+
+
+def test_a_status_of_many_pipelines_is_not_stale_between_its_reads(
+    reads: Reads, observer: StatusObserver
+) -> None:
+    names = [f"p{number}" for number in range(200)]
+    observer.many(names, wait_s=60)
+    reads.now = 200
+    observer._read = lambda _: a_status(lag=0)
+    assert not observer._known("p7", 100.0).is_stale
+    reads.now = 201
+    assert observer._known("p7", 100.0).is_stale
+
+
+def test_a_status_that_costs_much_processor_time_is_read_seldom(
+    reads: Reads, observer: StatusObserver
+) -> None:
+    """The status of a truncated log reads all plans, which took 41 s for a long pipeline."""
+    reads.cost_s = 41.0
+    observer.one("prices", wait_s=60)
+    for now, calls in ((REST * 41.0, 1), (REST * 41.0 + 1, 2)):
+        reads.now = now
+        assert not observer.one("prices", wait_s=60).is_stale
+        assert not observer.many(["prices"], wait_s=60)["prices"].is_stale
+        assert len(reads.calls) == calls
+    reads.cost_s = 0.0
+    reads.now *= 2
+    observer.one("prices", wait_s=60)
+    reads.now += FRESH_S + 1
+    observer.one("prices", wait_s=60)
+    assert len(reads.calls) == 4
+
+
+def test_a_slow_read_without_processor_time_is_repeated_as_usual(reads: Reads) -> None:
+    """A cluster that does not answer is read again soon, so that its return is visible."""
+
+    def read(pipeline: str) -> PipelineStatus:
+        Event().wait(FRESH_S / REST + 0.1)
+        return reads(pipeline)
+
+    observer = StatusObserver(read, clock=lambda: reads.now)
+    observer.one("prices", wait_s=60)
+    reads.now = FRESH_S + 0.1
+    observer.one("prices", wait_s=60)
+    assert len(reads.calls) == 2
+    observer.close()
+
+
+def test_a_status_without_requests_is_dropped(reads: Reads, observer: StatusObserver) -> None:
+    for name in ("gone", "seen"):
+        observer.one(name, wait_s=60)
+    reads.next = DOWN
+    for _ in range(2):
+        reads.now += KEPT_S
+        assert observer.one("seen", wait_s=60).status
+    assert observer.one("gone", wait_s=60).status is None
 
 
 def test_an_unexpected_error_is_shown_as_such(reads: Reads, observer: StatusObserver) -> None:

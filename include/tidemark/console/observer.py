@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 
 from tidemark.core.parallel import result_or_error
@@ -25,6 +26,10 @@ READS_PER_SECOND = 2
 """Reads of the overview for all pipelines together; with many pipelines each one waits longer."""
 OLD_S = 60.0
 """Age of a status from which on the overview waits for a new one, in seconds."""
+REST = 10
+"""Processor times of its newest read for which a pipeline is not read again."""
+KEPT_S = 3_600.0
+"""Time after its last request for which a status is kept, in seconds."""
 
 
 class StatusObserver:
@@ -33,13 +38,18 @@ class StatusObserver:
     Args:
         read: Returns the status of a pipeline.
         clock: Returns a monotonic time in seconds.
+        processor_clock: Returns the processor time of the calling thread, in seconds.
     """
 
     def __init__(
-        self, read: Callable[[str], PipelineStatus], clock: Callable[[], float] = time.monotonic
+        self,
+        read: Callable[[str], PipelineStatus],
+        clock: Callable[[], float] = time.monotonic,
+        processor_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._read = read
         self._clock = clock
+        self._processor_clock = processor_clock
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-status")
         self._lock = Lock()
         self._running: dict[str, Future[None]] = {}
@@ -47,20 +57,26 @@ class StatusObserver:
         self._reads = 0
         self._awaited: set[str] = set()
         self._seen: dict[str, ObservedStatus] = {}
+        self._costs: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
 
     def close(self) -> None:
         """Stop the threads after their current read."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def one(self, pipeline: str, wait_s: float = KAFKA_TIMEOUT_S) -> ObservedStatus:
-        """Return a status at most `FRESH_S` old, or the newest known one after `wait_s` seconds."""
+        """Return a status at most `FRESH_S` old, or the newest known one after `wait_s` seconds.
+
+        A status whose read took much processor time, such as that of a truncated log with many
+        plans, is kept for `REST` times as long.
+        """
         with self._lock:
             # Before the pipelines of the overview.
             if pipeline in self._queue:
                 self._queue.remove(pipeline)
                 self._queue.appendleft(pipeline)
         wait(self._refresh([pipeline], FRESH_S).values(), timeout=wait_s)
-        return self._known(pipeline)
+        return self._known(pipeline, FRESH_S)
 
     def many(
         self, pipelines: Sequence[str], wait_s: float = OVERVIEW_WAIT_S
@@ -73,28 +89,46 @@ class StatusObserver:
         age_s = max(FRESH_S, len(pipelines) / READS_PER_SECOND)
         running = self._refresh(pipelines, age_s)
         oldest = self._clock() - max(OLD_S, 2 * age_s)
-        old = [name for name in running if self._known(name).read_at < oldest]
+        old = [name for name in running if self._known(name, age_s).read_at < oldest]
         with self._lock:
             old = [name for name in old if name not in self._awaited]
             self._awaited.update(name for name in old if name in self._running)
         wait([running[name] for name in old], timeout=wait_s)
-        return {name: self._known(name) for name in pipelines}
+        return {name: self._known(name, age_s) for name in pipelines}
 
-    def _known(self, pipeline: str) -> ObservedStatus:
+    def _known(self, pipeline: str, age_s: float) -> ObservedStatus:
+        """Return the newest status; it is overdue after twice the age of the next read."""
         with self._lock:
-            return self._seen.get(pipeline, ObservedStatus())
+            known = self._seen.get(pipeline, ObservedStatus())
+            overdue_s = 2 * self._longest_age(pipeline, age_s)
+        age_of_read = self._clock() - known.read_at
+        return replace(known, is_overdue=known.status is not None and age_of_read > overdue_s)
 
-    def _refresh(self, pipelines: Iterable[str], age_s: float) -> Mapping[str, Future[None]]:
+    def _longest_age(self, pipeline: str, age_s: float) -> float:
+        return max(age_s, REST * self._costs.get(pipeline, 0.0))
+
+    def _refresh(self, pipelines: Sequence[str], age_s: float) -> Mapping[str, Future[None]]:
         """Start to read statuses older than `age_s`; return the reads that have not ended."""
         now = self._clock()
         with self._lock:
+            self._drop_unrequested(pipelines, now)
             for name in pipelines:
                 known = self._seen.get(name, ObservedStatus())
-                if name not in self._running and now - known.read_at > age_s:
+                is_old = now - known.read_at > self._longest_age(name, age_s)
+                if is_old and name not in self._running:
                     self._running[name] = Future()
                     self._queue.append(name)
             self._start_reads()
             return {name: self._running[name] for name in pipelines if name in self._running}
+
+    def _drop_unrequested(self, requested: Iterable[str], now: float) -> None:
+        """Remove statuses without a request for `KEPT_S`; the caller holds the lock."""
+        self._requested_at |= dict.fromkeys(requested, now)
+        for name in [name for name, at in self._requested_at.items() if now - at > KEPT_S]:
+            if name not in self._running:
+                del self._requested_at[name]
+                self._seen.pop(name, None)
+                self._costs.pop(name, None)
 
     def _start_reads(self) -> None:
         """Start the next reads; the caller holds the lock.
@@ -106,8 +140,11 @@ class StatusObserver:
             self._reads += 1
 
     def _observe(self, pipeline: str) -> None:
+        started = self._processor_clock()
         found = result_or_error(pipeline, self._read)
+        cost = self._processor_clock() - started
         with self._lock:
+            self._costs[pipeline] = cost
             before = self._seen.get(pipeline, ObservedStatus())
             self._seen[pipeline] = before.updated(found, self._clock())
             self._awaited.discard(pipeline)

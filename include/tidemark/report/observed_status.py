@@ -23,17 +23,19 @@ class ObservedStatus:
         error: The error of a later attempt; None if `status` is current.
         read_at: Monotonic time of the newest attempt, in seconds.
         samples: Lags of the newest statuses with partitions, oldest first.
+        is_overdue: Whether the next attempt has not ended for longer than expected.
     """
 
     status: PipelineStatus | None = None
     error: TidemarkError | None = None
     read_at: float = float("-inf")
     samples: Sequence[LagSample] = ()
+    is_overdue: bool = False
 
     @property
     def is_stale(self) -> bool:
-        """Whether the newest attempt failed, so that `status` is an older one."""
-        return self.error is not None
+        """Whether `status` may differ from a current one: an attempt failed, or is overdue."""
+        return self.error is not None or self.is_overdue
 
     @property
     def lag_per_minute(self) -> float | None:
