@@ -14,7 +14,12 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
 from tidemark.cli.output import note, out, print_json, print_table
 from tidemark.core.offsets import Span
-from tidemark.report.coverage import OffsetState, PartitionCoverage
+from tidemark.report.coverage import (
+    ChosenPartitions,
+    OffsetState,
+    PartitionCoverage,
+    choose_partitions,
+)
 
 _SIGNS: Mapping[OffsetState | None, tuple[str, str]] = {
     OffsetState.LOST: ("X", "bold red"),
@@ -70,8 +75,8 @@ def coverage(
     if as_json:
         print_json([each.as_record() for each in partitions])
         return
+    _print_bars(choose_partitions(partitions, _MOST_BARS, start, end))
     windows = [(each, each.window(start, end)) for each in partitions]
-    _print_bars(windows)
     _print_totals(windows)
     if partition is not None:
         _print_spans(*windows[0])
@@ -81,15 +86,11 @@ _Windows: TypeAlias = Sequence[tuple[PartitionCoverage, Span | None]]
 """Partitions, each with the offsets to show; None without offsets."""
 
 
-def _print_bars(windows: _Windows) -> None:
-    """Print the bars of a few partitions by number; of many, those with the rarest states."""
-    if len(windows) > _MOST_BARS:
-        order = [*OffsetState, None]
-        windows = sorted(windows, key=lambda each: order.index(_rarest(*each)))
-    chosen, others = windows[:_MOST_BARS], windows[_MOST_BARS:]
-    edges = [f"{window.start:,} to {window.end:,}" if window else "" for _, window in chosen]
+def _print_bars(chosen: ChosenPartitions) -> None:
+    windows = chosen.partitions
+    edges = [f"{window.start:,} to {window.end:,}" if window else "" for _, window in windows]
     width = max(_SHORTEST_BAR, out.width - _INDENT - 1 - max(map(len, edges), default=0))
-    for (each, window), edge in zip(chosen, edges, strict=True):
+    for (each, window), edge in zip(windows, edges, strict=True):
         bar = Text(f"{each.partition:>5} ")
         if window is None:
             out.print(bar.append("no offsets", "dim"))
@@ -102,14 +103,8 @@ def _print_bars(windows: _Windows) -> None:
         out.print(bar if ruler else bar.append(f" {edge}", "dim"))
         for line in ruler:
             out.print(Text(" " * _INDENT + line, "dim"))
-    if others:
-        counts = Counter(_rarest(*each) for each in others)
-        texts = (f"{count:,} {state or 'without offsets'}" for state, count in counts.items())
-        out.print(f"{len(others):,} more partition(s), by rarest state: {', '.join(texts)}")
-
-
-def _rarest(each: PartitionCoverage, window: Span | None) -> OffsetState | None:
-    return next(iter(each.totals(window)), None) if window else None
+    if chosen.others:
+        out.print(chosen.others_text)
 
 
 def _ruler(window: Span, width: int) -> Sequence[str]:

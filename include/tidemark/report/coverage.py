@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -205,6 +206,56 @@ def coverage(
         )
         for partition, here in sorted(watermarks.partitions.items())
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPartitions:
+    """The partitions that a page or a terminal has space for, and the number of the others.
+
+    Attributes:
+        partitions: Each partition with the offsets to show, None without offsets. Sorted by number
+            if they are all, otherwise those with the rarest states first.
+        others: Number of the other partitions by their rarest state, None without offsets.
+    """
+
+    partitions: Sequence[tuple[PartitionCoverage, Span | None]]
+    others: Mapping[OffsetState | None, int]
+
+    @property
+    def others_text(self) -> str:
+        """The number of the other partitions in words; empty without others."""
+        if not self.others:
+            return ""
+        counts = (f"{count:,} {state or 'without offsets'}" for state, count in self.others.items())
+        total = sum(self.others.values())
+        return f"{total:,} more partition(s), by rarest state: {', '.join(counts)}"
+
+
+def choose_partitions(
+    partitions: Sequence[PartitionCoverage],
+    most: int,
+    start: int | None = None,
+    end: int | None = None,
+) -> ChosenPartitions:
+    """Return at most `most` partitions, so that a rare state of any partition is visible.
+
+    Args:
+        partitions: The partitions of a topic, sorted by number.
+        most: Maximum number of chosen partitions.
+        start: First offset to show; None for the first one.
+        end: Next offset after those to show; None for the end.
+    """
+    windows = [(each, each.window(start, end)) for each in partitions]
+    if len(windows) <= most:
+        return ChosenPartitions(partitions=windows, others={})
+    order = [*OffsetState, None]
+    windows.sort(key=lambda each: order.index(_rarest(*each)))
+    others = Counter(_rarest(*each) for each in windows[most:])
+    return ChosenPartitions(partitions=windows[:most], others=others)
+
+
+def _rarest(each: PartitionCoverage, window: Span | None) -> OffsetState | None:
+    return next(iter(each.totals(window)), None) if window else None
 
 
 def states_of(found: Mapping[OffsetState, SpanSet]) -> Mapping[OffsetState, SpanSet]:
