@@ -295,7 +295,8 @@ class App:
         from tidemark.lake.status_table import read_status
         from tidemark.report.metrics import openmetrics
 
-        return openmetrics(read_status(self.layout.status_table), utc_now())
+        rows = read_status(self.layout.status_table)
+        return openmetrics(rows, utc_now(), invalid_specs=len(self.spec_folder.broken))
 
     # -- the Airflow and the broker of this home ---------------------------------------------------
 

@@ -21,7 +21,7 @@ from tidemark.report.metrics import METRICS, openmetrics
 from tidemark.report.status import status_row
 from tidemark.spec.model import AlarmRules
 
-NAMES = {"tidemark_pipelines", *(metric.name for metric in METRICS)}
+NAMES = {"tidemark_pipelines", "tidemark_invalid_specs", *(metric.name for metric in METRICS)}
 MONITORING = PROJECT / "include" / "monitoring"
 
 
@@ -118,7 +118,7 @@ def test_promtool_accepts_the_text_with_and_without_rows() -> None:
         **dict.fromkeys(("caught_up_at", "open_since"), NOW),
         "problem": "LostRange",
     }
-    text = openmetrics([full, {**full, "pipeline": "other"}], NOW)
+    text = openmetrics([full, {**full, "pipeline": "other"}], NOW, invalid_specs=0)
     assert {name.partition("{")[0] for name in samples(text)} >= NAMES - {"tidemark_lag_seconds"}
     for each in (text, openmetrics([], NOW)):
         assert each.endswith("\n# EOF\n")

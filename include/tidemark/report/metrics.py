@@ -65,17 +65,21 @@ class Metric:
                     yield f"{self.name}{{{labels}}} {_number(value)}"
 
 
-def openmetrics(rows: Sequence[Row], now: datetime) -> str:
+def openmetrics(rows: Sequence[Row], now: datetime, *, invalid_specs: int | None = None) -> str:
     """Return the metrics as OpenMetrics text, for the content type `CONTENT_TYPE`.
 
     Args:
         rows: The newest row of each pipeline; each pipeline occurs once.
         now: Current time.
+        invalid_specs: Number of invalid specs; None if unknown.
     """
     lines = [
         "# TYPE tidemark_pipelines gauge",
         f"# HELP tidemark_pipelines {PIPELINES_TEXT}",
         f"tidemark_pipelines {len(rows)}",
+        "# TYPE tidemark_invalid_specs gauge",
+        f"# HELP tidemark_invalid_specs {INVALID_SPECS_TEXT}",
+        *([] if invalid_specs is None else [f"tidemark_invalid_specs {invalid_specs}"]),
         *(line for metric in METRICS for line in metric.lines(rows, now)),
         "# EOF",
     ]
@@ -129,6 +133,7 @@ def _topic(row: Row, _: datetime) -> Samples:
 
 
 PIPELINES_TEXT = "Pipelines with a recorded status."
+INVALID_SPECS_TEXT = "Invalid specs of pipelines."
 
 METRICS: Sequence[Metric] = (
     Metric(
