@@ -107,3 +107,16 @@ def test_progress_shows_the_chunks_of_a_recorded_backfill(
     page = console_of(tmp_path, broker.bootstrap).get("/pipelines/tides/backfills").text
     assert "cli:ada:7" in page
     assert "0 of 2 chunk(s) landed" in page
+
+
+def test_topics_that_pipelines_should_read_and_that_do_not_exist_are_listed(
+    broker: BrokerStatus, topic: str, tmp_path: Path
+) -> None:
+    spec = tmp_path / "pipelines" / "waves.yaml"
+    spec.write_text('name: waves\ntopic: no-such-topic\nschedule: "@daily"\n')
+    line = "Topic no-such-topic does not exist"
+    assert line in console_of(tmp_path, broker.bootstrap).get("/cluster").text
+    some = console_of(tmp_path, broker.bootstrap, SomeRights(pipelines=["tides"]))
+    page = some.get("/cluster").text
+    assert topic in page
+    assert "no-such-topic" not in page

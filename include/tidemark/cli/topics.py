@@ -108,7 +108,7 @@ def describe(
 
 
 def _print_cluster(cluster: ClusterDescription) -> None:
-    out.print(f"cluster {cluster.cluster_id or '-'}, controller {cluster.controller}")
+    out.print(f"cluster {cluster.cluster_id or '-'}")
     for broker in cluster.brokers:
         rack = f" rack {broker.rack}" if broker.rack else ""
         out.print(f"broker {broker.id} {broker.host}:{broker.port}{rack}")

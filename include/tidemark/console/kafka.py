@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from starlette.exceptions import HTTPException
 
@@ -21,15 +21,25 @@ def cluster(context: PageContext, connection: str | None) -> Page:
     if chosen is not None:
         _check_visible(context, chosen)
         found = result_or_error(chosen, lambda name: _topics(context, name))
-    failed = isinstance(found, TidemarkError)
+    view = found if isinstance(found, ClusterView) else None
     return context.page(
         "cluster.html",
         connections=visible,
         connection=chosen,
-        view=None if failed else found,
-        error=found if failed else None,
+        view=view,
+        missing=_missing_topics(view, context.specs) if view else {},
+        error=found if isinstance(found, TidemarkError) else None,
         visible=context.specs,
     )
+
+
+def _missing_topics(view: ClusterView, visible: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """Return the visible pipelines of each missing topic, without topics of other pipelines."""
+    readers = {
+        topic: [each.pipeline for each in view.readers(topic) if each.pipeline in visible]
+        for topic in view.missing_topics
+    }
+    return {topic: names for topic, names in readers.items() if names}
 
 
 def _topics(context: PageContext, connection: str) -> ClusterView:
