@@ -75,10 +75,12 @@ def time(value: datetime | None) -> str:
 
 
 def ago(value: datetime | None, now: datetime) -> str:
-    """Return the age of a time in words; a dash for None."""
+    """Return the age of a time in words, also of a future one by another clock; a dash for None."""
     if value is None:
         return "-"
-    return f"{format_duration(max(now - value, timedelta()))} ago"
+    age = now - value
+    future = f"{format_duration(-age)} in the future"
+    return future if age < timedelta() else f"{format_duration(age)} ago"
 
 
 def duration(value: timedelta | None) -> str:
