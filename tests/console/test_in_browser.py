@@ -14,7 +14,9 @@ from tests.support.accessibility import violations
 from tests.support.chromium import Tab, chromium_tab
 from tests.support.commands import Command
 from tests.support.consoles import Admits, SomeRights, app_of, served
+from tests.support.file_lake import home_lake
 from tests.support.kafka_file_lake import KafkaFileLake
+from tests.support.memory_consoles import memory_app, memory_web
 from tests.support.plans import make_spec
 from tests.support.services import NOW
 from tests.support.topics import delete_records
@@ -187,3 +189,17 @@ def test_the_keyboard_reaches_a_zoom_link_and_a_refresh_keeps_the_place(
     tab.press("Enter", 13)
     tab.wait_for("location.search.includes('start=')")
     assert tab.problems == []
+
+
+def test_a_page_whose_refresh_is_not_answered_shows_the_time_of_its_values(
+    tmp_path: Path, tab: Tab
+) -> None:
+    (tmp_path / "home").mkdir()
+    lake = home_lake(tmp_path / "home")
+    with served(memory_web(memory_app(tmp_path / "home", lake))) as address:
+        tab.hurry(20)
+        tab.open(f"{address}/pipelines/events")
+        assert 5_000 < tab.value("htmx.config.timeout") <= 60_000
+        # No answer takes as little as a millisecond.
+        tab.value("htmx.config.timeout = 1")
+        tab.wait_for("document.querySelector('#content.stale #not-refreshed') !== null")

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
+from tests.support.waiting import wait_until
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.console.guard import AirflowRun, LinkGuard, Viewer
@@ -113,6 +114,7 @@ def served(web: FastAPI) -> Iterator[str]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
+        wait_until(lambda: server.started, timeout_s=60, what="the server of the console")
         yield f"http://{HOST}:{port}"
     finally:
         server.should_exit = True
