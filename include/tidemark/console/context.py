@@ -10,6 +10,8 @@ from urllib.parse import quote, urlencode
 
 from tidemark.console.guard import Viewer
 from tidemark.console.home import Home
+from tidemark.core.errors import TidemarkError
+from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
@@ -94,14 +96,23 @@ class PageContext:
         given = {key: value for key, value in query.items() if value is not None}
         return f"{self.root}/{path}{f'?{urlencode(given)}' if given else ''}"
 
+    def suite_error(self, pipeline: Pipeline) -> TidemarkError | None:
+        """Return the error of the pipeline's suite; None if it is valid, or if there is none."""
+        found = result_or_error(pipeline.name, lambda _: pipeline.masked_columns())
+        return found if isinstance(found, TidemarkError) else None
+
     def observed(self, pipeline: Pipeline) -> Callable[[CheckResult], str]:
         """Return the function that shows what a check observed.
 
         The text can have keys and values of records, so it needs the right to payloads. Without
-        it, only figures and counts are shown. Values of masked columns are never shown.
+        it, or without a valid suite, only figures and counts are shown. Values of masked columns
+        are never shown.
         """
         may_read = self.viewer.may_read_payloads(pipeline.spec)
-        masked = pipeline.masked_columns()
+        masked = result_or_error(pipeline.name, lambda _: pipeline.masked_columns())
+        if isinstance(masked, TidemarkError):
+            # Without its suite, no value may be shown: its column may be masked.
+            masked, may_read = (), False
 
         def show(result: CheckResult) -> str:
             result = result.masked(masked)

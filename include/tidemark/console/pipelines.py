@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,20 +12,26 @@ from starlette.exceptions import HTTPException
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import Page, PageContext
 from tidemark.console.history import OVERVIEW, Period, highest_lags
+from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.console.runs import run_of
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span
 from tidemark.core.parallel import result_or_error
-from tidemark.ingest.errors import UnknownPlan
+from tidemark.ingest.errors import DuplicateRows, UnknownPlan
+from tidemark.lake.errors import ForeignTable, TableAltered
 from tidemark.lake.status_table import read_status
 from tidemark.pipeline import utc_now
-from tidemark.report.coverage import OffsetState, PartitionCoverage
+from tidemark.report.coverage import OffsetState, PartitionCoverage, choose_partitions
 from tidemark.report.metrics import openmetrics
 from tidemark.spec.model import PipelineSpec
 
 PLANS_PER_PAGE = 20
 BARS = 64
-"""Partitions with a bar on the page of a pipeline; a link leads to each other partition."""
+"""Most partitions with a bar on the page of a pipeline: those with the rarest states."""
+PLAN_SPANS = 50
+"""Rows of the table of plans below a bar."""
+_TABLE_ERRORS = (HistoriesDiverge, ForeignTable, TableAltered, DuplicateRows)
+"""Errors of a data table that differs from the control table, from which the bars come."""
 
 
 def overview(context: PageContext) -> Page:
@@ -76,27 +83,35 @@ def pipeline(
     A partition and offsets zoom into the coverage.
     """
     pipeline = context.pipeline(name)
-    observed = context.home.statuses.one(name)
+    statuses, asked_at = context.home.statuses, time.monotonic()
+    # The status and the coverage wait for Kafka at the same time.
+    statuses.one(name, wait_s=0)
+    coverage = result_or_error(name, lambda _: pipeline.coverage(partition, start, end))
+    observed = statuses.one(name, max(0.0, asked_at + KAFKA_TIMEOUT_S - time.monotonic()))
     period = chosen or Period.DAY
     window = period.window
     recorded = context.home.history.lags(window, name)
     samples = [*recorded.lags.get(name, ()), *observed.samples]
     link = partial(context.link, "pipelines", name, period=chosen)
-    coverage = result_or_error(name, lambda _: pipeline.coverage(partition, start, end))
-    bars: Sequence[_Bar] = ()
-    if not isinstance(coverage, TidemarkError):
-        bars = [_bar(link, each, start, end) for each in coverage[:BARS]]
+    partitions = () if isinstance(coverage, TidemarkError) else coverage
+    chosen_partitions = choose_partitions(partitions, BARS, start, end)
+    bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
+    plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
+    problem = observed.error or (observed.status and observed.status.problem)
     return context.page(
         "pipeline.html",
         name=name,
         spec=pipeline.spec,
         observed=observed,
         coverage_error=coverage if isinstance(coverage, TidemarkError) else None,
-        partitions=() if isinstance(coverage, TidemarkError) else coverage,
+        table_error=problem if isinstance(problem, _TABLE_ERRORS) else None,
+        more_partitions=chosen_partitions.others_text,
         bars=bars,
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
         partition=partition,
-        plans=context.home.plans(name, None, PLANS_PER_PAGE),
+        plan_spans=PLAN_SPANS,
+        plans=plans,
+        plans_error=plans if isinstance(plans, TidemarkError) else None,
         period=period,
         periods={
             each: context.link(
@@ -113,9 +128,16 @@ def pipeline(
 
 
 def metrics(context: PageContext) -> str:
-    """Return the newest row of each visible pipeline in the status table, as OpenMetrics."""
-    rows = read_status(context.home.app.layout.status_table)
-    return openmetrics([row for row in rows if row["pipeline"] in context.specs], utc_now())
+    """Return the newest row of each visible pipeline in the status table, as OpenMetrics.
+
+    A viewer who may see invalid specs also has the rows of their pipelines, so that no alarm ends
+    because a spec became invalid. The number of invalid specs is for every viewer.
+    """
+    app = context.home.app
+    rows = read_status(app.layout.status_table)
+    if not context.sees_all:
+        rows = [row for row in rows if row["pipeline"] in context.specs]
+    return openmetrics(rows, utc_now(), invalid_specs=len(app.spec_folder.broken))
 
 
 def plans(context: PageContext, name: str, before: int | None) -> Page:
@@ -133,23 +155,24 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
     if not entries:
         newest = pipeline.control.summary(name).last_sequence
         raise UnknownPlan(pipeline=name, sequence=sequence, latest=newest or None)
-    checked = pipeline.check_results.checked(name, [sequence])
+    has_checks = pipeline.spec.reads_kafka
+    checked = pipeline.check_results.checked(name, [sequence]) if has_checks else ()
     return context.page(
         "plan.html",
         name=name,
         spec=pipeline.spec,
         entry=entries[0],
-        decision=pipeline.publication.decision(sequence),
+        has_checks=has_checks,
+        decision=pipeline.publication.decision(sequence) if has_checks else None,
         checked=checked[0] if checked else None,
-        observed=context.observed(pipeline),
+        observed=context.observed(pipeline) if checked else None,
+        suite_error=context.suite_error(pipeline) if checked else None,
         run_of=run_of,
     )
 
 
-def _bar(
-    link: Callable[..., str], coverage: PartitionCoverage, start: int | None, end: int | None
-) -> _Bar:
-    window, extent = coverage.window(start, end), coverage.extent
+def _bar(link: Callable[..., str], coverage: PartitionCoverage, window: Span | None) -> _Bar:
+    extent = coverage.extent
     if window is None or extent is None:
         return _Bar(coverage=coverage, window=None, svg="", out=None, states={})
     links = [

@@ -36,6 +36,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         entries=entries,
         checked=checked,
         observed=context.observed(pipeline),
+        suite_error=context.suite_error(pipeline),
         statuses={n: str(statuses.get(n, NOT_CHECKED)) for n in numbers},
         older=numbers[-1] if numbers else 1,
         has_docs=data_docs(context, name, "index.html") is not None,
@@ -94,5 +95,9 @@ def data_docs(context: PageContext, name: str, path: str) -> Path | None:
     if not context.viewer.may_read_payloads(pipeline.spec):
         return None
     site = DocsFolders(home=context.home.app.layout.quality_home, pipeline=name).site.resolve()
-    file = (site / path).resolve()
-    return file if file.is_relative_to(site) and file.is_file() else None
+    try:
+        file = (site / path).resolve()
+        return file if file.is_relative_to(site) and file.is_file() else None
+    except (OSError, ValueError):
+        # No file can have this name: it is too long, or has a null character.
+        return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field, model_validator
 
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
@@ -19,6 +20,8 @@ from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
 
 COUNT = 50
 """Offsets of a page."""
+MAX_OFFSET = 2**62
+"""Highest first offset of a page."""
 MAX_CHARACTERS = 400_000
 """Characters of payloads on a page. The payload that exceeds this limit is the last with text."""
 MAX_HEADERS = 50
@@ -38,9 +41,15 @@ class RecordPlace(BaseModel):
     """
 
     partition: int = Field(default=0, ge=0, le=2**31 - 1)
-    offset: int | None = Field(default=None, ge=0, le=2**62)
+    offset: int | None = Field(default=None, ge=0, le=MAX_OFFSET)
     time: AwareDatetime | None = None
     topic_id: str | None = Field(default=None, max_length=64)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave out empty values, because a form sends its empty fields."""
+        return {name: value for name, value in values.items() if value != ""}
 
 
 def page(context: PageContext, name: str, place: RecordPlace) -> Page:
@@ -59,6 +68,10 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
         has_payloads=has_payloads,
         first=shown.entries[0].offset if shown else 0,
         count=COUNT,
+        last=MAX_OFFSET,
+        payload=_payload,
+        parts=_parts,
+        decoded=_decoded,
         parts=_RecordTexts(shown.masked if shown else (), has_payloads=has_payloads).parts,
         command=lambda offset: _command(name, shown, offset) if shown else "",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,6 +14,7 @@ import anyio
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from pydantic import BeforeValidator, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -37,6 +39,9 @@ log = logging.getLogger(__name__)
 WORKERS = 4
 """Pages that are built at once. They have threads of their own, so the pages of Airflow in the same
 process never wait for Kafka."""
+PROGRAM_WORKERS = 2
+"""Requests of `/health` and `/metrics` that are answered at once. They read no Kafka, and so do not
+wait for pages that do."""
 _STYLES = {"tidemark.css": TEMPLATES / "tidemark.css"}
 """Files of other folders that pages share."""
 
@@ -44,7 +49,9 @@ _STATUS = {ExitCode.TRANSIENT: 503, ExitCode.CRASH: 500}
 """Status codes of named errors by their exit code; 422 for the others."""
 
 T = TypeVar("T")
-Number = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
+_EMPTY_IS_ABSENT = BeforeValidator(lambda text: None if text == "" else text)
+"""A form sends its empty fields."""
+Number = Annotated[Annotated[int, Field(ge=0, le=2**63 - 1)] | None, _EMPTY_IS_ABSENT, Query()]
 
 
 def build_app(
@@ -94,7 +101,6 @@ class _Console:
     def __init__(self, home: Home, airflow: str | None) -> None:
         self._home = home
         self._airflow = airflow
-        self._limiter: anyio.CapacityLimiter | None = None
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         """Return the endpoints by path."""
@@ -205,12 +211,13 @@ class _Console:
 
     async def health(self) -> Response:
         """Whether the specs can be read."""
-        broken = await self._run(lambda: sorted(self._home.app.spec_folder.broken))
+        broken = await self._run(lambda: self._home.app.spec_folder.broken, self._for_programs)
         return JSONResponse({"status": "ok", "invalid_specs": len(broken)})
 
     async def metrics(self, request: Request) -> Response:
         """The status table as OpenMetrics; pipelines that the viewer may not see are left out."""
-        text = await self._run(lambda: pipelines.metrics(self._context(request)))
+        context = self._context(request)
+        text = await self._run(lambda: pipelines.metrics(context), self._for_programs)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def static(self, file: str) -> Response:
@@ -234,12 +241,19 @@ class _Console:
             airflow=self._airflow,
         )
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        if self._limiter is None:
-            # It belongs to the event loop of the server.
-            self._limiter = anyio.CapacityLimiter(WORKERS)
+    # A limiter belongs to the event loop of the server, which runs at its first use.
+
+    @cached_property
+    def _for_pages(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(WORKERS)
+
+    @cached_property
+    def _for_programs(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(PROGRAM_WORKERS)
+
+    async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
         try:
-            return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+            return await anyio.to_thread.run_sync(work, limiter=limiter or self._for_pages)
         except (TidemarkError, HTTPException):
             raise
         except Exception as error:

@@ -1,0 +1,99 @@
+"""`/health` and `/metrics`: independent of slow pages, and complete for invalid specs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Semaphore
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.consoles import SomeRights, served
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.memory import MemoryKafka
+from tests.support.memory_consoles import memory_app, memory_console, memory_web
+from tidemark.console.server import WORKERS
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
+
+
+class SlowReaders:
+    """A log that answers no reader before an event."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        self._kafka = kafka
+        self.asked = Semaphore(0)
+        self.may_answer = Event()
+
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        self.asked.release()
+        assert self.may_answer.wait(120)
+        return self._kafka.topic_watermarks(topic, isolation_level)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kafka, name)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[tuple[SlowReaders, str]]:
+    """A slow log, and the address of its console."""
+    lake = home_lake(tmp_path)
+    readers: Any = SlowReaders(lake.kafka)
+    with served(memory_web(memory_app(tmp_path, lake, watermarks=readers))) as address:
+        try:
+            yield readers, address
+        finally:
+            readers.may_answer.set()
+
+
+def test_pages_that_wait_for_kafka_delay_neither_health_nor_metrics(
+    slow: tuple[SlowReaders, str],
+) -> None:
+    kafka, address = slow
+    page = f"{address}/pipelines/events/backfill?retained=true"
+    with (
+        ThreadPoolExecutor(WORKERS + 1) as threads,
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
+        pages = [threads.submit(client.get, page) for _ in range(WORKERS + 1)]
+        try:
+            for _ in range(WORKERS):
+                assert kafka.asked.acquire(timeout=60)
+            for path in ("health", "metrics"):
+                assert client.get(f"{address}/{path}", timeout=20).status_code == 200
+            assert not any(each.done() for each in pages)
+        finally:
+            kafka.may_answer.set()
+        assert {each.result().status_code for each in pages} == {200}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Pipeline `events`, whose spec has become invalid, with an alarm, beside pipeline `idle`."""
+    lake = home_lake(tmp_path)
+    lake.produce(5, 0)
+    lake.kafka.delete_records("events", 0, 12)
+    app = memory_app(tmp_path, lake)()
+    app.record_status({name: app.pipeline(name).status() for name in ("events", "idle")})
+    (tmp_path / "pipelines" / "events.yaml").write_text("name: events\nschedul: x\n")
+    return lake
+
+
+def test_a_spec_that_becomes_invalid_ends_no_alarm(lake: FileLake, tmp_path: Path) -> None:
+    lines = memory_console(tmp_path, lake).get("/metrics").text.splitlines()
+    assert 'tidemark_problem{pipeline="events",error="LostRange"} 1' in lines
+    assert "tidemark_pipelines 2" in lines
+    assert "tidemark_invalid_specs 1" in lines
+
+
+def test_metrics_of_an_invalid_spec_need_the_right_to_see_it(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """The number of invalid specs, which has no name, is for every viewer."""
+    some = memory_console(tmp_path, lake, SomeRights(pipelines=["events", "idle"]))
+    lines = some.get("/metrics").text.splitlines()
+    assert [line for line in lines if 'pipeline="events"' in line] == []
+    assert "tidemark_pipelines 1" in lines
+    assert "tidemark_invalid_specs 1" in lines

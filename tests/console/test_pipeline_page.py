@@ -1,0 +1,216 @@
+"""The page of a pipeline over a log in memory: its bars, their cautions, and errors of parts."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+from threading import Barrier, get_ident
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.memory import MemoryKafka, MemoryPartition
+from tests.support.memory_consoles import memory_app, memory_console, memory_web
+from tidemark.console.pipelines import BARS
+from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Pipeline `events` with three landed plans."""
+    return home_lake(tmp_path)
+
+
+def text_of(page: str) -> str:
+    """Return the text of a page."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+def test_of_many_partitions_those_with_the_rarest_states_have_bars(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    partitions = lake.kafka.topics["events"]
+    partitions |= {number: MemoryPartition() for number in range(2, 100)}
+    for number in range(2, 95):
+        lake.produce(1, number)
+    lake.run(1, 80)
+    lake.produce(50, 80)
+    lake.kafka.delete_records("events", 80, 30)
+    page = memory_console(tmp_path, lake).get("/pipelines/events").text
+    labels = re.findall(r'<a class="label"[^>]*>(\d+)<', page)
+    assert len(labels) == BARS
+    assert labels[0] == "80"
+    assert "state-lost" in page.partition('<ul class="legend">')[2].partition("</ul>")[0]
+    others = "36 more partition(s), by rarest state: 30 landed, 6 without offsets"
+    assert others in text_of(page)
+
+
+def test_bars_that_read_no_rows_have_a_caution(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing row is visible only where the page reads rows."""
+    DeltaTable(lake.uri).delete('partition = 0 AND "offset" = 4')
+    client = memory_console(tmp_path, lake)
+    assert "Rows are not read here" in text_of(client.get("/pipelines/events").text)
+    zoomed = client.get("/pipelines/events?partition=0").text
+    assert "state-missing" in zoomed
+    assert "Rows are not read" not in text_of(zoomed)
+    monkeypatch.setattr("tidemark.report.coverage_rows.MOST_BYTES", 0)
+    large = client.get("/pipelines/events?partition=0").text
+    assert "state-missing" not in large
+    assert "Rows are not read: too many" in text_of(large)
+
+
+def test_bars_of_a_table_that_differs_from_the_control_table_are_grey(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    client = memory_console(tmp_path, lake)
+    assert '<div class="bars">' in client.get("/pipelines/events").text
+    DeltaTable(lake.uri).restore(1)
+    restored = memory_console(tmp_path, lake).get("/pipelines/events").text
+    assert '<div class="bars stale">' in restored
+    assert "the data table differs from it: TableRestored" in text_of(restored)
+
+
+def test_a_page_that_reads_rows_does_not_refresh(lake: FileLake, tmp_path: Path) -> None:
+    client = memory_console(tmp_path, lake)
+    assert "hx-get" in client.get("/pipelines/events").text
+    for window in ("partition=0", "partition=0&start=2&end=5"):
+        zoomed = client.get(f"/pipelines/events?{window}").text
+        assert "hx-get" not in zoomed
+        assert "does not refresh" in zoomed
+        assert "Pause refresh" not in zoomed
+
+
+def test_a_cut_table_of_plans_has_the_number_of_the_others(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.console.pipelines.PLAN_SPANS", 2)
+    page = text_of(memory_console(tmp_path, lake).get("/pipelines/events?partition=0").text)
+    assert "1 more: select a smaller part of the bar." in page
+    monkeypatch.setattr("tidemark.console.pipelines.PLAN_SPANS", 3)
+    page = text_of(memory_console(tmp_path, lake).get("/pipelines/events?partition=0").text)
+    assert "more: select" not in page
+
+
+def test_empty_values_of_the_address_are_absent(lake: FileLake, tmp_path: Path) -> None:
+    client = memory_console(tmp_path, lake)
+    for empty, absent in (
+        ("?partition=&start=&end=", ""),
+        ("/plans?before=", "/plans"),
+        ("/records?partition=&offset=&time=", "/records"),
+    ):
+        found = client.get(f"/pipelines/events{empty}")
+        assert found.status_code == 200
+        assert text_of(found.text) == text_of(client.get(f"/pipelines/events{absent}").text)
+    assert client.get("/pipelines/events?start=x").status_code == 400
+
+
+def test_the_last_page_of_offsets_has_no_later_one(lake: FileLake, tmp_path: Path) -> None:
+    client = memory_console(tmp_path, lake)
+    assert 'rel="next"' in client.get(f"/pipelines/events/records?offset={2**62 - 50}").text
+    last = client.get(f"/pipelines/events/records?offset={2**62 - 49}")
+    assert (last.status_code, 'rel="next"' in last.text) == (200, False)
+
+
+class MeetingReaders:
+    """A log whose readers wait for each other before their first watermarks."""
+
+    def __init__(self, kafka: MemoryKafka, readers: int) -> None:
+        self._kafka = kafka
+        self._barrier = Barrier(readers)
+        self._met: set[int] = set()
+
+    def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        if get_ident() not in self._met:
+            self._met.add(get_ident())
+            self._barrier.wait(30)
+        return self._kafka.topic_watermarks(topic, isolation_level)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kafka, name)
+
+
+def test_status_and_coverage_wait_for_kafka_at_the_same_time(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that does not answer delays the page by one timeout."""
+    from starlette.testclient import TestClient
+
+    monkeypatch.setattr("tidemark.console.pipelines.KAFKA_TIMEOUT_S", 60)
+    both: Any = MeetingReaders(lake.kafka, readers=2)
+    client = TestClient(memory_web(memory_app(tmp_path, lake, watermarks=both)))
+    page = client.get("/pipelines/events").text
+    assert "state-landed" in page
+    assert "<dt>lag</dt><dd>0</dd>" in page
+
+
+# -- errors of parts -------------------------------------------------------------------------------
+
+
+def test_a_damaged_control_table_leaves_the_last_status_on_the_page(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    client = memory_console(tmp_path, lake)
+    assert "<dt>records landed</dt><dd>9</dd>" in client.get("/pipelines/events").text
+    log = Path(memory_app(tmp_path, lake)().layout.control_table) / "_delta_log"
+    for file in log.iterdir():
+        file.unlink()
+    (log / f"{7:020}.json").write_text("{}\n")
+    page = client.get("/pipelines/events")
+    assert page.status_code == 200
+    assert "<dt>records landed</dt><dd>9</dd>" in page.text
+    assert "DeltaLogDamaged" in page.text
+
+
+def test_a_broken_suite_hides_values_and_leaves_the_rest_of_the_pages(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    from tests.support.quality_reports import REPORT
+
+    spec = tmp_path / "pipelines" / "events.yaml"
+    suites = tmp_path / "include" / "expectations"
+    suites.mkdir(parents=True)
+    (suites / "levels.json").write_text('{"name": "levels", "expectations": []}')
+    spec.write_text(spec.read_text() + "quality: {suite: levels}\n")
+    (first,) = REPORT.results
+    key = replace(first, check="top_key_percent", observed="12.3 (key b'alice')", value=12.3)
+    value = replace(
+        first, check="expect_column_max", column="value", observed="alice", passed=False
+    )
+    checked = replace(REPORT, pipeline="events", plan_sequence=3, results=(key, value))
+    load = memory_app(tmp_path, lake, project=tmp_path)
+    load().pipeline("events").check_results.append(checked)
+    client = memory_console(tmp_path, lake, project=tmp_path)
+    pages = ("/pipelines/events/plans/3", "/pipelines/events/quality")
+    for path in pages:
+        assert "alice" in client.get(path).text
+    (suites / "levels.json").write_text("{broken")
+    for path in pages:
+        page = client.get(path)
+        assert page.status_code == 200
+        assert "SuiteError" in page.text
+        assert "alice" not in page.text
+        assert "(hidden)" in page.text
+
+
+def test_plans_of_a_typed_table_have_pages(tmp_path: Path) -> None:
+    from tests.support.consoles import console_of
+    from tests.support.typed_lake import home_typed_lake
+
+    typed = home_typed_lake(tmp_path)
+    typed.land_values([b"one", b"two"])
+    typed.run()
+    client = console_of(tmp_path)
+    plans = client.get("/pipelines/events@typed/plans").text
+    links = re.findall(r'href="(/pipelines/events%40typed/plans/\d+)"', plans)
+    assert links
+    page = client.get(links[0])
+    assert page.status_code == 200
+    assert "<dt>publication</dt><dd>none</dd>" in page.text
+    assert "<h2>Checks</h2>" not in page.text
