@@ -104,7 +104,7 @@ def test_labels_of_times_are_round(seconds: float, labels: Sequence[str]) -> Non
 )
 def test_the_time_axis_has_round_times_in_utc(period: Period, labels: Sequence[str]) -> None:
     """The test runs in another time zone, too."""
-    svg = lag_chart(samples((0.5, 0)), "prices", period.window, NOW)
+    svg = lag_chart(samples((0.5, 0), (0.4, 0)), "prices", period.window, NOW)
     assert texts(svg)[-len(labels) :] == labels
 
 
@@ -135,11 +135,16 @@ def test_steps_of_a_long_period_do_not_end_a_line() -> None:
     assert len(lines(lag_chart(samples(*hours), "prices", Period.MONTH.window, NOW))) == 1
 
 
-def test_one_sample_is_a_dot() -> None:
+def test_one_sample_between_breaks_is_a_dot() -> None:
     for draw in (lag_chart, sparkline):
-        svg = draw(samples((12, 5)), "prices", DAY, NOW)
+        svg = draw(samples((12, 5), (1, 5), (0.5, 5)), "prices", DAY, NOW)
         assert re.findall(r'<path class="dot" d="M(\S+?),\S+h0"/>', svg) == ["500.0"]
-        assert lines(svg) == []
+        assert len(lines(svg)) == 1
+
+
+def test_one_sample_alone_is_no_chart() -> None:
+    for draw in (lag_chart, lag_time_chart, sparkline):
+        assert draw(samples((12, 5), seconds=5), "prices", DAY, NOW) == ""
 
 
 def test_without_a_known_lag_there_is_no_chart() -> None:

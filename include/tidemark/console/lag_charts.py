@@ -90,7 +90,7 @@ def _round_numbers() -> Iterator[int]:
 
 
 def sparkline(samples: Sequence[LagSample], name: str, window: Window, now: datetime) -> Markup:
-    """Return a small line of the lag; empty without a known lag.
+    """Return a small line of the lag; empty with fewer than two known lags.
 
     Args:
         samples: Samples of the window, oldest first.
@@ -100,7 +100,7 @@ def sparkline(samples: Sequence[LagSample], name: str, window: Window, now: date
     """
     values = [_lag(sample) for sample in samples]
     known = [value for value in values if value is not None]
-    if not known:
+    if len(known) < 2:
         return Markup()
     text = escape(f"lag of {name}: {_extremes(known, '{:,}'.format)}")
     places = _places(samples, values, max(*known, 1), window, now)
@@ -112,7 +112,7 @@ def sparkline(samples: Sequence[LagSample], name: str, window: Window, now: date
 
 
 def lag_chart(samples: Sequence[LagSample], name: str, window: Window, now: datetime) -> Markup:
-    """Return a chart of the lag in offsets; empty without a known lag.
+    """Return a chart of the lag in offsets; empty with fewer than two known lags.
 
     Args:
         samples: Samples of the window, oldest first.
@@ -122,7 +122,7 @@ def lag_chart(samples: Sequence[LagSample], name: str, window: Window, now: date
     """
     values = [_lag(sample) for sample in samples]
     known = [value for value in values if value is not None]
-    if not known:
+    if len(known) < 2:
         return Markup()
     name = f"lag of {name} in offsets: {_extremes(known, '{:,}'.format)}"
     return _chart(samples, values, name, offsets_axis(max(known), 4), window, now, is_tall=True)
@@ -131,7 +131,7 @@ def lag_chart(samples: Sequence[LagSample], name: str, window: Window, now: date
 def lag_time_chart(
     samples: Sequence[LagSample], name: str, window: Window, now: datetime
 ) -> Markup:
-    """Return a low chart of the age of the oldest unread record; empty without a known age.
+    """Return a low chart of the age of the oldest unread record; empty with fewer than two ages.
 
     Args:
         samples: Samples of the window, oldest first.
@@ -141,7 +141,7 @@ def lag_time_chart(
     """
     values = [_lag_seconds(sample) for sample in samples]
     known = [value for value in values if value is not None]
-    if not known:
+    if len(known) < 2:
         return Markup()
     ages = _extremes(known, lambda seconds: format_duration(timedelta(seconds=seconds)))
     name = f"age of the oldest unread record of {name}: {ages}"

@@ -113,12 +113,7 @@ def pipeline(
         plans=plans,
         plans_error=plans if isinstance(plans, TidemarkError) else None,
         period=period,
-        periods={
-            each: context.link(
-                "pipelines", name, partition=partition, start=start, end=end, period=each
-            )
-            for each in Period
-        },
+        periods={each: context.link("pipelines", name, period=each) for each in Period},
         window=window,
         lags=highest_lags(samples, window, utc_now()),
         lags_error=recorded.error,

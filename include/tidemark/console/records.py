@@ -69,9 +69,6 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
         first=shown.entries[0].offset if shown else 0,
         count=COUNT,
         last=MAX_OFFSET,
-        payload=_payload,
-        parts=_parts,
-        decoded=_decoded,
         parts=_RecordTexts(shown.masked if shown else (), has_payloads=has_payloads).parts,
         command=lambda offset: _command(name, shown, offset) if shown else "",
     )
@@ -81,7 +78,7 @@ def _read(pipeline: Pipeline, place: RecordPlace) -> RecordPage:
     start = place.offset
     if start is None:
         moment = place.time
-        start = 0 if moment is None else pipeline.offset_at(place.partition, moment)
+        start = 0 if moment is None else pipeline.offset_at(place.partition, moment, place.topic_id)
     return pipeline.records(place.partition, start, COUNT, place.topic_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tidemark.console import charts, lag_charts
 from tidemark.core.errors import TidemarkError, Unforeseen, format_duration
@@ -39,7 +40,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
-    environment.filters |= {"minute": minute, "disclosed": disclosed}
+    environment.filters |= {"minute": minute, "disclosed": disclosed, "with_code": with_code}
     environment.tests["measured"] = is_measured
     environment.filters["outcome"] = outcome_of
     environment.globals |= {
@@ -62,6 +63,11 @@ def disclosed(error: TidemarkError) -> TidemarkError:
     The text can have values of records or addresses of storage.
     """
     return Unforeseen(kind=error.kind, text="") if isinstance(error, Unforeseen) else error
+
+
+def with_code(text: str) -> Markup:
+    """Return a text as HTML, with its parts in backquotes as elements `code`."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def number(value: int | None) -> str:
