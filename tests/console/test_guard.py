@@ -147,11 +147,20 @@ def test_a_viewer_finds_only_the_pipelines_of_its_rights(home: Path) -> None:
     shown = client.get("/").text
     assert "idle" in shown
     assert "events" not in shown
-    unknown = client.get("/pipelines/unknown")
-    for path in ("", "/plans", "/plans/1"):
-        hidden = client.get(f"/pipelines/events{path}")
-        assert hidden.status_code == 404
-        assert hidden.text.replace("events", "unknown") == unknown.text.replace("events", "unknown")
+
+
+def test_every_page_of_a_hidden_pipeline_is_like_one_of_an_unknown_pipeline(home: Path) -> None:
+    client = console_of(home, viewer=SomeRights(pipelines=("idle",)))
+    web = build_app(app_of(home), Admits(SomeRights()))
+    pages = [each.path for each in web.routes if isinstance(each, Route) and "{name}" in each.path]
+    assert len(pages) > 8
+    for page in pages:
+        page = page.replace("{sequence}", "1").replace("{path:path}", "index.html")
+        hidden, unknown = (
+            client.get(page.replace("{name}", name)) for name in ("events", "unknown")
+        )
+        assert hidden.status_code == 404, page
+        assert hidden.text.replace("events", "unknown") == unknown.text, page
 
 
 def test_an_invalid_spec_is_shown_only_to_viewers_of_all_pipelines(home: Path) -> None:

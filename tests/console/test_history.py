@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier, Event, Thread
 
@@ -148,6 +149,13 @@ def test_the_highest_lag_of_each_step_and_the_newest_sample_are_shown() -> None:
         (3, 4),
         (1, None),
     ]
+
+
+def test_the_highest_age_of_each_step_is_shown_beside_the_highest_lag() -> None:
+    old = replace(sample(6, 10), lag_time=timedelta(hours=5))
+    many = replace(sample(5, 1_000), lag_time=timedelta(seconds=1))
+    few = replace(sample(4, 5), lag_time=timedelta(seconds=2))
+    assert highest_lags([old, many, few, sample(3, 1)], DAY, NOW) == [old, many, sample(3, 1)]
 
 
 def test_a_known_lag_of_a_step_hides_an_unknown_one() -> None:

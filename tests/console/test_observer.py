@@ -14,7 +14,14 @@ import pytest
 
 from tests.support.consoles import a_status
 from tests.support.waiting import wait_until
-from tidemark.console.observer import FRESH_S, KEPT_S, REST, THREADS, StatusObserver
+from tidemark.console.observer import (
+    FRESH_S,
+    KEPT_S,
+    OVERDUE_S,
+    REST,
+    THREADS,
+    StatusObserver,
+)
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.lake.status_history import LagSample
 from tidemark.report.status import PipelineStatus
@@ -96,13 +103,25 @@ def test_a_status_is_stale_while_its_next_read_is_overdue(
     status = observer.one("prices").status
     may_end = Event()
     observer._read = lambda _: a_status(lag=9) if may_end.wait(60) else a_status(lag=0)
-    reads.now = 2 * FRESH_S
+    reads.now = OVERDUE_S
     assert not observer.one("prices", wait_s=0).is_stale
-    reads.now = 2 * FRESH_S + 1
+    reads.now = OVERDUE_S + 1
     for seen in (observer.one("prices", wait_s=0), observer.many(["prices"], wait_s=0)["prices"]):
         assert (seen.status, seen.error, seen.is_stale) == (status, None, True)
     may_end.set()
     assert not observer.one("prices", wait_s=60).is_stale
+
+
+def test_an_overview_that_refreshes_regularly_shows_no_stale_status(
+    reads: Reads, observer: StatusObserver
+) -> None:
+    """It starts a read without waiting for it, so a refresh shows the status before."""
+    observer.many(["prices"], wait_s=60)
+    for number in range(20):
+        reads.now += FRESH_S + (0.1 if number % 2 else -0.05)
+        assert not observer.many(["prices"], wait_s=0)["prices"].is_stale
+        wait_until(lambda: not observer._running)
+    assert len(reads.calls) == 11
 
 
 def test_a_status_of_many_pipelines_is_not_stale_between_its_reads(

@@ -151,6 +151,17 @@ def test_lags_are_read_by_pipeline_and_time_with_the_highest_of_each_step(uri: s
     assert read_lags(uri, hour, HOUR, "c") == {}
 
 
+def test_the_highest_age_of_each_step_is_read_beside_the_highest_lag(uri: str) -> None:
+    hour = NOW.replace(minute=0, second=0, microsecond=0)
+    figures = [(1, 10, 18_000.0), (2, 1_000, 1.0), (3, 5, 2.0)]
+    rows = [
+        row("a", hour + timedelta(minutes=minute), lag, lag_seconds=age)
+        for minute, lag, age in figures
+    ]
+    append_statuses(uri, rows)
+    assert [each.lag for each in read_lags(uri, hour, HOUR)["a"]] == [10, 1_000]
+
+
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300])
 def test_an_age_that_is_no_duration_is_unknown(uri: str, seconds: float) -> None:
     append_statuses(uri, [row("a", NOW, 1, lag_seconds=seconds)])

@@ -30,7 +30,7 @@ class Window:
 
     Attributes:
         span: Its length.
-        step: Length of the intervals of which the chart shows the highest lag.
+        step: Length of the intervals of which a chart shows the highest value.
         tick: Time between two labels of the horizontal axis.
     """
 
@@ -149,26 +149,28 @@ def highest_lags(
 ) -> Sequence[LagSample]:
     """Return the samples to show, oldest first.
 
-    The sample with the highest lag represents each step, so a short peak stays visible in a long
-    window. A known lag counts as higher than an unknown one. The newest sample is shown too.
+    Each step has the samples with the highest lag and with the highest age, so a short peak stays
+    visible in a long window. A known value is higher than an unknown one. The newest sample is
+    shown, too.
     """
     step = window.step.total_seconds()
-    since = now - window.span
-    highest: dict[float, LagSample] = {}
-    newest: LagSample | None = None
+    by_step: dict[float, list[LagSample]] = {}
     for sample in samples:
-        at = sample.checked_at
-        if at < since:
-            continue
-        number = at.timestamp() // step
-        known = highest.get(number)
-        if known is None or _lag(sample) > _lag(known):
-            highest[number] = sample
-        if newest is None or at > newest.checked_at:
-            newest = sample
-    shown = {sample.checked_at: sample for sample in (*highest.values(), newest) if sample}
+        if sample.checked_at >= now - window.span:
+            by_step.setdefault(sample.checked_at.timestamp() // step, []).append(sample)
+    shown: dict[datetime, LagSample] = {}
+    for each in by_step.values():
+        peaks = (max(each, key=_lag), max(each, key=_age))
+        shown |= {sample.checked_at: sample for sample in peaks}
+    if by_step:
+        newest = max(by_step[max(by_step)], key=lambda sample: sample.checked_at)
+        shown[newest.checked_at] = newest
     return [shown[at] for at in sorted(shown)]
 
 
 def _lag(sample: LagSample) -> int:
     return -1 if sample.lag is None else sample.lag
+
+
+def _age(sample: LagSample) -> tuple[timedelta, int]:
+    return timedelta(-1) if sample.lag_time is None else sample.lag_time, _lag(sample)

@@ -26,6 +26,8 @@ READS_PER_SECOND = 2
 """Reads of the overview for all pipelines together; with many pipelines each one waits longer."""
 OLD_S = 60.0
 """Age of a status from which on the overview waits for a new one, in seconds."""
+OVERDUE_S = 30.0
+"""Shortest time after which the next status is overdue, in seconds: several refreshes of a page."""
 REST = 10
 """Processor times of its newest read for which a pipeline is not read again."""
 KEPT_S = 3_600.0
@@ -97,10 +99,10 @@ class StatusObserver:
         return {name: self._known(name, age_s) for name in pipelines}
 
     def _known(self, pipeline: str, age_s: float) -> ObservedStatus:
-        """Return the newest status; it is overdue after twice the age of the next read."""
+        """Return the newest status; the next one is overdue after twice the age at its read."""
         with self._lock:
             known = self._seen.get(pipeline, ObservedStatus())
-            overdue_s = 2 * self._longest_age(pipeline, age_s)
+            overdue_s = max(OVERDUE_S, 2 * self._longest_age(pipeline, age_s))
         age_of_read = self._clock() - known.read_at
         return replace(known, is_overdue=known.status is not None and age_of_read > overdue_s)
 

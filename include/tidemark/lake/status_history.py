@@ -87,8 +87,8 @@ def read_lags(
     Args:
         uri: The table.
         since: Beginning of the period to read.
-        step: Length of the intervals, which begin at 1970-01-01 in UTC. Only the sample with the
-            highest lag of each interval is returned.
+        step: Length of the intervals, which begin at 1970-01-01 in UTC. Only the samples
+            with the highest lag and with the highest age of each interval are returned.
         pipeline: Only this pipeline; None for all.
 
     Raises:
@@ -105,13 +105,22 @@ def read_lags(
             table,
             f"""
             SELECT pipeline, checked_at, lag, lag_seconds, state FROM (
-                SELECT *, row_number() OVER (
-                    PARTITION BY pipeline,
-                        date_bin(INTERVAL '{step.total_seconds():.0f} seconds', checked_at)
-                    ORDER BY lag DESC NULLS LAST, checked_at DESC
-                ) AS place
-                FROM t WHERE {condition}
-            ) WHERE place = 1 ORDER BY checked_at
+                SELECT *,
+                    row_number() OVER (
+                        PARTITION BY pipeline, step ORDER BY lag DESC NULLS LAST, checked_at DESC
+                    ) AS place_of_lag,
+                    row_number() OVER (
+                        PARTITION BY pipeline, step
+                        ORDER BY lag_seconds DESC NULLS LAST,
+                            lag DESC NULLS LAST, checked_at DESC
+                    ) AS place_of_age
+                FROM (
+                    SELECT *, date_bin(
+                        INTERVAL '{step.total_seconds():.0f} seconds', checked_at
+                    ) AS step
+                    FROM t WHERE {condition}
+                )
+            ) WHERE place_of_lag = 1 OR place_of_age = 1 ORDER BY checked_at
             """,
         )
     lags: dict[str, list[LagSample]] = {}
