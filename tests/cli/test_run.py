@@ -257,6 +257,6 @@ def test_a_run_by_spark_submit_is_one_application(
     assert steps(ran.json[0]) == EVERY_STEP
     assert ran.err.splitlines()[0] == "engine: spark-submit, master local[2]"
     for step in EVERY_STEP:
-        assert sum(f"events: {step}: " in line for line in ran.err.splitlines()) == 1
+        assert sum(f"pipeline=events step={step} " in line for line in ran.err.splitlines()) == 1
     assert judge(tmp_path, broker) == 10
     assert published_plans() == [True]

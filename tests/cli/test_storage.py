@@ -259,7 +259,7 @@ def test_status_shows_all_pipelines_even_if_it_cannot_record_them(
     (seen,) = printed.json
     assert (seen["pipeline"], seen["records"], seen["open_plans"]) == ("events", 9, [4])
     assert "events" in shown.out
-    assert "StorageRefused: The storage refused writing the status table at " in shown.err
+    assert "StorageRefused: The storage refused writing the status history at " in shown.err
     assert str(lake.root) in shown.err
     again, error = record.json
     assert (again["pipeline"], again["records"]) == ("events", 9)
