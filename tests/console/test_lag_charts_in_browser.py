@@ -19,7 +19,9 @@ pytestmark = pytest.mark.e2e
 
 UNDER_THE_POINTER = """
 (() => {
-  const plot = document.querySelector(".lag-chart .plot").getBoundingClientRect();
+  const chart = document.querySelector(".lag-chart .plot");
+  chart.scrollIntoView({ block: "center" });
+  const plot = chart.getBoundingClientRect();
   const [x, y] = [plot.left + plot.width / 2, plot.top + plot.height / 2];
   return document.elementFromPoint(x, y).parentElement.querySelector("title").textContent;
 })()
