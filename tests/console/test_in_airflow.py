@@ -128,8 +128,10 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
         runs = "/api/v2/dags/tidemark_backfill/dagRuns"
         found = client.get(runs, headers=login).json()["dag_runs"]
         # Other tests start backfills in the same Airflow.
-        conf = {"pipeline": "seen", "dry_run": None}
-        (run,) = [run for run in found if {key: run["conf"].get(key) for key in conf} == conf]
+        forms = [(run, run["conf"]) for run in found]
+        (run,) = [
+            run for run, form in forms if form["pipeline"] == "seen" and not form.get("dry_run")
+        ]
         task = f"{runs}/{quote(run['dag_run_id'])}/taskInstances/request/links"
         link = client.get(task, headers=login).json()["extra_links"]["Tidemark"]
         tab.open(f"{url}{link}")
