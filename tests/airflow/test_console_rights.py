@@ -11,6 +11,8 @@ from tests.airflow.conftest import Probe
 from tests.support.file_lake import home_lake
 from tidemark.connections import kafka_connection
 
+pytestmark = pytest.mark.airflow
+
 TEAMS = {"tidemark_events": "water", "tidemark_idle": "sea"}
 PAGES = (
     *("", "/plans", "/plans/1", "/records?offset=9", "/quarantine", "/backfill", "/backfills"),

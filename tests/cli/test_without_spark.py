@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.commands import Command, in_process
+from tests.support.commands import Command
 from tests.support.typed_lake import home_typed_lake
 from tidemark.app import App
 from tidemark.cli import output
@@ -20,21 +20,8 @@ from tidemark.spark.submit import RESULT_MARKER
 _STEP = {"step": "decode", "plan": 1, "records": 1, "quarantined": 0, "seconds": 0.1}
 
 
-@pytest.fixture
-def tidemark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Run a command of this home; no variable defines the Kafka connection."""
-    environ = {
-        "TIDEMARK_HOME": str(tmp_path),
-        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
-        "COLUMNS": "160",
-    }
-    return in_process(environ, monkeypatch, capsys)
-
-
 def test_earlier_plans_are_checked_and_decoded_after_a_refused_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tidemark: Command
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unconnected: Command
 ) -> None:
     """The exit code and the error are those of the refusal."""
     home_typed_lake(tmp_path).land_values([b"a"])
@@ -43,46 +30,46 @@ def test_earlier_plans_are_checked_and_decoded_after_a_refused_plan(
     program.write_text(f"#!/bin/sh\necho \"$@\"\necho '{RESULT_MARKER}{results}'\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    done = tidemark("run", "events", "--master", "local", "--json")
+    done = unconnected("run", "events", "--master", "local", "--json")
     assert done.code == ExitCode.REFUSED
     assert "--plan events=1" in done.err
     (record,) = done.json
     assert (record["error"], record["plan"]) == ("UnknownConnection", None)
     assert record["steps"] == [_STEP]
-    shown = tidemark("run", "events", "--master", "local")
+    shown = unconnected("run", "events", "--master", "local")
     assert shown.code == ExitCode.REFUSED
     assert "UnknownConnection" in shown.out
     assert "UnknownConnection" in shown.err
 
 
-def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, tidemark: Command) -> None:
+def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnected: Command) -> None:
     """The command that it prints checks the oldest plan; JSON contains the numbers."""
     lake = home_typed_lake(tmp_path)
     spec = tmp_path / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().replace("publish: always, ", ""))
     lake.land_values([b"a", b"b"])
-    shown = tidemark("decode", "events", "--master", "local").out
+    shown = unconnected("decode", "events", "--master", "local").out
     text = "events@typed: 2 landed offset(s) are not checked: tidemark check events --plan 1"
     assert shown.splitlines()[0] == text
     lake.land_values([b"c"])
-    shown = tidemark("decode", "events", "--master", "local").out
+    shown = unconnected("decode", "events", "--master", "local").out
     assert (
         shown.splitlines()[0] == f"{text.replace('2', '3')}, or tidemark run events for all 2 plans"
     )
     publication = App.from_environment().pipeline("events").publication
     publication.reject(1, "ada", "wrong values")
-    (record,) = tidemark("decode", "events", "--master", "local", "--json").json
+    (record,) = unconnected("decode", "events", "--master", "local", "--json").json
     assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
 
 
 def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
-    tmp_path: Path, tidemark: Command
+    tmp_path: Path, unconnected: Command
 ) -> None:
     """The exit code is that of the part that failed."""
     lake = home_typed_lake(tmp_path)
     lake.land_values(["\x1b[2J\r0  landed\u2028\u202e".encode()], headers=(("\x1bh", b"\x9b"),))
     lake.run()
-    shown = tidemark("records", "events", "--partition", "0", "--offset", "0", "--count", "2")
+    shown = unconnected("records", "events", "--partition", "0", "--offset", "0", "--count", "2")
     assert shown.code == ExitCode.REFUSED
     assert "events: Kafka: UnknownConnection" in shown.err
     first, *others = shown.out.splitlines()
@@ -102,29 +89,29 @@ def cells(printed: str) -> list[list[str]]:
 
 
 def test_status_shows_quarantine_and_check_of_real_tables(
-    tmp_path: Path, tidemark: Command
+    tmp_path: Path, unconnected: Command
 ) -> None:
     """JSON and the status table have the same values."""
     lake = home_typed_lake(tmp_path)
     lake.broken = (1, 2)
     lake.land_values([b"a", b"b", b"c"])
     lake.run()
-    shown = tidemark("status", "events")
+    shown = unconnected("status", "events")
     row = ["events", "-", "-", "-", "2", "UnknownConnection"]
     assert row in cells(shown.out)
     assert "events: 2 record(s) are in quarantine" in shown.out
-    (record,) = tidemark("status", "events", "--record", "--json").json
+    (record,) = unconnected("status", "events", "--record", "--json").json
     assert (record["quarantined"], record["last_check"]) == (2, "not checked")
     rows = query_rows(DeltaTable(App.from_environment().layout.status_table), "SELECT * FROM t")
     assert [(each["quarantined"], each["last_check"]) for each in rows] == [(2, "not checked")]
     publication = App.from_environment().pipeline("events").publication
     publication.reject(1, "ada", "wrong values")
-    wide = tidemark("status", "events", "--wide").out
+    wide = unconnected("status", "events", "--wide").out
     assert ["3", "1", "rejected", "-", "2"] in [line[6:8] + line[9:12] for line in cells(wide)]
 
 
 def test_a_status_fits_into_80_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tidemark: Command
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unconnected: Command
 ) -> None:
     """A long name folds; the line of a pipeline with short values is whole."""
     home_typed_lake(tmp_path)
@@ -134,7 +121,7 @@ def test_a_status_fits_into_80_columns(
     (folder / f"{name}.yaml").write_text(text.replace("name: events", f"name: {name}"))
     monkeypatch.setattr(output.out, "width", 80)
     for options in ((), ("events", name)):
-        printed = tidemark("status", *options).out
+        printed = unconnected("status", *options).out
         tables = [line for line in printed.splitlines() if line[:1] in "┏┃┡│└"]
         assert {len(line) for line in tables if line} <= set(range(81))
         folded = "".join(line[0] for line in cells(printed) if len(line) == 6)

@@ -53,7 +53,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
 )
 def test_no_page_and_no_command_shows_a_masked_column(
     typed: TypedLake,
-    offline: Command,
+    unconnected: Command,
     tmp_path: Path,
     columns: dict[str, str],
     masked: list[str],
@@ -73,7 +73,7 @@ def test_no_page_and_no_command_shows_a_masked_column(
         spec.write("quality: {suite: masking}\n")
     page = console_of(tmp_path, project=tmp_path).get("/pipelines/events/records")
     ask = ("records", "events", "--partition", "0", "--offset", "0", "--count", "1")
-    printed, as_json = offline(*ask).out, offline(*ask, "--json").out
+    printed, as_json = unconnected(*ask).out, unconnected(*ask, "--json").out
     for text in (text_of(page.text), printed, as_json):
         assert {word for word in ("alice", "card", "trace") if word in text} == seen
         assert ("masked" in text) == bool(masked)
@@ -94,7 +94,7 @@ def test_an_invalid_suite_shows_no_record(lake: FileLake, tmp_path: Path) -> Non
 
 
 def test_a_page_of_large_records_ends_its_texts_and_has_the_command(
-    lake: FileLake, offline: Command, tmp_path: Path
+    lake: FileLake, unconnected: Command, tmp_path: Path
 ) -> None:
     lake.land_payloads([(JSON, JSON)] * 50, 1)
     client = console_of(tmp_path)
@@ -106,7 +106,7 @@ def test_a_page_of_large_records_ends_its_texts_and_has_the_command(
     (last,) = re.findall(r"<pre[^>]*>(.*?)</pre>", client.get(PAGE.format(49)).text, re.DOTALL)[:1]
     assert json.loads(html.unescape(last)) == json.loads(JSON)
     *_, command = re.findall(r"<code>tidemark (records .*?)</code>", page.text)
-    shown = offline(*command.split())
+    shown = unconnected(*command.split())
     (record,) = shown.json["records"]
     assert record["offset"] == 49
     assert record["rows"][0]["value"]["text"] == JSON.decode()

@@ -91,6 +91,19 @@ def tidemark(
 
 
 @pytest.fixture
+def unconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run a command of a home without a Kafka connection: it does not wait for a broker."""
+    environ = {
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+        "COLUMNS": "160",
+    }
+    return in_process(environ, monkeypatch, capsys)
+
+
+@pytest.fixture
 def offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
