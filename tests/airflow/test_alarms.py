@@ -78,6 +78,15 @@ def test_the_status_of_all_pipelines_is_recorded_and_the_alarms_are_returned(
     assert {row["pipeline"]: row["problem"] for row in rows} == errors
     assert errors["b"] == "UnknownConnection"
 
+    # The charts of the console need the history, the alarms do not.
+    log = tmp_path / "lakehouse" / "control" / "status_history" / "_delta_log"
+    for file in log.glob("*.json"):
+        file.write_text("{")
+    answer = task_probe.ask("call_task", task="record_status_of_all", environ=environ)
+    *others, unrecorded = answer.value["result"]
+    assert {each["pipeline"] for each in others} == {"a", "b"}
+    assert unrecorded["pipeline"] == "control/status"
+
 
 @pytest.mark.parametrize(
     ("task", "arguments", "error", "command"),

@@ -279,3 +279,24 @@ StatusObserver(read).many([str(n) for n in range({10 * THREADS})], wait_s=0)
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert 0 < len(done.stdout.split()) <= 2 * THREADS
+
+
+def test_a_panic_of_a_read_is_an_error_and_later_reads_succeed() -> None:
+    """A panic in a library written in Rust is no `Exception`."""
+
+    class Panic(BaseException):
+        """The panic."""
+
+    def panics(_: str) -> PipelineStatus:
+        raise Panic("index out of bounds")
+
+    observer = StatusObserver(panics)
+    try:
+        for name in ("a", "b", "c", "d", "e"):
+            assert observer.one(name, wait_s=60).error is not None
+        observer._read = lambda _: a_status(lag=9)
+        status = observer.one("f", wait_s=60).status
+        assert status is not None
+        assert status.lag == 9
+    finally:
+        observer.close()

@@ -15,6 +15,7 @@ from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
+from tests.support.typed_lake import home_typed_lake
 from tidemark.console import quality
 from tidemark.quality.check_results import Example, Severity
 from tidemark.quality.publication import PublicationDecision
@@ -87,6 +88,41 @@ def test_values_in_the_report_need_the_right_to_payloads(lake: FileLake, tmp_pat
     assert "1 record(s)" in hidden
     assert "alice" not in hidden
     assert "/quality/docs" not in hidden
+
+
+def test_figures_that_are_values_of_a_column_need_the_right_to_payloads(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """The chart of a rule about a column's maximum would show the maximum."""
+    (counts,) = REPORT.results
+    highest = replace(
+        counts,
+        check="expect_column_max_to_be_between",
+        column="salary",
+        observed="91234",
+        expectation="every salary is below 100,000",
+        value=91_234.0,
+    )
+    report = replace(REPORT, pipeline="events", plan_sequence=2, results=(highest,))
+    app_of(tmp_path)().pipeline("events").check_results.append(report)
+    assert re.search("91[,.]?2", console_of(tmp_path).get(PAGE).text)
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE).text
+    assert "every salary is below 100,000" in hidden
+    assert not re.search("91[,.]?2", hidden)
+
+
+def test_a_large_quarantine_has_the_command_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quality, "utc_now", lambda: NOW + timedelta(hours=1))
+    typed = home_typed_lake(tmp_path)
+    typed.broken = {1, 2}
+    typed.bronze.run(3)
+    typed.run()
+    assert "2 record(s) in quarantine" in console_of(tmp_path).get(PAGE).text
+    monkeypatch.setattr(quality, "REPORTED_RECORDS", 1)
+    page = console_of(tmp_path).get(PAGE).text
+    assert "events has more than 1 records in quarantine" in page
 
 
 def test_the_report_links_to_the_data_docs(lake: FileLake, tmp_path: Path) -> None:

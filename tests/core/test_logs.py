@@ -184,6 +184,13 @@ def test_warnings_and_uncaught_exceptions_are_lines_as_well() -> None:
     assert ended["exception"].endswith("SystemError: c\nd")
 
 
+def test_an_uncaught_exception_of_a_thread_is_a_line() -> None:
+    code = "import threading; threading.Thread(target=lambda: int('c\\nd')).start()"
+    (ended,) = lines_of(code)
+    assert (ended["level"], ended["event"]) == ("CRITICAL", "unexpected error ends a thread")
+    assert "ValueError" in ended["exception"]
+
+
 def test_progress_of_a_command_and_each_line_of_its_job_are_objects() -> None:
     code = (
         "from tidemark.cli.output import job_line, note, step\n"

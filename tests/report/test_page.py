@@ -370,6 +370,7 @@ def test_complete_is_green_only_if_nothing_is_open() -> None:
     ("changes", "pill"),
     [
         ({"missing_rows": 20}, ("bad", "20 row(s) removed from the table")),
+        ({"missing_rows": None}, ("quiet-pill", "rows of the table not counted")),
         ({"checked": ()}, ("quiet-pill", "1 plan(s) not checked")),
         ({"plans_by_status": {"not checked": [1]}}, ("quiet-pill", "1 plan(s) not checked")),
         ({"plans_by_status": {"blocked": [1]}}, ("bad", "1 plan(s) not published")),

@@ -24,7 +24,11 @@ class _PassOn(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on."""
-        event, fields = event_and_fields(record)
+        try:
+            event, fields = event_and_fields(record)
+        except Exception:  # noqa: BLE001  a wrong log call must not fail the task
+            self.handleError(record)
+            return
         _pass_on({**record.__dict__, "msg": event, "args": None}, fields)
 
 

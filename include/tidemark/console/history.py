@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TypeAlias
 
 from tidemark.core.errors import TidemarkError
-from tidemark.core.parallel import result_or_error
+from tidemark.core.parallel import result_of_thread
 from tidemark.lake.status_history import LagSample
 
 FRESH_S = 60.0
@@ -131,7 +131,7 @@ class LagHistory:
             return self._known.get(key, RecordedLags())
 
     def _load(self, key: _Key) -> None:
-        found = result_or_error(key, lambda key: self._read(*key))
+        found = result_of_thread(key, lambda key: self._read(*key))
         with self._lock:
             if isinstance(found, TidemarkError):
                 new = replace(self._known.get(key, RecordedLags()), error=found)

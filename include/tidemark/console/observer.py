@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 
-from tidemark.core.parallel import result_or_error
+from tidemark.core.parallel import result_of_thread
 from tidemark.report.observed_status import ObservedStatus
 from tidemark.report.status import PipelineStatus
 
@@ -143,7 +143,7 @@ class StatusObserver:
 
     def _observe(self, pipeline: str) -> None:
         started = self._processor_clock()
-        found = result_or_error(pipeline, self._read)
+        found = result_of_thread(pipeline, self._read)
         cost = self._processor_clock() - started
         with self._lock:
             self._costs[pipeline] = cost

@@ -10,7 +10,9 @@ from tidemark.console.context import Page, PageContext
 from tidemark.console.pipelines import PLANS_PER_PAGE
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
-from tidemark.pipeline import utc_now
+from tidemark.pipeline import Pipeline, utc_now
+from tidemark.quality.check_results import CheckResult
+from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.docs import DocsFolders
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.page import report_values
@@ -18,6 +20,8 @@ from tidemark.typed.quarantine_record import QuarantinedRecord
 
 REPORTED_PLANS = 1_000
 """Most plans of a pipeline whose owner's report is a page, because a report reads every plan."""
+REPORTED_RECORDS = 10_000
+"""Most quarantined records of a pipeline whose owner's report is a page."""
 QUARANTINED = 200
 """Quarantined records on a page."""
 
@@ -49,7 +53,11 @@ def report(context: PageContext, name: str, days: int) -> Page:
     newest = pipeline.control.summary(name).last_sequence
     common = {"name": name, "spec": pipeline.spec, "days": days}
     if newest > REPORTED_PLANS:
-        return context.page("report_command.html", newest=newest, most=REPORTED_PLANS, **common)
+        size = f"{newest:,} plans, and this page reads up to {REPORTED_PLANS:,}"
+        return context.page("report_command.html", size=size, **common)
+    if pipeline.spec.decode and _has_large_quarantine(pipeline):
+        size = f"more than {REPORTED_RECORDS:,} records in quarantine, which a report reads"
+        return context.page("report_command.html", size=size, **common)
     until = utc_now()
     found = pipeline.report(until - timedelta(days=days), until)
     if not context.viewer.may_read_payloads(pipeline.spec):
@@ -58,7 +66,12 @@ def report(context: PageContext, name: str, days: int) -> Page:
             replace(
                 plan,
                 results=[
-                    replace(result, observed=observed(result), examples=())
+                    replace(
+                        result,
+                        observed=observed(result),
+                        value=result.value if _is_figure_of_rows(result) else None,
+                        examples=(),
+                    )
                     for result in plan.results
                 ],
             )
@@ -69,6 +82,15 @@ def report(context: PageContext, name: str, days: int) -> Page:
     if data_docs(context, name, "index.html"):
         docs = f"{context.link('pipelines', name, 'quality')}/docs/index.html"
     return context.page("owner_report.html", **common, **report_values(found, docs))
+
+
+def _is_figure_of_rows(result: CheckResult) -> bool:
+    """Whether the figure is about rows; the figure of another rule can be a value of a column."""
+    return result.check in BUILT_IN_CHECKS or result.unexpected_count is not None
+
+
+def _has_large_quarantine(pipeline: Pipeline) -> bool:
+    return len(pipeline.quarantine.records(most=REPORTED_RECORDS + 1)) > REPORTED_RECORDS
 
 
 def quarantine(context: PageContext, name: str) -> Page:

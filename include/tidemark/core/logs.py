@@ -12,6 +12,7 @@ import logging
 import math
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -136,6 +137,7 @@ def configure_logging(log_format: LogFormat) -> None:
         handler.setFormatter(JsonFormatter())
         logging.captureWarnings(True)
         sys.excepthook = _log_uncaught
+        threading.excepthook = _log_uncaught_of_thread
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
@@ -152,6 +154,10 @@ def _log_uncaught(
         traceback.print_exception(kind, error, trace)
         return
     logging.getLogger(_OURS).critical("unexpected error ends the process", exc_info=error)
+
+
+def _log_uncaught_of_thread(uncaught: threading.ExceptHookArgs) -> None:
+    logging.getLogger(_OURS).critical("unexpected error ends a thread", exc_info=uncaught.exc_value)
 
 
 def json_object(line: str) -> dict[str, Any] | None:

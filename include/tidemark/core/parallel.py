@@ -34,6 +34,18 @@ def result_or_error(item: T, step: Callable[[T], R]) -> R | TidemarkError:
         return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
 
 
+def result_of_thread(item: T, step: Callable[[T], R]) -> R | TidemarkError:
+    """Return the result of a step as `result_or_error` does, for a thread that must not end.
+
+    A panic in a library written in Rust is no `Exception`.
+    """
+    try:
+        return result_or_error(item, step)
+    except BaseException as panic:
+        log.exception("unexpected error item=%s", item)
+        return Unforeseen(kind=type(panic).__name__, text=str(panic)[:500])
+
+
 def map_in_threads(
     items: Sequence[T], step: Callable[[T], R], at_once: int
 ) -> list[R | TidemarkError]:

@@ -148,7 +148,10 @@ def _open_points(report: PipelineReport) -> list[tuple[str, str]]:
         (len(certificate.open_plans), "quiet-pill", "plan(s) open"),
         (certificate.total("unproven_gaps"), "quiet-pill", "gap(s) unproven"),
     ]
-    return [(css, f"{count:,} {what}") for count, css, what in counts if count]
+    points = [(css, f"{count:,} {what}") for count, css, what in counts if count]
+    if report.missing_rows is None:
+        points.append(("quiet-pill", "rows of the table not counted"))
+    return points
 
 
 def observation(check: str, observed: str | float) -> str:
