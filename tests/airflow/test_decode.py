@@ -19,6 +19,8 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.origins import DecodeOrigin
 from tidemark.spec.decode import Part
 
+pytestmark = pytest.mark.slow
+
 # This program records each call, and decodes like Spark.
 DECODING = f"""\
 #!/bin/sh

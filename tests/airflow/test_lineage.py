@@ -36,6 +36,8 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.errors import QualityFailed
 from tidemark.spark.submit import RESULT_MARKER
 
+pytestmark = pytest.mark.slow
+
 TOPIC = ("kafka://127.0.0.1:1", "events")
 TYPED = "events@typed"
 

@@ -13,6 +13,8 @@ from tests.airflow.test_decode import DECODING, environ_of
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lake(spark_submit: Path) -> TypedLake:

@@ -37,6 +37,8 @@ from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.report.observed_status import ObservedStatus
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DOWN = KafkaUnavailable(operation="describe", reason="no broker " * 20)
 LONG = "a_pipeline_with_a_long_name_" * 3

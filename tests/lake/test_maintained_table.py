@@ -28,6 +28,8 @@ from tidemark.lake.unreferenced_files import StoredFile
 from tidemark.maintenance.errors import RetentionTooShort
 from tidemark.maintenance.rules import MaintenanceOutcome, finished_plans_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:

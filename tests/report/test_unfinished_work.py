@@ -28,6 +28,8 @@ from tidemark.report.status import PipelineStatus, pipeline_status
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules
 
+pytestmark = pytest.mark.slow
+
 HOUR = timedelta(hours=1)
 
 
