@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count, pairwise
+from typing import TypeVar
 
 from markupsafe import Markup, escape
 
@@ -20,6 +21,8 @@ _LONGEST_GAP = timedelta(minutes=90)
 """Longest time between two samples of one line, unless two steps of the window are longer."""
 _WIDTH, _HEIGHT = 1000, 100
 """Units of the lines, which stretch to the size of the chart."""
+
+T = TypeVar("T")
 
 _DAY_S = 86_400
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
@@ -99,8 +102,8 @@ def sparkline(samples: Sequence[LagSample], name: str, window: Window, now: date
         now: Its end.
     """
     values = [_lag(sample) for sample in samples]
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    known = _known(values)
+    if not known:
         return Markup()
     text = escape(f"lag of {name}: {_extremes(known, '{:,}'.format)}")
     places = _places(samples, values, max(*known, 1), window, now)
@@ -121,8 +124,8 @@ def lag_chart(samples: Sequence[LagSample], name: str, window: Window, now: date
         now: Its end.
     """
     values = [_lag(sample) for sample in samples]
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    known = _known(values)
+    if not known:
         return Markup()
     name = f"lag of {name} in offsets: {_extremes(known, '{:,}'.format)}"
     return _chart(samples, values, name, offsets_axis(max(known), 4), window, now, is_tall=True)
@@ -140,12 +143,18 @@ def lag_time_chart(
         now: Its end.
     """
     values = [_lag_seconds(sample) for sample in samples]
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    known = _known(values)
+    if not known:
         return Markup()
     ages = _extremes(known, lambda seconds: format_duration(timedelta(seconds=seconds)))
     name = f"age of the oldest unread record of {name}: {ages}"
     return _chart(samples, values, name, times_axis(max(known), 2), window, now, is_tall=False)
+
+
+def _known(values: Sequence[T | None]) -> Sequence[T]:
+    """Return the known values of a line; none if they are fewer than two."""
+    known = [value for value in values if value is not None]
+    return known if len(known) > 1 else ()
 
 
 def _lag(sample: LagSample) -> int | None:

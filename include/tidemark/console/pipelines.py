@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import Page, PageContext
-from tidemark.console.history import OVERVIEW, Period, highest_lags
+from tidemark.console.history import OVERVIEW, Period, RecordedLags, highest_lags
 from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.console.runs import run_of
 from tidemark.core.errors import HistoriesDiverge, TidemarkError
@@ -90,7 +90,8 @@ def pipeline(
     observed = statuses.one(name, max(0.0, asked_at + KAFKA_TIMEOUT_S - time.monotonic()))
     period = chosen or Period.DAY
     window = period.window
-    recorded = context.home.history.lags(window, name)
+    # Zoomed pages show no lag.
+    recorded = context.home.history.lags(window, name) if partition is None else RecordedLags()
     samples = [*recorded.lags.get(name, ()), *observed.samples]
     link = partial(context.link, "pipelines", name, period=chosen)
     partitions = () if isinstance(coverage, TidemarkError) else coverage

@@ -42,7 +42,7 @@ def collect_lineage(outcomes: Outcomes) -> OperatorLineage[Any, Any] | None:
         from tidemark.airflow.lineage.datasets import lineage_of
 
         return _within(conf.execution_timeout(), lambda: lineage_of(outcomes))
-    except Exception as failed:  # noqa: BLE001  an error of lineage is no error of the task
+    except Exception as failed:  # noqa: BLE001  an error of lineage must not fail the task
         log.warning("lineage not collected error=%s message=%s", type(failed).__name__, failed)
         return None
 
