@@ -18,6 +18,10 @@ from tests.support.browser import FLAGS, browser_program
 from tests.support.waiting import wait_until
 
 
+class NoDocument(Exception):
+    """The page has no document at the moment, because it navigates."""
+
+
 class Tab:
     """One page of the browser.
 
@@ -40,6 +44,8 @@ class Tab:
         while True:
             answer = json.loads(self._connection.recv(timeout=60))
             if answer.get("id") == self._number:
+                if "context" in answer.get("error", {}).get("message", ""):
+                    raise NoDocument(answer["error"])
                 assert "error" not in answer, answer
                 result: dict[str, Any] = answer["result"]
                 return result
@@ -56,13 +62,7 @@ class Tab:
         """Open a page in a window of `width` pixels, and wait until it has loaded."""
         self.look(width=width, dark=dark)
         self.send("Page.navigate", url=url)
-        wait_until(
-            lambda: (
-                self.value("location.href !== 'about:blank' && document.readyState") == "complete"
-            ),
-            timeout_s=60,
-            what=f"the page {url}",
-        )
+        self.wait_for("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     def look(self, *, width: int = 1280, dark: bool = False) -> None:
         """Change the width of the window and the colour scheme."""
@@ -106,8 +106,19 @@ class Tab:
         return result["result"].get("value")
 
     def wait_for(self, expression: str, timeout_s: float = 60.0) -> None:
-        """Wait until a JavaScript expression is true."""
-        wait_until(lambda: self.value(expression), timeout_s=timeout_s, what=expression)
+        """Wait until a JavaScript expression is true.
+
+        An expression that throws is not true yet: a document that is loading has no body, and a
+        frame that navigates loses its document between two reads.
+        """
+
+        def holds() -> Any:
+            try:
+                return self.value(f"(() => {{ try {{ return {expression} }} catch {{}} }})()")
+            except NoDocument:
+                return False
+
+        wait_until(holds, timeout_s=timeout_s, what=expression)
 
     def screenshot(self, file: Path) -> None:
         """Write a picture of the whole page, as PNG."""
