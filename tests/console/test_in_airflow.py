@@ -23,6 +23,7 @@ from tidemark.app import App
 from tidemark.dev.airflow_settings import password_file
 from tidemark.dev.airflow_standalone import AirflowStandalone
 from tidemark.dev.broker import BrokerStatus
+from tidemark.lake.local_files import locked
 from tidemark.lake.table_io import query_rows
 
 pytestmark = [pytest.mark.airflow, pytest.mark.broker, pytest.mark.e2e, pytest.mark.spark]
@@ -33,9 +34,14 @@ SPECS = {"seen": "name: seen\ntopic: seen\nschedule: '@yearly'\nretries: 0\nstar
 
 @pytest.fixture(scope="module")
 def airflow(parts: Parts, broker: BrokerStatus, admin: AdminClient) -> Iterator[AirflowStandalone]:
-    """An Airflow with pipeline `seen`, whose topic has three records."""
-    make_topic(admin, broker.bootstrap, "seen", partitions=1)
-    produce_values(broker.bootstrap, "seen", 3)
+    """An Airflow with pipeline `seen`, whose topic has three records.
+
+    Two processes can run tests of this module at the same time; the first one makes the topic.
+    """
+    with locked(parts.home / "seen.lock"):
+        if "seen" not in admin.list_topics(timeout=30).topics:
+            make_topic(admin, broker.bootstrap, "seen", partitions=1)
+            produce_values(broker.bootstrap, "seen", 3)
     with parts.airflow(SPECS) as airflow:
         yield airflow
 
