@@ -108,8 +108,8 @@ class Tab:
     def wait_for(self, expression: str, timeout_s: float = 60.0) -> None:
         """Wait until a JavaScript expression is true.
 
-        An expression that throws is not true yet: a document that is loading has no body, and a
-        frame that navigates loses its document between two reads.
+        An expression that throws is not true yet. For example, a document that is loading has no
+        body.
         """
 
         def holds() -> Any:
