@@ -6,8 +6,9 @@ libraries that it needs: a DAG file that reads the specs loads only the YAML par
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tidemark.spec.loading import SpecFolder
 
 _Part = TypeVar("_Part")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -264,6 +267,32 @@ class App:
         from tidemark.quality.docs import DataDocs
 
         return self._wrap_part("quality_pages", DataDocs(self.layout.quality_home))
+
+    def refresh_pages(self, *pipelines: str) -> None:
+        """Bring the quality pages of some pipelines, and the start page, up to date.
+
+        A page that cannot be written is only logged: pages are copies of the tables.
+        """
+        for name in pipelines:
+            self._try_pages(name, self.pipeline(name).refresh_pages)
+        self._try_pages("all", self.write_start_page)
+
+    def _try_pages(self, name: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except TidemarkError as error:
+            log.warning("quality pages not written pipeline=%s error=%s", name, error.kind)
+
+    def write_start_page(self) -> Path:
+        """Write the start page of the quality pages of all pipelines."""
+        from tidemark.lake.local_files import translate_os_errors
+        from tidemark.quality.start_page import write_start_page
+
+        home = self.layout.quality_home
+        with translate_os_errors(home, "writing the quality pages"):
+            return write_start_page(
+                home, {name: spec.description for name, spec in self.specs.items()}
+            )
 
     def cluster(self, connection: str, timeout_seconds: float = 30.0) -> ClusterReport:
         """Return reports about a connection's Kafka cluster and the pipelines that read it."""

@@ -66,6 +66,13 @@ def ingest(app: App, plan: PlanRef) -> Result:
 
 def check(app: App, plan: PlanRef) -> Result:
     """Check a landed plan, and publish it, or block it and raise QualityFailed."""
+    try:
+        return _checked(app, plan)
+    finally:
+        app.refresh_pages(plan.pipeline)
+
+
+def _checked(app: App, plan: PlanRef) -> Result:
     report = app.pipeline(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
     return {
@@ -217,6 +224,7 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
         # The process is ending; threads that still run take no further step.
         stopped.set()
         raise
+    app.refresh_pages(*dict.fromkeys(plan.pipeline for plan in plans))
     return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
 
 
@@ -285,7 +293,7 @@ class _PipelineRun:
         """Check every landed plan that has no check result."""
         for sequence in self._pipeline.publication.unchecked():
             plan = replace(self._plan, sequence=sequence)
-            self._take("check", partial(check, self._app, plan), sequence)
+            self._take("check", partial(_checked, self._app, plan), sequence)
 
     def decode(self) -> None:
         """Decode until the pipeline has no records left to decode."""

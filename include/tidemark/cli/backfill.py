@@ -107,7 +107,8 @@ def backfill(
         if dry_run:
             _print_chunks(pipeline, resume, backfills.progress(resume), None, as_json=as_json)
             return
-        _land(on_engine(app, master, [pipeline]), backfills, pipeline, resume, as_json=as_json)
+        chosen = on_engine(app, master, [pipeline])
+        _land(app, chosen, backfills, pipeline, resume, as_json=as_json)
         return
     selection = select(
         offsets=offsets or (),
@@ -128,11 +129,17 @@ def backfill(
     chosen = on_engine(app, master, [pipeline])
     requested_by = requester()
     backfills.request(preview, requested_by, approved=yes, reason=reason)
-    _land(chosen, backfills, pipeline, requested_by, as_json=as_json)
+    _land(app, chosen, backfills, pipeline, requested_by, as_json=as_json)
 
 
 def _land(
-    chosen: Pipelines, backfills: Backfills, pipeline: str, requested_by: str, *, as_json: bool
+    app: App,
+    chosen: Pipelines,
+    backfills: Backfills,
+    pipeline: str,
+    requested_by: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Land the chunks that are not in the table yet, until a job fails."""
     chunks = backfills.progress(requested_by)
@@ -152,6 +159,7 @@ def _land(
         outcomes.extend(chosen.execute("ingest", [plan.ref]))
         if outcomes.exit_code != ExitCode.OK:
             break
+    app.refresh_pages(pipeline)
     chunks = backfills.progress(requested_by)
     failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None
     if failed is None:

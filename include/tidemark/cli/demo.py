@@ -295,7 +295,7 @@ class _Demo:
         layout = self.app.layout
         out.print(f"tables         {layout.lakehouse}")
         out.print(f"control table  {layout.control_table}")
-        out.print(f"Data Docs      {layout.data_docs}")
+        out.print(f"quality        {self.app.write_start_page()}")
         result = "failed" if self.failures else "ok"
         counted = {"produced": self.produced.total(), **self.counts}
         counts = " ".join(f"{key}={value}" for key, value in counted.items())

@@ -86,7 +86,10 @@ def undo(
     The next run reads them again, or the next backfill those before the pipeline's start. Rows that
     the plan had replaced do not come back. After a stop, run the command again: it continues.
     """
-    undone = _pipeline(pipeline).undo(plan_number, requester(), reason, dry_run=dry_run)
+    app = App.from_environment()
+    undone = app.pipeline(pipeline).undo(plan_number, requester(), reason, dry_run=dry_run)
+    if not dry_run:
+        app.refresh_pages(pipeline)
     if as_json:
         _print_record("undone", {"plan": undone.as_record()}, dry_run=dry_run)
         return

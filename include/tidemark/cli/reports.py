@@ -1,31 +1,40 @@
-"""`tidemark report`: one page for the owner of a pipeline's data."""
+"""`tidemark report`: one page for the owner of a pipeline's data, and the start page of all."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, PipelineName
-from tidemark.cli.output import out, print_json
-from tidemark.core.errors import ExitCode
-from tidemark.pipeline import utc_now
-
-_DEFAULT_PERIOD = timedelta(days=30)
+from tidemark.cli.arguments import AsJson, complete_pipeline
+from tidemark.cli.engine import exit_with
+from tidemark.cli.output import out, print_json, print_records
+from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.ingest.errors import NothingLanded
+from tidemark.pipeline import Pipeline
+from tidemark.pipelines import Outcomes, for_each
+from tidemark.report.owner_report import PipelineReport
 
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Write a page about landed records and their completeness.")(report)
+    app.command(short_help="Write pages about landed records and their completeness.")(report)
 
 
 def report(
-    pipeline: PipelineName,
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a spec in include/pipelines. By default all.",
+            autocompletion=complete_pipeline,
+        ),
+    ] = None,
     since: Annotated[
         datetime | None,
         typer.Option(formats=_FORMATS, help="Start of the period of landings, in UTC."),
@@ -39,7 +48,7 @@ def report(
     ] = None,
     exit_code: Annotated[
         bool,
-        typer.Option("--exit-code", help="End with exit code 65 if the period is not complete."),
+        typer.Option("--exit-code", help="End with exit code 65 if a period is not complete."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -48,34 +57,100 @@ def report(
     The page accounts for every offset of the period. It also contains the published plans, the
     results of rules, the quarantine and trends. The default period is the last 30 days. The page is
     one file without other resources. With --json, print the same content and write no page.
+
+    Without a pipeline, write the pages of all pipelines, and print the address of the start page.
+    It shows the state of each pipeline and links to its pages.
     """
     app = App.from_environment()
-    end = _utc(until) or utc_now()
-    begin = _utc(since) or end - _DEFAULT_PERIOD
-    if begin >= end:
+    begin, end = _utc(since), _utc(until)
+    if pipeline is None:
+        if begin or end or output:
+            raise typer.BadParameter("--since, --until and --output require a pipeline")
+        _report_all(app, exit_code=exit_code, as_json=as_json)
+        return
+    if begin and begin >= (end or datetime.now(UTC)):
         raise typer.BadParameter("--since must be before --until")
     found = app.pipeline(pipeline).report(begin, end)
     if as_json:
         print_json(found.as_record())
     else:
-        from tidemark.report.page import write_page
+        from tidemark.report.page import page_of_period, write_page
 
-        page = write_page(found, output, app.layout.quality_home)
-        certificate = found.certificate
-        result = "complete" if certificate.is_complete else "NOT complete"
-        others = certificate.plans_of_other_incarnations
-        if not certificate.partitions and not others:
-            result = "nothing landed"
-        records = certificate.total("records")
-        out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {result}")
-        if others:
-            out.print(
-                f"{others:,} plan(s) of the period read a topic that was recreated later, and are "
-                "not counted here"
-            )
+        folders = app.pipeline(pipeline).quality_folders
+        if output:
+            page = write_page(found, output, None)
+        elif begin or end:
+            page = write_page(found, page_of_period(found, folders), folders)
+        else:
+            page = app.pipeline(pipeline).write_report(found)
+        if not output:
+            app.write_start_page()
+        _print(found)
         out.print(str(page))
     if exit_code and not found.certificate.is_complete:
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
+    """Report on all pipelines; end with the worst exit code of those that landed records."""
+
+    def one(each: Pipeline) -> PipelineReport | None:
+        try:
+            found = each.report()
+        except NothingLanded:
+            return None
+        if not as_json:
+            each.write_report(found)
+        return found
+
+    outcomes = Outcomes()
+    complete = True
+    for name, result in for_each(app, list(app.specs), one).items():
+        if isinstance(result, TidemarkError):
+            outcomes.add(name, result)
+        elif result is None:
+            outcomes.add(name, {"outcome": "nothing landed"})
+        else:
+            complete = complete and result.certificate.is_complete
+            outcomes.add(name, result.as_record() if as_json else {"outcome": _state(result)})
+    print_records(
+        outcomes.records, lambda each: f"{each['pipeline']}: {each['outcome']}", as_json=as_json
+    )
+    if not as_json:
+        app.refresh_pages(*(each["pipeline"] for each in outcomes.records if _has_no_page(each)))
+        out.print(str(app.write_start_page()))
+    exit_with(outcomes)
+    if exit_code and not complete:
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _has_no_page(record: Mapping[str, Any]) -> bool:
+    return "error" in record or record["outcome"] == "nothing landed"
+
+
+def _state(found: PipelineReport) -> str:
+    """Return the counts, the state and the open points of a pipeline in one line."""
+    from tidemark.report.page import headline, open_points
+
+    certificate = found.certificate
+    counts = f"{len(certificate.plans):,} plan(s), {certificate.total('records'):,} record(s)"
+    points = [text for _, text in open_points(found)]
+    return f"{counts}: {', '.join([headline(found).lower(), *points])}"
+
+
+def _print(found: PipelineReport) -> None:
+    certificate = found.certificate
+    result = "complete" if certificate.is_complete else "NOT complete"
+    others = certificate.plans_of_other_incarnations
+    if not certificate.partitions and not others:
+        result = "nothing landed"
+    records = certificate.total("records")
+    out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {result}")
+    if others:
+        out.print(
+            f"{others:,} plan(s) of the period read a topic that was recreated later, and are "
+            "not counted here"
+        )
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -14,8 +14,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.quality.check_results import CheckResult
-from tidemark.quality.checks import BUILT_IN_CHECKS
-from tidemark.report.page import observation
+from tidemark.quality.checks import BUILT_IN_CHECKS, observed_text
 from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineRef
@@ -119,9 +118,9 @@ class PageContext:
             if result.observed is None:
                 return "-"
             if may_read:
-                return observation(result.check, result.observed)
+                return observed_text(result.check, result.observed)
             if result.check in BUILT_IN_CHECKS and result.value is not None:
-                return observation(result.check, result.value)
+                return observed_text(result.check, result.value)
             if result.unexpected_count is not None:
                 return f"{result.unexpected_count:,} record(s)"
             return "(hidden)"

@@ -10,7 +10,7 @@ from tidemark.console.context import Page, PageContext
 from tidemark.console.pipelines import PLANS_PER_PAGE
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
-from tidemark.pipeline import Pipeline, utc_now
+from tidemark.pipeline import utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.docs import DocsFolders
@@ -18,10 +18,6 @@ from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.page import report_values
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
-REPORTED_PLANS = 1_000
-"""Most plans of a pipeline whose owner's report is a page, because a report reads every plan."""
-REPORTED_RECORDS = 10_000
-"""Most quarantined records of a pipeline whose owner's report is a page."""
 QUARANTINED = 200
 """Quarantined records on a page."""
 
@@ -50,13 +46,8 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
 def report(context: PageContext, name: str, days: int) -> Page:
     """The owner's report of the last days, or its command for a pipeline of many plans."""
     pipeline = context.pipeline(name)
-    newest = pipeline.control.summary(name).last_sequence
     common = {"name": name, "spec": pipeline.spec, "days": days}
-    if newest > REPORTED_PLANS:
-        size = f"{newest:,} plans, and this page reads up to {REPORTED_PLANS:,}"
-        return context.page("report_command.html", size=size, **common)
-    if pipeline.spec.decode and _has_large_quarantine(pipeline):
-        size = f"more than {REPORTED_RECORDS:,} records in quarantine, which a report reads"
+    if size := pipeline.reason_against_report():
         return context.page("report_command.html", size=size, **common)
     until = utc_now()
     found = pipeline.report(until - timedelta(days=days), until)
@@ -87,10 +78,6 @@ def report(context: PageContext, name: str, days: int) -> Page:
 def _is_figure_of_rows(result: CheckResult) -> bool:
     """Whether the figure is about rows; the figure of another rule can be a value of a column."""
     return result.check in BUILT_IN_CHECKS or result.unexpected_count is not None
-
-
-def _has_large_quarantine(pipeline: Pipeline) -> bool:
-    return len(pipeline.quarantine.records(most=REPORTED_RECORDS + 1)) > REPORTED_RECORDS
 
 
 def quarantine(context: PageContext, name: str) -> Page:

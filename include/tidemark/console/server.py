@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import anyio
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
 from pydantic import BeforeValidator, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -113,6 +113,8 @@ class _Console:
             "/pipelines/{name}/quality": self.quality,
             "/pipelines/{name}/quality/report": self.report,
             "/pipelines/{name}/quality/docs/{path:path}": self.docs,
+            # The start page of all pipelines, by the links of the pages of checks.
+            "/pipelines/{name}/index.html": self.docs_start,
             "/pipelines/{name}/quarantine": self.quarantine,
             "/pipelines/{name}/backfill": self.backfill,
             "/pipelines/{name}/backfills": self.backfills,
@@ -178,6 +180,10 @@ class _Console:
         if file is None:
             raise HTTPException(404)
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
+
+    async def docs_start(self, request: Request, name: str) -> Response:  # noqa: ARG002  the path
+        """The overview, which is the start page of all pipelines in the console."""
+        return RedirectResponse(self._context(request).link())
 
     async def quarantine(self, request: Request, name: str) -> Response:
         """Open records of the quarantine."""

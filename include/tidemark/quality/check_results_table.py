@@ -70,12 +70,15 @@ class DeltaCheckResults:
             schema_mode="merge",
         )
 
-    def earlier_figures(self, ref: BatchRef, plans: int) -> dict[str, list[float]]:
+    def earlier_figures(
+        self, ref: BatchRef, plans: int, without: Collection[int] = ()
+    ) -> dict[str, list[float]]:
         """Return figures of the newest checks of earlier plans of the same kind.
 
         Args:
             ref: The batch; only plans before it are read.
             plans: The highest number of earlier plans.
+            without: Plans to omit.
 
         Returns:
             Figures by check, newest plan first. Empty without earlier results, or if the table has
@@ -86,7 +89,11 @@ class DeltaCheckResults:
             return {}
         figures: dict[str, list[float]] = {}
         sql = _EARLIER.format(
-            pipeline=ref.pipeline, kind=ref.kind, before=ref.plan_sequence, plans=plans
+            pipeline=ref.pipeline,
+            kind=ref.kind,
+            before=ref.plan_sequence,
+            without=", ".join(map(str, sorted({0, *without}))),
+            plans=plans,
         )
         for row in query_rows(results, sql):
             figures.setdefault(row["check"], []).append(row["value"])
@@ -115,6 +122,7 @@ _EARLIER = """
                dense_rank() OVER (ORDER BY plan_sequence DESC) AS recency
         FROM t
         WHERE pipeline = '{pipeline}' AND kind = '{kind}' AND plan_sequence < {before}
+            AND plan_sequence NOT IN ({without})
     )
     WHERE attempt = 1 AND recency <= {plans} AND value IS NOT NULL
     ORDER BY plan_sequence DESC

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -65,6 +65,7 @@ class BatchChecker:
         expected: Sequence[RecordedRange],
         suite: str | None,
         run_at: datetime,
+        removed: Collection[int] = (),
     ) -> QualityReport:
         """Check a batch and write its quality pages. `record` writes the results table.
 
@@ -73,6 +74,7 @@ class BatchChecker:
             expected: The recorded number of records of each planned range.
             suite: Name of the suite's file without its ending; None for built-in checks only.
             run_at: The time of this attempt.
+            removed: Plans whose figures drift checks ignore, because they lost rows.
 
         Raises:
             SuiteError: The suite's file is invalid.
@@ -83,7 +85,7 @@ class BatchChecker:
         folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
         if loaded.expectations:
             import_ahead()
-        results = self._built_in_results(ref, expected, loaded)
+        results = self._built_in_results(ref, expected, loaded, removed)
         row_results, publish = self._row_results(ref, loaded, folders, run_at)
         report = QualityReport(
             pipeline=ref.pipeline,
@@ -108,14 +110,19 @@ class BatchChecker:
         return report
 
     def _built_in_results(
-        self, ref: BatchRef, expected: Sequence[RecordedRange], suite: Suite
+        self,
+        ref: BatchRef,
+        expected: Sequence[RecordedRange],
+        suite: Suite,
+        removed: Collection[int],
     ) -> list[CheckResult]:
         key = top_key(ref)
         if suite.masked:
             # A masked column may be derived from the key.
             key = replace(key, key=None)
         measured = figures(range_figures(ref, expected), key, expected)
-        measured |= drifts(measured, self._results.earlier_figures(ref, MAX_HISTORY))
+        history = self._results.earlier_figures(ref, MAX_HISTORY, without=removed)
+        measured |= drifts(measured, history)
         return [check.result(measured[check.name]) for check in suite.checks.values()]
 
     def _row_results(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import isfinite
 from types import MappingProxyType
 
 from tidemark.core.errors import format_duration
@@ -12,6 +13,10 @@ from tidemark.quality.check_results import CheckResult, RecordedRange, Severity
 
 NO_LIMIT = "No limit"
 """The expectation of a check without a limit, which only measures."""
+_WHOLE = 1_000
+"""Smallest figure that is shown without decimals."""
+_LEAST_PERCENT = 0.01
+"""Smallest percentage above 0 that is shown as a number."""
 _MAX_LISTED = 5
 """Maximum number of ranges that the detail of a figure lists."""
 
@@ -97,7 +102,8 @@ class BuiltInCheck:
         value = figure.value
         observed: str | float | None = value
         if figure.detail:
-            observed = figure.detail if value is None else f"{value:g} ({figure.detail})"
+            text = None if value is None else figure_text(self.name, value)
+            observed = f"{text} ({figure.detail})" if text else figure.detail
         return CheckResult(
             check=self.name,
             column=None,
@@ -229,6 +235,27 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
         )
     }
 )
+
+
+def observed_text(check: str, observed: str | float) -> str:
+    """Return what a check observed: a figure rounded and with its unit, a text unchanged."""
+    try:
+        return figure_text(check, float(observed))
+    except ValueError:
+        return str(observed)
+
+
+def figure_text(check: str, value: float) -> str:
+    """Return a figure of a check with its unit: a whole number, or three digits."""
+    built_in = BUILT_IN_CHECKS.get(check)
+    if built_in and built_in.in_seconds:
+        sign = "-" if value < 0 else ""
+        return f"{sign}{format_duration(timedelta(seconds=abs(value)))}"
+    if check.endswith("_percent") and 0 < value < _LEAST_PERCENT:
+        return f"< {_LEAST_PERCENT} %"
+    is_whole = not isfinite(value) or value == int(value) or abs(value) >= _WHOLE
+    text = f"{value:,.0f}" if is_whole else f"{value:.3g}"
+    return f"{text} %" if check.endswith("_percent") else text
 
 
 def is_measured(result: CheckResult) -> bool:

@@ -1,9 +1,10 @@
-"""Data Docs: the pages of quality checks, and the start pages that link to them."""
+"""Data Docs: the pages of quality checks, and the page of each pipeline that lists them."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from tidemark.lake.local_files import locked, read_json, replace_text
 from tidemark.lake.unreferenced_files import checked_storage_time
 from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport
+from tidemark.quality.checks import DRIFT, NO_LIMIT, observed_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 RUNS_LISTED = 200
-"""Runs that a start page lists. Pages of older runs stay in their folders."""
+"""Runs that the page of a pipeline lists. Pages of older runs stay in their folders."""
 
 _RUNS = "runs.json"
+_NOTE = "removed"
+"""CSS class of the element of each page of a check that `note_removals` fills."""
+_NOTE_ELEMENT = re.compile(rf'<p class="{_NOTE}"[^>]*>.*?</p>')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,16 @@ class DocsFolders:
         """Start page of the pipeline's Data Docs."""
         return self.site / "index.html"
 
+    @property
+    def report(self) -> Path:
+        """The owner's report of the last days; reports of other periods are in `reports`."""
+        return self.site / "report.html"
+
+    @property
+    def summary(self) -> Path:
+        """The state of the pipeline, for the start page of all pipelines."""
+        return self.site / "summary.json"
+
     def locked(self) -> AbstractContextManager[None]:
         """Lock the pages of the pipeline against other processes on this machine."""
         return locked(self.site / ".lock")
@@ -65,7 +81,7 @@ class DataDocs:
     def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
         """Remove old pages of checks and reports, except each pipeline's newest check.
 
-        Removes runs without pages from the start pages. The results table keeps all results.
+        Removes runs without pages from the lists of runs. The results table keeps all results.
 
         Args:
             now: The time by this machine's clock.
@@ -92,7 +108,7 @@ class DataDocs:
     def _prune_site(self, pipeline: str, before: datetime, dry_run: bool) -> int:
         folders = DocsFolders(home=self._home, pipeline=pipeline)
         with nullcontext() if dry_run else folders.locked():
-            runs = _runs(folders.site)
+            runs = listed_runs(folders.site)
             recent = [
                 run
                 for number, run in enumerate(runs)
@@ -106,7 +122,7 @@ class DataDocs:
                 if page not in linked and page.stat().st_mtime < before.timestamp()
             ]
             if not dry_run:
-                # Before the removal, so that no start page links to a removed page.
+                # Before the removal, so that no list links to a removed page.
                 if recent != runs:
                     _write_runs(folders, recent)
                 for page in old:
@@ -139,12 +155,39 @@ def write_checks(
     name = f"plan-{ref.plan_sequence:06d}-{run_at:%Y%m%dT%H%M%S.%fZ}.html"
     page = folders.site / "validations" / "built_in" / name
     page.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(page, _rendered("checks.html", ref=ref, run_at=run_at, results=results))
+    replace_text(page, _checks_page(ref, run_at, results))
     return page
 
 
+def _checks_page(ref: BatchRef, run_at: datetime, results: Sequence[CheckResult]) -> str:
+    drift = [each for each in results if each.check in DRIFT and each.passed]
+    return rendered(
+        "checks.html",
+        ref=ref,
+        run_at=run_at,
+        judged=[each for each in results if each not in drift],
+        drift=drift,
+        drift_line=drift_line(sum(each.value is not None for each in drift), len(drift)),
+        no_limit=NO_LIMIT,
+    )
+
+
+def drift_line(usual: int, measures: int) -> str:
+    """Return a line about drift checks that did not fail.
+
+    Args:
+        usual: Number of measures that were compared.
+        measures: Number of all measures; the others had no figure or too few earlier plans.
+    """
+    if not usual:
+        return "Drift: not enough history"
+    others = f", {measures - usual} not compared" if measures > usual else ""
+    spread = "measures within their" if usual > 1 else "measure within its"
+    return f"Drift: {usual} {spread} usual spread{others}"
+
+
 def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str, Path]) -> None:
-    """Add a run to its pipeline's start page, and to the start page of all pipelines.
+    """Add a run to the page of its pipeline.
 
     The caller holds the lock of the pipeline's folders.
 
@@ -158,38 +201,73 @@ def write_index(folders: DocsFolders, report: QualityReport, pages: Mapping[str,
         "plan": report.plan_sequence,
         "table_version": report.table_version,
         "run_at": report.run_at.isoformat(),
-        "failed": [
-            f"{result.severity}: {result.expectation}; observed: "
-            f"{'no value' if result.observed is None else result.observed}"
-            for result in report.results
-            if not result.passed
-        ],
+        "failed": [_failure(result) for result in report.results if not result.passed],
         "pages": {
             suite: page.relative_to(folders.site).as_posix() for suite, page in pages.items()
         },
     }
-    runs = [run, *(old for old in _runs(folders.site) if old["pages"] != run["pages"])]
+    runs = [run, *(old for old in listed_runs(folders.site) if old["pages"] != run["pages"])]
     runs = sorted(runs, key=lambda one: str(one["run_at"]), reverse=True)[:RUNS_LISTED]
     _write_runs(folders, runs)
-    sites = folders.site.parent
-    with locked(sites / ".lock"):
-        newest = {
-            site.name: listed[0]
-            for site in sorted(sites.iterdir())
-            if site.is_dir() and (listed := _runs(site))
-        }
-        replace_text(sites / "index.html", _rendered("pipelines.html", newest=newest))
+
+
+def _failure(result: CheckResult) -> str:
+    none = result.observed is None
+    observed = "no value" if none else observed_text(result.check, result.observed or 0)
+    return f"{result.severity}: {result.expectation}; observed: {observed}"
+
+
+def note_removals(folders: DocsFolders, notes: Mapping[int, tuple[datetime | None, str]]) -> None:
+    """Write on the pages of earlier checks that their plans lost rows since.
+
+    The caller holds the lock of the pipeline's folders.
+
+    Args:
+        folders: The pipeline's folders.
+        notes: Time of the removal and a sentence, by plan. The pages of other plans, and of checks
+            after the removal, have no note.
+    """
+    runs = listed_runs(folders.site)
+    changed = False
+    for run in runs:
+        removed_at, note = notes.get(run["plan"], (None, None))
+        if removed_at and datetime.fromisoformat(run["run_at"]) >= removed_at:
+            note = None
+        if run.get("note") != note:
+            run["note"], changed = note, True
+            for page in run["pages"].values():
+                _write_note(folders.site / page, note)
+    if changed:
+        _write_runs(folders, runs)
+
+
+def _write_note(page: Path, note: str | None) -> None:
+    if not page.exists():
+        return
+    text = markupsafe.escape(f"{note}. This page shows rows from before.") if note else ""
+    element = f'<p class="{_NOTE}"{"" if note else " hidden"}>{text}</p>'
+    old = page.read_text(encoding="utf-8")
+    replace_text(page, _NOTE_ELEMENT.sub(lambda _: element, old, count=1))
 
 
 def _write_runs(folders: DocsFolders, runs: Sequence[Mapping[str, Any]]) -> None:
     replace_text(folders.site / _RUNS, json.dumps(runs, indent=1))
-    replace_text(folders.index, _rendered("runs.html", pipeline=folders.pipeline, runs=runs))
+    replace_text(folders.index, rendered("runs.html", pipeline=folders.pipeline, runs=runs))
 
 
-def _runs(site: Path) -> list[dict[str, Any]]:
+def listed_runs(site: Path) -> list[dict[str, Any]]:
+    """Return the runs that the page of a pipeline lists, newest first."""
     return list(read_json(site / _RUNS) or ())
 
 
-def _rendered(template: str, **values: Any) -> str:
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+def rendered(template: str, **values: Any) -> str:
+    """Return a page from a template of this package. All values are escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["observed"] = observed_text
+    environment.filters["minute"] = lambda text: text[:16].replace("T", " ")
     return environment.get_template(template).render(**values)

@@ -13,7 +13,7 @@ from math import log, log1p
 from statistics import median
 from types import MappingProxyType
 
-from tidemark.quality.checks import DRIFT, Figure
+from tidemark.quality.checks import DRIFT, Figure, figure_text
 
 MAX_HISTORY = 30
 """Maximum number of earlier plans in a comparison."""
@@ -99,12 +99,13 @@ def drifts(
         fewer than `MIN_HISTORY` earlier figures.
     """
     return {
-        name: _drift(measured[check], history.get(check, ()), SCALES[check])
+        name: _drift(check, measured[check], history.get(check, ()))
         for name, check in DRIFT.items()
     }
 
 
-def _drift(figure: Figure, earlier: Sequence[float], scale: Scale) -> Figure:
+def _drift(check: str, figure: Figure, earlier: Sequence[float]) -> Figure:
+    scale = SCALES[check]
     baseline = Baseline.of(earlier[:MAX_HISTORY], scale)
     value = figure.value
     if value is None:
@@ -114,5 +115,6 @@ def _drift(figure: Figure, earlier: Sequence[float], scale: Scale) -> Figure:
     distance = abs(scale.scaled(value) - scale.scaled(baseline.median))
     return Figure(
         value=round(distance / baseline.spread, 2),
-        detail=f"{value:,.6g} against {baseline.median:,.6g} in {baseline.plans} earlier plans",
+        detail=f"{figure_text(check, value)}, usually {figure_text(check, baseline.median)} "
+        f"in {baseline.plans} earlier plans",
     )

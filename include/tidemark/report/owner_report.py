@@ -11,8 +11,10 @@ from typing import Any
 from tidemark.core.plain import plain, record_of
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example
 from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT, NO_LIMIT, is_measured
+from tidemark.quality.drift import NO_HISTORY
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.certificate import Certificate
+from tidemark.report.removed_rows import RemovedRows
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 MAX_EXAMPLES = 20
@@ -29,7 +31,14 @@ class RuleOutcome(StrEnum):
     NO_LIMIT = "no limit"
     """The rule only measures a figure."""
     NOT_CHECKED = "not checked"
-    """No plan had anything to check, or a drift check has too few earlier plans."""
+    """No plan had anything to check."""
+    NO_HISTORY = NO_HISTORY
+    """A drift check has too few earlier plans to compare with."""
+
+
+def _unmeasured(observed: object) -> RuleOutcome:
+    has_history = observed != NO_HISTORY
+    return RuleOutcome.NOT_CHECKED if has_history else RuleOutcome.NO_HISTORY
 
 
 def outcome_of(result: CheckResult) -> RuleOutcome:
@@ -37,7 +46,7 @@ def outcome_of(result: CheckResult) -> RuleOutcome:
     if not result.passed:
         return RuleOutcome.FAILED
     if not is_measured(result):
-        return RuleOutcome.NOT_CHECKED
+        return _unmeasured(result.observed)
     has_limit = result.check not in BUILT_IN_CHECKS or result.expectation != NO_LIMIT
     return RuleOutcome.PASSED if has_limit else RuleOutcome.NO_LIMIT
 
@@ -76,7 +85,7 @@ class RuleSummary:
         if self.failed_plans:
             return RuleOutcome.FAILED
         if not self.measured_plans:
-            return RuleOutcome.NOT_CHECKED
+            return _unmeasured(self.observed)
         has_limit = self.check not in BUILT_IN_CHECKS or self.expectation != NO_LIMIT
         return RuleOutcome.PASSED if has_limit else RuleOutcome.NO_LIMIT
 
@@ -105,9 +114,10 @@ class PipelineReport:
         certificate: The completeness certificate of the period.
         missing_rows: Landed rows of any period that another program removed from the table; None
             if unknown.
-        checked: Checked plans of the period.
+        checked: Checked plans of the period that still have rows.
         plans_by_status: Plan numbers of the period by publication status, or `not checked`.
         quarantined: Open records of the quarantine; None without a typed table.
+        removed: Plans that landed in the period and lost rows, newest first.
     """
 
     created_at: datetime
@@ -117,6 +127,7 @@ class PipelineReport:
     checked: Sequence[CheckedPlan]
     plans_by_status: Mapping[str, Sequence[int]]
     quarantined: Sequence[QuarantinedRecord] | None
+    removed: Sequence[RemovedRows] = ()
 
     @property
     def rules(self) -> list[RuleSummary]:

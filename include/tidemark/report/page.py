@@ -9,24 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import floor, isfinite, log10
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from tidemark.core.errors import format_duration
 from tidemark.core.visible_text import visible
 from tidemark.lake.local_files import replace_text, translate_os_errors
-from tidemark.quality.checks import BUILT_IN_CHECKS
-from tidemark.quality.docs import TEMPLATES, DocsFolders
+from tidemark.quality.checks import figure_text, observed_text
+from tidemark.quality.docs import TEMPLATES, DocsFolders, drift_line
 from tidemark.quality.publication import PublicationStatus
+from tidemark.quality.start_page import Summary, start_page
 from tidemark.report.owner_report import PipelineReport, RuleOutcome
 
 _WIDTH, _HEIGHT = 1000, 100
 """Size of the coordinates of a chart, which the page stretches to its own width."""
 _MIN_POINTS = 2
-_WHOLE = 1_000
-"""Smallest figure that the page shows without decimals."""
 _DATES_ONLY = timedelta(days=3)
 """Length of the shortest horizontal axis whose labels omit the time of day."""
 _ROUND = (1.0, 2.0, 5.0, 10.0)
@@ -54,31 +53,48 @@ class Trend:
     summary: str
 
 
-def write_page(report: PipelineReport, output: Path | None, quality_home: Path) -> Path:
-    """Write the page, by default beside the Data Docs. Return its absolute path.
+def write_page(report: PipelineReport, page: Path, folders: DocsFolders | None) -> Path:
+    """Write the page. Return its absolute path.
 
     Args:
         report: The report.
-        output: The file; None for the default.
-        quality_home: Folder of the Data Docs.
+        page: The file.
+        folders: The pipeline's folders if the file is in them, so that it has links to their pages.
+            A page elsewhere is sent or moved without the Data Docs.
     """
-    certificate = report.certificate
-    folders = DocsFolders(home=quality_home, pipeline=certificate.pipeline)
-    name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
-    page = output or folders.site / "reports" / name
-    # A page elsewhere is sent or moved without the Data Docs.
-    docs = "../index.html" if output is None and folders.index.exists() else None
+    docs = start = None
+    if folders is not None:
+        docs = relpath(folders.index, page.parent) if folders.index.exists() else None
+        start = relpath(start_page(folders.home), page.parent)
     with translate_os_errors(page, "writing the page"):
-        replace_text(page, render(report, docs))
+        replace_text(page, render(report, docs, start))
     return page.resolve()
 
 
-def render(report: PipelineReport, docs: str | None = None) -> str:
+def page_of_period(report: PipelineReport, folders: DocsFolders) -> Path:
+    """Return the file of a report of a certain period among the pipeline's pages."""
+    certificate = report.certificate
+    name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
+    return folders.site / "reports" / name
+
+
+def summary(report: PipelineReport) -> Summary:
+    """Return the state of a pipeline for the start page."""
+    return Summary(
+        created_at=report.created_at,
+        css=summary_class(report),
+        headline=headline(report),
+        points=open_points(report),
+    )
+
+
+def render(report: PipelineReport, docs: str | None = None, start: str | None = None) -> str:
     """Return the page as HTML. All values from tables are escaped.
 
     Args:
         report: The report.
         docs: Address of the Data Docs; None for a page without the link.
+        start: Address of the start page of all pipelines; None for a page without the link.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -89,7 +105,8 @@ def render(report: PipelineReport, docs: str | None = None) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": lambda number: f"{number:,}", "minute": minute}
-    return environment.get_template("report.html").render(report_values(report, docs))
+    values = {**report_values(report, docs), "start": start}
+    return environment.get_template("report.html").render(values)
 
 
 def report_values(report: PipelineReport, docs: str | None) -> Mapping[str, Any]:
@@ -102,13 +119,15 @@ def report_values(report: PipelineReport, docs: str | None) -> Mapping[str, Any]
         "report": report,
         "certificate": certificate,
         "docs": docs,
-        "summary": _summary_class(report),
-        "open_points": _open_points(report),
+        "summary": summary_class(report),
+        "headline": headline(report),
+        "open_points": open_points(report),
         "rules": {
             outcome: [rule for rule in rules if rule.outcome is outcome] for outcome in RuleOutcome
         },
         "drift": folded,
-        "observation": observation,
+        "drift_line": drift_line(sum(bool(rule.measured_plans) for rule in folded), len(folded)),
+        "observation": observed_text,
         "records": certificate.total("records"),
         "gaps": certificate.total("gaps"),
         "undone": certificate.total("undone"),
@@ -124,14 +143,23 @@ def minute(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
-def _summary_class(report: PipelineReport) -> str:
+def headline(report: PipelineReport) -> str:
+    """Return the state of the period in a few words."""
+    certificate = report.certificate
+    if certificate.is_complete:
+        return "Complete"
+    is_empty = not certificate.partitions and not certificate.plans_of_other_incarnations
+    return "Nothing landed" if is_empty else "Not complete"
+
+
+def summary_class(report: PipelineReport) -> str:
     """Return the CSS class of the summary: good only if nothing was left unchecked or undecided."""
     if not report.certificate.is_complete:
         return "bad"
-    return "poor" if _open_points(report) else "good"
+    return "poor" if open_points(report) else "good"
 
 
-def _open_points(report: PipelineReport) -> list[tuple[str, str]]:
+def open_points(report: PipelineReport) -> list[tuple[str, str]]:
     """Return the open points, which completeness does not include, each with its CSS class."""
     certificate = report.certificate
     hidden = sum(
@@ -140,37 +168,22 @@ def _open_points(report: PipelineReport) -> list[tuple[str, str]]:
     )
     failed = sum(rule.outcome is RuleOutcome.FAILED for rule in report.rules)
     counts = [
-        (report.missing_rows or 0, "bad", "row(s) removed from the table"),
-        (hidden, "bad", "plan(s) not published"),
-        (failed, "poor", "rule(s) failed"),
-        (len(report.quarantined or ()), "poor", "record(s) in quarantine"),
-        (len(report.unchecked_plans), "quiet-pill", "plan(s) not checked"),
-        (len(certificate.open_plans), "quiet-pill", "plan(s) open"),
-        (certificate.total("unproven_gaps"), "quiet-pill", "gap(s) unproven"),
+        (report.missing_rows or 0, "bad", "row", "removed from the table"),
+        (hidden, "bad", "plan", "not published"),
+        (failed, "poor", "rule", "failed"),
+        (len(report.quarantined or ()), "poor", "record", "in quarantine"),
+        (len(report.unchecked_plans), "quiet-pill", "plan", "not checked"),
+        (len(certificate.open_plans), "quiet-pill", "plan", "open"),
+        (certificate.total("unproven_gaps"), "quiet-pill", "gap", "unproven"),
     ]
-    points = [(css, f"{count:,} {what}") for count, css, what in counts if count]
+    points = [
+        (css, f"{count:,} {noun}{'s' if count > 1 else ''} {what}")
+        for count, css, noun, what in counts
+        if count
+    ]
     if report.missing_rows is None:
         points.append(("quiet-pill", "rows of the table not counted"))
     return points
-
-
-def observation(check: str, observed: str | float) -> str:
-    """Return what a check observed: a figure rounded and with its unit, a text unchanged."""
-    try:
-        return _figure(check, float(observed))
-    except ValueError:
-        return str(observed)
-
-
-def _figure(check: str, value: float) -> str:
-    """Return a figure of a check with its unit: a whole number, or three digits."""
-    built_in = BUILT_IN_CHECKS.get(check)
-    if built_in and built_in.in_seconds:
-        sign = "-" if value < 0 else ""
-        return f"{sign}{format_duration(timedelta(seconds=abs(value)))}"
-    is_whole = value.is_integer() or abs(value) >= _WHOLE
-    text = f"{value:,.0f}" if is_whole else f"{value:.3g}"
-    return f"{text} %" if check.endswith("_percent") else text
 
 
 def _trends(report: PipelineReport) -> tuple[list[Trend], list[tuple[str, str]]]:
@@ -195,7 +208,7 @@ def _trends(report: PipelineReport) -> tuple[list[Trend], list[tuple[str, str]]]
         if len(known) < _MIN_POINTS:
             continue
         if len({value for _, _, value in known}) == 1:
-            constants.append((name, _figure(check, known[0][2])))
+            constants.append((name, figure_text(check, known[0][2])))
         else:
             trends.append(_trend(name, check, known, failed))
     return trends, constants
@@ -222,13 +235,13 @@ def _trend(
         for number, (at, _, value) in enumerate(known)
     ]
     lowest, highest, newest = (
-        _figure(check, each) for each in (min(values), max(values), values[-1])
+        figure_text(check, each) for each in (min(values), max(values), values[-1])
     )
     return Trend(
         name=name,
         points=" ".join(f"{x},{y}" for x, y in points),
         failed=[point for point, (_, plan, _) in zip(points, known, strict=True) if plan in failed],
-        levels=[_figure(check, each) for each in (high, (low + high) / 2, low)],
+        levels=[figure_text(check, each) for each in (high, (low + high) / 2, low)],
         times=[
             f"{at:%Y-%m-%d}" if end - start >= _DATES_ONLY else minute(at)
             for at in (start, start + (end - start) / 2, end)

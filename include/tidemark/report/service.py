@@ -15,6 +15,7 @@ from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify
 from tidemark.report.owner_report import PipelineReport
+from tidemark.report.removed_rows import read_removed_rows
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
@@ -59,6 +60,15 @@ class Reports:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
         certificate = certify(ledger, landed_at, since, until)
+        removed = read_removed_rows(
+            self.control,
+            self.spec.name,
+            [
+                record
+                for sequence, record in ledger.plans.items()
+                if sequence in landed_at and since <= landed_at[sequence] < until
+            ],
+        )
         plans = {each.plan for each in certificate.plans}
         plans_by_status: dict[str, list[int]] = {}
         for each in self.publication.plans():
@@ -76,5 +86,6 @@ class Reports:
                 for plan in self.history.checked(self.spec.name, plans)
             ],
             plans_by_status=plans_by_status,
+            removed=[each for _, each in sorted(removed.items(), reverse=True)],
             quarantined=None if self.quarantine is None else self.quarantine(),
         )

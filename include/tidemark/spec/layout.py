@@ -121,13 +121,8 @@ class Layout:
 
     @property
     def quality_home(self) -> Path:
-        """Great Expectations project and Data Docs."""
+        """Data Docs and reports; its start page is `index.html`."""
         return self.home / "quality"
-
-    @property
-    def data_docs(self) -> Path:
-        """Start page of the quality reports of all pipelines."""
-        return self.quality_home / "data_docs" / "index.html"
 
     def data_table(self, target: str) -> str:
         """Return the location of a spec's `target`; relative paths are below the lakehouse."""
