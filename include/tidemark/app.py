@@ -24,6 +24,7 @@ from tidemark.connections import (
 )
 from tidemark.core.errors import InvalidSelection, SetupError, TidemarkError
 from tidemark.core.logs import LogFormat
+from tidemark.core.parallel import result_or_error
 from tidemark.engines import Engines
 from tidemark.pipeline import Pipeline, PipelineContext, utc_now
 from tidemark.spark.engine import Server
@@ -278,10 +279,10 @@ class App:
         self._try_pages("all", self.write_start_page)
 
     def _try_pages(self, name: str, write: Callable[[], object]) -> None:
-        try:
-            write()
-        except TidemarkError as error:
-            log.warning("quality pages not written pipeline=%s error=%s", name, error.kind)
+        error = result_or_error(name, lambda _: write())
+        if isinstance(error, TidemarkError):
+            kind = type(error).__name__
+            log.warning("quality pages not written pipeline=%s error=%s", name, kind)
 
     def write_start_page(self) -> Path:
         """Write the start page of the quality pages of all pipelines."""

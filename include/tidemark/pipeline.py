@@ -794,7 +794,7 @@ class Pipeline:
                 failed = Summary(
                     created_at=self.context.now(),
                     css="bad",
-                    headline=f"No report: {error.kind}",
+                    headline=f"No report: {type(error).__name__}",
                     fix=error.rendered("fix"),
                 )
                 save_summary(self.quality_folders, failed)

@@ -132,7 +132,8 @@ def test_the_page_and_the_json_account_for_a_complete_period(
     assert "failed critical at most 15 null_key_percent" in page.text
     assert "1 of 3" in page.text
     # The page loads nothing, and all values are text.
-    assert (page.fetched, page.open) == ([], [])
+    assert page.open == []
+    assert [name for name, _ in page.fetched] == ["href"]
     assert _SCRIPT in page.text
     assert not re.search(r"url\(|@import|https?:", Path(done.out.splitlines()[-1]).read_text())
 
@@ -165,7 +166,13 @@ def test_a_browser_shows_the_whole_page(
     shown = open_page(Path(done.out.splitlines()[-1]), tmp_path, width=width)
     assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
     headings = [text for tag, text in shown.elements if tag == "H2"]
-    assert headings == ["Published", "Checks", "In quarantine", "Trends"]
+    assert headings == [
+        "Published",
+        "Undone and replaced",
+        "Checks",
+        "In quarantine",
+        "Trends",
+    ]
     texts = [text for tag, text in shown.elements if tag == "TD"]
     assert "every price is above 0expect_column_values_to_be_between of column price" in texts
     assert {f"-1 {_SCRIPT}", "null"} <= set(texts)
@@ -279,3 +286,42 @@ def test_maintenance_removes_old_pages(lake: FileLake, offline: Command, tmp_pat
     os.utime(page, (old, old))
     assert offline("maintain", "events").code == ExitCode.OK
     assert not page.exists()
+
+
+def test_without_a_pipeline_the_start_page_links_to_the_report_of_each(
+    lake: FileLake, offline: Command, tmp_path: Path
+) -> None:
+    done = offline("report")
+    start = tmp_path / "quality" / "index.html"
+    assert (done.code, done.out.splitlines()[-1]) == (ExitCode.OK, str(start))
+    assert "idle: nothing landed" in done.out
+    page = Page(start)
+    folder = "data_docs/events"
+    assert ("href", f"{folder}/report.html") in page.fetched
+    assert all((start.parent / address).exists() for _, address in page.fetched)
+    assert "Nothing landed" in page.text
+    records = {each["pipeline"]: each for each in offline("report", "--json").json}
+    assert records["idle"]["outcome"] == "nothing landed"
+    assert "certificate" in records["events"]
+    assert offline("report", "--since", "2001-01-01").code == ExitCode.USAGE
+
+
+def test_an_undo_is_on_the_report_and_the_start_page_at_once(
+    lake: FileLake, offline: Command, tmp_path: Path
+) -> None:
+    """The undone plan's figures and failures do not count."""
+    since = f"{NOW - timedelta(days=1):%Y-%m-%d}"
+    before = offline("report", "events", "--since", since, "--json").json
+    assert [rule["failed_plans"] for rule in before["rules"]] == [[2], [2]]
+    undone = offline("undo", "events", "--plan", "2", "--reason", "wrong hour")
+    assert undone.code == ExitCode.OK
+    after = offline("report", "events", "--since", since, "--json").json
+    assert [rule["failed_plans"] for rule in after["rules"]] == [[], []]
+    assert [value for value, _ in after["rules"][0]["values"]] == [1, 3]
+    (removed,) = after["removed"]
+    assert (removed["plan"], removed["removal"], removed["reason"]) == (2, "undone", "wrong hour")
+    pages = tmp_path / "quality"
+    assert (pages / "index.html").exists()
+    assert (pages / "data_docs" / "events" / "report.html").exists()
+    page = Path(offline("report", "events", "--since", since).out.splitlines()[-1])
+    assert "2 undone" in Page(page).text

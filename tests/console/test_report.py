@@ -16,6 +16,7 @@ from tests.support.file_lake import FileLake, home_lake
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.typed_lake import home_typed_lake
+from tidemark import pipeline as pipeline_module
 from tidemark.console import quality
 from tidemark.quality.check_results import Example, Severity
 from tidemark.quality.publication import PublicationDecision
@@ -72,8 +73,8 @@ def test_the_console_shows_the_report_and_writes_no_file(lake: FileLake, tmp_pat
     before = files(tmp_path)
     page = console_of(tmp_path).get(PAGE).text
     assert "Report of events" in page
-    assert '<span class="pill good">Complete</span>' in page
-    assert '<span class="pill quiet-pill">2 plan(s) not checked</span>' in page
+    assert '<span class="pill poor">Complete</span>' in page
+    assert '<span class="pill quiet-pill">2 plans not checked</span>' in page
     assert ["0", "7", "alice"] in cells(page)
     assert files(tmp_path) == before
     link = re.search(r'href="([^"]+)">Report for the owner', console_of(tmp_path).get(
@@ -119,8 +120,8 @@ def test_a_large_quarantine_has_the_command_instead(
     typed.broken = {1, 2}
     typed.bronze.run(3)
     typed.run()
-    assert "2 record(s) in quarantine" in console_of(tmp_path).get(PAGE).text
-    monkeypatch.setattr(quality, "REPORTED_RECORDS", 1)
+    assert "2 records in quarantine" in console_of(tmp_path).get(PAGE).text
+    monkeypatch.setattr(pipeline_module, "REPORTED_RECORDS", 1)
     page = console_of(tmp_path).get(PAGE).text
     assert "events has more than 1 records in quarantine" in page
 
@@ -131,6 +132,8 @@ def test_the_report_links_to_the_data_docs(lake: FileLake, tmp_path: Path) -> No
     (docs / "index.html").write_text("checks")
     address = "/pipelines/events/quality/docs/index.html"
     assert f'href="{address}"' in console_of(tmp_path).get(PAGE).text
+    start = console_of(tmp_path).get("/pipelines/events/index.html")
+    assert "<h1>Pipelines" in start.text or start.url.path == "/"
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
     assert address not in hidden.get(PAGE).text
 
@@ -139,9 +142,9 @@ def test_a_pipeline_of_many_plans_has_the_command_instead(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report reads every plan, which takes too long for a page."""
-    monkeypatch.setattr(quality, "REPORTED_PLANS", 2)
+    monkeypatch.setattr(pipeline_module, "REPORTED_PLANS", 2)
     page = console_of(tmp_path).get(PAGE).text
-    assert "events has 3 plans, and this page reads up to 2" in page
+    assert "events has 3 plans, more than 2, which take too long for this page" in page
     assert "<pre>tidemark report events</pre>" in page
     assert 'class="summary' not in page
 
@@ -150,7 +153,7 @@ def test_a_rule_without_a_figure_is_grey_on_all_pages(lake: FileLake, tmp_path: 
     client = console_of(tmp_path)
     plan = [row for row in cells(client.get("/pipelines/events/plans/3").text) if len(row) == 4]
     assert [
-        "not checked",
+        "not enough history",
         "all counts match records_drift",
         "not enough history",
         "critical",
@@ -180,6 +183,6 @@ def test_rows_that_another_program_deleted_stand_beside_complete(
 ) -> None:
     DeltaTable(lake.uri).delete('"offset" = 1')
     page = console_of(tmp_path).get(PAGE).text
-    assert '<span class="pill good">Complete</span>' in page
-    assert '<span class="pill bad">1 row(s) removed from the table</span>' in page
+    assert '<span class="pill poor">Complete</span>' in page
+    assert '<span class="pill bad">1 row removed from the table</span>' in page
     assert "1 landed row(s) are not in the table" in page

@@ -17,7 +17,8 @@ from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.lake.errors import ClockDiffers
 from tidemark.quality.check_results import QualityReport
-from tidemark.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
+from tidemark.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, note_removals, write_index
+from tidemark.quality.start_page import Summary, save_summary, write_start_page
 
 DAY = timedelta(days=1)
 
@@ -51,6 +52,7 @@ def write_check_pages(home: Path, pipeline: str, run_at: datetime, plan: int = 1
     )
     with folders.locked():
         write_index(folders, report, pages)
+    write_start_page(home, {})
     return list(pages.values())
 
 
@@ -86,7 +88,7 @@ def test_pruning_removes_old_pages_and_the_lines_that_link_to_them(tmp_path: Pat
 
 
 @pytest.mark.e2e
-def test_a_browser_shows_start_pages_completely_and_escaped(tmp_path: Path) -> None:
+def test_a_browser_shows_lists_of_checks_completely_and_escaped(tmp_path: Path) -> None:
     """This also holds on a phone. No request, overflow or script occurs."""
     evil = "<script>alert(1)</script> " + "x" * 200
     (passed,) = REPORT.results
@@ -96,17 +98,69 @@ def test_a_browser_shows_start_pages_completely_and_escaped(tmp_path: Path) -> N
         report = replace(REPORT, pipeline=pipeline, results=results)
         with folders.locked():
             write_index(folders, report, {"built-in": folders.site / "page.html"})
+    save_summary(folders, Summary(created_at=NOW, css="bad", headline="No report", fix=evil))
     line = f"critical: all counts match; observed: {evil}"
-    when = "2026-03-01 12:00:00"
-    start = tmp_path / "data_docs" / "index.html"
+    start = write_start_page(tmp_path, {"orders": evil, "new": "no check yet"})
     for page, cells in (
-        (start, ["orders", "passed", "1", when, "", "prices", "failed", "1", when, line]),
-        (start.parent / "prices" / "index.html", ["failed", "1", "0", when, line, "built-in"]),
+        (start, []),
+        (folders.index, ["failed", "1", "2026-03-01 12:00", line, "built-in"]),
     ):
         shown = open_page(page, tmp_path, width=500)
         assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
-        assert [text for tag, text in shown.elements if tag == "TD"] == cells
+        assert [text for tag, text in shown.elements if tag == "TD" and text != "0"] == cells
         assert [tag for tag, _ in shown.elements].count("H1") == 1
+
+
+def links(page: Path) -> list[str]:
+    """Return the links of a page."""
+    return re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8"))
+
+
+def text_of(page: Path) -> str:
+    """Return the text of a page, with single spaces."""
+    body = page.read_text(encoding="utf-8").partition("<body>")[2]
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+def test_the_start_page_lists_all_pipelines_with_state_and_existing_pages(tmp_path: Path) -> None:
+    write_check_pages(tmp_path, "prices", NOW, plan=7)
+    folders = DocsFolders(home=tmp_path, pipeline="prices")
+    points = [("poor", "4 records in quarantine")]
+    save_summary(folders, Summary(created_at=NOW, css="poor", headline="Complete", points=points))
+    page = write_start_page(tmp_path, {"orders": "Orders.", "prices": "Prices."})
+    assert page == tmp_path / "index.html"
+    assert links(page) == ["data_docs/prices/index.html"]
+    text = text_of(page)
+    assert "orders Orders. No report yet No check yet. tidemark report orders" in text
+    assert "Complete 4 records in quarantine Last check: passed , plan 7, 2026-03-01 12:00." in text
+    folders.report.write_text("report")
+    write_start_page(tmp_path, {})
+    assert links(page) == ["data_docs/prices/report.html", "data_docs/prices/index.html"]
+    assert "No spec has this name." in text_of(page)
+    assert dead_links(tmp_path) == []
+
+
+def test_pages_of_earlier_checks_note_that_their_plan_lost_rows(tmp_path: Path) -> None:
+    """A later check of the plan has no note. The start page shows the newest check without one."""
+    for hours, plan in ((-3, 1), (-2, 2), (0, 2)):
+        write_check_pages(tmp_path, "prices", NOW + timedelta(hours=hours), plan=plan)
+    folders = DocsFolders(home=tmp_path, pipeline="prices")
+    marked = sorted(folders.site.glob("validations/own/**/*.html"))
+    for page in marked:
+        page.write_text('<p class="removed" hidden></p><p class="removed">data</p>')
+    removed_at = NOW - timedelta(hours=1)
+    notes = {plan: (removed_at, f"Plan {plan} was <undone>") for plan in (1, 2)}
+    for _ in range(2):
+        note_removals(folders, notes)
+        first, second, third = (page.read_text() for page in marked)
+        assert '<p class="removed">Plan 1 was &lt;undone&gt;. This page shows rows' in first
+        assert '<p class="removed">Plan 2 was &lt;undone&gt;' in second
+        assert third.startswith('<p class="removed" hidden></p>')
+    assert text_of(folders.index).count("was &lt;undone&gt;.") == 2
+    assert folders.index.read_text().count('class="outcome quiet"') == 2
+    assert "plan 2, 2026-03-01 12:00" in text_of(write_start_page(tmp_path, {}))
+    note_removals(folders, {})
+    assert all(page.read_text().startswith('<p class="removed" hidden></p>') for page in marked)
 
 
 def test_pruning_keeps_the_newest_check_of_each_pipeline(tmp_path: Path) -> None:

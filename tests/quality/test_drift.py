@@ -39,7 +39,7 @@ def test_noise_is_within_the_limit_and_less_than_half_of_the_records_is_beyond()
     value, found = drift_of("records", 4_000, history)
     assert value is not None
     assert value > LIMIT
-    assert found["records_drift"].detail.startswith("4,000 against ")
+    assert found["records_drift"].detail.startswith("4,000, usually ")
     assert found["records_drift"].detail.endswith("in 30 earlier plans")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -75,6 +75,7 @@ class FixedResult:
         expected: Sequence[RecordedRange],  # noqa: ARG002
         suite: str | None,  # noqa: ARG002
         run_at: datetime,
+        removed: Collection[int],  # noqa: ARG002
     ) -> QualityReport:
         """Return a report with the fixed result."""
         (result,) = REPORT.results

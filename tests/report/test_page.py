@@ -19,7 +19,8 @@ from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Se
 from tidemark.quality.docs import DocsFolders
 from tidemark.report.certificate import Certificate, LandedPlan, PartitionAccount
 from tidemark.report.owner_report import PipelineReport
-from tidemark.report.page import render, write_page
+from tidemark.report.page import page_of_period, render, write_page
+from tidemark.report.removed_rows import Removal, RemovedRows
 from tidemark.spec.decode import QuarantineReason
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
@@ -310,6 +311,12 @@ def test_examples_are_those_of_the_newest_failed_plan() -> None:
         (None, {}, ("quiet", "not checked")),
         (1.0, {"check": "records", "expectation": "No limit"}, ("quiet", "no limit")),
         (None, {"check": "records_drift"}, ("quiet", "not checked")),
+        (
+            None,
+            {"check": "records_drift", "observed": "not enough history"},
+            ("quiet", "not enough history"),
+        ),
+        (1.0, {"passed": False, "severity": Severity.INFO}, ("quiet", "failed")),
         (None, {"check": "prices"}, ("passed", "passed")),
         (None, {"check": "prices", "unexpected_count": 0}, ("quiet", "not checked")),
         (
@@ -335,7 +342,7 @@ def test_a_rule_counts_only_plans_with_something_to_check() -> None:
 
 
 def test_drift_rules_are_folded_together_unless_one_failed() -> None:
-    """The heading counts those with enough history."""
+    """The heading counts those that were compared with earlier plans."""
     names = ("records_drift", "null_key_percent_drift", "top_key_percent_drift")
 
     def page(passed: bool) -> str:
@@ -347,12 +354,15 @@ def test_drift_rules_are_folded_together_unless_one_failed() -> None:
         return page_of([CheckedPlan(sequence=1, results=results)])
 
     folded = page(passed=True)
-    assert "Drift: 2 of 3 rule(s) have enough history" in folded
-    assert all(folded.index("Drift: 2 of 3") < folded.index(name) for name in names)
-    assert "not enough history" in folded
+    line = "Drift: 2 measures within their usual spread, 1 not compared"
+    assert line in folded
+    assert all(folded.index(line) < folded.index(name) for name in names)
+    assert '<span class="outcome quiet">not enough history</span>' in folded
+    new = page_of([result(1, None, check=names[0], observed="not enough history")])
+    assert "<summary>Drift: not enough history</summary>" in new
     failed = page(passed=False)
-    assert "Drift: 1 of 2 rule(s) have enough history" in failed
-    assert failed.index(names[2]) < failed.index("Drift: 1 of 2")
+    line = "Drift: 1 measure within its usual spread, 1 not compared"
+    assert failed.index(names[2]) < failed.index(line)
 
 
 def pills(page: str) -> list[tuple[str, str]]:
@@ -369,42 +379,71 @@ def test_complete_is_green_only_if_nothing_is_open() -> None:
 @pytest.mark.parametrize(
     ("changes", "pill"),
     [
-        ({"missing_rows": 20}, ("bad", "20 row(s) removed from the table")),
+        ({"missing_rows": 20}, ("bad", "20 rows removed from the table")),
         ({"missing_rows": None}, ("quiet-pill", "rows of the table not counted")),
-        ({"checked": ()}, ("quiet-pill", "1 plan(s) not checked")),
-        ({"plans_by_status": {"not checked": [1]}}, ("quiet-pill", "1 plan(s) not checked")),
-        ({"plans_by_status": {"blocked": [1]}}, ("bad", "1 plan(s) not published")),
-        ({"plans_by_status": {"rejected": [1]}}, ("bad", "1 plan(s) not published")),
-        ({"checked": [result(1, 1.0, passed=False)]}, ("poor", "1 rule(s) failed")),
-        ({"quarantined": [QUARANTINED]}, ("poor", "1 record(s) in quarantine")),
+        ({"checked": ()}, ("quiet-pill", "1 plan not checked")),
+        ({"plans_by_status": {"not checked": [1]}}, ("quiet-pill", "1 plan not checked")),
+        ({"plans_by_status": {"blocked": [1]}}, ("bad", "1 plan not published")),
+        ({"plans_by_status": {"rejected": [1]}}, ("bad", "1 plan not published")),
+        ({"checked": [result(1, 1.0, passed=False)]}, ("poor", "1 rule failed")),
+        (
+            {"checked": [result(1, 1.0, passed=False, severity=Severity.INFO)]},
+            ("quiet-pill", "1 rule of severity info failed"),
+        ),
+        ({"quarantined": [QUARANTINED]}, ("poor", "1 record in quarantine")),
         (
             {"certificate": replace(landed(1), open_plans=(2,))},
-            ("quiet-pill", "1 plan(s) open"),
+            ("quiet-pill", "1 plan open"),
         ),
         (
             {"certificate": replace(landed(1), partitions=(replace(_ACCOUNT, unproven_gaps=7),))},
-            ("quiet-pill", "7 gap(s) unproven"),
+            ("quiet-pill", "7 gaps unproven"),
         ),
     ],
 )
 def test_open_points_stand_beside_complete(changes: dict[str, Any], pill: tuple[str, str]) -> None:
     values: dict[str, Any] = {"checked": [result(1, 1.0)], "certificate": landed(1)} | changes
     page = render(replace(_REPORT, **values))
-    assert pills(page) == [("good", "Complete"), pill]
+    assert pills(page) == [("poor", "Complete"), pill]
     assert '<section class="summary poor">' in page
     assert "Completeness does not include the open points above." in page
 
 
 def test_the_page_links_to_the_data_docs_only_beside_them(tmp_path: Path) -> None:
     """A page elsewhere is sent to others, without the Data Docs."""
-    link = '<a href="../index.html">Pages of all checks</a>'
-    assert link not in write_page(_REPORT, None, tmp_path).read_text()
-    index = DocsFolders(home=tmp_path, pipeline="events").index
-    index.write_text("checks")
-    page = write_page(_REPORT, None, tmp_path)
-    assert link in page.read_text()
-    assert (page.parent / "../index.html").read_text() == "checks"
-    assert link not in write_page(_REPORT, tmp_path / "own.html", tmp_path).read_text()
+
+    def links(page: Path) -> list[Path]:
+        found = re.findall(r'href="([^"]+)"', page.read_text())
+        return [(page.parent / link).resolve() for link in found]
+
+    folders = DocsFolders(home=tmp_path, pipeline="events")
+    start = tmp_path / "index.html"
+    assert links(write_page(_REPORT, folders.report, folders)) == [start]
+    folders.index.write_text("checks")
+    for file in (folders.report, page_of_period(_REPORT, folders)):
+        assert links(write_page(_REPORT, file, folders)) == [start, folders.index]
+    assert links(write_page(_REPORT, tmp_path / "own.html", None)) == []
+
+
+def test_undone_and_replaced_plans_are_listed() -> None:
+    removed = [
+        RemovedRows(plan=7, removal=Removal.UNDONE, removed_at=NOW, reason="wrong <hour>"),
+        RemovedRows(plan=5, removal=Removal.PARTLY_REPLACED, removed_at=None, replaced_by=(6, 8)),
+    ]
+    text = text_of(render(replace(_REPORT, removed=removed)))
+    assert "7 undone 2026-03-01 12:00 wrong &lt;hour&gt;" in text
+    assert "5 partly replaced - by plan 6, 8. The checks of plan 5 may be from before" in text
+    assert "tidemark check events --plan 5" in text
+    assert "Undone and replaced" not in text_of(render(_REPORT))
+
+
+def test_charts_of_rules_on_rows_have_a_unit() -> None:
+    checked = [
+        result(n, 25.0 * n, check="prices", unexpected_count=n, unexpected_percent=25.0 * n)
+        for n in (1, 2)
+    ]
+    ((label, _, _),) = trends(checked)
+    assert label == "prices: 25 % to 50 %, newest 50 %"
 
 
 def test_invisible_characters_are_escapes() -> None:

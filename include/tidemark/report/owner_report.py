@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.core.plain import plain, record_of
-from tidemark.quality.check_results import CheckedPlan, CheckResult, Example
+from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT, NO_LIMIT, is_measured
 from tidemark.quality.drift import NO_HISTORY
 from tidemark.quality.publication import NOT_CHECKED
@@ -66,6 +66,7 @@ class RuleSummary:
         failed_plans: Plans that failed the rule, oldest first.
         values: Observed figures by plan, oldest first.
         examples: Rows of the newest failed plan that violate the rule.
+        is_share: Whether the figures are percentages of rows that violate the rule.
     """
 
     name: str
@@ -78,6 +79,7 @@ class RuleSummary:
     failed_plans: tuple[int, ...]
     values: tuple[tuple[int, float], ...]
     examples: tuple[Example, ...]
+    is_share: bool
 
     @property
     def outcome(self) -> RuleOutcome:
@@ -96,7 +98,9 @@ class RuleSummary:
 
     def as_record(self) -> dict[str, Any]:
         """Return the summary as plain values."""
-        return record_of(self, without=["name", "check"], rule=self.name, outcome=self.outcome)
+        return record_of(
+            self, without=["name", "check", "is_share"], rule=self.name, outcome=self.outcome
+        )
 
 
 def _newest_examples(results: Sequence[tuple[int, CheckResult]]) -> tuple[Example, ...]:
@@ -131,7 +135,7 @@ class PipelineReport:
 
     @property
     def rules(self) -> list[RuleSummary]:
-        """Results of each rule; rules with the most failed plans come first."""
+        """Results of each rule; failed rules come first, the most severe of them at the top."""
         results: dict[tuple[str, str | None], list[tuple[int, CheckResult]]] = {}
         for plan in sorted(self.checked, key=lambda each: each.sequence):
             for result in plan.results:
@@ -154,10 +158,19 @@ class PipelineReport:
                     (number, result.value) for number, result in each if result.value is not None
                 ),
                 examples=_newest_examples(each),
+                is_share=any(result.unexpected_percent is not None for _, result in each),
             )
             for (name, _), each in results.items()
         ]
-        return sorted(rules, key=lambda rule: -len(rule.failed_plans))
+        severities = list(Severity)
+        return sorted(
+            rules,
+            key=lambda rule: (
+                not rule.failed_plans,
+                severities.index(Severity(rule.severity)) if rule.failed_plans else 0,
+                -len(rule.failed_plans),
+            ),
+        )
 
     @property
     def unchecked_plans(self) -> Collection[int]:

@@ -17,6 +17,7 @@ import jinja2
 
 from tidemark.core.visible_text import visible
 from tidemark.lake.local_files import replace_text, translate_os_errors
+from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import figure_text, observed_text
 from tidemark.quality.docs import TEMPLATES, DocsFolders, drift_line
 from tidemark.quality.publication import PublicationStatus
@@ -26,6 +27,8 @@ from tidemark.report.owner_report import PipelineReport, RuleOutcome
 _WIDTH, _HEIGHT = 1000, 100
 """Size of the coordinates of a chart, which the page stretches to its own width."""
 _MIN_POINTS = 2
+_SHARE = "unexpected_percent"
+"""Name of the figure of a rule on rows, which has a unit."""
 _DATES_ONLY = timedelta(days=3)
 """Length of the shortest horizontal axis whose labels omit the time of day."""
 _ROUND = (1.0, 2.0, 5.0, 10.0)
@@ -166,11 +169,13 @@ def open_points(report: PipelineReport) -> list[tuple[str, str]]:
         len(report.plans_by_status.get(status, ()))
         for status in (PublicationStatus.BLOCKED, PublicationStatus.REJECTED)
     )
-    failed = sum(rule.outcome is RuleOutcome.FAILED for rule in report.rules)
+    failed = [rule.severity for rule in report.rules if rule.outcome is RuleOutcome.FAILED]
+    infos = failed.count(Severity.INFO)
     counts = [
         (report.missing_rows or 0, "bad", "row", "removed from the table"),
         (hidden, "bad", "plan", "not published"),
-        (failed, "poor", "rule", "failed"),
+        (len(failed) - infos, "poor", "rule", "failed"),
+        (infos, "quiet-pill", "rule", "of severity info failed"),
         (len(report.quarantined or ()), "poor", "record", "in quarantine"),
         (len(report.unchecked_plans), "quiet-pill", "plan", "not checked"),
         (len(certificate.open_plans), "quiet-pill", "plan", "open"),
@@ -194,7 +199,7 @@ def _trends(report: PipelineReport) -> tuple[list[Trend], list[tuple[str, str]]]
         ("landed records", "records", [(each.plan, float(each.records)) for each in plans], ())
     ]
     figures += [
-        (rule.name, rule.check, rule.values, rule.failed_plans)
+        (rule.name, _SHARE if rule.is_share else rule.check, rule.values, rule.failed_plans)
         for rule in report.rules
         if rule.check != "records" and not rule.is_drift
     ]
