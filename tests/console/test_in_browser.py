@@ -151,7 +151,7 @@ def test_every_page_follows_the_rules_of_accessibility(
         f"{address}/dags/tidemark_events/runs/manual",
         f"{address}/nothing",
         f"{pipeline}/plans/99",
-        *(each.as_uri() for each in app.layout.quality_home.glob("data_docs/**/*.html")),
+        *(each.as_uri() for each in app.layout.quality_home.rglob("*.html")),
         Path(written.out.splitlines()[-1]).as_uri(),
     ]
     found: list[str] = []

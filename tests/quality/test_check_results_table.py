@@ -58,6 +58,15 @@ def test_earlier_figures_are_those_of_newest_attempts_newest_plan_first(tmp_path
     assert earlier_figures(table, 1) == {}
 
 
+def test_earlier_figures_omit_plans_that_lost_rows(tmp_path: Path) -> None:
+    """More plans before them take their place."""
+    table = DeltaCheckResults(str(tmp_path / "results"))
+    for plan in (1, 2, 3):
+        table.append(report_of(plan, 10.0 * plan))
+    ref = BatchRef(pipeline="prices", table="", table_version=1, plan_sequence=4)
+    assert table.earlier_figures(ref, 2, without={2, 9}) == {"records": [30, 10]}
+
+
 def test_concurrent_reports_are_all_stored(tmp_path: Path) -> None:
     """The table does not exist yet, and one of the writers creates it."""
     table = str(tmp_path / "results")
