@@ -98,7 +98,7 @@ JOBS: Mapping[str, Job[Any]] = {
         PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of, reads_kafka=True
     ),
     "decode": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
-    "check": Job.of_step(PlanRef.parse, steps.check, offsets=steps.offsets_of),
+    "check": Job.of_step(PlanRef.parse, steps.check_with_pages, offsets=steps.offsets_of),
     "upsert": Job.of_step(MergeRef.parse, steps.upsert),
     "run": Job(
         *(PlanRef.parse, steps.complete, steps.__name__, steps.offsets_of_run),

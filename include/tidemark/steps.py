@@ -66,13 +66,6 @@ def ingest(app: App, plan: PlanRef) -> Result:
 
 def check(app: App, plan: PlanRef) -> Result:
     """Check a landed plan, and publish it, or block it and raise QualityFailed."""
-    try:
-        return _checked(app, plan)
-    finally:
-        app.refresh_pages(plan.pipeline)
-
-
-def _checked(app: App, plan: PlanRef) -> Result:
     report = app.pipeline(plan.pipeline).check(plan.sequence)
     raise_if_failed(report)
     return {
@@ -80,6 +73,14 @@ def _checked(app: App, plan: PlanRef) -> Result:
         "checks": len(report.results),
         "data_docs": report.data_docs,
     }
+
+
+def check_with_pages(app: App, plan: PlanRef) -> Result:
+    """Check a landed plan, and bring its pipeline's quality pages up to date."""
+    try:
+        return check(app, plan)
+    finally:
+        app.refresh_pages(plan.pipeline)
 
 
 def upsert(app: App, merge: MergeRef) -> Result:
@@ -293,7 +294,7 @@ class _PipelineRun:
         """Check every landed plan that has no check result."""
         for sequence in self._pipeline.publication.unchecked():
             plan = replace(self._plan, sequence=sequence)
-            self._take("check", partial(_checked, self._app, plan), sequence)
+            self._take("check", partial(check, self._app, plan), sequence)
 
     def decode(self) -> None:
         """Decode until the pipeline has no records left to decode."""
