@@ -15,7 +15,7 @@ from tidemark.app import App
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
-from tidemark.kafka.errors import InvalidConnection, UnknownConnection
+from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
 from tidemark.run import applications
 from tidemark.spark.settings import SHORT_RUN_RECORDS
 from tidemark.spark.submit import application_name
@@ -112,6 +112,13 @@ def test_bootstrap_servers_have_one_spelling() -> None:
 def test_the_error_of_a_missing_connection_names_its_variable() -> None:
     with pytest.raises(UnknownConnection, match="AIRFLOW_CONN_KAFKA_OTHER"):
         app().connections.kafka_config("kafka_other")
+
+
+def test_the_error_of_a_stopped_embedded_broker_names_the_command_that_starts_it() -> None:
+    """The broker needs no definition, so the error does not ask for one first."""
+    with pytest.raises(EmbeddedBrokerStopped) as stopped:
+        app().connections.kafka_config("kafka_default")
+    assert "`tidemark broker start`" in stopped.value.rendered("fix").partition(".")[0]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.kafka.errors import InvalidConnection, UnknownConnection
+from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
 from tidemark.spark.engine import Server
 
 LOCAL_CONNECTION = "kafka_default"
@@ -34,13 +34,21 @@ class Connections:
     local_bootstrap: Callable[[], str | None]
 
     def definition(self, connection: str) -> str:
-        """Return the definition of a connection; raises UnknownConnection without one."""
+        """Return the definition of a connection.
+
+        Raises:
+            UnknownConnection: There is none.
+            EmbeddedBrokerStopped: It would be that of the embedded broker, which does not run.
+        """
         text = self.environ.get(connection_variable(connection))
         if text is not None:
             return text
-        if connection == LOCAL_CONNECTION and (bootstrap := self.local_bootstrap()):
-            return kafka_connection(bootstrap)
-        raise UnknownConnection(connection=connection)
+        if connection != LOCAL_CONNECTION:
+            raise UnknownConnection(connection=connection)
+        bootstrap = self.local_bootstrap()
+        if bootstrap is None:
+            raise EmbeddedBrokerStopped(connection=connection)
+        return kafka_connection(bootstrap)
 
     def kafka_config(self, connection: str) -> dict[str, Any]:
         """Return a Kafka connection as librdkafka configuration; raises the errors of `extra`."""

@@ -383,7 +383,7 @@ def test_limited_runs_follow_each_other_and_alarms_reach_the_webhook(
         seen = query_rows(DeltaTable(app.layout.status_table), "SELECT * FROM t")
         assert {row["pipeline"]: row["alarms"] for row in seen} == {
             "clicks": "RunwayTooShort, LagTooLarge",
-            "away": "KafkaUnavailable",
+            "away": "KafkaUnreachable",
             "lost": "NoStartOffset",
         }
 

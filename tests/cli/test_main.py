@@ -236,18 +236,27 @@ def test_errors_are_json_with_the_option_json(command: Command) -> None:
     """A script reads one document."""
     ran = command("plan", "prices", "--json")
     assert ran.code == ExitCode.REFUSED
-    assert ran.json["error"] == "UnknownConnection"
+    assert ran.json["error"] == "EmbeddedBrokerStopped"
+    assert "tidemark broker start" in ran.json["fix"]
 
 
 def test_status_shows_the_error_that_refuses_each_pipeline(
     command: Command, tmp_path: Path
 ) -> None:
-    """An undefined connection does not end the command."""
+    """An undefined connection does not end the command, and sets its exit code.
+
+    The text has the error once for all pipelines.
+    """
     ran = command("status", "--json")
-    assert ran.code == ExitCode.OK
+    assert ran.code == ExitCode.REFUSED
     shown = ran.json
-    assert {each["problem"]["error"] for each in shown} == {"UnknownConnection"}
-    assert len(shown) == len(App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).specs)
+    assert {each["problem"]["error"] for each in shown} == {"EmbeddedBrokerStopped"}
+    specs = App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).specs
+    assert len(shown) == len(specs)
+    printed = command("status")
+    assert printed.code == ExitCode.REFUSED
+    assert printed.err.startswith(f"{', '.join(sorted(specs))}: EmbeddedBrokerStopped: ")
+    assert printed.err.count("EmbeddedBrokerStopped: ") == 1
 
 
 def test_status_can_fail_on_alarms_and_record_the_status(command: Command, tmp_path: Path) -> None:
@@ -258,12 +267,13 @@ def test_status_can_fail_on_alarms_and_record_the_status(command: Command, tmp_p
     for _ in range(2):
         ran = command("status", "prices", "orders", "--exit-code", "--record")
         assert ran.code == ExitCode.REFUSED
-        assert "prices: UnknownConnection: Connection 'kafka_default' is not defined" in ran.err
+        assert "prices, orders: EmbeddedBrokerStopped: The embedded broker is not run" in ran.err
     layout = App.from_environment({"TIDEMARK_HOME": str(tmp_path)}).layout
     assert DeltaTable(layout.status_history).count() == 4
     table = DeltaTable(layout.status_table)
     rows = query_rows(table, "SELECT pipeline, problem, alarms, forecast FROM t ORDER BY pipeline")
-    unknown = {"problem": "UnknownConnection", "alarms": "UnknownConnection", "forecast": "unknown"}
+    name = "EmbeddedBrokerStopped"
+    unknown = {"problem": name, "alarms": name, "forecast": "unknown"}
     assert rows == [{"pipeline": name, **unknown} for name in ("orders", "prices")]
     assert command("status", "nosuch", "--record").code == ExitCode.REFUSED
 

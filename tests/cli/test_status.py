@@ -19,8 +19,10 @@ from tests.support.commands import Command
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tidemark.app import App
+from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
+from tidemark.spark.sockets import free_ports
 
 pytestmark = pytest.mark.broker
 
@@ -119,6 +121,7 @@ def test_json_text_and_status_table_have_the_same_values(
         {
             **{key: value for key, value in each.items() if key != "partitions"},
             "checked_at": datetime.fromisoformat(each["checked_at"]),
+            "lag_checked_at": datetime.fromisoformat(each["checked_at"]),
             "open_plans": len(each["open_plans"]),
             "open_since": each["open_since"] and datetime.fromisoformat(each["open_since"]),
             "blocked_plans": len(each["blocked_plans"]),
@@ -143,3 +146,54 @@ def test_json_text_and_status_table_have_the_same_values(
     rows = [[cell.strip() for cell in line.split("│")] for line in brief.out.splitlines()]
     assert ["", "calm", *waits, "-", "open", ""] in rows
     assert ["", "0", "0", "3", "3", "3 d 5 h", "3 d 18 h", ""] in rows
+
+
+def test_status_prints_committed_offsets_while_one_cluster_is_away(
+    broker: BrokerStatus,
+    admin: AdminClient,
+    tmp_path: Path,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends with the code of Kafka's error within ten seconds, and keeps the recorded lag."""
+    topic = f"away-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic, partitions=2)
+    (tmp_path / "pipelines").mkdir()
+    for name in ("far", "near"):
+        (tmp_path / "pipelines" / f"{name}.yaml").write_text(
+            f'name: {name}\ntopic: {topic}\nschedule: "@daily"\nstart: earliest\n'
+            f"connection: kafka_{name}\n",
+            encoding="utf-8",
+        )
+        connection = kafka_connection(broker.bootstrap)
+        monkeypatch.setenv(connection_variable(f"kafka_{name}"), connection)
+    assert tidemark("plan", "far").code == ExitCode.OK
+    produce_records(broker.bootstrap, topic, [Record(partition=1)] * 3)
+    known = {each["pipeline"]: each for each in tidemark("status", "--record", "--json").json}
+    assert known["far"]["lag"] == 3
+
+    address = f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
+    monkeypatch.setenv(connection_variable("kafka_far"), kafka_connection(address))
+    begun = time.monotonic()
+    shown = tidemark("status", "far", "near", "--exit-code")
+    assert time.monotonic() - begun < 10
+    assert shown.code == ExitCode.TRANSIENT
+    rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines()]
+    assert ["", "far", "-", "-", "-", "-", "KafkaUnreachable", ""] in rows
+    assert "not started" in next(row for row in rows if row[1:2] == ["near"])
+    for partition in ("0", "1"):
+        assert ["", partition, "0", "-", "-", "-", "-", ""] in rows
+    assert shown.err.startswith("far: KafkaUnreachable: No Kafka broker can be reached at ")
+    assert address in shown.err
+
+    recorded = tidemark("status", "--record", "--json")
+    assert recorded.code == ExitCode.TRANSIENT
+    far, near = recorded.json
+    assert (far["lag"], far["lag_checked_at"]) == (None, None)
+    assert [each["committed_offset"] for each in far["partitions"]] == [0, 0]
+    assert names(far["alarms"]) == far["problem"]["error"] == "KafkaUnreachable"
+    assert near["problem"] is None
+    row, _ = by_duckdb()
+    assert (row["lag"], row["problem"]) == (3, "KafkaUnreachable")
+    assert row["lag_checked_at"] == datetime.fromisoformat(known["far"]["checked_at"])
+    assert row["checked_at"] > row["lag_checked_at"]

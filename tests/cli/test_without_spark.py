@@ -34,12 +34,12 @@ def test_earlier_plans_are_checked_and_decoded_after_a_refused_plan(
     assert done.code == ExitCode.REFUSED
     assert "--plan events=1" in done.err
     (record,) = done.json
-    assert (record["error"], record["plan"]) == ("UnknownConnection", None)
+    assert (record["error"], record["plan"]) == ("EmbeddedBrokerStopped", None)
     assert record["steps"] == [_STEP]
     shown = unconnected("run", "events", "--master", "local")
     assert shown.code == ExitCode.REFUSED
-    assert "UnknownConnection" in shown.out
-    assert "UnknownConnection" in shown.err
+    assert "EmbeddedBrokerStopped" in shown.out
+    assert "EmbeddedBrokerStopped" in shown.err
 
 
 def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnected: Command) -> None:
@@ -71,7 +71,7 @@ def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
     lake.run()
     shown = unconnected("records", "events", "--partition", "0", "--offset", "0", "--count", "2")
     assert shown.code == ExitCode.REFUSED
-    assert "events: Kafka: UnknownConnection" in shown.err
+    assert "events: Kafka: EmbeddedBrokerStopped" in shown.err
     first, *others = shown.out.splitlines()
     assert first == "events: topic events, id id-1, partition 0"
     assert others[0].endswith("landed in plan 1; Kafka: unknown")
@@ -97,8 +97,10 @@ def test_status_shows_quarantine_and_check_of_real_tables(
     lake.land_values([b"a", b"b", b"c"])
     lake.run()
     shown = unconnected("status", "events")
-    row = ["events", "-", "-", "-", "2", "UnknownConnection"]
+    row = ["events", "-", "-", "-", "2", "EmbeddedBrokerStopped"]
     assert row in cells(shown.out)
+    assert shown.code == ExitCode.REFUSED
+    assert ["0", "3", "-", "-", "-", "-"] in cells(shown.out)
     assert "events: 2 record(s) are in quarantine" in shown.out
     (record,) = unconnected("status", "events", "--record", "--json").json
     assert (record["quarantined"], record["last_check"]) == (2, "not checked")

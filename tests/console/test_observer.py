@@ -64,7 +64,7 @@ def observer(reads: Reads) -> Iterator[StatusObserver]:
 def test_the_last_values_stay_while_kafka_is_away(reads: Reads, observer: StatusObserver) -> None:
     assert observer.one("prices").status == reads.next
     good = reads.next
-    for failure in (DOWN, replace(a_status(lag=0), partitions=(), problem=DOWN)):
+    for failure in (DOWN, replace(a_status(lag=0), problem=DOWN, kafka_error=DOWN)):
         reads.next = failure
         reads.now += FRESH_S + 1
         seen = observer.one("prices")

@@ -44,10 +44,10 @@ def test_pages_open_without_kafka_and_show_the_error(lake: FileLake, tmp_path: P
     client = console_of(tmp_path)
     overview = client.get("/")
     assert overview.status_code == 200
-    assert "UnknownConnection" in overview.text
+    assert "EmbeddedBrokerStopped" in overview.text
     page = client.get("/pipelines/events")
     assert page.status_code == 200
-    assert "UnknownConnection" in page.text
+    assert "EmbeddedBrokerStopped" in page.text
     assert [row[:4] for row in cells(page.text) if row[:1] == ["3"]] == [["3", "landed", "3", "3"]]
 
 
@@ -82,7 +82,7 @@ def test_the_page_of_a_plan_has_its_ranges_events_and_counts(
     assert "not checked" in page
 
 
-@pytest.mark.parametrize(("most", "error"), [(5, "PreviewTooLarge"), (6, "UnknownConnection")])
+@pytest.mark.parametrize(("most", "error"), [(5, "PreviewTooLarge"), (6, "EmbeddedBrokerStopped")])
 def test_the_preview_of_a_replacement_reads_a_limited_number_of_ranges(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, error: str
 ) -> None:
@@ -297,7 +297,7 @@ def test_an_overview_of_many_pipelines_reads_the_history_once(
     monkeypatch.setattr(home, "read_lags", counted)
     # No Kafka connection is defined, so the status of each pipeline is an error at once.
     client = console_of(tmp_path)
-    wait_until(lambda: client.get("/").text.count("UnknownConnection") >= 200, what="statuses")
+    wait_until(lambda: client.get("/").text.count("EmbeddedBrokerStopped") >= 200, what="statuses")
     page = client.get("/").text
     assert len(reads) == 1
     assert len(re.findall(r'<svg class="sparkline"', page)) == 200

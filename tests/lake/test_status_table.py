@@ -12,7 +12,7 @@ from tests.conftest import PROJECT
 from tests.support.plans import MemoryPipeline
 from tests.support.services import NOW
 from tidemark.kafka.errors import TopicMissing
-from tidemark.lake.status_table import COLUMNS, read_status, write_status
+from tidemark.lake.status_table import COLUMNS, KAFKA_COLUMNS, read_status, write_status
 from tidemark.lake.table_io import query_rows
 from tidemark.report.status import status_row
 
@@ -52,6 +52,23 @@ def test_writing_all_statuses_removes_rows_of_removed_pipelines(tmp_path: Path) 
         {"pipeline": "a", "alarms": None},
         {"pipeline": "b", "alarms": "TopicMissing"},
     ]
+
+
+def test_a_row_keeps_the_last_known_lag_while_kafka_is_away(tmp_path: Path) -> None:
+    """Its other values are those of the new check, and a later lag replaces the kept one."""
+    uri = str(tmp_path)
+    known = row("a", lag=5, lag_seconds=60.0)
+    write_status(uri, [known])
+    away = {**row("a", state="KafkaUnreachable"), **dict.fromkeys(KAFKA_COLUMNS)}
+    for failed in (away, status_row("a", TopicMissing(topic="t"), NOW)):
+        write_status(uri, [failed], of_all=True)
+        (kept,) = read_status(uri)
+        assert {key: kept[key] for key in KAFKA_COLUMNS} == {
+            key: known[key] for key in KAFKA_COLUMNS
+        }
+        assert kept["state"] == failed["state"]
+    write_status(uri, [row("a", lag=7)])
+    assert [(each["lag"], each["lag_seconds"]) for each in read_status(uri)] == [(7, None)]
 
 
 def test_a_table_of_an_older_release_gets_a_new_column(tmp_path: Path) -> None:

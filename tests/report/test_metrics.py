@@ -84,6 +84,7 @@ def test_values_that_cannot_be_right_are_absent() -> None:
     assert usual['tidemark_status_age_seconds{pipeline="events"}'] == 0
     wrong = make_row(
         checked_at=NOW + timedelta(seconds=1),
+        lag_checked_at=NOW + timedelta(seconds=1),
         last_landed_seconds=-30.0,
         new_offsets_per_second=float("inf"),
         runway_seconds=float("nan"),
@@ -98,6 +99,23 @@ def test_values_that_cannot_be_right_are_absent() -> None:
         )
     }
     assert {*found} <= {*usual}
+
+
+def test_values_of_an_earlier_check_of_kafka_are_absent() -> None:
+    """While Kafka is away, the row keeps the last known lag, and other values are current."""
+    row = make_row()
+    usual = samples(openmetrics([row], NOW))
+    kept = {**row, "lag_checked_at": row["checked_at"] - timedelta(hours=1)}
+    missing = {name.partition("{")[0] for name in {*usual} - {*samples(openmetrics([kept], NOW))}}
+    assert missing == {
+        f"tidemark_{name}"
+        for name in (
+            *("lag_offsets", "lag_seconds", "held_back_offsets"),
+            *("runway_seconds", "arriving_offsets_per_second"),
+        )
+        if any(each.startswith(f"tidemark_{name}{{") for each in usual)
+    }
+    assert "tidemark_lag_offsets" in missing
 
 
 def test_repeated_alarms_of_a_pipeline_are_one_sample() -> None:

@@ -56,8 +56,8 @@ def test_the_trend_is_over_the_newest_samples_only() -> None:
 
 def test_a_failed_attempt_keeps_the_values_and_the_trend() -> None:
     before = observed((0, 5), (60, 9))
-    without_partitions = replace(status_at(90, 0), partitions=(), problem=DOWN)
-    for failure in (DOWN, without_partitions):
+    without_kafka = replace(status_at(90, 0), problem=DOWN, kafka_error=DOWN)
+    for failure in (DOWN, without_kafka):
         seen = before.updated(failure, 90)
         assert (seen.status, seen.error, seen.lag_per_minute) == (before.status, DOWN, 4.0)
     again = seen.updated(status_at(120, 5), 120)

@@ -84,6 +84,23 @@ def test_the_problem_is_the_error_that_would_refuse_a_run() -> None:
     assert isinstance(amnesiac.status().problem, LedgerBehindTable)
 
 
+def test_committed_offsets_are_known_without_kafka() -> None:
+    """The lag is unknown. The error of Kafka is an alarm, also beside a problem of the table."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("run-1")
+    committed = [each.committed_offset for each in pipeline.status().partitions]
+    del pipeline.kafka.topic_ids["events"]
+    away = pipeline.status()
+    assert [each.committed_offset for each in away.partitions] == committed
+    assert {each.end for each in away.partitions} == {None}
+    assert (away.lag, away.records, away.as_row()["lag_checked_at"]) == (None, 5, None)
+    assert alarm_names(pipeline) == ["TopicMissing"]
+    pipeline.control.rows.clear()
+    pipeline.control.newest.clear()
+    assert alarm_names(pipeline) == ["LedgerBehindTable", "TopicMissing"]
+
+
 HOUR = timedelta(hours=1)
 
 

@@ -63,6 +63,9 @@ def status(
     Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
     of that run. The `alarms` section of the spec defines further alarms.
 
+    While Kafka is away, the committed offsets are shown and the lag is unknown. The command then
+    ends with the exit code of the error, and --record keeps the last known lag.
+
     With --watch, a terminal shows each update in place of the previous one. The column `lag per
     min` is the mean change of the lag since the watch began, over the newest 720 updates at most.
     If a pipeline cannot be read, its last values stay, with their age. With --json, each update is
@@ -92,6 +95,7 @@ def status(
         print_json([each.as_record() for each in results])
     else:
         _print_status(statuses, failed, wide=wide, with_partitions=bool(pipelines))
+    failed += [each.kafka_error for each in statuses if each.kafka_error]
     if failed:
         raise typer.Exit(ExitCode.worst(error.exit_code for error in failed))
     if exit_code and any(True for each in statuses for _ in each.alarms()):
@@ -132,10 +136,25 @@ def _print_status(
             rows = map(_partition_values, status.partitions)
             columns = _ALL_PARTITION_COLUMNS if wide else _PARTITION_COLUMNS
             _print_columns(title, columns, rows, fold=not wide)
-        for alarm in status.alarms():
-            print_error_record({"pipeline": status.pipeline, **alarm.as_record()})
+    for alarm, names in _alarms(statuses):
+        print_error_record({"pipeline": ", ".join(names), **alarm})
     for error in failed:
         print_error_record(error.as_record())
+
+
+def _alarms(
+    statuses: Iterable[PipelineStatus],
+) -> Iterable[tuple[Mapping[str, Any], Sequence[str]]]:
+    """Return each different alarm, such as that of an unreachable cluster, with its pipelines."""
+    found: list[tuple[Mapping[str, Any], list[str]]] = []
+    for status in statuses:
+        for alarm in (each.as_record() for each in status.alarms()):
+            same = next((names for known, names in found if known == alarm), None)
+            if same is None:
+                found.append((alarm, [status.pipeline]))
+            else:
+                same.append(status.pipeline)
+    return found
 
 
 def _print_columns(

@@ -15,12 +15,15 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tidemark.core.errors import TidemarkError
 from tidemark.dev.samples import SAMPLES, STEP_MS, Sample
+from tidemark.kafka.admin import AdminRequests
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable
 
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 """Longest duration of one request, or of one record's delivery with its retries, in seconds."""
+
+_RIGHTS = "a principal with Create, Describe and Write on the topic"
 
 _RECORDS_PER_REPORT = 1_000
 _NO_BROKER_CODES = {
@@ -101,7 +104,11 @@ def produce(
     count = chosen.default_records if records is None else records
     name = topic or chosen.name
     first_ms = int(time.time() * 1000) - count * STEP_MS if base_ms is None else base_ms
-    admin = AdminClient({**client, "log_level": "0"})
+    requests = AdminRequests(client, needed=_RIGHTS)
+    # The requests below do not name an unreachable cluster.
+    answer = requests.admin.describe_cluster(request_timeout=timeout_s)
+    requests.result("describe_cluster", "the cluster", answer)
+    admin = requests.admin
     is_new = ensure_topic(admin, name, chosen.partitions, timeout_s=timeout_s)
     start = 0 if is_new else _sum_of_end_offsets(admin, name, timeout_s)
     batch = chosen.records(seed=seed, start=start, count=count, base_ms=first_ms)
@@ -224,5 +231,5 @@ def _named_error(error: KafkaError, operation: str) -> TidemarkError:
     return KafkaRefused(
         operation=operation,
         reason=error.str(),
-        needed="a principal with Create, Describe and Write on the topic",
+        needed=_RIGHTS,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
@@ -11,7 +13,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tidemark.core.errors import TidemarkError
-from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, TopicMissing
+from tidemark.kafka.errors import (
+    KafkaRefused,
+    KafkaUnavailable,
+    KafkaUnreachable,
+    TopicMissing,
+)
 
 REFUSAL_CODES = frozenset(
     {
@@ -40,6 +47,17 @@ _NO_TOPIC_ID = {"", "None", "AAAAAAAAAAAAAAAAAAAAAA"}
 
 REFUSAL_GRACE_S = 2.0
 """Seconds that a request continues after one broker refused it: another broker may answer it."""
+
+CONNECT_TIMEOUT_S = 8.0
+"""Seconds after which a client without any connection stops trying."""
+CONNECT_GRACE_S = 3.0
+"""Seconds that a client still tries to connect after all bootstrap servers failed: one may be
+restarting."""
+
+_STATISTICS_MS = 250
+"""Interval of the statistics, which alone show whether a client has a connection."""
+_VARYING = re.compile(r"^\S+/\w+: | \(after \d+ms in state .*\)$")
+"""The parts of librdkafka's text about a failed connection that differ from one to the next."""
 
 T = TypeVar("T")
 
@@ -75,7 +93,7 @@ class KafkaErrorMapper:
     """Maps the error codes of one client to named errors.
 
     librdkafka reports the reason of a failed connection only to `error_cb`; the request itself just
-    times out. So this class also records the refusals that the callback receives.
+    times out. So this class also records the refusals and failures that the callback receives.
 
     Args:
         refusal_codes: Codes that mean a refusal.
@@ -86,13 +104,16 @@ class KafkaErrorMapper:
         self, refusal_codes: Collection[int] = REFUSAL_CODES, needed: str | None = None
     ) -> None:
         self.refusals: list[str] = []
+        self.connection_failures: set[str] = set()
         self._refusal_codes = refusal_codes
         self._needed = {} if needed is None else {"needed": needed}
 
     def on_error(self, error: KafkaError) -> None:
-        """Record a refusal; the client's `error_cb`."""
+        """Record a refusal or a failed connection; the client's `error_cb`."""
         if error.code() in self._refusal_codes:
             self.refusals.append(error.str())
+        elif error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.connection_failures.add(_VARYING.sub("", error.str()))
 
     def named_error(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
         """Return the named error for a code, considering the recorded refusals."""
@@ -132,6 +153,10 @@ class AdminRequests(KafkaErrorMapper):
     def connect(self) -> None:
         """Replace the client by a new one: an old client may wait for a node that has ended."""
         self.refusals.clear()
+        self.connection_failures.clear()
+        # None until the first statistics.
+        self._has_connected: bool | None = None
+        self._connect_deadline = time.monotonic() + CONNECT_TIMEOUT_S
         try:
             self.admin = AdminClient(
                 {
@@ -139,6 +164,8 @@ class AdminRequests(KafkaErrorMapper):
                     # librdkafka logs each lost connection, and also passes it to the callback.
                     "log_level": 0,
                     "error_cb": self.on_error,
+                    "stats_cb": self._on_statistics,
+                    "statistics.interval.ms": _STATISTICS_MS,
                 }
             )
         except KafkaException as raised:
@@ -161,3 +188,33 @@ class AdminRequests(KafkaErrorMapper):
                     deadline = time.monotonic() + REFUSAL_GRACE_S
                 if deadline is not None and time.monotonic() > deadline:
                     raise self.refusal(operation, topic, "no answer") from None
+                if self._is_unreachable and time.monotonic() > self._connect_deadline:
+                    raise self._unreachable(operation, topic) from None
+
+    def on_error(self, error: KafkaError) -> None:
+        """Record a refusal or a failed connection, and whether all brokers failed."""
+        super().on_error(error)
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            down = time.monotonic() + CONNECT_GRACE_S
+            self._connect_deadline = min(self._connect_deadline, down)
+
+    def named_error(self, operation: str, topic: str, error: KafkaError) -> TidemarkError:
+        """Return the named error for a code; a request that found no broker has its own error."""
+        named = super().named_error(operation, topic, error)
+        is_unanswered = isinstance(named, KafkaUnavailable) and self._is_unreachable
+        return self._unreachable(operation, topic) if is_unanswered else named
+
+    @property
+    def _is_unreachable(self) -> bool:
+        return self._has_connected is False and not self.refusals
+
+    def _unreachable(self, operation: str, topic: str) -> KafkaUnreachable:
+        return KafkaUnreachable(
+            operation=f"{operation} of {topic}",
+            reason="; ".join(sorted(self.connection_failures)) or "no answer",
+            addresses=str(self._config["bootstrap.servers"]),
+        )
+
+    def _on_statistics(self, text: str) -> None:
+        states = [broker["state"] for broker in json.loads(text)["brokers"].values()]
+        self._has_connected = self._has_connected or "UP" in states

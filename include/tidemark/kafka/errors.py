@@ -26,6 +26,17 @@ class UnknownConnection(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class EmbeddedBrokerStopped(UnknownConnection):
+    """The connection is that of the embedded broker, which does not run."""
+
+    problem = "The embedded broker is not running, and connection {connection!r} is not defined."
+    fix = (
+        "Start the broker with `tidemark broker start`, or with Airflow and Spark by `make up`. "
+        "To read another Kafka, define the connection ({variable}, docs/how-to/connections.md)."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class InvalidConnection(TerminalError):
     """The definition of a connection is invalid.
 
@@ -64,6 +75,23 @@ class KafkaUnavailable(KafkaFailure, TransientError):
 
     problem = "Kafka is unavailable: {operation} failed: {reason}."
     fix = "Check that the brokers run and can be reached, then run the same command again."
+
+
+@dataclass(kw_only=True, eq=False)
+class KafkaUnreachable(KafkaUnavailable):
+    """No connection to any bootstrap server could be established in time.
+
+    Attributes:
+        addresses: The bootstrap servers, as in the connection.
+    """
+
+    addresses: str
+
+    problem = "No Kafka broker can be reached at {addresses}: {reason}."
+    fix = (
+        "Check the hosts, the ports and `security.protocol` of the connection, that the brokers "
+        "run, and that no firewall blocks them. `tidemark broker start` starts the embedded broker."
+    )
 
 
 @dataclass(kw_only=True, eq=False)

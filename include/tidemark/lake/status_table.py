@@ -21,6 +21,7 @@ COLUMNS = Schema(
         Field("pipeline", DataType.utf8(), nullable=False),
         Field("checked_at", TIMESTAMP, nullable=False),
         Field("topic", DataType.utf8(), nullable=True),
+        Field("lag_checked_at", TIMESTAMP, nullable=True),
         Field("lag", DataType.int64(), nullable=True),
         Field("held_back", DataType.int64(), nullable=True),
         Field("lag_seconds", DataType.float64(), nullable=True),
@@ -54,12 +55,20 @@ COLUMNS = Schema(
 )
 """The status table's columns; docs/how-to/operations.md explains each."""
 
+KAFKA_COLUMNS: Sequence[str] = (
+    *("lag_checked_at", "lag", "held_back", "lag_seconds", "runway_seconds"),
+    "new_offsets_per_second",
+)
+"""The columns that come from Kafka. A row keeps their previous values while Kafka is away."""
+
 MOST_ROWS = 1_000
 """Maximum number of rows that `read_status` reads."""
 
 
 def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = False) -> None:
     """Replace the rows of these pipelines in one commit.
+
+    A row without `lag_checked_at` keeps the values of `KAFKA_COLUMNS` of the previous row.
 
     If Delta refuses the commit because a concurrent process was first, writes nothing and logs a
     warning. The table then has the previous rows of these pipelines, or those of that process.
@@ -87,21 +96,34 @@ def read_status(uri: str) -> Sequence[Mapping[str, Any]]:
     """
     with translate_delta_errors(uri, "reading the status table"):
         table = open_if_exists(uri)
-        if table is None:
-            return ()
-        rows = query_rows(table, f"SELECT * FROM t ORDER BY checked_at DESC LIMIT {MOST_ROWS}")
+        return () if table is None else _newest_rows(table)
+
+
+def _newest_rows(table: DeltaTable) -> Sequence[Mapping[str, Any]]:
+    rows = query_rows(table, f"SELECT * FROM t ORDER BY checked_at DESC LIMIT {MOST_ROWS}")
     newest = {row["pipeline"]: row for row in reversed(rows)}
     return [newest[name] for name in sorted(newest)]
+
+
+def _with_known_lag(row: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row with the previous values from Kafka if its own are unknown."""
+    if row.get("lag_checked_at"):
+        return row
+    return {**row, **{column: known.get(column) for column in KAFKA_COLUMNS}}
 
 
 def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> None:
     if open_if_exists(uri) is None:
         DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_OLD_COMMITS))
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)
+    # The commit is refused if another process has written a newer lag after this read.
+    table = DeltaTable(uri)
+    known = {row["pipeline"]: row for row in _newest_rows(table)}
+    kept = [_with_known_lag(row, known.get(row["pipeline"], {})) for row in rows]
     try:
         write_deltalake(
-            uri,
-            arrow_table(rows, COLUMNS),
+            table,
+            arrow_table(kept, COLUMNS),
             mode="overwrite",
             predicate=None if of_all else f"pipeline IN ({names})",
             # Adds columns that an older table lacks.

@@ -106,6 +106,16 @@ def _column(name: str, column: str, text: str) -> Metric:
     return Metric(name=name, text=text, samples=lambda row, _: [(None, row.get(column))])
 
 
+def _kafka_column(name: str, column: str, text: str) -> Metric:
+    """Return the metric of a column from Kafka, without the value of an earlier check."""
+
+    def samples(row: Row, _: datetime) -> Samples:
+        is_current = row.get("lag_checked_at") == row["checked_at"]
+        return [(None, row.get(column) if is_current else None)]
+
+    return Metric(name=name, text=text, samples=samples)
+
+
 def _age(row: Row, now: datetime) -> Samples:
     return [(None, (now - row["checked_at"]).total_seconds())]
 
@@ -147,23 +157,23 @@ METRICS: Sequence[Metric] = (
         text="Age of the recorded status, from which all other metrics come.",
         samples=_age,
     ),
-    _column(
+    _kafka_column(
         "tidemark_lag_offsets",
         "lag",
         "Offsets that have not landed, an upper bound on the records.",
     ),
-    _column("tidemark_lag_seconds", "lag_seconds", "Age of the oldest unread record."),
-    _column(
+    _kafka_column("tidemark_lag_seconds", "lag_seconds", "Age of the oldest unread record."),
+    _kafka_column(
         "tidemark_held_back_offsets",
         "held_back",
         "Offsets behind an open transaction, which are not part of the lag.",
     ),
-    _column(
+    _kafka_column(
         "tidemark_runway_seconds",
         "runway_seconds",
         "Earliest time until Kafka deletes unread records.",
     ),
-    _column(
+    _kafka_column(
         "tidemark_arriving_offsets_per_second",
         "new_offsets_per_second",
         "New offsets per second since the oldest unread record.",

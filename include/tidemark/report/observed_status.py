@@ -19,10 +19,10 @@ class ObservedStatus:
     """The newest status of a pipeline that could be read, and the error of a later attempt.
 
     Attributes:
-        status: The newest status with partitions, or the newest one at all; None before the first.
+        status: The newest status with watermarks, or the newest one at all; None before the first.
         error: The error of a later attempt; None if `status` is current.
         read_at: Monotonic time of the newest attempt, in seconds.
-        samples: Lags of the newest statuses with partitions, oldest first.
+        samples: Lags of the newest statuses with watermarks, oldest first.
         is_overdue: Whether the next attempt has not ended for longer than expected.
     """
 
@@ -49,13 +49,13 @@ class ObservedStatus:
     def updated(self, found: PipelineStatus | TidemarkError, read_at: float) -> ObservedStatus:
         """Return the state after another attempt.
 
-        A status without partitions does not replace one with partitions.
+        A status without Kafka's watermarks does not replace one with them.
         """
         if isinstance(found, TidemarkError):
             return replace(self, error=found, read_at=read_at)
-        if not found.partitions:
-            if self.status and self.status.partitions:
-                return replace(self, error=found.problem, read_at=read_at)
+        if found.kafka_error:
+            if self.status and not self.status.kafka_error:
+                return replace(self, error=found.kafka_error, read_at=read_at)
             return replace(self, status=found, error=None, read_at=read_at)
         sample = LagSample(
             checked_at=found.checked_at,

@@ -40,10 +40,11 @@ class PartitionStatus:
 
     Attributes:
         partition: Partition number.
-        low_watermark: Low watermark.
-        end: End of the readable log at the pipeline's isolation level.
+        low_watermark: Low watermark; None if Kafka could not be read.
+        end: End of the readable log at the pipeline's isolation level; None if Kafka could not be
+            read.
         committed_offset: Committed offset; None if the pipeline has not started in the partition.
-        lag: Unread offsets, an upper bound on unread records; None if not started.
+        lag: Unread offsets, an upper bound on unread records; None if not started or unknown.
         held_back: Offsets from `end` to the high watermark, which become readable when an open
             transaction ends.
         lag_time: Age of the oldest unread record; None without an unread record of known age.
@@ -53,14 +54,14 @@ class PartitionStatus:
     """
 
     partition: int
-    low_watermark: int
-    end: int
+    low_watermark: int | None = None
+    end: int | None = None
     committed_offset: int | None
-    lag: int | None
-    held_back: int
-    lag_time: timedelta | None
-    runway: timedelta | None
-    arrival_rate: float
+    lag: int | None = None
+    held_back: int = 0
+    lag_time: timedelta | None = None
+    runway: timedelta | None = None
+    arrival_rate: float = 0.0
 
     def as_record(self) -> dict[str, Any]:
         """Return the status as plain values; times in seconds."""
@@ -80,7 +81,8 @@ class PipelineStatus:
         pipeline: Pipeline name.
         checked_at: The time of the status.
         topic: Topic name.
-        partitions: Status of each partition, sorted by number.
+        partitions: Status of each partition, sorted by number. If Kafka could not be read, those
+            with a committed offset, and nothing else of them is known.
         last_run: The newest landed live plan; None before the first.
         last_run_bytes: Bytes of its files; None if they have rows of other plans, too.
         stored_bytes: Bytes of the data table's files; None without a table.
@@ -91,6 +93,7 @@ class PipelineStatus:
         forecast: Whether and when the lag will be 0.
         caught_up_at: The time of the forecast `LATER`; None for other forecasts.
         problem: The error that a run would now end with; None if it would continue.
+        kafka_error: The error that prevented the read of watermarks; None if they were read.
         rules: The limits that raise alarms.
     """
 
@@ -108,6 +111,7 @@ class PipelineStatus:
     forecast: Forecast
     caught_up_at: datetime | None
     problem: TidemarkError | None
+    kafka_error: TidemarkError | None = None
     rules: AlarmRules
 
     @property
@@ -155,6 +159,8 @@ class PipelineStatus:
         """Yield the problem that would refuse a run, and an error for each exceeded limit."""
         if self.problem:
             yield self.problem
+        if self.kafka_error and self.kafka_error is not self.problem:
+            yield self.kafka_error
         rules, lag, lag_time, name = self.rules, self.lag, self.lag_time, self.pipeline
         if rules.runway is not None and self.runway is not None and self.runway < rules.runway:
             yield RunwayTooShort(pipeline=name, runway=self.runway, limit=rules.runway)
@@ -211,15 +217,17 @@ class PipelineStatus:
 
     def as_row(self) -> dict[str, Any]:
         """Return the row of the pipeline in the status table."""
+        is_read = self.kafka_error is None
         return {
             "pipeline": self.pipeline,
             "checked_at": self.checked_at,
             "topic": self.topic,
+            "lag_checked_at": self.checked_at if is_read else None,
             "lag": self.lag,
-            "held_back": self.held_back,
+            "held_back": self.held_back if is_read else None,
             "lag_seconds": _seconds(self.lag_time),
             "runway_seconds": _seconds(self.runway),
-            "new_offsets_per_second": self.arrival_rate,
+            "new_offsets_per_second": self.arrival_rate if is_read else None,
             "records": self.records,
             "last_landed_plan": self.last_landed,
             "last_landed_at": self.last_landed_at,
@@ -299,6 +307,7 @@ def pipeline_status(
     except TidemarkError as error:
         problem = problem or error
     view: _Partitions | None = None
+    kafka_error: TidemarkError | None = None
     try:
         watermarks = open_watermarks()
         topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
@@ -325,11 +334,12 @@ def pipeline_status(
             _check_next_run(drafter, ledger, topic)
     except TidemarkError as error:
         problem = problem or error
+        kafka_error = None if view else error
     status = PipelineStatus(
         pipeline=spec.name,
         checked_at=now,
         topic=spec.topic,
-        partitions=view.statuses() if view else (),
+        partitions=view.statuses() if view else _committed_alone(spec, ledger),
         last_run=last_run,
         last_run_bytes=last_run_bytes,
         stored_bytes=stored_bytes,
@@ -340,6 +350,7 @@ def pipeline_status(
         forecast=Forecast.UNKNOWN,
         caught_up_at=None,
         problem=problem,
+        kafka_error=kafka_error,
         rules=spec.alarms,
     )
     if problem is not None and status.lag:
@@ -357,6 +368,16 @@ def pipeline_status(
         open_plan.plan.size if open_plan else 0,
     )
     return replace(status, forecast=expected, caught_up_at=at)
+
+
+def _committed_alone(spec: PipelineSpec, ledger: Ledger) -> tuple[PartitionStatus, ...]:
+    """Return the partitions of the ledger with their committed offsets, without Kafka."""
+    if not spec.is_live:
+        return ()
+    return tuple(
+        PartitionStatus(partition=each, committed_offset=ledger.committed_offset(each))
+        for each in sorted(ledger.starts)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
