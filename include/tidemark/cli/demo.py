@@ -62,7 +62,6 @@ def demo(
         if sys.stdin.isatty() and sys.stdout.isatty():
             _wait_for_key(app)
     finally:
-        step("stopping Airflow, Spark and Kafka")
         stop_all(app)
 
 

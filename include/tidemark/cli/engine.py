@@ -8,10 +8,11 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.output import job_line, step
+from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode
 from tidemark.pipelines import Outcomes, Pipelines
-from tidemark.run import run
-from tidemark.spark.engine import TOKEN_VARIABLE, Server
+from tidemark.run import Ref, run
+from tidemark.spark.engine import TOKEN_VARIABLE, JobRun, Server
 
 
 def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
@@ -27,10 +28,15 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     step(f"engine: {engine}")
     if isinstance(engine, Server):
         app.check_server(engine, names)
+
+    def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
+        with phase(f"{job} of {', '.join(dict.fromkeys(ref.pipeline for ref in refs))}"):
+            return run(app, engine, job, refs, print_line=job_line)
+
     return Pipelines(
         app=app,
         names=names,
-        run=lambda job, refs: run(app, engine, job, refs, print_line=job_line),
+        run=run_job,
         progress=step,
     )
 

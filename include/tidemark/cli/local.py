@@ -8,7 +8,8 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.output import note, out, print_json, step
+from tidemark.cli.output import note, out, print_json
+from tidemark.cli.progress import phase
 from tidemark.connections import SPARK_CONNECTION, connection_variable
 from tidemark.dev.broker import home_broker
 
@@ -34,17 +35,17 @@ def up(
     from tidemark.dev.producer import ensure_sample_topics
 
     app = App.from_environment()
-    step("starting Kafka")
-    kafka = home_broker(app.layout, port=kafka_port).start()
+    with phase("starting Kafka"):
+        kafka = home_broker(app.layout, port=kafka_port).start()
     note(f"Kafka at {kafka.bootstrap}")
     ensure_sample_topics({"bootstrap.servers": kafka.bootstrap})
     start_spark(app)
-    step("starting Airflow (half a minute)")
     airflow = app.airflow(port=port)
-    running = airflow.start(progress=note)
-    api = airflow.api()
     dag_ids = [*sorted({spec.dag_id for spec in app.specs.values()}), "tidemark_backfill"]
-    api.wait_for_dags(dag_ids)
+    with phase("starting Airflow (half a minute)"):
+        running = airflow.start(progress=note)
+        api = airflow.api()
+        api.wait_for_dags(dag_ids)
     for dag_id in dag_ids:
         api.set_paused(dag_id, False)
     spark = app.engines.server().status()
@@ -88,11 +89,12 @@ def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
         ("the Spark server", spark.status().running),
         ("Kafka", kafka.status().running),
     )
-    stopped = {
-        "airflow": airflow.stop().as_record(),
-        "spark": spark.stop().as_record(),
-        "kafka": kafka.stop().as_record(),
-    }
+    with phase("stopping Airflow, Spark and Kafka"):
+        stopped = {
+            "airflow": airflow.stop().as_record(),
+            "spark": spark.stop().as_record(),
+            "kafka": kafka.stop().as_record(),
+        }
     return [name for name, running in before if running], stopped
 
 
@@ -103,6 +105,7 @@ def start_spark(app: App) -> None:
         note(f"Airflow uses the Spark of {variable}; no server starts")
         return
     server = app.engines.server()
-    step("Spark already runs" if server.status().running else "starting Spark (about ten seconds)")
-    status = server.start(app.engines.check_requirements)
+    is_running = server.status().running
+    with phase("Spark already runs" if is_running else "starting Spark (about ten seconds)"):
+        status = server.start(app.engines.check_requirements)
     note(f"Spark at {status.address}: one server for all runs; its log is {status.log}")
