@@ -93,6 +93,7 @@ LIBRARIES = {
         "upsert/table.py",
         "quality/*",
     ],
+    "duckdb": ["sql/session.py"],
     "great_expectations": ["quality/gx/*"],
     "httpx2": ["airflow/alarms.py", "dev/airflow_api.py", "typed/registry.py"],
     "openlineage": ["airflow/lineage/*"],

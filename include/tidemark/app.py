@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tidemark.report.cluster import ClusterReport
     from tidemark.report.status import PipelineStatus
     from tidemark.spec.loading import SpecFolder
+    from tidemark.sql.tables import Catalog
 
 _Part = TypeVar("_Part")
 
@@ -262,6 +263,14 @@ class App:
             Maintenance(name=name, table=self._wrap_part("maintenance", table), now=utc_now)
             for name, table in tables.items()
         ]
+
+    def sql_tables(self) -> Catalog:
+        """Return the tables that SQL can name: of all valid specs, of copies, and shared ones."""
+        from tidemark.sql.tables import catalog, recorded_pipelines
+
+        refs = map(PipelineRef.parse, recorded_pipelines(self.layout.control_table))
+        copies = [str(ref) for ref in refs if ref.kind is PipelineKind.COPY]
+        return catalog(self.layout, [*self.specs.values(), *self.valid_specs(copies)])
 
     def quality_pages(self) -> DataDocs:
         """Return the pages of quality checks."""

@@ -74,13 +74,14 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
             yield *above, name
 
 
-REPORTS_NOTHING = {("demo",), ("spark", "serve")}
-"""Commands that print only their progress."""
+REPORTS_NOTHING = {("demo",), ("shell",), ("spark", "serve")}
+"""Commands that print only their progress, or the output of your own statements."""
 WRITES_NOTHING = {
     *{
         ("status",),
         ("coverage",),
         ("records",),
+        ("sql",),
         ("console",),
         ("verify",),
         ("sample", "list"),
@@ -93,7 +94,7 @@ WRITES_NOTHING = {
 """Commands that write no table. `status` writes one only with `--record`, and prints the same
 without it."""
 STARTS_AND_STOPS = {
-    *{("up",), ("down",), ("demo",), ("broker", "start"), ("broker", "stop")},
+    *{("up",), ("down",), ("demo",), ("shell",), ("broker", "start"), ("broker", "stop")},
     *{("spark", "start"), ("spark", "serve"), ("spark", "stop")},
 }
 

@@ -31,7 +31,9 @@ from tidemark.cli import (
     run,
     sample,
     schemas,
+    shell,
     spark,
+    sql,
     status,
     suites,
     topics,
@@ -43,7 +45,7 @@ from tidemark.core.logs import configure_logging
 HEADINGS = {
     "Every day": "status coverage records console run backfill verify report",
     "Steps of a run": "plan ingest check decode upsert",
-    "Data": "topics offsets publication quarantine schema suite maintain",
+    "Data": "sql shell topics offsets publication quarantine schema suite maintain",
     "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
     "This machine": "up down demo broker spark sample",
 }
@@ -95,6 +97,8 @@ maintenance.register(app)
 reports.register(app)
 coverage.register(app)
 records.register(app)
+sql.register(app)
+shell.register(app)
 console.register(app)
 app.add_typer(topics.app, name="topics")
 app.add_typer(schemas.app, name="schema")

@@ -12,13 +12,18 @@ from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode
 from tidemark.pipelines import Outcomes, Pipelines
 from tidemark.run import Ref, run
-from tidemark.spark.engine import TOKEN_VARIABLE, JobRun, Server
+from tidemark.spark.engine import TOKEN_VARIABLE, Engine, JobRun, Server
 
 
-def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
-    """Return the pipelines of a command on its engine; print the name of the engine.
+def select_engine(app: App, master: str | None, names: Sequence[str] = ()) -> Engine:
+    """Return the engine of a command, and print its name.
 
     A server is checked first; raises the errors of `App.check_server`.
+
+    Args:
+        app: Tidemark.
+        master: As in `Engines.select`.
+        names: The pipelines that use the engine.
     """
     if master and "token=" in master:
         raise typer.BadParameter(
@@ -28,6 +33,12 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     step(f"engine: {engine}")
     if isinstance(engine, Server):
         app.check_server(engine, names)
+    return engine
+
+
+def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
+    """Return the pipelines of a command on its engine; see `select_engine`."""
+    engine = select_engine(app, master, names)
 
     def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
         with phase(f"{job} of {', '.join(dict.fromkeys(ref.pipeline for ref in refs))}"):

@@ -43,11 +43,16 @@ def print_json(value: Any) -> None:
 
 
 def make_table(
-    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, fold: bool = True
+    title: str | None,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    fold: bool = True,
+    text_of: Callable[[Any], str] | None = None,
 ) -> Table:
-    """Return a table; see `print_table`."""
+    """Return a table; see `print_table`. `text_of` replaces the usual text of a value."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[(text_of or _cell)(value) for value in row] for row in rows]
     by_column = [[row[index] for row in cells] for index in range(len(columns))]
     unfolded = _unfolded_columns(columns, by_column) if fold else ()
     for index, column in enumerate(columns):

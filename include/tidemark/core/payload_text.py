@@ -48,8 +48,13 @@ class PayloadText:
     truncated: bool
 
     @classmethod
-    def of(cls, payload: bytes) -> Self:
-        """Return the text of a payload. Never fails, and shows at most `MAX_SHOWN_BYTES`."""
+    def of(cls, payload: bytes, *, indent: bool = True) -> Self:
+        """Return the text of a payload. Never fails, and shows at most `MAX_SHOWN_BYTES`.
+
+        Args:
+            payload: The bytes.
+            indent: Whether JSON gets indented lines.
+        """
         truncated = len(payload) > MAX_SHOWN_BYTES
         start = payload[:MAX_SHOWN_BYTES]
         encoding = Encoding.UTF_8
@@ -59,7 +64,7 @@ class PayloadText:
         except UnicodeDecodeError:
             encoding, text = Encoding.HEX, start.hex(" ")
         else:
-            if not truncated and (indented := _indented_json(text)) is not None:
+            if indent and not truncated and (indented := _indented_json(text)) is not None:
                 encoding, text = Encoding.JSON, indented
         return cls(text=visible(text), encoding=encoding, size=len(payload), truncated=truncated)
 

@@ -204,12 +204,27 @@ def published_view(pipeline: str, data_table: str, publication_table: str, engin
 
     The query reads the publication table each time it runs.
     """
-    effective = _EFFECTIVE.format(
+    return published_rows(
+        pipeline,
+        data_table,
+        rows=_table_reference(data_table, engine),
         publication=_table_reference(publication_table, engine),
+    )
+
+
+def published_rows(pipeline: str, data_table: str, *, rows: str, publication: str) -> str:
+    """Return the query of `published_view` with other texts for its two tables.
+
+    Args:
+        pipeline: The pipeline of the data table.
+        data_table: Location of the data table.
+        rows: The data table in SQL.
+        publication: The publication table in SQL.
+    """
+    effective = _EFFECTIVE.format(
+        publication=publication,
         pipeline=pipeline,
         table_id=_id_of(data_table),
         visible=_VISIBLE,
     )
-    return _PUBLISHED.format(
-        rows=_table_reference(data_table, engine), effective=effective, visible=_VISIBLE
-    )
+    return _PUBLISHED.format(rows=rows, effective=effective, visible=_VISIBLE)

@@ -1,0 +1,87 @@
+"""`tidemark shell`: a Python shell with a Spark session over the tables of the home."""
+
+from __future__ import annotations
+
+import code
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import Master
+from tidemark.cli.engine import select_engine
+from tidemark.cli.output import out, step
+from tidemark.spark.connect import connect_sessions
+from tidemark.spark.engine import Server, without_connect
+from tidemark.spark.sessions import open_application
+from tidemark.spark.settings import submit_settings
+from tidemark.steps import named_failures
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(short_help="Open a Spark shell with the tables.")(shell)
+
+
+def shell(master: Master = None) -> None:
+    r"""Open a Python shell with a Spark session, in IPython if it is installed.
+
+    \b
+    tidemark shell
+    echo 'spark.sql("SELECT * FROM offset_ranges").show()' | tidemark shell
+
+    `spark` is the session, with Delta and the settings of Tidemark's jobs. The tables are temporary
+    views: `bronze.prices` in backquotes, or its short name if no other table has it. `tidemark sql
+    --tables` lists both. Views follow the tables. Statements on standard input are run without a
+    prompt.
+
+    Spark can write. Do not write to tables of pipelines.
+    """
+    tidemark = App.from_environment()
+    with _session(tidemark, master) as session:
+        from tidemark.sql.spark_views import create_views
+
+        names = create_views(session, tidemark.sql_tables())
+        namespace = {"spark": session}
+        if sys.stdin.isatty():
+            _interact(namespace, f"spark is the session. Views: {', '.join(names) or 'none'}")
+        else:
+            step(f"views: {', '.join(names) or 'none'}")
+            exec(compile(sys.stdin.read(), "<stdin>", "exec"), namespace)
+
+
+@contextmanager
+def _session(tidemark: App, master: str | None) -> Iterator[SparkSession]:
+    """Provide a session on the engine of a master, and close it."""
+    engine = select_engine(tidemark, master)
+    if isinstance(engine, Server):
+        with connect_sessions(engine, {}) as sessions:
+            yield sessions.shared()
+        return
+    # Variables for other programs would make PySpark connect to a server.
+    for name in os.environ.keys() - without_connect(os.environ).keys():
+        del os.environ[name]
+    settings = submit_settings(tidemark.layout, engine.settings)
+    with named_failures(tidemark, "starting Spark"):
+        session = open_application("tidemark-shell", {"spark.master": engine.master, **settings})
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _interact(namespace: dict[str, Any], banner: str) -> None:
+    if importlib.util.find_spec("IPython"):
+        ipython = importlib.import_module("IPython")
+        out.print(banner)
+        ipython.start_ipython(argv=[], user_ns=namespace)
+    else:
+        code.interact(banner, local=namespace, exitmsg="")

@@ -1,0 +1,1 @@
+"""SQL over the tables of a home: their names, the published views, and read-only sessions."""

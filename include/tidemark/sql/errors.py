@@ -1,0 +1,49 @@
+"""Errors of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.core.errors import TerminalError
+
+
+@dataclass(kw_only=True, eq=False)
+class InvalidQuery(TerminalError):
+    """DuckDB cannot run the query."""
+
+    reason: str
+
+    problem = "The query failed: {reason}"
+    fix = "Correct the query. `tidemark sql --tables` lists the tables with their columns."
+
+
+@dataclass(kw_only=True, eq=False)
+class UnknownTable(TerminalError):
+    """The query names a table that does not exist, or several tables at once."""
+
+    table: str
+    reason: str
+    similar: tuple[str, ...]
+
+    problem = "There is no table {table}: {reason}."
+    fix = "{advice} `tidemark sql --tables` lists all tables."
+
+    @property
+    def advice(self) -> str:
+        """The names to use, if any are similar."""
+        if self.similar:
+            return f"Use {' or '.join(self.similar)}."
+        return "Correct the name, or fill the table first, for example with `tidemark run`."
+
+
+@dataclass(kw_only=True, eq=False)
+class StatementRefused(TerminalError):
+    """The statement is none that only reads."""
+
+    statement: str
+
+    problem = "`tidemark sql` only reads; it refuses the statement {statement}."
+    fix = (
+        "Use SELECT, DESCRIBE, SUMMARIZE, SHOW or EXPLAIN; CREATE makes views and tables for the "
+        "next statements of the same command. To write your own tables, use `tidemark shell`."
+    )

@@ -1,0 +1,128 @@
+"""`tidemark sql` over real tables, without Spark and Kafka."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.commands import Command
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.services import NOW
+from tidemark.core.errors import ExitCode
+from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication_table import DeltaPublicationTable
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Return pipeline `events` with three plans of three records."""
+    return home_lake(tmp_path)
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize("name", ["bronze.events", "events", '"bronze.events"', "BRONZE.Events"])
+def test_a_table_is_found_by_its_folder_and_by_its_short_name(offline: Command, name: str) -> None:
+    shown = offline("sql", f'SELECT max("offset") AS last FROM {name}', "--json")
+    assert (shown.code, shown.json) == (ExitCode.OK, [{"last": 8}])
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_join_reads_a_table_twice_with_different_columns_and_filters(offline: Command) -> None:
+    query = (
+        'SELECT a."offset", decode(b.value) AS value FROM events a JOIN events b USING ("offset") '
+        "WHERE a.plan_sequence = 2 AND a.topic = 'events' AND b.timestamp IS NOT NULL ORDER BY ALL"
+    )
+    expected = [{"offset": n, "value": str(n)} for n in (3, 4, 5)]
+    assert offline("sql", query, "--json").json == expected
+
+
+def test_a_restored_table_has_the_rows_of_the_restored_version(
+    lake: FileLake, offline: Command
+) -> None:
+    DeltaTable(lake.uri).restore(2)
+    assert offline("sql", "SELECT count(*) AS n FROM events", "--json").json == [{"n": 6}]
+    listed = {each["table"]: each for each in offline("sql", "--tables", "--json").json}
+    assert (listed["bronze.events"]["rows"], listed["bronze.events"]["short_name"]) == (6, "events")
+    assert listed["bronze.idle"]["version"] is None
+
+
+def test_the_published_view_has_the_rows_of_published_plans(
+    lake: FileLake, offline: Command
+) -> None:
+    table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
+    for sequence, status in ((1, PublicationStatus.PUBLISHED), (2, PublicationStatus.BLOCKED)):
+        record = lake.ledger.plans[sequence]
+        assert record.held_now is not None
+        decision = PublicationDecision(plan=sequence, status=status, decided_at=NOW)
+        table.append(record.plan, record.held_now, decision)
+    query = "SELECT DISTINCT plan_sequence AS plan FROM published.events"
+    assert offline("sql", query, "--json").json == [{"plan": 1}]
+
+
+def test_bytes_are_text_or_hexadecimal_and_control_characters_are_visible(
+    lake: FileLake, offline: Command
+) -> None:
+    lake.land_payloads([(b"\xff\x00", b"\x1b[31mred")], 1)
+    query = "SELECT key, value FROM events WHERE partition = 1"
+    shown = offline("sql", query).out
+    assert "ff 00" in shown
+    assert "\\u{001B}[31mred" in shown
+    assert offline("sql", query, "--json").json == [{"key": "ff 00", "value": "\x1b[31mred"}]
+    assert offline("sql", query, "--csv").out == "key,value\nff 00,\x1b[31mred\n"
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_limit_reports_the_number_of_further_rows(offline: Command) -> None:
+    shown = offline("sql", "SELECT * FROM events", "--limit", "2")
+    assert "7 further row(s)" in shown.err
+    assert len(offline("sql", "SELECT * FROM events", "--json").json) == 9
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize("arguments", [(), ("-",)])
+def test_statements_on_standard_input_return_the_rows_of_the_last_one(
+    offline: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    text = "CREATE TEMP VIEW two AS SELECT 2 AS n; SELECT n, n FROM two; -- the end"
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert offline("sql", *arguments, "--json").json == [{"n": 2, "n_1": 2}]
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("INSERT INTO events SELECT * FROM events", "StatementRefused"),
+        ("COPY events TO 'out.csv'", "StatementRefused"),
+        ("ATTACH 'other.db'", "StatementRefused"),
+        ("INSTALL delta", "StatementRefused"),
+        ("SET enable_external_access = true", "StatementRefused"),
+        ("SELECT 1; DROP VIEW events", "StatementRefused"),
+        ("SELECT * FROM read_text('/etc/hosts')", "InvalidQuery"),
+        ("SELECT * FROM '/etc/hosts'", "UnknownTable"),
+        ("SELECT nothing FROM events", "InvalidQuery"),
+        ("SELEC 1", "InvalidQuery"),
+        ("", "InvalidQuery"),
+    ],
+)
+def test_writes_and_other_files_are_refused(offline: Command, query: str, error: str) -> None:
+    ran = offline("sql", query, "--json")
+    assert (ran.code, json.loads(ran.out)["error"]) == (ExitCode.REFUSED, error)
+
+
+@pytest.mark.usefixtures("lake")
+def test_an_unknown_table_is_reported_with_similar_names(offline: Command) -> None:
+    ran = offline("sql", "SELECT * FROM bronze.evnts", "--json")
+    assert ran.json["error"] == "UnknownTable"
+    assert "bronze.events" in ran.json["fix"]
+    assert "bronze.idle has no rows yet" in offline("sql", "SELECT * FROM bronze.idle").err
+
+
+def test_a_damaged_file_is_a_named_error(lake: FileLake, offline: Command) -> None:
+    for file in lake.uri.rglob("*.parquet"):
+        file.write_bytes(b"PAR1")
+    assert offline("sql", "SELECT * FROM events", "--json").json["error"] == "UnreadableFile"
