@@ -65,8 +65,8 @@ def sql(
     has the published rows of pipeline prices. The schema can be left out if no other table has the
     name. The dialect is DuckDB's, and times are in UTC.
 
-    Bytes are printed as text if they are UTF-8, otherwise in hexadecimal digits. Of several
-    statements, separated by semicolons, the rows of the last one are printed.
+    Bytes are printed as text if they are UTF-8, otherwise in hexadecimal digits. Semicolons
+    separate statements, and the command prints the rows of the last one.
     """
     catalog = App.from_environment().sql_tables()
     if tables:
