@@ -18,7 +18,7 @@ from tests.conftest import PROJECT
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import loading as specs
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
-from tidemark.spec.errors import SpecError
+from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.fields import Struct
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
@@ -314,7 +314,8 @@ def test_unknown_keys_are_refused_and_the_valid_ones_listed(folders: Folders) ->
          "keys that begin with 'spark.', not 'executor.cores'", "{'executor.cores': '2'}"),
         ({"spark": "{spark.executor.cores: 2}"}, "spark.spark.executor.cores", "string", "2"),
         ({"isolation_level": "committed"}, "isolation_level",
-         "'read_committed' or 'read_uncommitted'", "'committed'"),
+         "'read_committed' or 'read_uncommitted'",
+         "'committed' (did you mean 'read_committed'?)"),
         ({"schedule": ""}, "schedule", "string", "None"),
     ],
 )  # fmt: skip
@@ -670,3 +671,50 @@ def test_the_spec_of_a_page_about_a_new_topic_defines_the_tables_that_it_names(
     spec = folders.load()["payments"]
     tables = {spec.target, spec.decoding().target}
     assert tables == set(re.findall(r"`((?:bronze|silver)/\w+)`", page))
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "found"),
+    [
+        ({"topcs": "x"}, "topcs", "unknown key (did you mean 'topic'?)"),
+        ({"Schedule_": "x"}, "Schedule_", "unknown key (did you mean 'schedule'?)"),
+        ({"zzz": "x"}, "zzz", "unknown key"),
+        ({"limits": "{record_per_run: 5}"}, "limits.record_per_run",
+         "unknown key (did you mean 'records_per_run'?)"),
+        ({"isolation_level": "read_comitted"}, "isolation_level",
+         "'read_comitted' (did you mean 'read_committed'?)"),
+        ({"start": "earlist"}, "start", "'earlist' (did you mean 'earliest'?)"),
+        ({"quality": "{suite: basik}"}, "quality.suite", "'basik' (did you mean 'basic'?)"),
+        ({"decode": "{value: {format: jsn}}"}, "decode.value.format",
+         "'jsn' (did you mean 'json'?)"),
+    ],
+)  # fmt: skip
+def test_a_misspelled_key_or_value_suggests_the_similar_one(
+    folders: Folders, keys: dict[str, str], key: str, found: str
+) -> None:
+    """Every command shows the suggestion, because it is part of the problem."""
+    folders.spec(**keys)
+    assert (key, found) in [(each[1], each[3]) for each in folders.problems()]
+
+
+@pytest.mark.parametrize(
+    ("keys", "suggestion"),
+    [
+        ({"schedule": "'@dayly'"}, "(did you mean '@daily'?)"),
+        ({"decode": "{value: {format: json, schema: {a: {b: strnig}}}}"},
+         "not 'strnig' (did you mean 'string'?)"),
+    ],
+)  # fmt: skip
+def test_a_misspelled_schedule_or_type_suggests_the_similar_one(
+    folders: Folders, keys: dict[str, str], suggestion: str
+) -> None:
+    folders.spec(**keys)
+    (problem,) = folders.problems()
+    assert problem[2].endswith(suggestion)
+
+
+def test_an_unknown_pipeline_suggests_the_similar_name() -> None:
+    """The name may be that of another table."""
+    error = UnknownPipeline(pipeline="pries@typed", known=("orders", "prices"))
+    assert "No pipeline is named 'pries@typed' (did you mean 'prices'?); the specs" in str(error)
+    assert "did you mean" not in str(UnknownPipeline(pipeline="zz", known=("orders",)))

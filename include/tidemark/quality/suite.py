@@ -19,6 +19,7 @@ from typing import Any
 import jsonschema
 
 from tidemark.core.errors import SetupError
+from tidemark.core.suggestions import did_you_mean
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
 from tidemark.quality.errors import SuiteError
@@ -194,7 +195,8 @@ def _meta(meta: Mapping[str, Any], columns: set[str]) -> _Problems:
     for name in masked:
         if not isinstance(name, str) or name not in columns:
             known = ", ".join(sorted(columns))
-            yield "meta.tidemark.masked", f"one of the columns {known}", repr(name)
+            found = f"{name!r}{did_you_mean(name, columns)}"
+            yield "meta.tidemark.masked", f"one of the columns {known}", found
 
 
 def _columns(added: Any, columns: set[str]) -> _Problems:
@@ -215,7 +217,9 @@ def _check(name: str, override: Any, key: str) -> _Problems:
     check = BUILT_IN_CHECKS.get(name)
     if check is None or check.fixed:
         adjustable = [each.name for each in BUILT_IN_CHECKS.values() if not each.fixed]
-        found = "an unknown check" if check is None else "a check with a fixed limit"
+        found = "a check with a fixed limit"
+        if check is None:
+            found = f"an unknown check{did_you_mean(name, adjustable)}"
         yield key, f"one of {', '.join(adjustable)}", found
         return
     if not isinstance(override, dict):
@@ -243,13 +247,16 @@ def _expectation(expectation: Any, key: str, columns: set[str]) -> _Problems:
     schemas = _schemas()
     schema = schemas.get(str(expectation.get("type")))
     if schema is None:
-        yield f"{key}.type", f"one of {', '.join(sorted(schemas))}", repr(expectation.get("type"))
+        kind = expectation.get("type")
+        found = f"{kind!r}{did_you_mean(kind, schemas)}"
+        yield f"{key}.type", f"one of {', '.join(sorted(schemas))}", found
         return
     yield from _kwargs(kwargs, schema, f"{key}.kwargs")
     for argument, value in named_columns(kwargs):
         if value not in columns:
             known = ", ".join(sorted(columns))
-            yield f"{key}.kwargs.{argument}", f"one of the columns {known}", repr(value)
+            found = f"{value!r}{did_you_mean(value, columns)}"
+            yield f"{key}.kwargs.{argument}", f"one of the columns {known}", found
 
 
 def _kwargs(kwargs: Mapping[str, Any], schema: Mapping[str, Any], key: str) -> _Problems:
@@ -279,13 +286,15 @@ def named_columns(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _severity(item: Mapping[str, Any], key: str) -> _Problems:
     if item.get("severity", _SEVERITIES[0]) not in _SEVERITIES:
-        yield f"{key}.severity", f"one of {', '.join(_SEVERITIES)}", repr(item["severity"])
+        found = f"{item['severity']!r}{did_you_mean(item['severity'], _SEVERITIES)}"
+        yield f"{key}.severity", f"one of {', '.join(_SEVERITIES)}", found
 
 
 def _unknown(item: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> _Problems:
     for name in item:
         if name not in known:
-            yield f"{prefix}{name}", f"one of the keys {', '.join(known)}", "an unknown key"
+            found = f"an unknown key{did_you_mean(name, known)}"
+            yield f"{prefix}{name}", f"one of the keys {', '.join(known)}", found
 
 
 def _kind(value: Any) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from tidemark.core.errors import TerminalError
+from tidemark.core.suggestions import did_you_mean
 
 
 @dataclass(kw_only=True, eq=False)
@@ -74,13 +75,18 @@ class UnknownPipeline(TerminalError):
     pipeline: str
     known: tuple[str, ...]
 
-    problem = "No pipeline is named {pipeline!r}; {pipelines}."
+    problem = "No pipeline is named {pipeline!r}{suggestion}; {pipelines}."
     fix = "Use a name of an existing pipeline, or add a spec to include/pipelines."
 
     @property
     def pipelines(self) -> str:
         """The names of all pipelines."""
         return f"the specs define {', '.join(self.known)}" if self.known else "there are no specs"
+
+    @property
+    def suggestion(self) -> str:
+        """The pipeline with the most similar name, if any."""
+        return did_you_mean(self.pipeline.partition("@")[0], self.known)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tidemark.core.suggestions import did_you_mean
+
 PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timestamp")
 """Types with a one-word name in a spec; the other scalar type is `decimal(p,s)`."""
 
@@ -102,7 +104,7 @@ def parse_type(raw: Any) -> FieldType:
         raise ValueError(f"decimal(p,s) with s <= p <= {_WIDEST}, not {raw!r}")
     raise ValueError(
         f"one of {', '.join(PRIMITIVES)}, decimal(p,s), a mapping of fields, or a list with one "
-        f"type, not {raw!r}"
+        f"type, not {raw!r}{did_you_mean(raw, PRIMITIVES)}"
     )
 
 

@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from tidemark.core.suggestions import did_you_mean
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
@@ -238,7 +239,10 @@ class _Spec(_Section):
     def _is_schedule(cls, value: str) -> str:
         if value in _PRESETS or _is_cron(value):
             return value
-        raise ValueError(f"a cron expression of five fields or one of {', '.join(_PRESETS)}")
+        raise ValueError(
+            f"a cron expression of five fields or one of {', '.join(_PRESETS)}"
+            f"{did_you_mean(value, _PRESETS)}"
+        )
 
     @field_validator("spark")
     @classmethod
@@ -385,24 +389,27 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
     match error["type"]:
         case "extra_forbidden":
             section = _SECTIONS.get(".".join(location[:-1]), _Spec)
-            expected, found = f"one of {_keys(section)}", "unknown key"
+            expected = f"one of {', '.join(_keys(section))}"
+            found = f"unknown key{did_you_mean(location[-1], _keys(section))}"
         case "missing":
             expected, found = "a value", "nothing"
         case "model_type":
-            expected = f"a mapping with keys among {_keys(_SECTIONS.get(key, _Spec))}"
+            expected = f"a mapping with keys among {', '.join(_keys(_SECTIONS.get(key, _Spec)))}"
         case "value_error":
             expected = str(error["ctx"]["error"])
         case "string_pattern_mismatch":
             expected = f"text that matches {error['ctx']['pattern']}"
-        case "literal_error" if key == "start":
-            expected = f"{error['ctx']['expected']}, or timestamp: TIME"
+        case "literal_error" | "enum":
+            values = error["ctx"]["expected"]
+            expected = f"{values}, or timestamp: TIME" if key == "start" else values
+            found += did_you_mean(value, re.findall(r"'([^']*)'", values))
         case _:
             expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
     return Problem.of(path, key, expected, found)
 
 
-def _keys(section: type[_Section]) -> str:
-    return ", ".join(field.alias or name for name, field in section.model_fields.items())
+def _keys(section: type[_Section]) -> list[str]:
+    return [field.alias or name for name, field in section.model_fields.items()]
 
 
 _SECTIONS: Mapping[str, type[_Section]] = {
@@ -422,9 +429,10 @@ def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> Iterator[Pro
     if path.stem != spec.name:
         yield Problem.of(path, "name", f"{path.stem!r}, the file's name", repr(spec.name))
     if spec.suite and not (suites / f"{spec.suite}.json").is_file():
-        available = ", ".join(sorted(file.stem for file in suites.glob("*.json"))) or "none yet"
-        expected = f"a suite that exists ({available})"
-        yield Problem.of(path, "quality.suite", expected, repr(spec.suite))
+        available = sorted(file.stem for file in suites.glob("*.json"))
+        expected = f"a suite that exists ({', '.join(available) or 'none yet'})"
+        found = f"{spec.suite!r}{did_you_mean(spec.suite, available)}"
+        yield Problem.of(path, "quality.suite", expected, found)
 
 
 def _repeated_names(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
