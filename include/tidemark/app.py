@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidemark.dev.airflow_standalone import AirflowStandalone
     from tidemark.dev.failpoints import FailPoint
     from tidemark.ingest.protocols import ControlTable
+    from tidemark.kafka.topics import KafkaTopics
     from tidemark.lake.control_repair import DeltaControlRepair
     from tidemark.maintenance.service import Maintenance
     from tidemark.quality.docs import DataDocs
@@ -312,6 +313,12 @@ class App:
         reader = KafkaClusterReader(self.connections.kafka_config(connection), timeout_seconds)
         specs = tuple(self.specs.values())
         return ClusterReport(connection, reader, specs, self.connections.addresses)
+
+    def topics(self, connection: str) -> KafkaTopics:
+        """Return the topics of a connection's Kafka cluster, to create and to sample them."""
+        from tidemark.kafka.topics import KafkaTopics
+
+        return KafkaTopics(self.connections.kafka_config(connection))
 
     def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
         """Write the status of some pipelines, or their errors, to the status table and its history.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
 from tidemark.spark.engine import Server
+
+if TYPE_CHECKING:
+    from tidemark.typed.decode_draft import Registry, RegistryAnswers
 
 LOCAL_CONNECTION = "kafka_default"
 """Connection id of the embedded broker, unless the environment defines it."""
@@ -91,6 +94,16 @@ class Connections:
                 seen="a definition in another form",
             ) from None
         return parsed
+
+    def registry_answers(self, connection: str) -> Registry:
+        """Return a function that requests schemas from a registry, for drafts of specs."""
+
+        def request(ids: Collection[int]) -> RegistryAnswers:
+            from tidemark.typed.registry import registry_answers
+
+            return registry_answers(connection, lambda: self.extra(connection, "url"), ids)
+
+        return request
 
     def variables(self, connections: Iterable[str]) -> dict[str, str]:
         """Return the environment variables of those connections that are defined."""

@@ -406,9 +406,17 @@ class Pipeline:
     @property
     def profiling(self) -> Profiler:
         """Profiles landed records. Needs neither a JVM nor Kafka."""
+        from tidemark.spec.decode import DEFAULT_REGISTRY
         from tidemark.typed.profile_service import Profiler
 
-        return Profiler(spec=self.kafka_spec, control=self.control, data_log=self.table)
+        decode = self.live_spec.decode
+        registry = decode.registry if decode else DEFAULT_REGISTRY
+        return Profiler(
+            spec=self.kafka_spec,
+            control=self.control,
+            data_log=self.table,
+            registry=self.context.connections.registry_answers(registry),
+        )
 
     # -- repair ------------------------------------------------------------------------------------
 

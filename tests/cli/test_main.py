@@ -89,7 +89,8 @@ WRITES_NOTHING = {
         ("spark", "status"),
     },
     *{("publication", "list"), ("publication", "view"), ("quarantine", "list"), ("report",)},
-    *{("schema", "init"), ("topics", "list"), ("topics", "describe")},
+    *{("schema", "init"), ("pipeline", "check")},
+    *{("topics", "list"), ("topics", "describe"), ("topics", "peek")},
 }
 """Commands that write no table. `status` writes one only with `--record`, and prints the same
 without it."""
@@ -321,12 +322,13 @@ def test_plan_and_status_need_no_jvm(
 OTHER_MEANINGS = {
     "--all": {"quarantine list", "publication list"},
     "--exit-code": {"status", "report"},
+    "--name": {"pipeline init"},
     "--offsets": {"backfill", "offsets import"},
     "--partition": {"backfill"},
     "--plan": {"backfill", "ingest", "abandon"},
     "--port": {"up"},
     "--reason": {"quarantine replay"},
-    "--records": {"sample produce"},
+    "--records": {"sample produce", "topics peek", "pipeline init"},
     "--until": {"backfill", "report"},
     "pipelines": {"decode", "upsert"},
 }

@@ -63,9 +63,7 @@ def test_a_draft_is_written_and_never_overwritten(
     assert "quality: {suite: events}" in ran.out
     suite = load_suite(file)
     (between,) = (r for r in suite.expectations if r["type"].endswith("_be_between"))
-    assert between["description"] == (
-        "price is above 0 and at most 3,000; sampled values are 1 to 300"
-    )
+    assert between["description"] == ("price is from 0 to 3,000; sampled values are 1 to 300")
 
     file.write_text("mine", encoding="utf-8")
     refused = offline("suite", "init", "events", "--json")
@@ -99,7 +97,7 @@ def test_a_draft_uses_the_newest_records_and_not_the_newest_offsets(
     lake.kafka.add_gaps("events", 0, 30)
     lake.run(1, partition=1)
     ran = offline("suite", "init", "events", "--records", "20", "--dry-run", "--json")
-    assert ran.json["profile"]["records"] == 10 + 1
+    assert ran.json["profile"]["records"] == 20
 
 
 def test_a_draft_without_landed_records_is_refused(
@@ -132,6 +130,28 @@ def test_a_section_of_the_spec_is_drafted(lake: FileLake, offline: Command, tmp_
             "key": {"format": "string"},
             "value": {"format": "json", "schema": {"price": "long", "side": "string"}},
         },
+        "assumptions": [
+            {
+                "key": "decode.key.format",
+                "value": "string",
+                "evidence": "all 20 keys are text",
+            },
+            {
+                "key": "decode.value.format",
+                "value": "json",
+                "evidence": "all 20 values are JSON objects",
+            },
+            {
+                "key": "decode.value.schema.price",
+                "value": "long",
+                "evidence": "all 20 values",
+            },
+            {
+                "key": "decode.value.schema.side",
+                "value": "string",
+                "evidence": "all 20 values",
+            },
+        ],
         "left_out": [],
-        "framed": False,
+        "unfit": 0,
     }

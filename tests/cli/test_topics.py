@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.commands import Command
 from tests.support.topics import make_topic
-from tests.support.transactions import produce_values
+from tests.support.transactions import Record, produce_records, produce_values
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 
@@ -89,3 +89,70 @@ def test_an_undefined_connection_is_refused(offline: Command, tmp_path: Path) ->
     ran = offline("topics", "list", "--connection", "kafka_typo", "--json")
     assert ran.code == ExitCode.REFUSED
     assert ran.json["error"] == "UnknownConnection"
+
+
+@pytest.mark.broker
+def test_a_created_topic_has_its_partitions_and_settings(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    topic = f"made-{uuid.uuid4().hex[:6]}"
+    wanted = ("topics", "create", topic, "--partitions", "3", "--config", "retention.ms=3600000")
+    assert tidemark(*wanted, "--dry-run").code == ExitCode.OK
+    assert topic not in admin.list_topics(timeout=10).topics
+    assert tidemark(*wanted).out == f"created {topic} with 3 partition(s)\n"
+    (tmp_path / "pipelines").mkdir()
+    described = tidemark("topics", "describe", topic, "--json").json
+    values = {each["name"]: each["value"] for each in described["settings"]}
+    assert (len(described["partitions"]), values["retention.ms"]) == (3, "3600000")
+
+    again = tidemark(*wanted, "--json")
+    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "TopicExists")
+    assert tidemark(*wanted, "--dry-run", "--json").json["error"] == "TopicExists"
+    for wrong in (("bad name", "--partitions", "1"), (f"{topic}-2", *wanted[3:5], "--config")):
+        more = () if wrong[-1] != "--config" else ("no.such.setting=1",)
+        refused = tidemark("topics", "create", *wrong, *more, "--json")
+        assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "InvalidTopic")
+
+
+@pytest.mark.broker
+def test_peek_shows_the_newest_or_oldest_records_readably(
+    broker: BrokerStatus, admin: AdminClient, tidemark: Command
+) -> None:
+    topic = f"peek-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic, partitions=2)
+    produce_records(
+        broker.bootstrap,
+        topic,
+        [
+            Record(partition=0, key=b"a", value=b'{"n": 1}', timestamp_ms=1_000),
+            Record(partition=1, key=b"b", value=b"\xff\x00", timestamp_ms=2_000),
+            Record(partition=0, key=b"c", value=None, timestamp_ms=3_000),
+            Record(partition=1, key=None, value=b"text\x1b[31m", timestamp_ms=4_000),
+        ],
+    )
+    newest = tidemark("topics", "peek", topic, "--records", "2")
+    assert newest.code == ExitCode.OK
+    heads = [line for line in newest.out.splitlines() if line.startswith("partition")]
+    assert [line.split("  ")[0] for line in heads] == [
+        "partition 0 offset 1",
+        "partition 1 offset 1",
+    ]
+    assert "\x1b" not in newest.out
+    oldest = tidemark("topics", "peek", topic, "--from-beginning", "--records", "2").out
+    assert '"n": 1' in oldest
+    assert "ff00" in oldest.lower().replace(" ", "")
+    one = tidemark("topics", "peek", topic, "--partition", "1", "--json").json
+    assert [(each["partition"], each["offset"]) for each in one["records"]] == [(1, 0), (1, 1)]
+    wrong = tidemark("topics", "peek", topic, "--partition", "7", "--json")
+    assert (wrong.code, wrong.json["error"]) == (ExitCode.REFUSED, "UnknownPartition")
+    # Looking creates no group.
+    groups = admin.list_consumer_groups(request_timeout=10).result().valid
+    assert not [each.group_id for each in groups if topic in each.group_id]
+
+
+@pytest.mark.broker
+def test_peek_creates_no_topic(broker: BrokerStatus, admin: AdminClient, tidemark: Command) -> None:
+    topic = f"missing-{uuid.uuid4().hex[:6]}"
+    ran = tidemark("topics", "peek", topic, "--json")
+    assert (ran.code, ran.json["error"]) == (ExitCode.REFUSED, "TopicMissing")
+    assert topic not in admin.list_topics(timeout=10).topics

@@ -33,6 +33,7 @@ from tidemark.cli import (
     schemas,
     shell,
     spark,
+    specs,
     sql,
     status,
     suites,
@@ -45,7 +46,7 @@ from tidemark.core.logs import configure_logging
 HEADINGS = {
     "Every day": "status coverage records console run backfill verify report",
     "Steps of a run": "plan ingest check decode upsert",
-    "Data": "sql shell topics offsets publication quarantine schema suite maintain",
+    "Data": "sql shell topics pipeline offsets publication quarantine schema suite maintain",
     "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
     "This machine": "up down demo broker spark sample",
 }
@@ -101,6 +102,7 @@ sql.register(app)
 shell.register(app)
 console.register(app)
 app.add_typer(topics.app, name="topics")
+app.add_typer(specs.app, name="pipeline")
 app.add_typer(schemas.app, name="schema")
 app.add_typer(suites.app, name="suite")
 app.add_typer(offsets.app, name="offsets")

@@ -39,6 +39,7 @@ PipelineNamesOrAll = Annotated[
         help=f"{option_texts.PIPELINES} By default all.", autocompletion=complete_pipeline
     ),
 ]
+Topic = Annotated[str, typer.Argument(help="Name of the topic in Kafka.")]
 KafkaConnection = Annotated[
     str,
     typer.Option(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection
+from datetime import datetime
 from itertools import groupby
 from typing import Annotated
 
@@ -14,17 +14,13 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, PipelineName
 from tidemark.cli.output import out, print_error_record, print_json
+from tidemark.cli.payloads import payload_lines, timestamp
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import PayloadText
-from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.visible_text import visible
 from tidemark.report.absence import KafkaState
 from tidemark.report.record_page import DecodingState, RecordEntry, RecordPage, decoded_values
 from tidemark.report.records import MAX_COUNT
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST_LINE = 200
-"""Characters of a text in the line of its name; a longer text begins in the next line."""
 
 
 def register(app: typer.Typer) -> None:
@@ -114,16 +110,16 @@ def _same_absence(entry: RecordEntry) -> object:
 
 def _print_entry(entry: RecordEntry, masked: Collection[str], *, payloads: bool) -> None:
     record = entry.shown
-    at = f"  {_timestamp(record)}" if record else ""
+    at = f"  {timestamp(record)}" if record else ""
     out.print(f"{entry.offset:,}{at}  {_state(entry)}")
     if record and payloads:
-        for line in _payload_lines(record, masked):
+        for line in payload_lines(record, masked):
             out.print(line)
     if entry.differs:
         out.print(f"  DIFFERS   {', '.join(entry.differs)}")
         for row in entry.rows if payloads else ():
-            out.print(f"  row of plan {row.plan}, {_timestamp(row.record)}")
-            for line in _payload_lines(row.record, masked):
+            out.print(f"  row of plan {row.plan}, {timestamp(row.record)}")
+            for line in payload_lines(row.record, masked):
                 out.print(f"  {line}")
     if decoding := entry.decoding:
         out.print(f"  typed     {_decoding(entry)}")
@@ -161,43 +157,3 @@ def _decoding(entry: RecordEntry) -> str:
     plan = "" if decoding.plan is None else f" in typed plan {decoding.plan}"
     reason = "" if decoding.reason is None else f": {visible(decoding.reason)}"
     return f"{decoding.state}{plan}{reason}"
-
-
-def _timestamp(record: LogRecord) -> str:
-    if record.timestamp_type is TimestampType.NONE:
-        return "no timestamp"
-    if not record.is_dated:
-        return f"{record.timestamp_ms} ms since 1970"
-    at = _EPOCH + timedelta(milliseconds=record.timestamp_ms)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _payload_lines(record: LogRecord, masked: Collection[str]) -> Iterator[str]:
-    yield from _text_lines("key", record.key, is_masked="key" in masked)
-    yield from _text_lines("value", record.value, is_masked="value" in masked)
-    if "headers" in masked:
-        yield f"  headers   {len(record.headers or ())}, masked"
-        return
-    if record.headers is None:
-        yield "  headers   not read: a header name is not UTF-8"
-    for name, value in record.headers or ():
-        shown = PayloadText.of(name.encode("utf-8", "surrogateescape"))
-        yield from _text_lines(f"header {json.dumps(shown.text, ensure_ascii=False)}", value)
-
-
-def _text_lines(name: str, payload: bytes | None, *, is_masked: bool = False) -> Iterator[str]:
-    """Yield a payload; every further line of its text is indented, so none looks like an offset."""
-    if payload is None:
-        yield f"  {name:<9} null"
-        return
-    if is_masked:
-        yield f"  {name:<9} {len(payload):,} byte(s), masked"
-        return
-    shown = PayloadText.of(payload)
-    cut = ", cut" if shown.truncated else ""
-    head = f"  {name:<9} {shown.encoding}, {shown.size:,} byte(s){cut}"
-    if "\n" not in shown.text and len(shown.text) <= _LONGEST_LINE:
-        yield f"{head}: {shown.text}"
-        return
-    yield f"{head}:"
-    yield from (f"    {line}" for line in shown.text.split("\n"))

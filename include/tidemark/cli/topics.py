@@ -1,4 +1,4 @@
-"""`tidemark topics`: the topics of a Kafka cluster, and the pipelines that read them."""
+"""`tidemark topics`: the topics of a Kafka cluster, their records, and their pipelines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, KafkaConnection
+from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Partition, Topic
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
+from tidemark.cli.payloads import payload_lines, timestamp
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDescription
 from tidemark.report.cluster import ReadingPipeline
+from tidemark.report.record_page import record_values
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List and describe the topics of a Kafka cluster.",
-    short_help="List and describe the topics of Kafka.",
+    help="List, describe and create the topics of a Kafka cluster, and show their records.",
+    short_help="List, describe and create topics of Kafka, and show their records.",
 )
+
+_PEEK_SECONDS = 10.0
+_PEEK_BYTES = 8 * 2**20
 
 
 @app.command("list", short_help="List the topics, and which pipelines read them.")
@@ -66,7 +71,7 @@ def list_topics(
 
 @app.command(short_help="Show the partitions and settings of a topic.")
 def describe(
-    topic: Annotated[str, typer.Argument(help="Name of the topic in Kafka.")],
+    topic: Topic,
     connection: KafkaConnection = LOCAL_CONNECTION,
     all_settings: Annotated[
         bool,
@@ -105,6 +110,107 @@ def describe(
     _print_settings(topic, view.settings, all_settings=all_settings)
     out.print(f"read by {', '.join(_pipelines(view.pipelines, connection)) or 'no pipeline'}")
     _print_problems(view.cluster.topics)
+
+
+@app.command(short_help="Create a topic.")
+def create(
+    topic: Topic,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")],
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Setting of the topic, such as retention.ms=86400000. Can be repeated.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    connection: KafkaConnection = LOCAL_CONNECTION,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic, and wait until its partitions have leaders.
+
+    The brokers' defaults apply to the replication factor and to all other settings. An existing
+    topic is refused. With --dry-run, the brokers check the request.
+
+    \b
+    tidemark topics create payments --partitions 6 --config retention.ms=604800000
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    settings = dict(_setting(each) for each in config or ())
+    kafka = App.from_environment().topics(connection)
+    kafka.create(topic, partitions, settings, dry_run=dry_run)
+    if as_json:
+        made = {
+            "topic": topic,
+            "partitions": partitions,
+            "config": settings,
+            "created": not dry_run,
+        }
+        print_json({"connection": connection, **made})
+        return
+    out.print(
+        f"{'the brokers accept' if dry_run else 'created'} {topic} with {partitions} partition(s)"
+    )
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"--config needs NAME=VALUE, not {text!r}")
+    return name, value
+
+
+@app.command(short_help="Show the newest records of a topic.")
+def peek(
+    topic: Topic,
+    partition: Partition = None,
+    records: Annotated[int, typer.Option(min=1, max=500, help="Number of records to show.")] = 10,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Show the oldest records instead.")
+    ] = False,
+    connection: KafkaConnection = LOCAL_CONNECTION,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest records of a topic, by timestamp, or the oldest ones.
+
+    JSON is indented, bytes that are not UTF-8 are hexadecimal, and invisible characters are
+    escapes. The command reads committed records, for ten seconds and 8 MB at most. It uses no
+    consumer group, creates no topic, and changes nothing.
+
+    With --json, payloads are complete: as text if they are UTF-8, otherwise in base64.
+    """
+    found = (
+        App.from_environment()
+        .topics(connection)
+        .peek(
+            topic,
+            records,
+            partition=partition,
+            oldest=from_beginning,
+            seconds=_PEEK_SECONDS,
+            size=_PEEK_BYTES,
+        )
+    )
+    if as_json:
+        shown = [
+            {"partition": each.partition, "offset": each.offset, **record_values(each)}
+            for each in found.records
+        ]
+        print_json({"connection": connection, **found.as_record(), "records": shown})
+        return
+    place = f"{topic}, {found.partitions} partition(s)"
+    place += "" if partition is None else f", partition {partition}"
+    out.print(f"{place}: {found.offsets:,} offset(s)")
+    for each in found.records:
+        out.print(f"partition {each.partition} offset {each.offset:,}  {timestamp(each)}")
+        for line in payload_lines(each):
+            out.print(line)
+    if not found.records:
+        out.print("no records")
+    note(
+        f"{len(found.records):,} {'oldest' if from_beginning else 'newest'} record(s), by timestamp"
+    )
+    if not found.is_complete:
+        note(f"reading stopped after {_PEEK_SECONDS:.0f} seconds or {_PEEK_BYTES >> 20} MB")
 
 
 def _print_cluster(cluster: ClusterDescription) -> None:

@@ -125,12 +125,36 @@ class TopicMissing(KafkaFailure, TerminalError):
     similar: tuple[str, ...] = ()
 
     problem = "Topic {topic!r} does not exist, or this principal may not describe it.{suggestion}"
-    fix = "Create the topic, correct `topic` in the spec, or grant Describe on the topic."
+    fix = (
+        "Create the topic (`tidemark topics create {topic} --partitions N`), correct its name in "
+        "the command or in the spec, or grant Describe on the topic."
+    )
 
     @property
     def suggestion(self) -> str:
         """A sentence with the similar names, if any."""
         return f" Did you mean {' or '.join(self.similar)}?" if self.similar else ""
+
+
+@dataclass(kw_only=True, eq=False)
+class TopicExists(KafkaFailure, TerminalError):
+    """The topic to create exists."""
+
+    topic: str
+
+    problem = "Topic {topic!r} exists."
+    fix = "Use the topic (`tidemark topics describe {topic}` shows it), or choose another name."
+
+
+@dataclass(kw_only=True, eq=False)
+class InvalidTopic(KafkaFailure, TerminalError):
+    """The brokers do not accept a new topic."""
+
+    topic: str
+    reason: str
+
+    problem = "The brokers do not accept the new topic {topic!r}: {reason}."
+    fix = "Correct the name, the number of partitions or the settings: `tidemark topics --help`."
 
 
 @dataclass(kw_only=True, eq=False)

@@ -150,6 +150,21 @@ class KafkaLogReader:
                     return records, span.end
         return records, records[-1].offset + 1 if records else span.start
 
+    def limited(
+        self, topic: str, isolation_level: IsolationLevel, *, seconds: float, size: int
+    ) -> LimitedReader:
+        """Return a reader of one topic that stops after a time or a size.
+
+        Args:
+            topic: Topic name.
+            isolation_level: Visibility of transactional records.
+            seconds: Longest time of all reads together, from now on.
+            size: Size of keys, values and headers after which reading stops, in bytes. The last
+                record may exceed it.
+        """
+        config = {**self._config, "isolation.level": str(isolation_level)}
+        return LimitedReader(config, topic, time.monotonic() + seconds, size)
+
     def _records(
         self,
         topic: str,
@@ -171,6 +186,40 @@ class KafkaLogReader:
                     yield record
                     if only_first:
                         reader.skip_partition(record.partition)
+
+
+class LimitedReader:
+    """Reads records of one topic until a deadline, or until the records reach a size.
+
+    Attributes:
+        is_complete: Whether every read reached the end of its spans.
+    """
+
+    def __init__(self, config: Mapping[str, Any], topic: str, deadline: float, size: int) -> None:
+        self.is_complete = True
+        self._config = config
+        self._topic = topic
+        self._deadline = deadline
+        self._size = size
+
+    def read(self, spans: Mapping[int, SpanSet]) -> Iterator[LogRecord]:
+        """Yield the visible records at some offsets; each partition in offset order."""
+        partitions = sorted(partition for partition, wanted in spans.items() if wanted)
+        for first in range(0, len(partitions), _PARTITIONS_PER_CLIENT):
+            if self._size <= 0 or time.monotonic() >= self._deadline:
+                self.is_complete = False
+                return
+            some = {p: spans[p] for p in partitions[first : first + _PARTITIONS_PER_CLIENT]}
+            yield from self._read(some)
+
+    def _read(self, spans: Mapping[int, SpanSet]) -> Iterator[LogRecord]:
+        with closing(_SpanReader(self._config, self._topic, spans, {})) as reader:
+            for record in reader.records(PROGRESS_TIMEOUT_S, self._deadline):
+                yield record
+                self._size -= record.size
+                if self._size <= 0:
+                    break
+            self.is_complete &= reader.is_done
 
 
 class _TruncatedLogError(Exception):

@@ -1,35 +1,59 @@
 """Drafts a quality suite from a profile of sampled records.
 
-The rules describe the sample, so every rule is a warning. A person edits them: a property of the
-sample may be chance.
+The rules describe the sample, so every rule is a warning, and a person edits them. A rule is only
+drafted if chance is an unlikely reason for what the sample shows:
+
+- Every rule needs `MIN_VALUES` values. A property of all 300 values is absent in at most 1 % of the
+  topic's, with 95 % confidence (the rule of three: 3 / 300).
+- A property with exceptions gets a rule with the lower end of the 95 % interval of its share
+  (Wilson). The sample itself and batches like it pass this rule.
+- A list of values needs `MIN_REPEATS` of each. A further value as frequent as the rarest one would
+  be absent from the sample by chance in one of 20,000 cases (e^-10).
+- Limits, shapes and a field that equals the key need `MIN_DISTINCT` different values. The sign of
+  numbers is a limit, whether they include 0 is not.
+- Uniqueness needs `MIN_UNIQUE` values without a repetition, and a field that is an identifier by
+  its name or its shape. Values drawn from 16 million ones would repeat in 95 % of such samples (the
+  birthday problem). Without that name, prices and times that differ by chance would be unique.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from math import ceil, floor, sqrt
 from typing import Any
 
 from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
-MIN_VALUES = 100
+MIN_VALUES = 300
 """Minimum number of values for a rule."""
-_NEARLY_ALL = 0.99
+MIN_REPEATS = 10
+"""Minimum number of records with each value of a list."""
+MIN_DISTINCT = 10
+"""Minimum number of different values for limits, shapes, and equality with the key."""
+MIN_UNIQUE = 10_000
+"""Minimum number of values for uniqueness."""
+_NEARLY_ALL = 0.95
 """Share of the values for a rule with exceptions."""
+_Z = 1.96
+"""The normal quantile of a two-sided interval of 95 %."""
+_IDENTIFIER = re.compile(r"(.*_)?(id|uuid|guid)|.*(Id|ID|Uuid|UUID|Guid|GUID)")
+"""Names of fields that identify something."""
 _MARGIN = 10
 """Limits of numbers are the largest sampled number times this factor."""
 _MAX_LIMITED = 1e15
 """Larger numbers are identifiers or errors, and get no limits."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_VALUE_LENGTH = 40
+_UUID = "a UUID"
 _SHAPES = {
-    "a UUID": r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+    _UUID: r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
     "digits": r"^[0-9]+$",
     "an e-mail address": r"^[^@\s]+@[^@\s]+$",
 }
 _CONTENT = "content"
 _KEY_TYPES = ("STRING", "BIGINT")
-"""Types of fields that may be unique or equal to the key."""
+"""Types of fields that may be equal to the key."""
 
 
 def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[str, Any]:
@@ -47,16 +71,17 @@ def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[st
     columns = _column_names(fields, batch_columns)
     rules = [rule for each in fields for rule in _rules(each, columns[each.name])]
     expressions: dict[str, str] = {}
-    if fields:
+    if fields and profile.values >= MIN_VALUES:
         expressions[_CONTENT] = _parse_expression(fields)
         used = {rule["kwargs"]["column"] for rule in rules}
         expressions |= {
             columns[each.name]: _path(each) for each in fields if columns[each.name] in used
         }
         expressions["value_problem"] = _value_problem(profile, fields)
-        always = profile.objects == profile.values
-        rules.insert(0, _null_rule("value_problem", _value_sentence(profile, fields), always))
-    key_field = next((each for each in fields if _is_key(each)), None)
+        sentence = _value_sentence(profile, fields)
+        rules.insert(0, _null_rule("value_problem", sentence, profile.objects, profile.values))
+    has_keys = len(profile.keys) >= MIN_DISTINCT and profile.with_key >= MIN_VALUES
+    key_field = next((each for each in fields if has_keys and _is_key(each)), None)
     if key_field:
         # In a comparison with a number, Spark casts the key, and fails if it is not a number.
         value = f"CAST({_path(key_field)} AS STRING)"
@@ -65,9 +90,10 @@ def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[st
             f"THEN concat('key ', key_text, ', {key_field.name} ', {value}) END"
         )
         sentence = f"every key is the {key_field.name} in its value"
-        always = key_field.equal_to_key == key_field.with_key
-        rules.append(_null_rule("key_problem", sentence, always))
-    elif shape := _shape(profile.keys) if profile.with_key >= MIN_VALUES else None:
+        rules.append(
+            _null_rule("key_problem", sentence, key_field.equal_to_key, key_field.with_key)
+        )
+    elif shape := _shape(profile.keys) if has_keys else None:
         rules.append(_regex_rule("key_text", f"every key is {shape}", _SHAPES[shape]))
     return {
         "name": name,
@@ -143,11 +169,12 @@ def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
     if field.present < MIN_VALUES:
         return
     largest = max(abs(field.minimum or 0), abs(field.maximum or 0))
-    if field.is_number and largest <= _MAX_LIMITED:
+    shape = _shape(field.distinct) if len(field.distinct) >= MIN_DISTINCT else None
+    if field.is_number and largest <= _MAX_LIMITED and len(field.distinct) >= MIN_DISTINCT:
         yield _range_rule(field, column)
     elif field.texts == field.present:
         # Values of a shape are identifiers, which do not belong in a file in Git.
-        if shape := _shape(field.distinct):
+        if shape:
             yield _regex_rule(column, f"{field.name} is {shape}", _SHAPES[shape])
         elif values := _listed_values(field):
             yield _rule(
@@ -155,7 +182,8 @@ def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
                 {"column": column, "value_set": values},
                 f"{field.name} is one of the {len(values)} sampled value(s)",
             )
-    if field.is_unique and field.sql_type in _KEY_TYPES:
+    is_identifier = _IDENTIFIER.fullmatch(field.name) or shape == _UUID
+    if field.is_unique and field.present >= MIN_UNIQUE and is_identifier:
         yield _rule(
             "expect_column_values_to_be_unique",
             {"column": column},
@@ -167,20 +195,13 @@ def _range_rule(field: FieldProfile, column: str) -> dict[str, Any]:
     minimum, maximum = field.minimum or 0, field.maximum or 0
     limit = _rounded_up(_MARGIN * max(abs(minimum), abs(maximum)))
     kwargs: dict[str, Any] = {"column": column}
-    if minimum >= 0:
-        kwargs["min_value"] = 0
-        if minimum > 0:
-            kwargs["strict_min"] = True
-        lower = "above 0" if minimum > 0 else "at least 0"
-    else:
-        kwargs["min_value"] = -limit
-        lower = f"at least {-limit:,}"
+    kwargs["min_value"] = 0 if minimum >= 0 else -limit
     kwargs["max_value"] = limit
     return _rule(
         "expect_column_values_to_be_between",
         kwargs,
-        f"{field.name} is {lower} and at most {limit:,}; sampled values are {minimum:,} to "
-        f"{maximum:,}",
+        f"{field.name} is from {kwargs['min_value']:,} to {limit:,}; sampled values are "
+        f"{minimum:,} to {maximum:,}",
     )
 
 
@@ -192,8 +213,8 @@ def _rounded_up(number: float) -> int:
 
 
 def _listed_values(field: FieldProfile) -> list[str]:
-    """Return the distinct values if they are few, short and frequent; otherwise none."""
-    few = len(field.distinct) <= MAX_LISTED_VALUES and len(field.distinct) * 10 <= field.present
+    """Return the distinct values if they are few, short, and each is frequent; otherwise none."""
+    few = len(field.distinct) <= MAX_LISTED_VALUES and min(field.distinct.values()) >= MIN_REPEATS
     # Great Expectations does not accept an empty text in a set.
     short = all(1 <= len(value) <= _MAX_VALUE_LENGTH for value in field.distinct)
     return sorted(field.distinct) if few and short else []
@@ -224,12 +245,19 @@ def _regex_rule(column: str, sentence: str, pattern: str) -> dict[str, Any]:
     return _rule("expect_column_values_to_match_regex", kwargs, sentence)
 
 
-def _null_rule(column: str, sentence: str, always: bool) -> dict[str, Any]:
+def _null_rule(column: str, sentence: str, good: int, total: int) -> dict[str, Any]:
     kwargs: dict[str, Any] = {"column": column}
-    if not always:
-        kwargs["mostly"] = _NEARLY_ALL
-        sentence = f"{sentence}, in {_NEARLY_ALL:.0%} of the records"
+    if good < total:
+        kwargs["mostly"] = _lower_bound(good, total)
+        sentence = f"{sentence}, in {kwargs['mostly']:.0%} of the records"
     return _rule("expect_column_values_to_be_null", kwargs, sentence)
+
+
+def _lower_bound(good: int, total: int) -> float:
+    """Return the lower end of the 95 % interval of a share (Wilson), rounded down to a percent."""
+    share, spread = good / total, _Z**2 / total
+    root = _Z * sqrt(share * (1 - share) / total + spread / (4 * total))
+    return floor(100 * (share + spread / 2 - root) / (1 + spread)) / 100
 
 
 def _rule(kind: str, kwargs: Mapping[str, Any], sentence: str) -> dict[str, Any]:
@@ -242,14 +270,16 @@ def _rule(kind: str, kwargs: Mapping[str, Any], sentence: str) -> dict[str, Any]
 
 
 def _checks(profile: Profile) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield limits of built-in checks: twice the share in the sample."""
+    """Yield limits of built-in checks: twice the share in the sample, or its 95 % interval."""
     shares = {
         "null_key_percent": profile.records - profile.with_key,
         "null_value_percent": profile.tombstones,
     }
     for name, without in shares.items():
         if profile.records >= MIN_VALUES and without < profile.records / 2:
-            limit = -(-200 * without // profile.records)
+            lower = _lower_bound(profile.records - without, profile.records)
+            twice = ceil(100 * 2 * without / profile.records)
+            limit = max(twice, 100 - round(100 * lower)) if without else 0
             yield name, {"limit": limit, "severity": "warning"}
 
 
@@ -262,6 +292,8 @@ def _notes(profile: Profile, fields: list[FieldProfile]) -> str:
                 f"{len(left_out)} field(s) have no rules: they are nested, always null, or their "
                 "names are not plain identifiers. "
             )
+        if profile.values < MIN_VALUES:
+            notes += f"Rules need {MIN_VALUES} values, so run the command again later. "
     elif profile.values:
         notes += (
             f"{profile.objects:,} of {profile.values:,} values are JSON objects, so the suite has "

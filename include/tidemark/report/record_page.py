@@ -119,7 +119,7 @@ class RecordEntry:
         """
         decoding = self.decoding
         absence = self.absence
-        of_record = partial(_record_values, payloads=payloads, masked=masked)
+        of_record = partial(record_values, payloads=payloads, masked=masked)
         return {
             "offset": self.offset,
             "kafka": self.kafka.value,
@@ -195,7 +195,10 @@ class RecordPage:
         }
 
 
-def _record_values(record: LogRecord, *, payloads: bool, masked: Collection[str]) -> dict[str, Any]:
+def record_values(
+    record: LogRecord, *, payloads: bool = True, masked: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a record as plain values, without its partition and offset; see `RecordEntry`."""
     sizes = {
         "timestamp_ms": record.timestamp_ms,
         "timestamp_type": record.timestamp_type.name.lower(),

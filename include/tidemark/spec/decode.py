@@ -12,6 +12,8 @@ from typing import Any, Self, assert_never
 from tidemark.spec.fields import FieldType, Struct, plain_type
 from tidemark.spec.upsert import UpsertSpec
 
+DEFAULT_REGISTRY = "schema_registry_default"
+"""Connection id of the schema registry, unless a spec names another one."""
 FRAME_MAGIC = b"\x00"
 """First byte of a payload with a schema id; source: Confluent's wire format."""
 FRAME_BYTES = 5
@@ -182,7 +184,7 @@ class DecodeSpec:
     value: PayloadSpec
     target: str
     publish: PublishRule = PublishRule.CHECKED
-    registry: str = "schema_registry_default"
+    registry: str = DEFAULT_REGISTRY
     widens: bool = True
     refused_schemas: tuple[int, ...] = ()
     rules: tuple[tuple[str, str], ...] = ()

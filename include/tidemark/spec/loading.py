@@ -27,11 +27,23 @@ from pydantic import (
 from tidemark.core.suggestions import did_you_mean
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
+from tidemark.spec.decode import (
+    DEFAULT_REGISTRY,
+    DecodeSpec,
+    Format,
+    PayloadSpec,
+    PublishRule,
+)
 from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.fields import Struct, parse_type
 from tidemark.spec.layout import Layout, spec_files
-from tidemark.spec.model import SUITE_NAME, AlarmRules, PipelineSpec, StartPolicy
+from tidemark.spec.model import (
+    PIPELINE_NAME,
+    SUITE_NAME,
+    AlarmRules,
+    PipelineSpec,
+    StartPolicy,
+)
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.targets import target_problems
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
@@ -178,7 +190,7 @@ class _Upsert(_Section):
 class _Decode(_Section):
     key: _Payload = _Payload(format=Format.BINARY)
     value: _Payload
-    registry: str = Field(default="schema_registry_default", pattern=_CONNECTION)
+    registry: str = Field(default=DEFAULT_REGISTRY, pattern=_CONNECTION)
     widen: bool = True
     target: str | None = Field(default=None, min_length=1)
     publish: PublishRule = Field(default=PublishRule.CHECKED, strict=False)
@@ -217,7 +229,7 @@ class _Quality(_Section):
 class _Spec(_Section):
     """Schema of the YAML file; docs/reference/pipelines.md documents it."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    name: str = Field(pattern=f"^{PIPELINE_NAME}$")
     description: str = ""
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     connection: str = Field(default="kafka_default", pattern=_CONNECTION)

@@ -15,6 +15,8 @@ from tidemark.spec.errors import NotDecoded, NotUpserted
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import UpsertSpec
 
+PIPELINE_NAME = r"[a-z][a-z0-9_]{0,63}"
+"""Pattern for the name of a pipeline, which is the name of its spec's file."""
 SUITE_NAME = r"[a-z][a-z0-9_]{0,63}"
 """Pattern for the name of a quality suite, which is the name of its file."""
 

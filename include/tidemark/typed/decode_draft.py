@@ -1,24 +1,63 @@
-"""A draft of a spec's section `decode`, from a profile of landed records.
+"""A draft of a spec's section `decode`, from a profile of sampled records.
 
 A person edits the draft and stores it in the spec. A schema inferred in each run would change under
-its readers.
+its readers. Each assumption of the draft has its evidence: the number of values that it rests on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.spec.decode import Format
+import yaml
+
+from tidemark.core.errors import TidemarkError
+from tidemark.spec.decode import Format, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, ListOf, Struct, parse_type, plain_type
-from tidemark.typed.json_types import UNKNOWN
+from tidemark.typed.json_types import ENOUGH, MAX_FIELDS, UNKNOWN, TypeCounts
 from tidemark.typed.profile import Profile
 
-MAX_FIELDS = 200
-"""Maximum fields of a nested object. A larger object is treated as a map, and becomes JSON text."""
-_NEARLY_ALL = 0.99
-"""The share of values that decides the format; the other values go to the quarantine."""
+_LONGEST_NAME = 255
+"""Characters of a field's name. Longer names are values of a map, and no YAML key."""
+_LISTED = 5
+"""Maximum schema ids that the evidence of a format lists."""
+_DEBEZIUM_FIELDS = {"before", "after", "op"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """A key of a drafted spec, its value, and the sampled records that the value rests on."""
+
+    key: str
+    value: str
+    evidence: str
+
+    def as_record(self) -> dict[str, str]:
+        """Return the assumption as plain values."""
+        return {"key": self.key, "value": self.value, "evidence": self.evidence}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAnswers:
+    """The answers of a schema registry to the schema ids of sampled records.
+
+    Attributes:
+        connection: Connection id of the registry.
+        schemas: The schemas by id; unknown ids are left out.
+        problem: Why the registry returned not all of them; None if it answered every request.
+    """
+
+    connection: str
+    schemas: Mapping[int, RegisteredSchema] = field(default_factory=dict)
+    problem: TidemarkError | None = None
+
+
+Registry = Callable[[Collection[int]], RegistryAnswers]
+"""Returns the schemas of some ids. Never fails: an error is the `problem` of the answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +69,20 @@ class DecodeDraft:
         key: Format of the keys.
         value: Format of the values.
         schema: Fields of the values; None if they are not JSON.
+        assumptions: The formats, and the types of the fields by the keys of the spec.
         left_out: Paths of fields that the schema leaves out, each with the reason.
-        is_framed: Whether nearly all values begin like payloads with a schema id.
+        unfit: Upper bound of the sampled records that would go to quarantine.
+        is_debezium: Whether the values have the fields of Debezium's envelope.
     """
 
     records: int
     key: Format
     value: Format
     schema: Struct | None
+    assumptions: Sequence[Assumption]
     left_out: Sequence[tuple[str, str]]
-    is_framed: bool
+    unfit: int
+    is_debezium: bool
 
     def as_section(self) -> dict[str, Any]:
         """Return the section `decode` of a spec as plain values."""
@@ -48,65 +91,322 @@ class DecodeDraft:
             value["schema"] = plain_type(self.schema)
         return {"key": {"format": str(self.key)}, "value": value}
 
+    def as_record(self) -> dict[str, Any]:
+        """Return the draft as plain values, for `--json`."""
+        return {
+            "records": self.records,
+            "decode": self.as_section(),
+            "assumptions": [each.as_record() for each in self.assumptions],
+            "left_out": [{"field": path, "why": why} for path, why in self.left_out],
+            "unfit": self.unfit,
+        }
 
-def draft_decode(profile: Profile) -> DecodeDraft:
+    def yaml_lines(self) -> Iterator[str]:
+        """Yield the section as lines of YAML, with the evidence as comments."""
+        evidence = {each.key: f"  # {each.evidence}" for each in self.assumptions}
+        yield "decode:"
+        if self.unfit:
+            share = self.unfit / self.records
+            yield (
+                f"  # At most {self.unfit:,} of {self.records:,} sampled records ({share:.1%}) do "
+                "not fit, and go to quarantine."
+            )
+        yield "  key:"
+        yield f"    format: {self.key}{evidence['decode.key.format']}"
+        yield "  value:"
+        yield f"    format: {self.value}{evidence['decode.value.format']}"
+        # A producer chooses the names of fields, so they are quoted.
+        for path, why in self.left_out:
+            yield f"    # left out: {path!a} ({why!a})"
+        if self.schema:
+            yield "    schema:"
+            yield from _type_lines(self.schema, "decode.value.schema", evidence, " " * 6)
+
+
+def draft_decode(profile: Profile, registry: Registry | None = None) -> DecodeDraft:
     """Return a draft for sampled records.
 
-    The value format is JSON if nearly all values are JSON objects, string if all are text, and
-    binary otherwise.
+    A format or the type of a field needs the share `ENOUGH` of the payloads or values.
+
+    Args:
+        profile: The profile of the records.
+        registry: Returns the schemas of the ids that payloads begin with.
     """
-    left_out: list[tuple[str, str]] = []
-    fields = Struct(tuple((each.name, each.type) for each in profile.fields.values()))
-    is_json = profile.objects >= _NEARLY_ALL * profile.values
-    schema = _struct_without_unknown(fields, "", left_out) if is_json else None
-    is_text = 0 < profile.values == profile.text_values
-    kind = Format.JSON if schema else Format.STRING if is_text else Format.BINARY
+    ids = {
+        Part.KEY: _ids(profile.key_schemas, profile.with_key),
+        Part.VALUE: _ids(profile.value_schemas, profile.values),
+    }
+    wanted = set().union(*ids.values())
+    answers = registry(wanted) if registry and wanted else None
+    key, key_evidence, unfit_keys = _key_format(profile, ids[Part.KEY], answers)
+    schema = _SchemaDraft() if _is_enough(profile.objects, profile.values) else None
+    struct = schema.of_fields(profile) if schema else None
+    value, value_evidence, unfit_values = _value_format(
+        profile, ids[Part.VALUE], answers, has_fields=struct is not None
+    )
+    unfit = unfit_keys + unfit_values + (schema.unfit if schema and struct else 0)
     return DecodeDraft(
         records=profile.records,
-        key=Format.BINARY if profile.binary_keys else Format.STRING,
-        value=kind,
-        schema=schema if isinstance(schema, Struct) else None,
-        left_out=left_out,
-        is_framed=0 < _NEARLY_ALL * profile.values <= profile.framed_values,
+        key=key,
+        value=value,
+        schema=struct,
+        assumptions=(
+            Assumption(key="decode.key.format", value=str(key), evidence=key_evidence),
+            Assumption(key="decode.value.format", value=str(value), evidence=value_evidence),
+            *(schema.assumptions if schema and struct else ()),
+        ),
+        left_out=schema.left_out if schema else (),
+        unfit=min(unfit, profile.records),
+        is_debezium=_is_debezium(profile, struct, value, answers, ids[Part.VALUE]),
     )
 
 
-def _without_unknown(
-    kind: FieldType, path: str, left_out: list[tuple[str, str]]
-) -> FieldType | None:
-    """Return a type without unknown parts, and append those to `left_out`; None if none is left."""
-    match kind:
-        case str() if kind == UNKNOWN:
-            left_out.append((path, "only null values or empty lists"))
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def _is_enough(count: int, total: int) -> bool:
+    return 0 < ENOUGH * total <= count
+
+
+def _ids(found: Counter[int], payloads: int) -> Counter[int]:
+    """Return the schema ids of keys or values, unless too few begin with one."""
+    return found if _is_enough(found.total(), payloads) else Counter()
+
+
+_Choice = tuple[Format, str, int]
+"""A format, its evidence, and the number of payloads that do not fit it."""
+
+
+def _key_format(profile: Profile, ids: Counter[int], answers: RegistryAnswers | None) -> _Choice:
+    if not profile.with_key:
+        return Format.STRING, f"no key in {profile.records:,} records", 0
+    if ids:
+        return _registered_format("keys", ids, profile.with_key, answers)
+    found = _of(profile.text_keys, profile.with_key, "keys", "text")
+    if _is_enough(profile.text_keys, profile.with_key):
+        return Format.STRING, found, profile.with_key - profile.text_keys
+    return Format.BINARY, found, 0
+
+
+def _value_format(
+    profile: Profile, ids: Counter[int], answers: RegistryAnswers | None, *, has_fields: bool
+) -> _Choice:
+    total = profile.values
+    if not total:
+        return Format.BINARY, f"no value in {profile.records:,} records, all are tombstones", 0
+    if ids:
+        return _registered_format("values", ids, total, answers)
+    objects = _of(profile.objects, total, "values", "JSON objects")
+    if has_fields:
+        return Format.JSON, objects, total - profile.objects
+    is_text = _is_enough(profile.text_values, total)
+    evidence = f"{_of(profile.text_values, total, 'values', 'text')}; {objects}"
+    if profile.objects and _is_enough(profile.objects, total):
+        evidence = f"{objects}, without a usable field"
+    if is_text:
+        return Format.STRING, evidence, total - profile.text_values
+    return Format.BINARY, evidence, 0
+
+
+def _registered_format(
+    payloads: str, ids: Counter[int], total: int, answers: RegistryAnswers | None
+) -> _Choice:
+    """Return the format of payloads with schema ids, by the registry's answers."""
+    begin = f"{_of(ids.total(), total, payloads)} begin with a schema id"
+    by_id = ", ".join(each for each in Format if each.has_schema_ids)
+    if answers is None or not answers.schemas:
+        why = "the registry has none of the ids"
+        if answers is None:
+            why = "no registry was read"
+        elif answers.problem is not None:
+            why = answers.problem.rendered("problem").removesuffix(".")
+        return Format.BINARY, f"{begin}: the format may be {by_id}. {why}", 0
+    kinds: Counter[str] = Counter()
+    for schema_id, count in ids.items():
+        if schema_id in answers.schemas:
+            kinds[answers.schemas[schema_id].kind] += count
+    ((kind, count),) = kinds.most_common(1)
+    formats = [each for each in Format if each.has_schema_ids and each.kind == kind]
+    if not formats or not _is_enough(count, total):
+        found = ", ".join(f"{each:,} {name}" for name, each in kinds.most_common())
+        return Format.BINARY, f"{begin} of several kinds: {found}", 0
+    some = sorted(ids)[:_LISTED]
+    listed = ", ".join(map(str, some)) + (", ..." if len(ids) > len(some) else "")
+    evidence = f"{_of(count, total, payloads)} have a schema of {answers.connection}, id {listed}"
+    return formats[0], evidence, total - count
+
+
+def _of(count: int, total: int, noun: str, what: str = "") -> str:
+    """Return a text such as `506 of 508 values are text` or `all 508 keys`."""
+    are = f" are {what}" if what else ""
+    if count == total:
+        return f"all {total:,} {noun}{are}"
+    return f"{count:,} of {total:,} {noun}{are}"
+
+
+def _is_debezium(
+    profile: Profile,
+    struct: Struct | None,
+    value: Format,
+    answers: RegistryAnswers | None,
+    ids: Iterable[int],
+) -> bool:
+    """Whether the values are envelopes of Debezium: an operation, and the row before and after."""
+    if struct:
+        operations = profile.fields["op"].present if "op" in profile.fields else 0
+        return profile.fields.keys() >= _DEBEZIUM_FIELDS and _is_enough(operations, profile.objects)
+    if value is not Format.AVRO or answers is None:
+        return False
+    schemas = (answers.schemas[each] for each in ids if each in answers.schemas)
+    return all(_avro_fields(each.text) >= _DEBEZIUM_FIELDS for each in schemas)
+
+
+def _avro_fields(text: str) -> set[str]:
+    """Return the names of the fields of an Avro record; the registry has checked the schema."""
+    schema = json.loads(text)
+    fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
+    return {str(each["name"]) for each in fields}
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _SchemaDraft:
+    """The drafted fields, with their evidence.
+
+    Attributes:
+        assumptions: The type of each field.
+        left_out: See `DecodeDraft`.
+        unfit: Number of values that do not fit the type of their field.
+    """
+
+    assumptions: list[Assumption] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    unfit: int = 0
+
+    def of_fields(self, profile: Profile) -> Struct | None:
+        """Return the schema of the values; None without a usable field."""
+        counts = {name: each.types for name, each in profile.fields.items()}
+        return self._struct(counts, "")
+
+    def _struct(self, counts: Mapping[str, TypeCounts], path: str) -> Struct | None:
+        fields: dict[str, tuple[str, FieldType]] = {}
+        for name, each in counts.items():
+            field_path = f"{path}.{_step(name)}" if path else _step(name)
+            why = _refusal(name) or (
+                "the name of another field differs only in case" if name.lower() in fields else ""
+            )
+            if why:
+                self.left_out.append((field_path, why))
+                continue
+            kind = self._type(each, field_path, "values")
+            if kind is not None:
+                fields[name.lower()] = (name, kind)
+        if not fields and path:
+            self.left_out.append((path, "an object without usable fields"))
+        return Struct(tuple(fields.values())) if fields else None
+
+    def _type(self, counts: TypeCounts, path: str, noun: str) -> FieldType | None:
+        """Return the type of a field without its unknown parts; None if none is left."""
+        kind = counts.type_for(ENOUGH)
+        if kind == UNKNOWN:
+            self.left_out.append((path, "only null values or empty lists"))
             return None
-        case ListOf():
-            element = _without_unknown(kind.element, f"{path}[]", left_out)
-            return None if element is None else ListOf(element)
-        case Struct():
-            return _struct_without_unknown(kind, path, left_out)
-        case _:
-            return kind
+        before = len(self.assumptions)
+        if isinstance(kind, ListOf) and counts.elements:
+            element = self._type(counts.elements, f"{path}[]", "elements")
+            if element is None:
+                return None
+            kind = ListOf(element)
+        elif isinstance(kind, Struct):
+            struct = self._struct(counts.fields, path)
+            if struct is None:
+                return None
+            kind = struct
+        self.assumptions.insert(before, self._assumption(counts, kind, path, noun))
+        return kind
+
+    def _assumption(self, counts: TypeCounts, kind: FieldType, path: str, noun: str) -> Assumption:
+        fitting = counts.fitting(kind)
+        self.unfit += counts.values - fitting
+        evidence = _of(fitting, counts.values, noun)
+        if counts.is_map:
+            evidence += f", as JSON text: the objects have more than {MAX_FIELDS} different fields"
+        elif kind == "string" and len(counts.kinds) > 1:
+            evidence += f", of several types: {_listed(counts.kinds)}"
+        elif fitting < counts.values:
+            others = _listed(
+                {
+                    each: number
+                    for each, number in counts.kinds.items()
+                    if not _is_counted(counts, kind, each)
+                }
+            )
+            evidence += f"; quarantine: {others}"
+        name = {ListOf: "a list", Struct: "an object"}.get(type(kind), str(kind))
+        return Assumption(key=f"decode.value.schema.{path}", value=name, evidence=evidence)
 
 
-def _struct_without_unknown(
-    kind: Struct, path: str, left_out: list[tuple[str, str]]
-) -> FieldType | None:
-    if len(kind.fields) > MAX_FIELDS and path:
-        return "string"
-    fields: dict[str, tuple[str, FieldType]] = {}
+def _is_counted(counts: TypeCounts, kind: FieldType, each: FieldType) -> bool:
+    """Whether values of one type fit another type."""
+    return TypeCounts(kinds=Counter({each: counts.kinds[each]})).fitting(kind) > 0
+
+
+def _listed(kinds: Mapping[FieldType, int]) -> str:
+    """Return a text such as `300 long, 2 string`, the most frequent type first."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in Counter(kinds).most_common())
+
+
+def _step(name: str) -> str:
+    """Return a name as a part of a path, in quotes if it contains a separator of paths."""
+    return json.dumps(name) if re.search(r'[.\[\]"]', name) else name
+
+
+def _refusal(name: str) -> str:
+    """Return why a column cannot have a name; an empty text if it can."""
+    if len(name) > _LONGEST_NAME:
+        return f"a name of more than {_LONGEST_NAME} characters"
+    try:
+        parse_type({name: "string"})
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+# -- YAML ------------------------------------------------------------------------------------------
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _type_lines(kind: Struct, path: str, evidence: Mapping[str, str], indent: str) -> Iterator[str]:
+    """Yield the lines of a mapping of fields to their types."""
     for name, each in kind.fields:
-        field_path = f"{path}.{name}" if path else name
-        try:
-            parse_type({name: "string"})
-        except ValueError as error:
-            left_out.append((field_path, str(error)))
-            continue
-        if name.lower() in fields:
-            left_out.append((field_path, "the name of another field differs only in case"))
-            continue
-        known = _without_unknown(each, field_path, left_out)
-        if known is not None:
-            fields[name.lower()] = (name, known)
-    if not fields and path:
-        left_out.append((path, "an object without usable fields"))
-    return Struct(tuple(fields.values())) if fields else None
+        field_path = f"{path}.{_step(name)}"
+        head = f"{indent}{_quoted(name)}:"
+        yield from _value_lines(head, each, field_path, evidence, indent + "  ")
+
+
+def _value_lines(
+    head: str, kind: FieldType, path: str, evidence: Mapping[str, str], indent: str
+) -> Iterator[str]:
+    """Yield the line of a key or of a list's dash, and the lines of a nested type."""
+    comment = evidence.get(path, "")
+    match kind:
+        case Struct():
+            yield f"{head}{comment}"
+            yield from _type_lines(kind, path, evidence, indent)
+        case ListOf():
+            yield f"{head}{comment}"
+            yield from _value_lines(
+                f"{indent}-", kind.element, f"{path}[]", evidence, indent + "  "
+            )
+        case _:
+            yield f"{head} {kind}{comment}"
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a key of YAML."""
+    if _PLAIN_NAME.fullmatch(name) and yaml.safe_load(name) == name:
+        return name
+    return str(yaml.safe_dump(name, default_style='"', width=10 * _LONGEST_NAME)).rstrip("\n")

@@ -8,6 +8,20 @@ from tidemark.core.errors import TerminalError, TidemarkError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
+class SpecExists(TerminalError):
+    """The file of a drafted spec exists; an operator may have edited it."""
+
+    pipeline: str
+    file: str
+
+    problem = "The spec {file} exists."
+    fix = (
+        "Edit it; `tidemark schema init {pipeline}` prints a draft of its section `decode`. Or "
+        "choose another --name."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class TooManyQuarantined(TerminalError):
     """More records of a plan fail to decode than the spec allows."""
 

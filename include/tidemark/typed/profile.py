@@ -6,6 +6,7 @@ Drafts of `decode` sections and of quality suites are made from it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 from tidemark.core.record import LogRecord
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC
 from tidemark.spec.fields import FieldType, ListOf, Struct
-from tidemark.typed.json_types import UNKNOWN, common_type, json_object, type_of
+from tidemark.typed.json_types import TypeCounts, json_object
 
 MAX_LISTED_VALUES = 10
 """Maximum number of distinct values of a field that a rule lists."""
@@ -29,31 +30,36 @@ class FieldProfile:
     Attributes:
         name: Name of the field.
         present: Number of records with a value other than null.
-        type: The common type of these values; text represents values of several types.
+        types: Counts of the types of these values.
         texts: Number of these records whose value is a text.
         minimum: The smallest number, or the length of the shortest text; None without either.
         maximum: The largest number, or the length of the longest text; None without either.
-        distinct: The distinct values as text.
+        distinct: The distinct values as text, each with its number of records.
         with_key: Number of records with the field and a key.
         equal_to_key: Number of records whose key equals the value as text.
     """
 
     name: str
     present: int = 0
-    type: FieldType = UNKNOWN
+    types: TypeCounts = field(default_factory=TypeCounts)
     texts: int = 0
     minimum: float | None = None
     maximum: float | None = None
-    distinct: set[str] = field(default_factory=set)
+    distinct: Counter[str] = field(default_factory=Counter)
     with_key: int = 0
     equal_to_key: int = 0
 
     @property
+    def common_type(self) -> FieldType:
+        """The type that represents all sampled values; text for values of several types."""
+        return self.types.type_for(1.0)
+
+    @property
     def sql_type(self) -> str | None:
         """The Spark SQL type that represents all sampled values; None for objects and lists."""
-        if isinstance(self.type, Struct | ListOf):
+        if isinstance(self.common_type, Struct | ListOf):
             return None
-        return _SQL_TYPES.get(str(self.type), "STRING")
+        return _SQL_TYPES.get(str(self.common_type), "STRING")
 
     @property
     def is_number(self) -> bool:
@@ -77,12 +83,12 @@ class FieldProfile:
             return
         self.present += 1
         self.with_key += has_key
-        self.type = common_type(self.type, type_of(value, depth=1))
+        self.types.add(value)
         self.texts += isinstance(value, str)
         if isinstance(value, dict | list):
             return
         text = _text_of(value)
-        self.distinct.add(text)
+        self.distinct[text] += 1
         self.equal_to_key += key == text
         if not isinstance(value, bool):
             size = len(value) if isinstance(value, str) else value
@@ -101,8 +107,9 @@ class Profile:
         tombstones: Number of records without a value.
         objects: Number of records whose value is a JSON object.
         text_values: Number of records whose value is text.
-        framed_values: Number of records whose value begins like a payload with a schema id.
-        binary_keys: Number of records whose key is not text.
+        text_keys: Number of records whose key is text.
+        value_schemas: Number of records by the schema id that their value seems to begin with.
+        key_schemas: The same for keys.
         fields: Profiles of the objects' fields by name, in the order of their first occurrence.
     """
 
@@ -112,8 +119,9 @@ class Profile:
     tombstones: int = 0
     objects: int = 0
     text_values: int = 0
-    framed_values: int = 0
-    binary_keys: int = 0
+    text_keys: int = 0
+    value_schemas: Counter[int] = field(default_factory=Counter)
+    key_schemas: Counter[int] = field(default_factory=Counter)
     fields: dict[str, FieldProfile] = field(default_factory=dict)
 
     @classmethod
@@ -135,14 +143,14 @@ class Profile:
         key = _decoded(record.key)
         if record.key is not None:
             self.with_key += 1
-            self.binary_keys += not _is_text(record.key)
+            self.text_keys += _is_text(record.key)
+            self.key_schemas.update(_schema_id(record.key))
             self.keys.add(key)
         if record.value is None:
             self.tombstones += 1
             return
         self.text_values += _is_text(record.value)
-        is_long_enough = len(record.value) >= FRAME_BYTES
-        self.framed_values += is_long_enough and record.value.startswith(FRAME_MAGIC)
+        self.value_schemas.update(_schema_id(record.value))
         content = json_object(record.value)
         if content is None:
             return
@@ -176,6 +184,13 @@ def _decoded(data: bytes | None) -> str | None:
 def _is_text(data: bytes) -> bool:
     """Return whether bytes are text, which does not begin with a zero byte."""
     return not data.startswith(b"\0") and _decoded(data) is not None
+
+
+def _schema_id(data: bytes) -> tuple[int, ...]:
+    """Return the schema id that bytes seem to begin with, if any."""
+    if len(data) < FRAME_BYTES or not data.startswith(FRAME_MAGIC):
+        return ()
+    return (int.from_bytes(data[len(FRAME_MAGIC) : FRAME_BYTES]),)
 
 
 def _text_of(value: _Scalar) -> str:

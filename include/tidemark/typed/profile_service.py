@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
+from tidemark.core.sampling import sampled_records, shares
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.decode_draft import DecodeDraft, draft_decode
+from tidemark.typed.decode_draft import DecodeDraft, Registry, draft_decode
 from tidemark.typed.profile import Profile
 
 DEFAULT_SAMPLE = 20_000
@@ -25,9 +26,10 @@ class Profiler:
     spec: PipelineSpec
     control: ControlReader
     data_log: DataLog
+    registry: Registry
 
     def profile(self, records: int = DEFAULT_SAMPLE) -> Profile:
-        """Return the profile of the newest landed records, equally many of each partition.
+        """Return the profile of the newest landed records, from each partition.
 
         Args:
             records: Maximum number of records to read.
@@ -47,26 +49,19 @@ class Profiler:
 
         Args and errors are those of `profile`.
         """
-        return draft_decode(self.profile(records))
+        return draft_decode(self.profile(records), self.registry)
 
     def _newest(self, records: int) -> Iterator[LogRecord]:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        return self._newest_of(ledger.topic_id or "", ledger.landed, records)
+        topic_id = ledger.topic_id or ""
 
-    def _newest_of(
-        self, topic_id: str, landed: Mapping[int, SpanSet], records: int
-    ) -> Iterator[LogRecord]:
-        share = max(1, records // max(1, len(landed)))
-        for partition, spans in sorted(landed.items()):
-            wanted, most = share, share
-            # If the newest offsets are gaps, read ever longer ranges before them.
-            while spans and wanted:
-                newest = spans.last(most)
-                rows = [
-                    record
-                    for span in newest
-                    for _, record in self.data_log.rows_of(topic_id, partition, span)
-                ]
-                yield from rows[-wanted:]
-                wanted -= min(wanted, len(rows))
-                spans, most = spans.difference(newest), 10 * most
+        def read(spans: Mapping[int, SpanSet]) -> Iterator[LogRecord]:
+            for partition, some in spans.items():
+                for span in some:
+                    for _, record in self.data_log.rows_of(topic_id, partition, span):
+                        yield record
+
+        wanted = shares(ledger.landed, records)
+        # One partition after the other, so that memory has the records of one.
+        for partition, spans in sorted(ledger.landed.items()):
+            yield from sampled_records({partition: spans}, {partition: wanted[partition]}, read)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,10 @@ import httpx2
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
+from tidemark.core.errors import TidemarkError
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.decode_draft import RegistryAnswers
 from tidemark.typed.errors import RegistryFailure, RegistryRefused, RegistryUnavailable
 from tidemark.typed.formats.avro import with_references
 from tidemark.typed.registry_protobuf import compiled
@@ -109,6 +111,28 @@ class ConfluentRegistry:
             found.append(other)
         for other in found:
             yield from self._references(other, seen)
+
+
+def registry_answers(
+    connection: str, settings: Callable[[], Mapping[str, Any]], ids: Collection[int]
+) -> RegistryAnswers:
+    """Return the schemas of some ids. An error ends the requests, and is part of the answers.
+
+    Args:
+        connection: Id of the connection.
+        settings: Returns the `extra` of the connection.
+        ids: Schema ids.
+    """
+    found: dict[int, RegisteredSchema] = {}
+    try:
+        registry = ConfluentRegistry(connection, settings())
+        for schema_id in sorted(ids):
+            schema = registry.schema(schema_id)
+            if schema is not None:
+                found[schema_id] = schema
+    except TidemarkError as problem:
+        return RegistryAnswers(connection=connection, schemas=found, problem=problem)
+    return RegistryAnswers(connection=connection, schemas=found)
 
 
 def _failure(status: int) -> tuple[type[RegistryFailure], str]:

@@ -1,0 +1,179 @@
+"""`tidemark pipeline`: specs of pipelines."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import (
+    AsJson,
+    DryRun,
+    KafkaConnection,
+    PipelineNamesOrAll,
+    Topic,
+)
+from tidemark.cli.output import note, out, print_error_record, print_json, print_table
+from tidemark.connections import LOCAL_CONNECTION
+from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.quality.suite import load_suite
+from tidemark.spec.decode import DEFAULT_REGISTRY
+from tidemark.spec.errors import SpecError, UnknownPipeline
+from tidemark.spec.model import PIPELINE_NAME, PipelineSpec
+from tidemark.typed.spec_draft import DEFAULT_SCHEDULE, SpecDraft
+
+app = typer.Typer(
+    help="Draft the spec of a pipeline from a topic, and check specs.",
+    short_help="Draft and check the specs of pipelines.",
+    no_args_is_help=True,
+)
+
+_SECONDS = 30.0
+_BYTES = 64 * 2**20
+
+
+@app.command(short_help="Draft a spec from the records of a topic.")
+def init(
+    topic: Topic,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the pipeline; by default the topic's.", metavar="NAME"),
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(help="Cron expression, or a preset such as @daily.")
+    ] = DEFAULT_SCHEDULE,
+    upsert: Annotated[
+        bool | None,
+        typer.Option(
+            "--upsert/--no-upsert",
+            help="Whether to make a table with one row for each key. By default, if nearly all "
+            "records have a key, and keys repeat.",
+        ),
+    ] = None,
+    records: Annotated[
+        int, typer.Option(min=1, help="Number of the newest records of the topic to read.")
+    ] = 5_000,
+    connection: KafkaConnection = LOCAL_CONNECTION,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draft a spec from the newest records of a topic, and write it to the folder of specs.
+
+    A format or a type is what at least 95 % of the records have. The draft counts the records that
+    do not fit; a run puts them into quarantine. Values that begin with a schema id are looked up in
+    the registry of the connection schema_registry_default, if it is defined.
+
+    The command reads committed records, for 30 seconds and 64 MB at most. It uses no consumer
+    group, changes nothing in Kafka, and starts no Spark. It never overwrites a spec.
+
+    \b
+    tidemark pipeline init payments
+    tidemark run payments
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    if name is not None and not re.fullmatch(PIPELINE_NAME, name):
+        raise typer.BadParameter(f"the name of a pipeline matches {PIPELINE_NAME}: {name!r}")
+    tidemark = App.from_environment()
+    sample = tidemark.topics(connection).newest(topic, records, seconds=_SECONDS, size=_BYTES)
+    draft = SpecDraft.of(
+        sample,
+        name=name,
+        connection=connection,
+        schedule=schedule,
+        upsert=upsert,
+        registry=tidemark.connections.registry_answers(DEFAULT_REGISTRY),
+    )
+    act = draft.check if dry_run else draft.write
+    file = act(tidemark.specs_path, tidemark.layout)
+    if as_json:
+        print_json({"file": str(file), "written": not dry_run, **draft.as_record()})
+        return
+    note(f"read {len(sample.records):,} of {sample.offsets:,} offset(s) of {topic}")
+    if not sample.is_complete:
+        note(f"reading stopped after {_SECONDS:.0f} seconds or {_BYTES >> 20} MB")
+    if dry_run:
+        out.print(draft.text.rstrip())
+        return
+    _print(draft)
+    out.print(f"wrote     {file}")
+    out.print(f"edit it, then: tidemark pipeline check {draft.name}")
+    out.print(f"               tidemark run {draft.name}")
+    out.print(f"               tidemark status {draft.name}")
+
+
+def _print(draft: SpecDraft) -> None:
+    """Print what a draft assumes, and how many records do not fit."""
+    print_table(
+        f"Assumed from {draft.decode.records:,} record(s)",
+        ("key of the spec", "value", "because"),
+        [(each.key, each.value, each.evidence) for each in draft.assumptions],
+    )
+    for path, why in draft.decode.left_out:
+        out.print(f"left out: {path!a} ({why!a})")
+    if draft.decode.unfit and draft.is_decoded:
+        out.print(
+            f"at most {draft.decode.unfit:,} of {draft.decode.records:,} record(s) do not fit, and "
+            "go to quarantine"
+        )
+
+
+@app.command(short_help="Check specs and their quality suites.")
+def check(pipelines: PipelineNamesOrAll = None, as_json: AsJson = False) -> None:
+    """Check specs and the quality suites that they name, and print every problem.
+
+    Each problem has its file, its key, the expected and the actual value. The command reads files
+    only, and needs neither Kafka nor Spark. Ends with exit code 65 if a spec is invalid.
+    """
+    tidemark = App.from_environment()
+    folder = tidemark.spec_folder
+    known = sorted({*folder.specs, *folder.broken})
+    names = list(dict.fromkeys(pipelines or known))
+    for name in names:
+        if name not in known:
+            raise UnknownPipeline(pipeline=name, known=tuple(known))
+    problems = {name: _problem(tidemark, name) for name in names}
+    if as_json:
+        print_json([_record(name, problems[name]) for name in names])
+    else:
+        valid = [folder.specs[name] for name in names if problems[name] is None]
+        print_table(
+            "Valid specs",
+            ("pipeline", "topic", "schedule", "tables"),
+            [(spec.name, spec.topic, spec.schedule, ", ".join(_tables(spec))) for spec in valid],
+        )
+        for name, problem in problems.items():
+            if problem is not None:
+                print_error_record({"pipeline": name, **problem.as_record()})
+    if any(problems.values()):
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _problem(tidemark: App, name: str) -> TidemarkError | None:
+    """Return the problems of a spec, or of its quality suite."""
+    if name in tidemark.spec_folder.broken:
+        return tidemark.spec_folder.broken[name]
+    suite = tidemark.specs[name].suite
+    try:
+        if suite:
+            load_suite(tidemark.layout.expectations / f"{suite}.json")
+    except SpecError as error:
+        return error
+    return None
+
+
+def _tables(spec: PipelineSpec) -> list[str]:
+    """Return the paths of the tables of a pipeline."""
+    tables = [spec.target]
+    if spec.decode:
+        tables.append(spec.decode.target)
+        if spec.decode.upsert:
+            tables.append(spec.decode.upsert.target)
+    return tables
+
+
+def _record(name: str, problem: TidemarkError | None) -> dict[str, object]:
+    """Return the result of one spec for `--json`."""
+    if problem is None:
+        return {"pipeline": name, "valid": True}
+    return {"pipeline": name, "valid": False, **problem.as_record()}

@@ -1,0 +1,129 @@
+"""`tidemark pipeline`: drafts of specs from real topics, and checks of specs."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+
+from tests.support.commands import Command
+from tests.support.registry import Registry, avro_bytes, framed
+from tests.support.topics import make_topic
+from tests.support.transactions import Record, produce_aborted, produce_records
+from tidemark.core.errors import ExitCode
+from tidemark.dev.broker import BrokerStatus
+
+
+@pytest.mark.broker
+def test_a_drafted_spec_names_the_formats_of_its_topic(
+    broker: BrokerStatus, admin: AdminClient, tmp_path: Path, tidemark: Command
+) -> None:
+    """Broken records, aborted records and gaps at the end of the log do not disturb the draft."""
+    topic = f"pay-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic, partitions=2)
+    values = [json.dumps({"n": n, "price": n / 4}).encode() for n in range(98)]
+    values += [b'{"n": 98, "price": "n/a"}', b"oops"]
+    produce_records(
+        broker.bootstrap,
+        topic,
+        [Record(partition=n % 2, key=b"k%d" % (n % 5), value=v) for n, v in enumerate(values)],
+    )
+    produce_aborted(broker.bootstrap, topic, [Record(value=b"\xff")] * 30)
+
+    preview = tidemark("pipeline", "init", topic, "--dry-run")
+    assert preview.code == ExitCode.OK
+    assert not (tmp_path / "pipelines").exists()
+    drafted = tidemark("pipeline", "init", topic, "--json").json
+    file = tmp_path / "pipelines" / f"{topic.replace('-', '_')}.yaml"
+    assert drafted["file"] == str(file)
+    assert preview.out == file.read_text() == drafted["spec"]
+    assert (drafted["records"], drafted["unfit"]) == (100, 2)
+    assert yaml.safe_load(file.read_text())["decode"] == {
+        "key": {"format": "string"},
+        "value": {"format": "json", "schema": {"n": "long", "price": "double"}},
+        "upsert": {},
+    }
+
+    again = tidemark("pipeline", "init", topic, "--json")
+    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "SpecExists")
+    other = tidemark("pipeline", "init", topic, "--name", "other", "--no-upsert")
+    assert "go to quarantine" in other.out
+    assert "tidemark run other" in other.out
+    checked = tidemark("pipeline", "check")
+    assert checked.code == ExitCode.OK
+    assert "silver/other" in checked.out
+    assert tidemark("pipeline", "init", topic, "--name", "../other").code == ExitCode.USAGE
+    missing = tidemark("pipeline", "init", topic.replace("pay", "pya"), "--json")
+    assert missing.json["error"] == "TopicMissing"
+    assert topic in missing.json["problem"]
+
+
+@pytest.mark.broker
+@pytest.mark.registry
+def test_a_drafted_spec_has_the_format_that_the_registry_names(
+    broker: BrokerStatus,
+    admin: AdminClient,
+    registry: Registry,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = f"avro-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic)
+    schema = {
+        "type": "record",
+        "name": "Pay",
+        "fields": [{"name": "n", "type": "long"}],
+    }
+    schema_id = registry.register(f"{topic}-value", schema)
+    values = [framed(schema_id, avro_bytes(schema, {"n": n})) for n in range(20)]
+    produce_records(broker.bootstrap, topic, [Record(key=b"k", value=each) for each in values])
+    for name, value in registry.environ().items():
+        monkeypatch.setenv(name, value)
+    drafted = tidemark("pipeline", "init", topic, "--json").json
+    assert yaml.safe_load(drafted["spec"])["decode"]["value"] == {"format": "avro"}
+
+
+def test_checking_specs_prints_every_problem_with_a_suggestion(
+    unconnected: Command, tmp_path: Path
+) -> None:
+    specs = tmp_path / "pipelines"
+    specs.mkdir()
+    (specs / "good.yaml").write_text("name: good\ntopic: good\nschedule: '@daily'\n")
+    (specs / "bad.yaml").write_text(
+        "name: bad\ntopic: bad\nschedule: '@dayly'\nstart: earlyest\nlimit: {}\n"
+        "quality: {suite: no_such_suite}\n"
+    )
+    ran = unconnected("pipeline", "check")
+    assert ran.code == ExitCode.REFUSED
+    assert "bronze/good" in ran.out
+    for text in ("did you mean '@daily'", "did you mean 'earliest'", "did you mean 'limits'"):
+        assert text in ran.err
+    assert unconnected("pipeline", "check", "good").code == ExitCode.OK
+    record = unconnected("pipeline", "check", "--json").json
+    assert [(each["pipeline"], each["valid"]) for each in record] == [
+        ("bad", False),
+        ("good", True),
+    ]
+    unknown = unconnected("pipeline", "check", "goood")
+    assert unknown.code == ExitCode.REFUSED
+    assert "did you mean 'good'" in unknown.err
+
+
+def test_checking_a_spec_checks_its_suite(
+    unconnected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    suites = tmp_path / "include" / "expectations"
+    suites.mkdir(parents=True)
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "good.yaml").write_text(
+        "name: good\ntopic: good\nschedule: '@daily'\nquality: {suite: strict}\n"
+    )
+    (suites / "strict.json").write_text('{"name": "strict", "expectations": [{"type": "no"}]}')
+    ran = unconnected("pipeline", "check", "--json")
+    assert ran.code == ExitCode.REFUSED
+    assert ran.json[0]["error"] == "SuiteError"

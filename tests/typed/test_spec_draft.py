@@ -1,0 +1,149 @@
+"""Tests of drafts of whole specs, from sampled records of a topic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tidemark.core.record import LogRecord, TimestampType
+from tidemark.kafka.topics import TopicSample
+from tidemark.spec.decode import Format
+from tidemark.spec.errors import SpecError
+from tidemark.spec.layout import Layout
+from tidemark.spec.loading import load_specs
+from tidemark.spec.upsert import Envelope
+from tidemark.typed.decode_draft import RegistryAnswers
+from tidemark.typed.errors import SpecExists
+from tidemark.typed.spec_draft import SpecDraft, pipeline_name
+
+
+def sample(*records: tuple[bytes | None, bytes | None], topic: str = "events") -> TopicSample:
+    """Return a sample of records with these keys and values."""
+    return TopicSample(
+        topic=topic,
+        partitions=1,
+        offsets=len(records),
+        records=tuple(
+            LogRecord(
+                partition=0,
+                offset=offset,
+                key=key,
+                value=value,
+                headers=(),
+                timestamp_ms=0,
+                timestamp_type=TimestampType.CREATE,
+            )
+            for offset, (key, value) in enumerate(records)
+        ),
+        is_complete=True,
+    )
+
+
+def draft(found: TopicSample, **options: Any) -> SpecDraft:
+    """Return the draft of a sample."""
+    defaults: dict[str, Any] = {
+        "name": None,
+        "connection": "kafka_default",
+        "schedule": "@daily",
+        "upsert": None,
+        "registry": lambda _: RegistryAnswers(connection="registry"),
+    }
+    return SpecDraft.of(found, **(defaults | options))
+
+
+def layout_of(folder: Path) -> Layout:
+    return Layout(project=folder, home=folder)
+
+
+def json_records(count: int, keys: int) -> list[tuple[bytes | None, bytes | None]]:
+    return [(b"k%d" % (n % keys), json.dumps({"n": n}).encode()) for n in range(count)]
+
+
+def test_a_written_draft_is_a_valid_spec(tmp_path: Path) -> None:
+    found = draft(sample(*json_records(40, keys=4), topic="Shop.orders-v2"), connection="kafka_b")
+    file = found.write(tmp_path / "specs", layout_of(tmp_path))
+    spec = load_specs(tmp_path / "specs", layout_of(tmp_path)).specs["shop_orders_v2"]
+    assert file.name == "shop_orders_v2.yaml"
+    assert (spec.topic, spec.connection, spec.schedule) == ("Shop.orders-v2", "kafka_b", "@daily")
+    assert spec.decode is not None
+    assert spec.decode.value.format is Format.JSON
+    assert spec.decode.upsert is not None
+    assert spec.decode.upsert.envelope is Envelope.NONE
+
+
+@pytest.mark.parametrize(
+    ("records", "sections"),
+    [
+        (json_records(40, keys=4), {"decode", "upsert"}),
+        (json_records(40, keys=40), {"decode"}),
+        ([(None, value) for _, value in json_records(40, keys=4)], {"decode"}),
+        ([(b"k", None)] * 40, set()),
+        ([(b"k", b"\xff\xfe")] * 40, set()),
+        ([(b"k", b"text")] * 40, {"decode", "upsert"}),
+        ([], set()),
+    ],
+    ids=["json", "unique-keys", "no-keys", "tombstones", "binary", "text", "empty"],
+)
+def test_the_records_decide_the_sections(
+    tmp_path: Path, records: list[tuple[bytes | None, bytes | None]], sections: set[str]
+) -> None:
+    found = draft(sample(*records))
+    found.check(tmp_path, layout_of(tmp_path))
+    content = yaml.safe_load(found.text)
+    decode = content.get("decode", {})
+    assert {*(["decode"] if decode else ()), *({"upsert"} & set(decode))} == sections
+
+
+def test_values_of_debezium_get_its_envelope() -> None:
+    value = json.dumps({"before": None, "after": {"id": 1}, "op": "c"}).encode()
+    found = draft(sample(*[(b"1", value)] * 30))
+    assert yaml.safe_load(found.text)["decode"]["upsert"] == {"envelope": "debezium"}
+
+
+def test_an_existing_spec_is_not_overwritten(tmp_path: Path) -> None:
+    found = draft(sample(*json_records(4, keys=2)))
+    file = tmp_path / "events.yml"
+    file.write_text("name: events\n")
+    with pytest.raises(SpecExists):
+        found.write(tmp_path, layout_of(tmp_path))
+    assert [each.name for each in tmp_path.iterdir()] == ["events.yml"]
+
+
+def test_a_draft_that_contradicts_another_spec_is_not_written(tmp_path: Path) -> None:
+    """The other pipeline writes the table that the draft would write."""
+    (tmp_path / "other.yaml").write_text(
+        "name: other\ntopic: other\nschedule: '@daily'\ntarget: bronze/zebra\n"
+    )
+    found = draft(sample(topic="zebra"))
+    with pytest.raises(SpecError):
+        found.write(tmp_path, layout_of(tmp_path))
+    assert not (tmp_path / "zebra.yaml").exists()
+
+
+def test_an_invalid_schedule_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as refused:
+        draft(sample(), schedule="@dayly").write(tmp_path, layout_of(tmp_path))
+    assert "did you mean '@daily'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [
+        ("payments", "payments"),
+        ("Shop.Orders-v2", "shop_orders_v2"),
+        ("2026-sales", "topic_2026_sales"),
+        ("___", "topic"),
+        ("x" * 249, "x" * 64),
+    ],
+)
+def test_a_pipeline_gets_a_valid_name_from_any_topic(topic: str, name: str) -> None:
+    assert pipeline_name(topic) == name
+
+
+@pytest.mark.parametrize("topic", ["yes", "123", "1.5", "null", "1e3", "a.b"])
+def test_names_that_yaml_reads_as_other_types_stay_text(topic: str) -> None:
+    assert yaml.safe_load(draft(sample(topic=topic)).text)["topic"] == topic
