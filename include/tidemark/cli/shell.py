@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -22,9 +22,6 @@ from tidemark.spark.sessions import open_application
 from tidemark.spark.settings import submit_settings
 from tidemark.steps import named_failures
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
@@ -32,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def shell(master: Master = None) -> None:
-    r"""Open a Python shell with a Spark session, in IPython if it is installed.
+    """Open a Python shell with a Spark session, in IPython if it is installed.
 
     \b
     tidemark shell
@@ -44,7 +41,7 @@ def shell(master: Master = None) -> None:
     prompt.
 
     Spark can write. Do not write to tables of pipelines.
-    """
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     tidemark = App.from_environment()
     with _session(tidemark, master) as session:
         from tidemark.sql.spark_views import create_views
@@ -59,7 +56,7 @@ def shell(master: Master = None) -> None:
 
 
 @contextmanager
-def _session(tidemark: App, master: str | None) -> Iterator[SparkSession]:
+def _session(tidemark: App, master: str | None) -> Iterator[Any]:
     """Provide a session on the engine of a master, and close it."""
     engine = select_engine(tidemark, master)
     if isinstance(engine, Server):

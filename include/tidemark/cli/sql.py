@@ -55,7 +55,7 @@ def sql(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    r"""Query the tables in SQL. The command only reads.
+    """Query the tables in SQL. The command only reads.
 
     \b
     tidemark sql "SELECT decode(key) AS ticker, count(*) FROM bronze.prices GROUP BY ticker"
@@ -67,7 +67,7 @@ def sql(
 
     Bytes are printed as text if they are UTF-8, otherwise in hexadecimal digits. Semicolons
     separate statements, and the command prints the rows of the last one.
-    """
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     catalog = App.from_environment().sql_tables()
     if tables:
         _print_tables(catalog, as_json=as_json)
