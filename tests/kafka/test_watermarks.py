@@ -211,7 +211,7 @@ def test_an_unreachable_cluster_is_named_within_ten_seconds() -> None:
     with takes_at_most(10), pytest.raises(KafkaUnreachable) as caught:
         reader.topic_watermarks("events", COMMITTED)
     problem = caught.value.rendered("problem")
-    assert f"at {addresses}: " in problem
+    assert f"at {addresses} (" in problem
     assert "Connection refused" in problem
     assert caught.value.exit_code.retryable
 
@@ -224,7 +224,7 @@ def test_a_server_that_does_not_answer_is_named_after_the_connect_timeout(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         reader = KafkaWatermarkReader({"bootstrap.servers": address})
-        with takes_at_most(10), pytest.raises(KafkaUnreachable, match=f"{address}: no answer"):
+        with takes_at_most(10), pytest.raises(KafkaUnreachable, match=f"{address} .*: no answer"):
             reader.topic_watermarks("events", COMMITTED)
 
 

@@ -189,7 +189,7 @@ class AdminRequests(KafkaErrorMapper):
                 if deadline is not None and time.monotonic() > deadline:
                     raise self.refusal(operation, topic, "no answer") from None
                 if self._is_unreachable and time.monotonic() > self._connect_deadline:
-                    raise self._unreachable(operation, topic) from None
+                    raise self._unreachable(operation) from None
 
     def on_error(self, error: KafkaError) -> None:
         """Record a refusal or a failed connection, and whether all brokers failed."""
@@ -202,15 +202,16 @@ class AdminRequests(KafkaErrorMapper):
         """Return the named error for a code; a request that found no broker has its own error."""
         named = super().named_error(operation, topic, error)
         is_unanswered = isinstance(named, KafkaUnavailable) and self._is_unreachable
-        return self._unreachable(operation, topic) if is_unanswered else named
+        return self._unreachable(operation) if is_unanswered else named
 
     @property
     def _is_unreachable(self) -> bool:
         return self._has_connected is False and not self.refusals
 
-    def _unreachable(self, operation: str, topic: str) -> KafkaUnreachable:
+    def _unreachable(self, operation: str) -> KafkaUnreachable:
+        # The error is the same for all topics of the cluster.
         return KafkaUnreachable(
-            operation=f"{operation} of {topic}",
+            operation=operation,
             reason="; ".join(sorted(self.connection_failures)) or "no answer",
             addresses=str(self._config["bootstrap.servers"]),
         )

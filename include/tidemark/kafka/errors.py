@@ -87,7 +87,7 @@ class KafkaUnreachable(KafkaUnavailable):
 
     addresses: str
 
-    problem = "No Kafka broker can be reached at {addresses} for {operation}: {reason}."
+    problem = "No Kafka broker can be reached at {addresses} ({operation}): {reason}."
     fix = (
         "Check the hosts, the ports and `security.protocol` of the connection, that the brokers "
         "run, and that no firewall blocks them. `tidemark broker start` starts the embedded broker."
