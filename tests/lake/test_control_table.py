@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any, get_args
 from unittest.mock import Mock
 
@@ -31,7 +33,8 @@ from tests.support.plans import MemoryPipeline, make_plan, wanted
 from tests.support.plans import append_events as append
 from tests.support.services import NOW
 from tidemark.core.accounting import Landing, RangeCount
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import DuplicateEvents, TidemarkError
+from tidemark.core.event_rows import encode
 from tidemark.core.events import (
     Adopted,
     ControlEvent,
@@ -369,6 +372,46 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     for table in (memory, delta):
         assert {n: table.plan_record("events", n) for n in ledger.plans} == ledger.plans
         assert table.plan_record("events", max(ledger.plans) + 1) is None
+
+
+@pytest.mark.parametrize("partition", [0, 31, 69])
+def test_a_summary_by_sql_finds_a_single_duplicate_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: int
+) -> None:
+    """Two ranges of one partition in a plan are no duplicates."""
+    monkeypatch.setattr("tidemark.lake.ledger_summary.MAX_ROWS_IN_PYTHON", -1)
+    uri = str(tmp_path / "control")
+    table = DeltaControlTable(uri)
+    ranges = [(number, start, start + 5) for number in range(70) for start in (0, 10)]
+    ledger = append(table, "events", started_event(dict.fromkeys(range(70), 0)))
+    planned = Planned(plan=make_plan(*ranges))
+    append(table, "events", planned)
+    assert DeltaControlTable(uri).summary("events").plans[1].plan == planned.plan
+    rows = encode("events", ledger.event_number + 1, NOW, [planned])
+    write_deltalake(uri, arrow_table([rows[2 * partition + 1]], COLUMNS), mode="append")
+    with pytest.raises(DuplicateEvents) as caught:
+        DeltaControlTable(uri).summary("events")
+    assert caught.value.events == (ledger.event_number + 1,)
+
+
+def test_threads_that_need_the_same_summary_read_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = DeltaControlTable(str(tmp_path / "control"))
+    append(table, "events", started_event({0: 0}))
+    waiting, reads = Barrier(2, timeout=5), []
+
+    def read(*arguments: Any) -> Any:
+        reads.append(arguments)
+        with suppress(BrokenBarrierError):
+            # Only a second read would end this before its time.
+            waiting.wait(0.3)
+        return read_pipeline_rows(*arguments)
+
+    monkeypatch.setattr("tidemark.lake.control_table.read_pipeline_rows", read)
+    with ThreadPoolExecutor(2) as pool:
+        summaries = [*pool.map(table.summary, ["events", "events"])]
+    assert (len(reads), summaries[0] is summaries[1]) == (1, True)
 
 
 def test_a_table_of_an_older_release_gets_a_new_column(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
+from threading import Lock
 from typing import Concatenate, ParamSpec, TypeVar
 
 from arro3.core import DataType, Field, Schema
@@ -101,6 +102,7 @@ class DeltaControlTable:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._summaries: dict[str, tuple[tuple[str, int], Ledger]] = {}
+        self._summing: dict[str, Lock] = {}
 
     @_reading
     def ledger(self, pipeline: str) -> Ledger:
@@ -120,11 +122,13 @@ class DeltaControlTable:
         if table is None:
             return Ledger(pipeline=pipeline)
         version = (str(table.metadata().id), table.version())
-        known = self._summaries.get(pipeline)
-        # A run reads the summary a dozen times, and is usually the only writer.
-        if known is None or known[0] != version:
-            known = self._summaries[pipeline] = (version, self._summed_up(table, pipeline))
-        return known[1]
+        # Threads of the console need the same summary at the same time.
+        with self._summing.setdefault(pipeline, Lock()):
+            known = self._summaries.get(pipeline)
+            # A run reads the summary a dozen times, and is usually the only writer.
+            if known is None or known[0] != version:
+                known = self._summaries[pipeline] = (version, self._summed_up(table, pipeline))
+            return known[1]
 
     def _summed_up(self, table: DeltaTable, pipeline: str) -> Ledger:
         if not _has_all_columns(table):
