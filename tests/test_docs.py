@@ -76,6 +76,8 @@ def error_of(words: Sequence[str]) -> str | None:
         if unknown:
             return f"no command {unknown[0]}"
         group = group.commands.get(names[0], group)
+        if group.context_settings.get("ignore_unknown_options"):
+            return None
         if names[0] in {"COMMAND", "--help"}:
             return None
     for word in remaining:

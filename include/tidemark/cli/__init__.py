@@ -48,7 +48,7 @@ HEADINGS = {
     "Steps of a run": "plan ingest check decode upsert",
     "Data": "sql shell topics pipeline offsets publication quarantine schema suite maintain",
     "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
-    "This machine": "up down demo broker spark sample",
+    "This machine": "up down airflow demo broker spark sample",
 }
 """The commands under each heading of `tidemark --help`, in the order of the page."""
 

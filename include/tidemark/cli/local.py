@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,11 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command(short_help="Start the embedded broker, the Spark server and Airflow.")(up)
     app.command(short_help="Stop Airflow, the Spark server and the embedded broker.")(down)
+    app.command(
+        short_help="Run a command of Airflow in the Airflow of `tidemark up`.",
+        # The options belong to Airflow, except those before its first argument.
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )(airflow)
 
 
 def up(
@@ -75,6 +81,21 @@ def down(as_json: AsJson = False) -> None:
         return
     out.print(f"stopped   {', '.join(ran) or 'nothing: no part was running'}")
     out.print(f"data      {app.layout.home}")
+
+
+def airflow(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGS", help="Arguments of the `airflow` command."),
+    ] = None,
+) -> None:
+    """Run Airflow's command line in the Airflow of `tidemark up`.
+
+    The command has Airflow's home, database and connections. Airflow reads all arguments, and
+    decides output and exit code. For example: tidemark airflow dags trigger tidemark_prices.
+    """
+    environ = App.from_environment().airflow().environment()
+    os.execvpe("airflow", ["airflow", *(arguments or [])], environ)
 
 
 def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:

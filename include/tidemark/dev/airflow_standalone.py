@@ -23,7 +23,7 @@ from tidemark.core.errors import SetupError
 from tidemark.core.plain import record_of
 from tidemark.dev.airflow_api import AirflowApi, Progress
 from tidemark.dev.airflow_settings import HOST, AirflowPorts, environment, password_file, url
-from tidemark.dev.errors import AirflowUnavailable
+from tidemark.dev.errors import AirflowNotStarted, AirflowUnavailable
 from tidemark.lake import local_files
 from tidemark.spark import processes, sockets
 from tidemark.spec.layout import Layout
@@ -116,6 +116,17 @@ class AirflowStandalone:
         """Return a client of the REST API."""
         status = self.status()
         return AirflowApi(status.url, status.username, status.password)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the last start, with the connections of the caller.
+
+        Raises:
+            AirflowNotStarted: There was no start in this home.
+        """
+        state = self._load()
+        if state is None:
+            raise AirflowNotStarted(home=str(self._home))
+        return environment(self._layout, self.environ, state.ports)
 
     def start(self, *, timeout_s: float = 240.0, progress: Progress | None = None) -> AirflowStatus:
         """Start Airflow unless it runs, and return when it is healthy.

@@ -24,6 +24,20 @@ class AirflowUnavailable(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
+class AirflowNotStarted(TerminalError):
+    """Airflow was never started in this home, so it has no database.
+
+    Attributes:
+        home: AIRFLOW_HOME.
+    """
+
+    home: str
+
+    problem = "No Airflow was started in {home}."
+    fix = "Start it: `tidemark up`."
+
+
+@dataclass(kw_only=True, eq=False)
 class AirflowRefused(TerminalError):
     """Airflow's API refused a request, or a DAG file has an import error.
 
