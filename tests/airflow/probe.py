@@ -401,6 +401,7 @@ def _described(dag: Any) -> dict[str, Any]:
         "schedule": getattr(dag.schedule, "expression", None) or str(dag.schedule),
         "start_date": dag.start_date.isoformat(),
         "catchup": dag.catchup,
+        "starts_paused": dag.is_paused_upon_creation,
         "max_active_runs": dag.max_active_runs,
         "tags": sorted(dag.tags),
         "doc_md": dag.doc_md,

@@ -88,6 +88,7 @@ def running_airflow(
         **os.environ,
         "TIDEMARK_PIPELINES": str(home / "pipelines"),
         connection_variable("kafka_default"): kafka_connection(broker.bootstrap),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         **(connections or {}),
     }
     airflow = AirflowStandalone(Layout(project=PROJECT, home=home / "home"), environ)

@@ -178,6 +178,15 @@ def test_all_dags_have_the_common_settings(dags: dict[str, Any]) -> None:
     assert dags["tidemark_backfill"]["schedule"] == "None"
 
 
+def test_the_dags_of_status_and_maintenance_start_paused(dags: dict[str, Any]) -> None:
+    """Airflow's setting decides about the others; `tidemark up` switches them on."""
+    paused = {"tidemark_maintenance": True, "tidemark_status": True}
+    assert {dag_id: dag["starts_paused"] for dag_id, dag in dags.items()} == {
+        **dict.fromkeys(dags),
+        **paused,
+    }
+
+
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_the_page_of_a_dag_names_topic_and_tables(dags: dict[str, Any], name: str) -> None:
     """It also describes repairs and backfills."""

@@ -70,6 +70,7 @@ def maintenance_dag() -> DAG:
         doc_md=MAINTENANCE_PAGE,
         schedule=timetable("@daily"),
         **dag_settings(retries=3),
+        is_paused_upon_creation=True,
         tags=["tidemark", "maintenance"],
         params={
             "keep_hours": Param(
@@ -127,6 +128,7 @@ def status_dag() -> DAG:
         doc_md=STATUS_PAGE,
         schedule="*/15 * * * *",
         **dag_settings(retries=1),
+        is_paused_upon_creation=True,
         tags=["tidemark", "status"],
     ) as dag:
         recorded = PythonOperator(

@@ -35,8 +35,9 @@ def up(
 
     All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
     require a token. The command leaves running parts unchanged, and creates missing sample topics.
-    A topic of your own must exist before its DAG runs. The DAGs of status and maintenance stay
-    paused. `tidemark down` stops all three; data stays.
+    A topic of your own must exist before its DAG runs. The DAG of a new spec runs too, once
+    immediately and then on its schedule. The DAGs of status and maintenance stay paused.
+    `tidemark down` stops all three; data stays.
     """
     from tidemark.dev.producer import ensure_sample_topics
 

@@ -16,6 +16,13 @@ HOST = "127.0.0.1"
 
 _LOCAL_SPARK = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
 
+_DEFAULTS: Mapping[str, str] = {
+    "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(_LOCAL_SPARK),
+    # The DAG of a new spec runs without another command.
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+}
+"""Settings that a variable of the caller replaces."""
+
 _FIXED: Mapping[str, str] = {
     "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -69,7 +76,7 @@ def environment(layout: Layout, environ: Mapping[str, str], ports: AirflowPorts)
 
     Args:
         layout: Folders of Airflow, of the DAGs and of Tidemark's state.
-        environ: Base environment; its AIRFLOW_CONN_ variables take precedence.
+        environ: Base environment; its variables replace `_DEFAULTS`.
         ports: Ports to listen on.
     """
     home = layout.airflow
@@ -93,4 +100,4 @@ def environment(layout: Layout, environ: Mapping[str, str], ports: AirflowPorts)
     }
     if layout.lakehouse_root:
         settings["TIDEMARK_LAKEHOUSE"] = layout.lakehouse_root
-    return {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(_LOCAL_SPARK), **environ, **settings}
+    return {**_DEFAULTS, **environ, **settings}
