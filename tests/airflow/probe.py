@@ -392,6 +392,7 @@ def _described(dag: Any) -> dict[str, Any]:
                 "timeout_s": task.execution_timeout.total_seconds(),
                 "template_fields": list(task.template_fields),
                 "outlets": [getattr(outlet, "uri", outlet.name) for outlet in task.outlets],
+                "inlets": [inlet.uri for inlet in task.inlets],
                 "trigger_rule": task.trigger_rule.value,
                 "at_once": task.max_active_tis_per_dagrun,
                 "mapped_over": _mapped_over(task),

@@ -162,6 +162,7 @@ def test_a_dag_has_the_settings_of_its_spec(dags: dict[str, Any], name: str) -> 
     assert dag["tags"] == sorted(["tidemark", *spec.tags])
     assert {task["retries"] for task in dag["tasks"].values()} == {spec.retries}
     assert dag["tasks"]["publish"]["outlets"] == [f"tidemark_{name}_tables"]
+    assert dag["tasks"]["publish"]["inlets"] == [f"x-tidemark://bronze/{name}"]
 
 
 def test_all_dags_have_the_common_settings(dags: dict[str, Any]) -> None:
@@ -283,6 +284,9 @@ def test_a_typed_table_and_an_upsert_table_follow_the_check(
     }
     rules = {name: task["trigger_rule"] for name, task in dag["tasks"].items()}
     assert rules == {**RULES, "decode": "all_done", "upsert": "all_done"}
+    assert dag["tasks"]["publish"]["inlets"] == [
+        f"x-tidemark://{kind}/typed" for kind in ("bronze", "typed", "upsert")
+    ]
     kept = probe.ask("serialized", file="maintenance.py", environ=environ).value
     assert all(
         f'"{name}"' in kept for name in ("typed", "typed@typed", "typed@quarantine", "typed@upsert")

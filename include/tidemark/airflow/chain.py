@@ -23,10 +23,12 @@ from tidemark.airflow.tasks import (
     plan_run,
     publish_run,
     table_alias,
+    table_asset,
     upsert_run,
 )
 from tidemark.pipelines import Outcomes
 from tidemark.spec.model import PipelineSpec
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _GOES_ON = "all_done"
 """Trigger rule of tasks that continue after a task has failed for some pipelines."""
@@ -117,6 +119,9 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
             python_callable=publish_run,
             op_kwargs={**run, "alias": alias.name},
             outlets=[alias],
+            # Airflow lists these assets before their first event. As outlets, each run would emit
+            # an event of all of them.
+            inlets=[table_asset(str(ref)) for spec in members for ref in _tables_of(spec)],
             trigger_rule=_GOES_ON,
             execution_timeout=timedelta(minutes=15),
             doc_md="Reports new versions of the tables, and the landed ranges, as asset events.",
@@ -135,6 +140,12 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     eager = [spec.name for spec in members if spec.catch_up]
     if eager:
         complete >> _next_run({**run, "pipelines": eager})
+
+
+def _tables_of(spec: PipelineSpec) -> list[PipelineRef]:
+    """Return the tables of a pipeline whose new versions are asset events."""
+    kinds = [PipelineKind.TYPED] * bool(spec.decode) + [PipelineKind.UPSERT] * spec.has_upsert
+    return [spec.ref, *(PipelineRef(spec.name, kind) for kind in kinds)]
 
 
 def _job(
