@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -288,6 +288,76 @@ def asset(table: str) -> list[str]:
     return [found.name, found.uri]
 
 
+def run_states(
+    dag_id: str, environ: Mapping[str, str], ends: Sequence[Mapping[str, str]]
+) -> list[dict[str, Any]]:
+    """Return how Airflow ends runs of a DAG, and the states of their tasks.
+
+    Airflow's scheduling decides which tasks start. No task runs: it ends in its state of `ends`.
+
+    Args:
+        dag_id: The DAG.
+        environ: Variables.
+        ends: States of the tasks that start, for each run; other tasks succeed. The state
+            `no work` is a success that skips all tasks after it.
+    """
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    from airflow.models.base import Base
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.db import synchronize_log_template
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    os.environ.update(environ)
+    settings: Any = importlib.import_module("airflow.settings")
+    models: Any = importlib.import_module("airflow.models")
+    settings.configure_vars()
+    settings.configure_orm()
+    models.import_all_models()
+    Base.metadata.create_all(settings.engine)
+    file = str(DAGS / "pipelines.py")
+    bag = BundleDagBag(dag_folder=file, bundle_path=DAGS, bundle_name="states")
+    found = []
+    with create_session() as session:
+        synchronize_log_template(session=session)
+        session.merge(DagBundleModel(name="states"))
+        session.flush()
+        sync_bag_to_db(bag, "states", None, session=session)
+        dag: Any = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+        for number, states in enumerate(ends):
+            when = datetime(2026, 3, 1, hour=number, tzinfo=UTC)
+            run = dag.create_dagrun(
+                run_id=f"manual__{number}",
+                logical_date=when,
+                data_interval=(when, when),
+                run_after=when,
+                run_type=DagRunType.MANUAL,
+                triggered_by=DagRunTriggeredByType.TEST,
+                state=DagRunState.RUNNING,
+                session=session,
+            )
+            run.dag = dag
+            while run.state == DagRunState.RUNNING:
+                startable, _ = run.update_state(session=session, execute_callbacks=False)
+                for instance in startable:
+                    _end(instance, states.get(instance.task_id, "success"), run, session)
+                session.flush()
+            tasks = {each.task_id: str(each.state) for each in run.get_task_instances()}
+            found.append({"run": str(run.state), "tasks": tasks})
+        session.rollback()
+    return found
+
+
+def _end(instance: Any, state: str, run: Any, session: Any) -> None:
+    if state == "no work":
+        for each in run.get_task_instances(session=session):
+            each.state = "skipped"
+        state = "success"
+    instance.state = state
+
+
 def alarm_of(task: str, environ: Mapping[str, str], **arguments: Any) -> None:
     """Call a task callable, which must fail, and send the alarm about it."""
     os.environ.update(environ)
@@ -433,7 +503,7 @@ def _mapped_over(task: Any) -> Any:
 QUESTIONS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
-        *(parse, import_seconds, dag_files, serialized, links),
+        *(parse, import_seconds, dag_files, serialized, links, run_states),
         *(
             run_job,
             emitted,

@@ -293,6 +293,52 @@ def test_a_typed_table_and_an_upsert_table_follow_the_check(
     )
 
 
+RUN_STATES: list[tuple[dict[str, str], str]] = [
+    ({}, "success"),
+    ({"plan": "no work"}, "success"),
+    # Only earlier plans or records are left.
+    ({"ingest": "skipped"}, "success"),
+    ({"ingest": "skipped", "check": "skipped", "publish": "skipped"}, "success"),
+    ({"plan": "failed"}, "failed"),
+    ({"ingest": "failed"}, "failed"),
+    # A check has blocked the plan.
+    ({"check": "failed"}, "failed"),
+    ({"check": "failed", "publish": "skipped"}, "failed"),
+    ({"decode": "failed"}, "failed"),
+    ({"upsert": "failed"}, "failed"),
+    ({"publish": "failed"}, "failed"),
+]
+"""The states in which the tasks of a run end, and the state of the run."""
+
+
+@pytest.mark.parametrize("limits", ["", "limits: {records_per_run: 5, catch_up: true}\n"])
+def test_a_run_succeeds_only_if_no_task_has_failed(
+    probe: Probe, tmp_path: Path, limits: str
+) -> None:
+    """A failed task stops no later task. It stops the next run of a pipeline that catches up."""
+    name = "eager" if limits else "steady"
+    spec = f"name: {name}\ntopic: t\nschedule: '@daily'\n{limits}"
+    spec += "decode: {value: {format: string}, upsert: {}}"
+    (tmp_path / f"{name}.yaml").write_text(spec)
+    runs = probe.ask(
+        "run_states",
+        dag_id=f"tidemark_{name}",
+        environ={"TIDEMARK_PIPELINES": str(tmp_path)},
+        ends=[ends for ends, _ in RUN_STATES],
+    ).value
+    assert [run["run"] for run in runs] == [state for _, state in RUN_STATES]
+    for run, (ends, state) in zip(runs, RUN_STATES, strict=True):
+        if "plan" in ends and state == "success":
+            assert set(run["tasks"].values()) == {"success", "skipped"}
+            continue
+        started = dict.fromkeys(
+            ("plan", "ingest", "check", "decode", "upsert", "publish"), "success"
+        )
+        assert {task: run["tasks"][task] for task in started} == started | ends
+        last = "success" if state == "success" else "upstream_failed"
+        assert {run["tasks"][task] for task in set(run["tasks"]) - set(started)} == {last}
+
+
 def test_a_deadline_in_the_spec_becomes_a_deadline_alert(probe: Probe, tmp_path: Path) -> None:
     """Airflow's database contains the callback and the interval."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\n"
