@@ -211,6 +211,12 @@ def test_the_fields_of_the_backfill_form_have_descriptions_and_limits(dags: dict
     minima = {name: params[name]["schema"].get("minimum") for name in params}
     assert {name for name, least in minima.items() if least == 1} == {"plan", "chunk"}
     assert {name: param["value"] for name, param in params.items() if param["value"]} == {}
+    assert list(params)[:2] == ["pipeline", "dry_run"]
+    required = [name for name in params if "null" not in params[name]["schema"]["type"]]
+    assert required == ["pipeline"]
+    sections = {name: param["schema"].get("section") for name, param in params.items()}
+    how = ("replace", "reason", "into", "chunk", "readable_only", "approved")
+    assert sections == {**dict.fromkeys(params), **dict.fromkeys(how, "How to land them")}
     for param in params.values():
         assert param["schema"]["title"]
         assert len(param["description"]) > 20

@@ -22,6 +22,9 @@ from tidemark.airflow.texts import BACKFILL_PAGE
 from tidemark.app import App
 from tidemark.spec.ref import COPY_NAME
 
+_HOW = "How to land them"
+"""Section of the form, below the choice of offsets."""
+
 PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
 
 
@@ -63,8 +66,10 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
         kinds = ["null", kind]
         return Param(None, type=kinds, title=title, description=description, **limits)
 
-    def flag(title: str, description: str) -> Param:
-        return Param(False, type="boolean", title=title, description=description)
+    def flag(title: str, description: str, **more: Any) -> Param:
+        # Airflow marks a field as required unless it may be null.
+        kinds = ["null", "boolean"]
+        return Param(False, type=kinds, title=title, description=description, **more)
 
     return {
         "pipeline": Param(
@@ -72,6 +77,9 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             enum=pipelines,
             title="Pipeline",
             description="The pipeline whose table receives the records.",
+        ),
+        "dry_run": flag(
+            "Dry run", f"{option_texts.DRY_RUN} The log of `request` contains the result."
         ),
         "offsets": optional(
             "string",
@@ -103,29 +111,29 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             f"{option_texts.PARTITIONS} Separate several numbers with commas.",
             pattern=r"^\s*\d+(\s*,\s*\d+)*\s*$",
         ),
-        "replace": flag("Replace", option_texts.REPLACE),
+        "replace": flag("Replace", option_texts.REPLACE, section=_HOW),
         "reason": optional(
             "string",
             "Reason",
             f"Reason; stored in the control table. {option_texts.REASON_OF_REPLACEMENT}",
+            section=_HOW,
         ),
         "into": optional(
             "string",
             "Into another table",
             option_texts.INTO,
             pattern=f"^{COPY_NAME}$",
+            section=_HOW,
         ),
         "chunk": optional(
             "integer",
             "Chunk size",
             option_texts.CHUNK,
             minimum=1,
+            section=_HOW,
         ),
-        "readable_only": flag("Only readable offsets", option_texts.READABLE_ONLY),
-        "dry_run": flag(
-            "Dry run", f"{option_texts.DRY_RUN} The log of `request` contains the result."
-        ),
-        "approved": flag("Approved", option_texts.APPROVED),
+        "readable_only": flag("Only readable offsets", option_texts.READABLE_ONLY, section=_HOW),
+        "approved": flag("Approved", option_texts.APPROVED, section=_HOW),
     }
 
 

@@ -41,7 +41,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
             offsets=_split(params["offsets"]),
             start=params["from"],
             end=params["until"],
-            retained=params["retained"],
+            retained=bool(params["retained"]),
             plan=params["plan"],
             plan_of=params["pipeline"] if params["into"] else None,
             partitions=[int(partition) for partition in _split(params["partitions"])],
@@ -54,15 +54,15 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
             preview = backfills.preview(
                 selection,
                 params["chunk"],
-                readable_only=params["readable_only"],
-                replaces=params["replace"],
+                readable_only=bool(params["readable_only"]),
+                replaces=bool(params["replace"]),
             )
             log.info("preview pipeline=%s\n%s", pipeline, preview.explain())
             if params["dry_run"]:
                 return []
             checked_engine(pipeline)
             count = backfills.request(
-                preview, requested_by, approved=params["approved"], reason=params["reason"]
+                preview, requested_by, approved=bool(params["approved"]), reason=params["reason"]
             )
         return list(range(1, count + 1))
 
