@@ -37,7 +37,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
-from tidemark.spec.upsert import Envelope
+from tidemark.spec.upsert import UpsertSpec
 from tidemark.typed.columns import typed_schema
 from tidemark.typed.schema_table import DeltaSchemaStore
 from tidemark.upsert.table import upsert_schema
@@ -237,7 +237,7 @@ def test_the_query_for_quarantine_excludes_decoded_records(tmp_path: Path) -> No
 def test_the_query_for_balances_excludes_deleted_rows(tmp_path: Path) -> None:
     decode = decoder("how-to/upsert.md", tmp_path)
     columns = {part: spec.column for part, spec in decode.parts.items() if spec.column}
-    schema = pa.schema(upsert_schema(columns, Envelope.NONE).to_arrow())
+    schema = pa.schema(upsert_schema(columns, UpsertSpec(target="")).to_arrow())
     accounts = [("a", False), ("b", True)]
     rows = [
         {"key": key, "value": {"balance": 1}, "deleted": is_deleted} for key, is_deleted in accounts

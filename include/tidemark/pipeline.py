@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.typed.schema_table import DeltaSchemaStore
     from tidemark.typed.schemas import SchemaRegistry
+    from tidemark.typed.spark_unnamed import UnnamedFields
     from tidemark.upsert.service import Upserts
 
 _Part = TypeVar("_Part")
@@ -234,6 +235,27 @@ class Pipeline:
         """Return the number of quarantined records of a plan; None if the table is not typed."""
         return size_of(self.quarantine.spans(sequence)) if self.spec.is_typed else None
 
+    def unnamed_fields(self, sequence: int) -> UnnamedFields | None:
+        """Return the fields of a plan that the schema does not name, with Spark.
+
+        Returns:
+            None unless the spec keeps these fields. Without names if the suite masks values.
+        """
+        decode = self.live_spec.decode if self.spec.is_typed else None
+        if decode is None or not decode.value.keeps_rest:
+            return None
+        from tidemark.quality.suite import masked_payloads
+        from tidemark.typed.spark_unnamed import unnamed_fields
+
+        found = unnamed_fields(
+            self.context.sessions.shared(),
+            self._uri(decode.target),
+            sequence,
+            flattens=decode.flattens,
+        )
+        is_masked = Part.VALUE in masked_payloads(self.masked_columns())
+        return replace(found, names={}) if is_masked else found
+
     @property
     def planner(self) -> Planner:
         """Plans the offsets after the committed offsets, or given offsets. Needs no JVM."""
@@ -341,7 +363,7 @@ class Pipeline:
 
         self._check_kind(PipelineKind.LIVE, PipelineKind.TYPED, PipelineKind.UPSERT)
         upsert = self.live_spec.upsert()
-        table = DeltaUpsertTable(self._uri(upsert.target), upsert.envelope)
+        table = DeltaUpsertTable(self._uri(upsert.target), upsert)
         return Upserts(
             spec=self.live_spec.typed_spec(),
             upsert=upsert,
@@ -685,7 +707,10 @@ class Pipeline:
         if self.spec.decode is not None and self.ref.kind is PipelineKind.LIVE:
             typed = self._typed
             decoded = DecodedTables(
-                pipeline=typed.name, typed=typed._typed_table(), quarantine=typed.quarantine.table
+                pipeline=typed.name,
+                typed=typed._typed_table(),
+                quarantine=typed.quarantine.table,
+                flattens=self.spec.decode.flattens,
             )
         return RecordReader(
             spec=self.spec,
@@ -952,17 +977,17 @@ class Pipeline:
     def _typed_tables(self) -> TypedTablePair:
         from tidemark.typed.quarantine import TypedTablePair
 
-        pair = TypedTablePair(self._typed_table(), self.quarantine, self._typed_table)
+        flattens = self.live_spec.decoding().flattens
+        pair = TypedTablePair(
+            self._typed_table(), self.quarantine, self._typed_table, flattens=flattens
+        )
         return self._wrap_part("table", pair)
 
     def _typed_table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
-        from tidemark.lake.data_table import DeltaDataTable
-        from tidemark.typed.columns import typed_schema
+        from tidemark.typed.columns import typed_table
 
         decode = self.live_spec.decoding()
-        schema = typed_schema(decode, columns)
-        uri = self._uri(decode.target)
-        return DeltaDataTable(uri, schema, grows=True, has_unions=decode.has_unions)
+        return typed_table(self._uri(decode.target), decode, columns)
 
     def _publication_table(self) -> DeltaPublicationTable:
         from tidemark.quality.publication_table import DeltaPublicationTable

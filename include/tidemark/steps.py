@@ -6,6 +6,7 @@ Each step is one function of a plan or a pipeline. A job takes one step for seve
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,10 +56,18 @@ def ingest(app: App, plan: PlanRef) -> Result:
     pipeline = app.pipeline(plan.pipeline)
     execution = pipeline.ingest(plan.sequence)
     quarantined = pipeline.quarantined(plan.sequence)
+    unnamed = pipeline.unnamed_fields(plan.sequence)
+    if unnamed and unnamed.records:
+        log.warning(
+            "records have fields that the schema does not name pipeline=%s plan=%d records=%d "
+            "fields=%s",
+            *(plan.pipeline, plan.sequence, unnamed.records, json.dumps(list(unnamed.names))),
+        )
     return {
         "wrote": execution.wrote,
         "records": execution.landing.records,
         **({} if quarantined is None else {"quarantined": quarantined}),
+        **({} if unnamed is None else {"unnamed_fields": unnamed.as_record()}),
         "table_version": execution.landing.table_version,
         "partitions": execution.landing.by_partition(),
     }

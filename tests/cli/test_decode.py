@@ -27,10 +27,12 @@ from tests.support.transactions import (
     produce_committed,
     produce_records,
 )
+from tidemark.cli.decode import _print as print_outcomes
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.samples import SAMPLES
+from tidemark.pipelines import Outcomes
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
@@ -402,4 +404,22 @@ def test_protobuf_records_are_decoded_by_separate_processes(
     rows = sorted(pipeline.rows("silver/events"), key=lambda row: row["offset"])
     assert [row["value"] for row in rows] == [
         {"n": n, "legs": [{"quantity": 2**40 + n}] * (n % 3)} for n in range(1, 6)
+    ]
+
+
+def test_unnamed_fields_are_counted_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Long lists of names end with `more`. Without such records, nothing is shown."""
+    plan = {"pipeline": "events", "plan": 1, "wrote": True, "records": 3, "quarantined": 0}
+    found = [
+        {"records": 0, "names": {}, "more": False},
+        {"records": 2, "names": {"venue": 2, "a'b": 1}, "more": True},
+        {"records": 1200, "names": {}, "more": False},
+    ]
+    outcomes = Outcomes(records=[{**plan, "unnamed_fields": each} for each in found])
+    print_outcomes(outcomes, as_json=False)
+    shown = [line.split("quarantined", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [
+        "",
+        "; 2 with unnamed fields: 'venue' (2), \"a'b\" (1), more",
+        "; 1,200 with unnamed fields",
     ]

@@ -96,6 +96,7 @@ def test_every_field_is_in_the_fingerprint_or_has_a_reason_for_its_absence() -> 
     """Registry settings count only for formats with schema ids."""
     spec = decode_spec(key=PayloadSpec(format=Format.AVRO))
     payloads: dict[str, Any] = {"format": Format.BINARY, "schema": Struct((("n", "integer"),))}
+    payloads["keeps_rest"] = True
     others: dict[str, Any] = {
         "key": PayloadSpec(format=Format.PROTOBUF),
         "value": PayloadSpec(),
@@ -108,6 +109,7 @@ def test_every_field_is_in_the_fingerprint_or_has_a_reason_for_its_absence() -> 
         "max_quarantined": 5,
         "max_quarantined_percent": 1.0,
         "upsert": UpsertSpec(target="silver/newest"),
+        "flattens": True,
     }
     assert set(payloads) == {each.name for each in fields(PayloadSpec)}
     assert set(others) == {each.name for each in fields(DecodeSpec)}

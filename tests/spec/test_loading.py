@@ -523,8 +523,9 @@ name: events
 topic: events
 schedule: "@daily"
 decode:
-  key: {format: json, schema: {id: long}}
-  value: {format: avro}
+  key: {format: avro}
+  value: {format: json, schema: {id: long}, keep_rest: true}
+  flatten: true
   registry: registry_other
   widen: false
   target: s3://lake/typed
@@ -535,13 +536,14 @@ decode:
 """
     used = yaml.safe_load(text)["decode"]
     assert missing_keys(specs._Decode, used) == set()
-    assert missing_keys(specs._Payload, used["key"]) == set()
+    assert missing_keys(specs._Payload, used["value"]) == set()
     assert missing_keys(specs._Quarantine, used["quarantine"]) == set()
     assert missing_keys(specs._Upsert, used["upsert"]) == set()
     folders.write(text)
     assert folders.load()["events"].decode == DecodeSpec(
-        key=PayloadSpec(format=Format.JSON, schema=Struct((("id", "long"),))),
-        value=PayloadSpec(format=Format.AVRO),
+        key=PayloadSpec(format=Format.AVRO),
+        value=PayloadSpec(format=Format.JSON, schema=Struct((("id", "long"),)), keeps_rest=True),
+        flattens=True,
         registry="registry_other",
         widens=False,
         target="s3://lake/typed",
@@ -551,7 +553,10 @@ decode:
         max_quarantined_percent=2.5,
         refused_schemas=(7, 9),
         upsert=UpsertSpec(
-            target="s3://lake/newest", deletes=Deletes.HARD, envelope=Envelope.DEBEZIUM
+            target="s3://lake/newest",
+            deletes=Deletes.HARD,
+            envelope=Envelope.DEBEZIUM,
+            flattens=True,
         ),
     )
 
@@ -571,6 +576,26 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
     ("decode", "key", "expected"),
     [
         ("{value: {format: json}}", "decode.value", "a schema for the format json"),
+        (
+            "{value: {format: string}, flatten: true}",
+            "decode.flatten",
+            "false for the format string, whose values have no fields",
+        ),
+        (
+            "{value: {format: avro, keep_rest: true}}",
+            "decode.value.keep_rest",
+            "the format json, the only one with unnamed fields",
+        ),
+        (
+            "{value: {format: json, schema: {_REST: long}, keep_rest: true}}",
+            "decode.value.keep_rest",
+            "a schema without the field _rest, which keeps the other fields",
+        ),
+        (
+            "{key: {format: json, schema: {n: long}, keep_rest: true}, value: {format: string}}",
+            "decode.key",
+            "a key without keep_rest, which is a setting of values",
+        ),
         (
             "{value: {format: string, schema: {a: long}}}",
             "decode.value",
@@ -600,12 +625,13 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
         (
             "{value: {format: string}, quaratine: 5}",
             "decode.quaratine",
-            "one of key, value, registry, widen, target, publish, rules, quarantine, upsert",
+            "one of key, value, flatten, registry, widen, target, publish, rules, quarantine, "
+            "upsert",
         ),
         (
             "{value: {format: json, fields: {n: long}}}",
             "decode.value.fields",
-            "one of format, schema",
+            "one of format, schema, keep_rest",
         ),
         (
             "{value: {format: string}, upsert: {envelop: debezium}}",

@@ -25,8 +25,9 @@ from tidemark.lake.storage import folder_of
 from tidemark.spark import parquet
 from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import FieldType
+from tidemark.spec.flattening import TOMBSTONE, column_name
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_schema
+from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_table
 from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
 from tidemark.typed.schema_table import DeltaSchemaStore
@@ -55,7 +56,7 @@ class FileDecoder:
                 rule = lake.rules[row["offset"]]
                 bad.append({**row, "reason": QuarantineReason.RULE_BROKEN.value, "detail": rule})
             else:
-                good.append({**row, **self._decoded(row["value"])})
+                good.append({**row, **self._columns(self._decoded(row["value"]))})
         # As with Spark, fields without a column are dropped.
         schema = pa.schema(DeltaTable(lake.typed_uri).schema().to_arrow())
         made = self._written(lake.typed_uri, folder, good, schema)
@@ -73,6 +74,13 @@ class FileDecoder:
             schema_id = int.from_bytes(payload[1:5], "big")
             return {"value": json.loads(payload[5:]), Part.VALUE.schema_id: schema_id}
         return {"value": payload.decode()}
+
+    def _columns(self, decoded: dict[str, Any]) -> dict[str, Any]:
+        if not self.lake.decode.flattens:
+            return decoded
+        value = decoded.pop("value")
+        fields = {column_name(name): each for name, each in (value or {}).items()}
+        return {**decoded, **fields, TOMBSTONE: value is None}
 
     @staticmethod
     def _written(
@@ -145,17 +153,17 @@ class TypedLake(Services):
     @property
     def typed(self) -> DeltaDataTable:
         """The typed table without its quarantine."""
-        return DeltaDataTable(str(self.typed_uri), typed_schema(self.decode), grows=True)
+        return typed_table(str(self.typed_uri), self.decode)
 
     @property
     def table(self) -> TypedTablePair:
         """The typed table with its quarantine."""
-        return TypedTablePair(self.typed, self.quarantine, self.grown)
+        flattens = self.decode.flattens
+        return TypedTablePair(self.typed, self.quarantine, self.grown, flattens=flattens)
 
     def grown(self, columns: Mapping[Part, FieldType]) -> DeltaDataTable:
         """Return the typed table with further columns."""
-        schema, has_unions = typed_schema(self.decode, columns), self.decode.has_unions
-        return DeltaDataTable(str(self.typed_uri), schema, grows=True, has_unions=has_unions)
+        return typed_table(str(self.typed_uri), self.decode, columns)
 
     @property
     def decoding(self) -> DecodePlanner:

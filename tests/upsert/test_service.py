@@ -53,12 +53,13 @@ class UpsertLake(TypedLake):
     spark: SparkSession = field(kw_only=True)
     deletes: Deletes = Deletes.SOFT
     envelope: Envelope = Envelope.NONE
+    flattens: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.envelope is Envelope.DEBEZIUM:
             changes = PayloadSpec(format=Format.JSON, schema=_CHANGE)
-            self.decode = replace(DECODE, value=changes)
+            self.decode = replace(DECODE, value=changes, flattens=self.flattens)
 
     @property
     def upsert_uri(self) -> Path:
@@ -68,7 +69,7 @@ class UpsertLake(TypedLake):
     @property
     def upserts(self) -> Upserts:
         """The service that merges."""
-        table = DeltaUpsertTable(str(self.upsert_uri), self.envelope)
+        table = DeltaUpsertTable(str(self.upsert_uri), self.upsert)
         return Upserts(
             spec=self.spec,
             upsert=self.upsert,
@@ -80,7 +81,12 @@ class UpsertLake(TypedLake):
     @property
     def upsert(self) -> UpsertSpec:
         """The spec of the upsert table."""
-        return UpsertSpec(target="silver/upsert", deletes=self.deletes, envelope=self.envelope)
+        return UpsertSpec(
+            target="silver/upsert",
+            deletes=self.deletes,
+            envelope=self.envelope,
+            flattens=self.flattens,
+        )
 
     @property
     def merger(self) -> SparkMerger:
@@ -103,13 +109,24 @@ class UpsertLake(TypedLake):
         return self.bronze.land_payloads(pairs, partition).sequence
 
     def typed_rows(self) -> list[Row]:
-        """Rows of the typed table."""
+        """Rows of the typed table, with values in one column."""
         rows: list[Row] = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
+        if self.flattens:
+            for row in rows:
+                value = {name: row.pop(name) for name in ("before", "after", "op")}
+                row["value"] = None if row.pop("tombstone") else value
         return rows
 
     def upsert_rows(self) -> dict[tuple[int, bytes], Row]:
-        """Rows of the upsert table by partition and key; no key has two rows."""
+        """Rows of the upsert table by partition and key; no key has two rows.
+
+        Flattened content is one value again; no content has only null fields.
+        """
         rows = pa.table(DeltaTable(self.upsert_uri).scan()).to_pylist()
+        if self.flattens:
+            for row in rows:
+                content = row.pop("n")
+                row["value"] = None if content is None else {"n": content}
         found = {(row["partition"], row["key"]): row for row in rows}
         assert len(found) == len(rows)
         return found
@@ -495,6 +512,19 @@ def test_many_random_changes_leave_the_rows_of_the_model(lake: UpsertLake, seed:
     run_random_changes(lake, seed, count=12)
 
 
+@pytest.mark.parametrize("deletes", list(Deletes))
+def test_random_changes_of_flattened_values_leave_the_rows_of_the_model(
+    tmp_path: Path, spark: SparkSession, deletes: Deletes
+) -> None:
+    """The content of Debezium's envelope is in the columns of the table."""
+    lake = UpsertLake(
+        root=tmp_path, spark=spark, deletes=deletes, envelope=Envelope.DEBEZIUM, flattens=True
+    )
+    run_random_changes(lake, seed=3, count=4)
+    names = [field.name for field in DeltaTable(lake.upsert_uri).schema().fields]
+    assert names[:3] == ["key", "n", "deleted"]
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("changes", list(Deletes), indirect=True)
 @pytest.mark.parametrize("seed", range(4))
@@ -548,10 +578,9 @@ def test_the_content_of_debeziums_envelope_becomes_the_row(
     typed, uri = tmp_path / "typed", tmp_path / "upsert"
     rows = [(key, value, "id-1", 0, n, None, 1) for n, (key, value) in enumerate(changes)]
     spark.createDataFrame(rows, _ENVELOPE).write.format("delta").save(str(typed))
-    latest = DeltaUpsertTable(str(uri), Envelope.DEBEZIUM)
-    columns = DeltaDataTable(str(typed)).columns()
-    latest.prepare("events", {part: columns[part] for part in Part})
     spec = UpsertSpec(target="upsert", deletes=deletes, envelope=Envelope.DEBEZIUM)
+    columns = DeltaDataTable(str(typed)).columns()
+    DeltaUpsertTable(str(uri), spec).prepare("events", {part: columns[part] for part in Part})
     merge = MergePlan(
         scope=MergeScope.ALL,
         since=None,
@@ -607,7 +636,8 @@ def test_debeziums_deletion_and_tombstone_may_be_in_separate_merges(changes: Ups
 
 def test_values_without_the_envelope_raise_an_error(tmp_path: Path) -> None:
     """The error comes before a table is created."""
-    latest = DeltaUpsertTable(str(tmp_path / "upsert"), Envelope.DEBEZIUM)
+    spec = UpsertSpec(target="upsert", envelope=Envelope.DEBEZIUM)
+    latest = DeltaUpsertTable(str(tmp_path / "upsert"), spec)
     with pytest.raises(ColumnsDiffer, match="the fields `after` and `op`"):
         latest.prepare("events", {Part.KEY: "string", Part.VALUE: Struct((("after", "long"),))})
     assert not (tmp_path / "upsert").exists()

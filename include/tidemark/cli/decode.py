@@ -224,7 +224,7 @@ def _print(outcomes: Outcomes, *, as_json: bool) -> None:
             decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
             return (
                 f"{record['pipeline']}: plan {record['plan']}: {decoded:,} record(s) decoded, "
-                f"{quarantined:,} quarantined"
+                f"{quarantined:,} quarantined{_unnamed_text(record)}"
             )
         if "offsets" in record:
             return f"{record['offsets']:,} record(s) would be decoded again"
@@ -234,6 +234,17 @@ def _print(outcomes: Outcomes, *, as_json: bool) -> None:
 
     print_records(outcomes.records, line, as_json=as_json)
     exit_with(outcomes)
+
+
+def _unnamed_text(record: Result) -> str:
+    """Return the text about fields that the schema does not name; empty without any."""
+    unnamed = record.get("unnamed_fields")
+    if not unnamed or not unnamed["records"]:
+        return ""
+    names = [f"{name!r} ({count:,})" for name, count in unnamed["names"].items()]
+    names += ["more"] if unnamed["more"] else []
+    counted = f"; {unnamed['records']:,} with unnamed fields"
+    return f"{counted}: {', '.join(names)}" if names else counted
 
 
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:

@@ -51,6 +51,7 @@ from tidemark.lake.replacement import check_no_rows_lost, replace_rows
 from tidemark.lake.table_checks import (
     OWNER,
     check_columns,
+    check_excluded,
     check_extensible,
     check_owner,
     check_rules,
@@ -80,6 +81,7 @@ class DeltaDataTable:
         grows: Whether `prepare` adds missing fields to the table.
         has_unions: Whether some columns are unions (see `type_conflicts`).
         reads_only: Whether to accept rules for writers, such as a CHECK constraint.
+        excluded: Names of columns that the table must not have.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class DeltaDataTable:
         grows: bool = False,
         has_unions: bool = False,
         reads_only: bool = False,
+        excluded: Collection[str] = (),
     ) -> None:
         self._uri = uri
+        self._excluded = excluded
         self._reads_only = reads_only
         self._schema = schema
         self._grows = grows
@@ -374,6 +378,7 @@ class DeltaDataTable:
 
     def _check(self, table: DeltaTable, pipeline: str) -> None:
         check_owner(table, self._uri, pipeline)
+        check_excluded(table, self._uri, self._excluded)
         if self._grows:
             check_extensible(table, self._uri, self._schema, has_unions=self._has_unions)
         else:

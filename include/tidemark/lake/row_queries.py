@@ -420,11 +420,6 @@ def row_origins(table: DeltaTable, bounds: Span) -> tuple[RowOrigin, ...]:
     return tuple(RowOrigin(ingested_at=utc_datetime(row.pop("micros")), **row) for row in found)
 
 
-_RECORD = """
-    "offset", key, value, headers, timestamp_type, timestamp_out_of_range_ms,
-    arrow_cast(timestamp, 'Int64') AS micros
-"""
-"""The columns that `_record` reads."""
 _FIRST_WINDOW = 1_000
 _WINDOWS = 4
 
@@ -451,7 +446,7 @@ def last_rows(
         rows = query_rows(
             table,
             f"""
-            SELECT partition, {_RECORD} FROM t JOIN (
+            SELECT partition, {_record_columns(table)} FROM t JOIN (
                 SELECT partition AS p, "offset" AS o FROM (
                     SELECT partition, "offset", row_number() OVER (
                         PARTITION BY partition ORDER BY "offset" DESC) AS place
@@ -476,7 +471,7 @@ def rows_of(
     found = query_rows(
         table,
         f"""
-        SELECT plan_sequence, {_RECORD}
+        SELECT plan_sequence, {_record_columns(table)}
         FROM t
         WHERE {condition} AND {offsets_condition(topic_id, {partition: SpanSet((span,))})}
         ORDER BY "offset", plan_sequence
@@ -484,6 +479,15 @@ def rows_of(
     )
     for row in found:
         yield row["plan_sequence"], _record(partition, row)
+
+
+def _record_columns(table: DeltaTable) -> str:
+    """Return the columns that `_record` reads. Tables with flattened values have no values."""
+    has_values = any(field.name == "value" for field in table.schema().fields)
+    return f"""
+        "offset", key, {"value" if has_values else "NULL AS value"}, headers, timestamp_type,
+        timestamp_out_of_range_ms, arrow_cast(timestamp, 'Int64') AS micros
+    """
 
 
 def _record(partition: int, row: Mapping[str, Any]) -> LogRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from deltalake import DeltaTable, Schema
@@ -42,6 +42,13 @@ def check_columns(table: DeltaTable, uri: str, schema: Schema) -> None:
             raise ColumnsDiffer(target=uri, difference=difference)
 
 
+def check_excluded(table: DeltaTable, uri: str, excluded: Collection[str]) -> None:
+    """Raise `ColumnsDiffer` for a table with an excluded column: its rows have another layout."""
+    for name in sorted(field.name for field in table.schema().fields):
+        if name in excluded:
+            raise ColumnsDiffer(target=uri, difference=f"it has the column {name}")
+
+
 def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions: bool) -> None:
     """Raise `ColumnsDiffer` unless added fields are enough for the columns of a schema.
 
@@ -52,7 +59,10 @@ def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions:
         has_unions: Whether some of the columns are unions (see `type_conflicts`).
     """
     present = field_types(table.schema())
+    spellings = {name.lower(): name for name in present}
     for name, needed in field_types(schema).items():
+        if (other := spellings.get(name.lower(), name)) != name:
+            raise ColumnsDiffer(target=uri, difference=f"its column {other} is {name} now")
         if name in present:
             for difference in type_conflicts(present[name], needed, name, has_unions=has_unions):
                 raise ColumnsDiffer(target=uri, difference=difference)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.report.record_page import Decoding, DecodingState
+from tidemark.spec.flattening import TOMBSTONE, VALUE, field_name
 
 
 class ValueTable(Protocol):
@@ -29,11 +30,13 @@ class DecodedTables:
         pipeline: Name of the typed table in the control table.
         typed: The typed table.
         quarantine: The quarantine.
+        flattens: Whether the typed table has flattened values.
     """
 
     pipeline: str
     typed: ValueTable
     quarantine: ValueTable
+    flattens: bool = False
 
 
 _METADATA = frozenset(
@@ -44,6 +47,14 @@ _METADATA = frozenset(
     }
 )
 """Columns of a typed table that are not decoded values."""
+
+
+def _with_value(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the decoded values of a row, with the columns of a flattened value as one value."""
+    fields = {field: each for name, each in columns.items() if (field := field_name(name))}
+    own = {name: each for name, each in columns.items() if field_name(name) is None}
+    has_value = not own.pop(TOMBSTONE, False)
+    return {**own, VALUE: fields if has_value else None}
 
 
 def open_rows(ledger: Ledger, rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
@@ -72,6 +83,7 @@ class DecodedRows:
         typed: Rows of the typed table by offset.
         quarantined: Open rows of the quarantine by offset.
         is_complete: Whether both tables were read.
+        flattens: Whether the typed table has flattened values.
     """
 
     ledger: Ledger
@@ -79,6 +91,7 @@ class DecodedRows:
     typed: Mapping[int, Mapping[str, Any]]
     quarantined: Mapping[int, Mapping[str, Any]]
     is_complete: bool
+    flattens: bool
 
     def at(self, offset: int, *, has_row: bool) -> Decoding | None:
         """Return the record at an offset; None without one.
@@ -89,6 +102,8 @@ class DecodedRows:
         """
         if (row := self.typed.get(offset)) is not None:
             values = {name: each for name, each in row.items() if name not in _METADATA}
+            if self.flattens:
+                values = _with_value(values)
             return Decoding(state=DecodingState.DECODED, plan=row["plan_sequence"], values=values)
         if (row := self.quarantined.get(offset)) is not None:
             parts = (row["reason"], row["part"], row["detail"])

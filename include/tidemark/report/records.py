@@ -336,6 +336,7 @@ class _PageReader:
             typed={row["offset"]: row for row in typed or ()},
             quarantined=open_rows(ledger, quarantined or ()),
             is_complete=typed is not None and quarantined is not None,
+            flattens=tables.flattens,
         )
 
 

@@ -18,6 +18,8 @@ FRAME_MAGIC = b"\x00"
 """First byte of a payload with a schema id; source: Confluent's wire format."""
 FRAME_BYTES = 5
 """Length of the frame: the first byte, and a schema id of four bytes."""
+REST = "_rest"
+"""Field with the JSON of all fields that the schema does not name; null if there are none."""
 
 
 class Format(StrEnum):
@@ -106,10 +108,12 @@ class PayloadSpec:
     Attributes:
         format: The format of the bytes.
         schema: The fields; None for a format without fields in the spec.
+        keeps_rest: Whether a field `REST` has the fields that the schema does not name.
     """
 
     format: Format = Format.BINARY
     schema: Struct | None = None
+    keeps_rest: bool = False
 
     @property
     def column(self) -> FieldType | None:
@@ -118,7 +122,9 @@ class PayloadSpec:
             case Format.BINARY | Format.STRING:
                 return self.format.value
             case Format.JSON:
-                return self.schema
+                if self.schema is None or not self.keeps_rest:
+                    return self.schema
+                return Struct((*self.schema.fields, (REST, "string")))
             case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
                 return None
             case _:
@@ -178,6 +184,7 @@ class DecodeSpec:
         max_quarantined_percent: The percentage of a plan's records that may go to the quarantine,
             if that is more than `max_quarantined`.
         upsert: The upsert table of the typed table; None if the pipeline has none.
+        flattens: Whether the top-level fields of values are columns of the typed table.
     """
 
     key: PayloadSpec
@@ -191,6 +198,7 @@ class DecodeSpec:
     max_quarantined: int = 100
     max_quarantined_percent: float = 10.0
     upsert: UpsertSpec | None = None
+    flattens: bool = False
 
     @property
     def parts(self) -> Mapping[Part, PayloadSpec]:
@@ -216,11 +224,16 @@ class DecodeSpec:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits over all settings that affect the decoded rows."""
         identity = {
-            part: [str(spec.format), plain_type(spec.schema) if spec.schema else None]
+            part: [
+                str(spec.format),
+                plain_type(spec.schema) if spec.schema else None,
+                *(["rest"] if spec.keeps_rest else []),
+            ]
             for part, spec in self.parts.items()
         }
         by_id = [self.registry, self.widens, self.refused_schemas] if self.framed_parts else []
-        text = json.dumps([identity, self.rules, *by_id], separators=(",", ":"))
+        layout = ["flatten"] if self.flattens else []
+        text = json.dumps([identity, self.rules, *by_id, *layout], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def quarantine_limit(self, records: int) -> int:

@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     Tag,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -29,6 +30,7 @@ from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
 from tidemark.spec.decode import (
     DEFAULT_REGISTRY,
+    REST,
     DecodeSpec,
     Format,
     PayloadSpec,
@@ -151,6 +153,7 @@ _CONNECTION = r"^[a-zA-Z0-9_.-]+$"
 class _Payload(_Section):
     format: Format = Field(strict=False)
     fields: Any = Field(default=None, alias="schema")
+    keep_rest: bool = False
 
     @field_validator("fields")
     @classmethod
@@ -160,6 +163,16 @@ class _Payload(_Section):
         parsed = parse_type(value)
         return parsed if isinstance(parsed, Struct) else None
 
+    @field_validator("keep_rest")
+    @classmethod
+    def _has_rest(cls, value: bool, others: ValidationInfo) -> bool:
+        fields = others.data.get("fields")
+        if value and others.data.get("format", Format.JSON) is not Format.JSON:
+            raise ValueError(f"the format {Format.JSON}, the only one with unnamed fields")
+        if value and fields and REST in {name.lower() for name, _ in fields.fields}:
+            raise ValueError(f"a schema without the field {REST}, which keeps the other fields")
+        return value
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.format.has_fields != (self.fields is not None):
@@ -168,7 +181,7 @@ class _Payload(_Section):
         return self
 
     def to_spec(self) -> PayloadSpec:
-        return PayloadSpec(format=self.format, schema=self.fields)
+        return PayloadSpec(format=self.format, schema=self.fields, keeps_rest=self.keep_rest)
 
 
 class _Quarantine(_Section):
@@ -182,14 +195,19 @@ class _Upsert(_Section):
     deletes: Deletes = Field(default=Deletes.SOFT, strict=False)
     envelope: Envelope = Field(default=Envelope.NONE, strict=False)
 
-    def to_spec(self, pipeline: str) -> UpsertSpec:
-        target = self.target or f"silver/{pipeline}_latest"
-        return UpsertSpec(target=target, deletes=self.deletes, envelope=self.envelope)
+    def to_spec(self, pipeline: str, *, flattens: bool) -> UpsertSpec:
+        return UpsertSpec(
+            target=self.target or f"silver/{pipeline}_latest",
+            deletes=self.deletes,
+            envelope=self.envelope,
+            flattens=flattens,
+        )
 
 
 class _Decode(_Section):
     key: _Payload = _Payload(format=Format.BINARY)
     value: _Payload
+    flatten: bool = False
     registry: str = Field(default=DEFAULT_REGISTRY, pattern=_CONNECTION)
     widen: bool = True
     target: str | None = Field(default=None, min_length=1)
@@ -197,6 +215,21 @@ class _Decode(_Section):
     rules: dict[str, str] = Field(default_factory=dict)
     quarantine: _Quarantine = _Quarantine()
     upsert: _Upsert | None = None
+
+    @field_validator("key")
+    @classmethod
+    def _is_key(cls, value: _Payload) -> _Payload:
+        if value.keep_rest:
+            raise ValueError("a key without keep_rest, which is a setting of values")
+        return value
+
+    @field_validator("flatten")
+    @classmethod
+    def _has_fields(cls, value: bool, others: ValidationInfo) -> bool:
+        of_value = others.data.get("value")
+        if value and of_value and of_value.format in (Format.BINARY, Format.STRING):
+            raise ValueError(f"false for the format {of_value.format}, whose values have no fields")
+        return value
 
     @field_validator("rules")
     @classmethod
@@ -218,7 +251,8 @@ class _Decode(_Section):
             rules=tuple(self.rules.items()),
             max_quarantined=self.quarantine.records,
             max_quarantined_percent=self.quarantine.percent,
-            upsert=self.upsert.to_spec(pipeline) if self.upsert else None,
+            upsert=self.upsert.to_spec(pipeline, flattens=self.flatten) if self.upsert else None,
+            flattens=self.flatten,
         )
 
 

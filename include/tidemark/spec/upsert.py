@@ -39,11 +39,14 @@ class UpsertSpec:
         target: Path of the upsert table, in the form of a pipeline's `target`.
         deletes: How a merge treats a key whose newest record is a deletion.
         envelope: The structure around the content of a value.
+        flattens: Whether the top-level fields of values are columns of the typed table, and those
+            of contents columns of the upsert table.
     """
 
     target: str
     deletes: Deletes = Deletes.SOFT
     envelope: Envelope = Envelope.NONE
+    flattens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,8 @@ def row_definition(spec: UpsertSpec, incarnations: Sequence[str]) -> str:
         spec: The spec of the upsert table.
         incarnations: Topic ids, oldest first.
     """
-    return json.dumps([_DEFINITION, str(spec.deletes), str(spec.envelope), list(incarnations)])
+    rules = [str(spec.deletes), str(spec.envelope), spec.flattens]
+    return json.dumps([_DEFINITION, *rules, list(incarnations)])
 
 
 class MergeScope(StrEnum):

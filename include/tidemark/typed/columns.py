@@ -7,8 +7,23 @@ from collections.abc import Mapping
 from deltalake import Field, Schema
 
 from tidemark.lake.columns import BRONZE_SCHEMA, delta_type, nullable_column
+from tidemark.lake.data_table import DeltaDataTable
 from tidemark.spec.decode import DecodeSpec, Part
-from tidemark.spec.fields import FieldType
+from tidemark.spec.fields import FieldType, Struct
+from tidemark.spec.flattening import TOMBSTONE, VALUE, flattened, unflattened
+
+
+def typed_table(
+    uri: str, decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = None
+) -> DeltaDataTable:
+    """Return a typed table. See `typed_schema` for the arguments."""
+    return DeltaDataTable(
+        uri,
+        typed_schema(decode, columns),
+        grows=True,
+        has_unions=decode.has_unions,
+        excluded={VALUE} if decode.flattens else {TOMBSTONE},
+    )
 
 
 def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = None) -> Schema:
@@ -21,13 +36,34 @@ def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = 
     """
     known = {part: spec.column for part, spec in decode.parts.items()} | dict(columns or {})
     decoded = [
-        Field(part, delta_type(kind), nullable=True)
+        Field(name, delta_type(kind), nullable=True)
         for part in Part
-        if (kind := known.get(part)) is not None
+        if (type_of_part := known.get(part)) is not None
+        for name, kind in _columns_of(part, type_of_part, flattens=decode.flattens).items()
     ]
+    if decode.flattens:
+        decoded.append(nullable_column(TOMBSTONE, "boolean"))
     others = [field for field in BRONZE_SCHEMA.fields if field.name not in list(Part)]
     ids = [nullable_column(part.schema_id, "long") for part in decode.framed_parts]
     return Schema([*decoded, *others, *ids])
+
+
+def _columns_of(part: Part, kind: FieldType, *, flattens: bool) -> Mapping[str, FieldType]:
+    if part is Part.VALUE and flattens:
+        return flattened(kind) if isinstance(kind, Struct) else {}
+    return {part.value: kind}
+
+
+def decoded_parts(columns: Mapping[str, FieldType], *, flattens: bool) -> Mapping[Part, FieldType]:
+    """Return the types of keys and values in a table; a part without a column is left out.
+
+    Args:
+        columns: Columns of a typed table or an upsert table.
+        flattens: Whether the table has flattened values.
+    """
+    found = {Part.KEY: columns.get(Part.KEY)}
+    found[Part.VALUE] = unflattened(columns) if flattens else columns.get(Part.VALUE)
+    return {part: kind for part, kind in found.items() if kind is not None}
 
 
 QUARANTINE_SCHEMA = Schema(

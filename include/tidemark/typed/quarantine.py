@@ -39,7 +39,7 @@ from tidemark.lake.table_properties import WRITER_PROPERTIES
 from tidemark.spec.decode import Part, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.upsert import TableChanges
-from tidemark.typed.columns import QUARANTINE_SCHEMA
+from tidemark.typed.columns import QUARANTINE_SCHEMA, decoded_parts
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
@@ -338,16 +338,17 @@ class TypedTablePair:
         typed: The typed table. Its commits decide which plans have landed.
         quarantine: The quarantine table.
         with_columns: Returns the typed table for given types of keys and values.
+        flattens: Whether the typed table has flattened values.
     """
 
     typed: DeltaDataTable
     quarantine: DeltaQuarantine
     with_columns: Callable[[Mapping[Part, FieldType]], DeltaDataTable]
+    flattens: bool = False
 
     def columns(self) -> Mapping[Part, FieldType]:
         """See `TypedTable.columns`."""
-        present = self.typed.columns()
-        return {part: present[part] for part in Part if part in present}
+        return decoded_parts(self.typed.columns(), flattens=self.flattens)
 
     def version_and_id(self) -> tuple[int, str]:
         """See `TypedLog.version_and_id`; reads the typed table."""

@@ -18,6 +18,7 @@ from tidemark.ingest.protocols import DataLog, DataTable
 from tidemark.spec.decode import DecodeSpec, Format, Part, RegisteredSchema
 from tidemark.spec.fields import (
     FieldType,
+    Struct,
     UnsupportedSchema,
     merged_type,
     path_prefix,
@@ -209,6 +210,8 @@ class SchemaResolver:
                 wanted = _column_of(expected, schema.text)
         except UnsupportedSchema as unusable:
             return None, (str(unusable),)
+        if part is Part.VALUE and self.decode.flattens and not isinstance(wanted, Struct):
+            return None, ("the schema has no fields, so decode.flatten has no columns for it",)
         if self.decode.widens:
             wanted = widened_type(wanted)
         if column is None:

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.origins import DecodeOrigin
@@ -29,6 +29,7 @@ from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spark.sessions import use_scheduler_pool
 from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
+from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
 from tidemark.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
 from tidemark.typed.formats.spark_payloads import (
     FORMS_AT_ONCE,
@@ -157,20 +158,31 @@ class SparkDecoder:
             return {}
         # The Delta log has the schema in Spark's JSON form.
         columns = StructType.fromJson(json.loads(DeltaTable(self._typed).schema().to_json()))
+        present = self._part_types(columns)
         kept = self._schemas.stored({each for ids in source.schemas.values() for each in ids})
         found = {}
         for part in self._spec.framed_parts:
             ids = source.schemas.get(part, ())
             missing = [each for each in ids if each not in kept]
-            if missing or (ids and part not in columns.names):
+            if missing or (ids and part not in present):
                 raise ValueError(f"schemas {missing or ids} of the {part} are no longer stored")
             found[part] = WriterSchemas(
                 schemas=[kept[each] for each in ids],
                 refused=self._spec.refused_schemas,
                 widens=self._spec.widens,
-                column=columns[part].dataType if part in columns.names else None,
+                column=present.get(part),
             )
         return found
+
+    def _part_types(self, columns: StructType) -> Mapping[str, DataType]:
+        """Return the types of keys and values in the typed table."""
+        present = {each.name: each.dataType for each in columns if each.name in list(Part)}
+        fields = [
+            StructField(name, each.dataType) for each in columns if (name := field_name(each.name))
+        ]
+        if self._spec.flattens and fields:
+            present[Part.VALUE] = StructType(fields)
+        return present
 
     def _passes(self, source: DecodeOrigin) -> Sequence[_Schemas]:
         """Return the schemas of each pass. Each row of the plan is in one pass."""
@@ -288,10 +300,24 @@ class SparkDecoder:
             F.count(_REASON).alias("quarantined"),
             F.count_if(_counts_for_limit()).alias("counted"),
         )
-        decoded = [part for part in Part if part in rows.columns]
         ids = [part.schema_id for part in self._spec.framed_parts]
-        self._save(observed.where(F.col(_REASON).isNull()).select(*decoded, *_BESIDE, *ids), place)
+        decoded = observed.where(F.col(_REASON).isNull())
+        self._save(decoded.select(*self._decoded_columns(rows), *_BESIDE, *ids), place)
         return _counts(seen, rows)
+
+    def _decoded_columns(self, rows: DataFrame) -> list[Column]:
+        """Return the columns of the typed table for the decoded keys and values of rows."""
+        present = [part.value for part in Part if part in rows.columns]
+        if not self._spec.flattens:
+            return [F.col(name) for name in present]
+        has_value = Part.VALUE in present
+        value = rows.schema[Part.VALUE].dataType if has_value else StructType()
+        fields = value.names if isinstance(value, StructType) else []
+        return [
+            *(F.col(name) for name in present if name != Part.VALUE),
+            *(F.col(Part.VALUE)[name].alias(column_name(name)) for name in fields),
+            (F.col(Part.VALUE).isNull() if has_value else F.lit(True)).alias(TOMBSTONE),
+        ]
 
     def _save(self, rows: DataFrame, place: str) -> None:
         # Appends to the files of other passes.

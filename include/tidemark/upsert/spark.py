@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from uuid import uuid4
 
@@ -11,11 +11,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql.types import StructType
 
 from tidemark.core.offsets import SpanSet, union_by_partition
 from tidemark.lake.errors import EngineFailed
 from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
+from tidemark.spec.flattening import TOMBSTONE, VALUE, column_name, field_name
 from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, UpsertSpec
 from tidemark.typed.spark_frames import quoted
 
@@ -86,7 +88,10 @@ class SparkMerger:
         rows = self._rows(merge.version)
         if merge.scope is MergeScope.ALL:
             newest = self._newest_by_key(rows, merge.incarnations)
-            rebuilt = newest.where(~F.col(_REMOVED)).drop(_REMOVED, "known")
+            kept = newest.where(~F.col(_REMOVED))
+            rebuilt = kept.select(
+                *(F.expr(sql).alias(name) for name, sql in self._columns(newest).items())
+            )
             writer = rebuilt.write.format("delta").mode("overwrite")
             writer.option("overwriteSchema", "true").save(self._upsert)
             return
@@ -107,9 +112,26 @@ class SparkMerger:
         self._merge_source(source, has_all_records=merge.scope is MergeScope.KEYS)
 
     def _rows(self, version: int) -> DataFrame:
-        """Return the typed rows that have a key."""
+        """Return the typed rows that have a key, with values in one column."""
         table = self._session.read.format("delta").option("versionAsOf", version).load(self._typed)
+        if self._spec.flattens:
+            fields = [
+                F.col(quoted(column)).alias(name)
+                for column in table.columns
+                if (name := field_name(column)) is not None
+            ]
+            table = table.withColumn(VALUE, F.when(~F.col(TOMBSTONE), F.struct(*fields)))
         return table.where(F.col("key").isNotNull())
+
+    def _columns(self, rows: DataFrame) -> Mapping[str, str]:
+        """Return the columns of the upsert table, each with its SQL over rows by key."""
+        value, contents = rows.schema[VALUE].dataType, {VALUE: quoted(VALUE)}
+        if self._spec.flattens and isinstance(value, StructType):
+            contents = {
+                column_name(name): f"{quoted(VALUE)}.{quoted(name)}" for name in value.names
+            }
+        others = {name: quoted(name) for name in ("deleted", *_POSITION)}
+        return {"key": quoted("key"), **contents, **others}
 
     def _changed_keys(self, merge: MergePlan) -> DataFrame:
         """Return the keys of added and removed rows, by partition."""
@@ -179,7 +201,8 @@ class SparkMerger:
             has_all_records: Whether the rows are based on all records of their keys.
         """
         view = f"changes_{uuid4().hex}"
-        columns = ("key", "value", "deleted", *_POSITION)
+        columns = {name: f"s.{sql}" for name, sql in self._columns(source).items()}
+        kept = {name: columns[name] for name in ("key", "deleted", *_POSITION)}
         # fence: keys-are-per-partition
         same = "t.`partition` = s.`partition` AND t.`key` <=> s.`key`"
         source.createOrReplaceTempView(view)
@@ -192,14 +215,14 @@ class SparkMerger:
                 f"WHEN MATCHED AND ({has_all_records} OR s.known) "
                 f"THEN UPDATE SET {_assigned(columns)} "
                 # A deletion without content among these records keeps the row's content.
-                f"WHEN MATCHED THEN UPDATE SET {_assigned(n for n in columns if n != 'value')} "
+                f"WHEN MATCHED THEN UPDATE SET {_assigned(kept)} "
                 f"WHEN NOT MATCHED AND NOT s.{_REMOVED} THEN "
                 f"INSERT ({', '.join(map(quoted, columns))}) "
-                f"VALUES ({', '.join(f's.{quoted(name)}' for name in columns)})"
+                f"VALUES ({', '.join(columns.values())})"
             )
         finally:
             self._session.catalog.dropTempView(view)
 
 
-def _assigned(columns: Iterable[str]) -> str:
-    return ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in columns)
+def _assigned(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(name)} = {sql}" for name, sql in columns.items())

@@ -7,17 +7,19 @@ from typing import Any
 
 from deltalake import DeltaTable, Field, Schema
 
-from tidemark.lake.columns import BRONZE_SCHEMA, delta_type, field_type, nullable_column
+from tidemark.lake.columns import BRONZE_SCHEMA, delta_type, nullable_column
 from tidemark.lake.commit_log import changes_no_rows, commits_with_metadata
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ColumnsDiffer
-from tidemark.lake.table_checks import check_owner
+from tidemark.lake.table_checks import check_owner, field_types
 from tidemark.lake.table_io import open_if_exists
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, Struct, merged_type
+from tidemark.spec.flattening import OWN_COLUMNS, flattened
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.spec.upsert import Envelope, LastMerge
+from tidemark.spec.upsert import Envelope, LastMerge, UpsertSpec
+from tidemark.typed.columns import decoded_parts
 
 _SEARCHED_COMMITS = 50
 """Commits to search for the last two merges. Only maintenance commits are between merges."""
@@ -29,12 +31,12 @@ class DeltaUpsertTable:
 
     Args:
         uri: URI of the table.
-        envelope: The structure around the content of a value.
+        spec: The spec of the upsert table.
     """
 
-    def __init__(self, uri: str, envelope: Envelope) -> None:
+    def __init__(self, uri: str, spec: UpsertSpec) -> None:
         self._uri = uri
-        self._envelope = envelope
+        self._spec = spec
 
     def last_merge(self, pipeline: str) -> LastMerge | None:
         """Return the last merge; None if the table is missing or needs a rebuild.
@@ -79,12 +81,18 @@ class DeltaUpsertTable:
         table = open_if_exists(self._uri)
         if table is None:
             return False
-        present = {field.name: field_type(field.type) for field in table.schema().fields}
-        wanted = {field.name: field_type(field.type) for field in self._schema(columns).fields}
+        present, wanted = self._types(table.schema()), self._types(self._schema(columns))
         return all(
             name in present and merged_type(present[name], kind) == kind
             for name, kind in wanted.items()
         )
+
+    def _types(self, schema: Schema) -> Mapping[str, FieldType]:
+        """Return the types of columns; columns with the fields of contents are one struct."""
+        types = field_types(schema)
+        own = {name: kind for name, kind in types.items() if name.lower() in OWN_COLUMNS}
+        parts = decoded_parts(types, flattens=self._spec.flattens)
+        return {**own, **{part.value: kind for part, kind in parts.items()}}
 
     def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
         """Create a missing table; add new fields to a table that fits.
@@ -119,7 +127,7 @@ class DeltaUpsertTable:
 
     def _schema(self, columns: Mapping[Part, FieldType]) -> Any:
         try:
-            return upsert_schema(columns, self._envelope)
+            return upsert_schema(columns, self._spec)
         except ValueError as missing:
             raise ColumnsDiffer(
                 target=self._uri,
@@ -139,28 +147,33 @@ def _merges(table: DeltaTable) -> Iterator[Mapping[str, Any]]:
             return
 
 
-def upsert_schema(columns: Mapping[Part, FieldType], envelope: Envelope) -> Schema:
+def upsert_schema(columns: Mapping[Part, FieldType], spec: UpsertSpec) -> Schema:
     """Return the columns of an upsert table: key, content, and position of the newest record.
 
     Args:
         columns: The types of keys and values in the typed table.
-        envelope: The structure around the content of a value.
+        spec: The spec of the upsert table.
 
     Raises:
         ValueError: The values do not have this envelope.
     """
     value = columns[Part.VALUE]
-    if envelope is Envelope.DEBEZIUM:
+    if spec.envelope is Envelope.DEBEZIUM:
         fields = dict(value.fields) if isinstance(value, Struct) else {}
         if not {"after", "op"} <= fields.keys():
             raise ValueError("values with the fields `after` and `op`")
         value = fields["after"]
+    contents: Mapping[str, FieldType] = {Part.VALUE: value}
+    if spec.flattens:
+        if not isinstance(value, Struct):
+            raise ValueError("field `after` with fields of its own, which `decode.flatten` needs")
+        contents = flattened(value)
     named = {field.name: field for field in BRONZE_SCHEMA.fields}
     places = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
     return Schema(
         [
             Field("key", delta_type(columns[Part.KEY]), nullable=True),
-            Field("value", delta_type(value), nullable=True),
+            *(Field(name, delta_type(kind), nullable=True) for name, kind in contents.items()),
             nullable_column("deleted", "boolean"),
             *(named[name] for name in places),
         ]

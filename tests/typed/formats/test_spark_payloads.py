@@ -293,6 +293,32 @@ def test_extreme_json_is_quarantined_and_fails_no_job(spark: SparkSession) -> No
     ]
 
 
+def test_unnamed_fields_are_kept_as_json(spark: SparkSession) -> None:
+    """No field is lost, regardless of its value. Invalid objects stay invalid."""
+    spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),)), keeps_rest=True)
+    kept = {
+        b'{"n": 1}': None,
+        b"{}": None,
+        b'{"N": 1, "a.b": "x", "": null}': '{"N":1,"a.b":"x","":null}',
+        b'{"n": 1.0, "t": "1", "d": 12345678901234567890.5}': (
+            '{"t":"1","d":12345678901234567890.5}'
+        ),
+        b'{"x": [{"y": true}, 1e2], "n": 2}': '{"x":[{"y":true},100.0]}',
+        # A name twice: at the top level, and below.
+        b'{"x": 1, "x": 2}': '{"x":1,"x":2}',
+        b'{"x": {"y": 1, "y": 2}, "z": "s"}': r'{"x":"{\"y\":1,\"y\":2}","z":"s"}',
+    }
+    decoded = read(spark, spec, list(kept))
+    assert [row["value"]["_rest"] for row in decoded] == list(kept.values())
+    halves = b"x" * 12_000_000
+    huge = [b'{"x": ["%s", "%s"]}' % (halves, halves), b'{"x": "%s"}' % (halves + halves)]
+    for row, payload in zip(read(spark, spec, huge), huge, strict=True):
+        assert payload[10:20] in row["value"]["_rest"].encode()
+    deep = b"[" * 1_100 + b"]" * 1_100
+    bad = [b'{"x": %s}' % deep, b'{"x": 1} more', b'{"x": NaN}', b'{"n": "text", "x": 1}', b"[1]"]
+    assert [row["value"] for row in read(spark, spec, bad)] == [None] * len(bad)
+
+
 def test_a_missing_payload_is_null_without_a_reason(spark: SparkSession) -> None:
     """It is a tombstone, or a record without a key."""
     for spec in (json_spec(), PayloadSpec(format=Format.STRING), PayloadSpec()):

@@ -13,7 +13,8 @@ from openlineage.client.facet_v2 import column_lineage_dataset, schema_dataset
 from tidemark.airflow.lineage.places import Place
 from tidemark.spec.decode import DecodeSpec, Format, Part
 from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct
-from tidemark.spec.upsert import Envelope
+from tidemark.spec.flattening import TOMBSTONE, field_name
+from tidemark.spec.upsert import Envelope, UpsertSpec
 
 
 def schema_facet(columns: Mapping[str, FieldType]) -> schema_dataset.SchemaDatasetFacet:
@@ -97,6 +98,9 @@ def typed_lineage(
         how = Transformation("DIRECT", "TRANSFORMATION", f"decoded as {spec.format}")
         if part in columns:
             sources.of(part, _IDENTITY if spec.format is Format.BINARY else how, part)
+        if part is Part.VALUE and decode.flattens:
+            for name in (*_content_columns(columns), TOMBSTONE):
+                sources.of(name, how, part)
         if part.schema_id in columns:
             sources.of(part.schema_id, how, part)
     return sources.facet()
@@ -132,14 +136,27 @@ _BESIDE_PAYLOAD = (
 """Columns that typed tables and quarantine tables copy from the bronze table."""
 
 
-def upsert_lineage(typed: Place, envelope: Envelope) -> ColumnLineage:
+def _content_columns(columns: Mapping[str, FieldType]) -> list[str]:
+    """Return the columns with the fields of flattened values."""
+    return [name for name in columns if field_name(name) is not None]
+
+
+def upsert_lineage(
+    typed: Place, columns: Mapping[str, FieldType], upsert: UpsertSpec
+) -> ColumnLineage:
     """Return the typed columns from which those of an upsert table come."""
     sources = _Sources(typed)
     for name in ("key", "topic_id", "partition", "offset", "timestamp", "plan_sequence"):
         sources.of(name, _IDENTITY, name)
-    after = Transformation("DIRECT", "TRANSFORMATION", "the field after")
-    sources.of("value", after if envelope is Envelope.DEBEZIUM else _IDENTITY, "value")
-    sources.of("deleted", _CONDITIONAL, "value")
+    is_change = upsert.envelope is Envelope.DEBEZIUM
+    how = Transformation("DIRECT", "TRANSFORMATION", "the field after") if is_change else _IDENTITY
+    if upsert.flattens:
+        for name in _content_columns(columns):
+            sources.of(name, how, "after" if is_change else name)
+        sources.of("deleted", _CONDITIONAL, TOMBSTONE, *(["op"] if is_change else []))
+    else:
+        sources.of("value", how, "value")
+        sources.of("deleted", _CONDITIONAL, "value")
     sources.of_all(Transformation("INDIRECT", "GROUP_BY"), "partition", "key")
     sources.of_all(Transformation("INDIRECT", "SORT"), "topic_id", "offset")
     return sources.facet()

@@ -298,7 +298,7 @@ class _TaskDatasets:
                 read.plans.append(_described(plan, decoded, None, typed))
         columns = table.columns()
         written = self._outputs.setdefault(place, _Dataset())
-        written.facets = _table_facets(columns, upsert_lineage(typed, upsert.envelope))
+        written.facets = _table_facets(columns, upsert_lineage(typed, columns, upsert))
         committed = self._app.pipeline(pipeline).upserts.table.version_of_merge(read.version)
         written.version = -1 if committed is None else committed
         written.merge = TidemarkMergeOutputDatasetFacet(

@@ -132,6 +132,24 @@ def reading(
         yield {place.detail: where}
 
 
+def unnamed_fields(text: Column, schema: Struct) -> Column:
+    """Return the fields of an object that a schema does not name, as JSON; null without any.
+
+    Numbers of more than 38 digits become doubles. Spark's VARIANT accepts neither an object that
+    has a name twice nor 16 MiB of values: then every value is text. If the parser accepts no copy
+    of a field, returns the whole object.
+    """
+    named = [name for name, _ in schema.fields]
+
+    def written(kind: str) -> Column:
+        fields = F.from_json(text, f"MAP<STRING, {kind}>", _OPTIONS)
+        rest = F.map_filter(fields, lambda name, _: ~name.isin(named))
+        return F.when(F.size(rest) > 0, F.to_json(rest))
+
+    has_others = F.exists(F.json_object_keys(text), lambda name: ~name.isin(named))
+    return F.when(has_others, F.coalesce(written("VARIANT"), written("STRING"), text))
+
+
 def _parsed(text: Column, fields: str) -> Column:
     """Return a text parsed with these fields and the end mark; null if it does not fit."""
     both = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]'))

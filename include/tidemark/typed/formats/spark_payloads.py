@@ -13,7 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
-from tidemark.spec.decode import Format, Part, PayloadSpec, QuarantineReason, RegisteredSchema
+from tidemark.spec.decode import (
+    REST,
+    Format,
+    Part,
+    PayloadSpec,
+    QuarantineReason,
+    RegisteredSchema,
+)
 from tidemark.typed import spark_frames as frames
 from tidemark.typed.formats import json_schema, protobuf_reader, spark_json
 from tidemark.typed.formats import spark_avro as avro
@@ -152,7 +159,11 @@ def with_decoded(
                 raise ValueError("format json without a schema")
             place = frames.ResultColumns(*names)
             reading = spark_json.reading(text, spec.schema, place, names_faults=names_faults)
-            return frames.with_steps(rows, [reading]).select(*rows.columns, *names)
+            read = frames.with_steps(rows, [reading]).select(*rows.columns, *names)
+            if not spec.keeps_rest:
+                return read
+            rest = spark_json.unnamed_fields(text, spec.schema)
+            return read.withColumn(part.value, F.col(part.value).withField(REST, rest))
         case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
             return _framed(rows, part, spec.format, written or WriterSchemas(), names_faults)
         case _:
