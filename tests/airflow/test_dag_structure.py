@@ -12,6 +12,7 @@ import pytest
 from tests.airflow.conftest import Answer, Probe
 from tests.conftest import PROJECT
 from tidemark.app import App
+from tidemark.cli.local import SHARED_DAGS
 from tidemark.console.runs import requesters, run_of
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
@@ -50,9 +51,9 @@ def test_airflow_loads_these_dag_files_without_heavy_modules(
     assert heavy == {file: set() for file in FILES}
 
 
-def test_every_spec_has_a_dag_and_backfills_and_maintenance_have_one(dags: dict[str, Any]) -> None:
-    others = {"tidemark_backfill", "tidemark_maintenance", "tidemark_status"}
-    assert set(dags) == {f"tidemark_{name}" for name in SPECS} | others
+def test_every_spec_has_a_dag_and_tidemark_up_unpauses_all_others(dags: dict[str, Any]) -> None:
+    assert set(SHARED_DAGS) == {"tidemark_backfill", "tidemark_maintenance", "tidemark_status"}
+    assert set(dags) == {f"tidemark_{name}" for name in SPECS} | set(SHARED_DAGS)
 
 
 CHAIN = {

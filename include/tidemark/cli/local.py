@@ -14,6 +14,9 @@ from tidemark.cli.progress import phase
 from tidemark.connections import SPARK_CONNECTION, connection_variable
 from tidemark.dev.broker import home_broker
 
+SHARED_DAGS = ("tidemark_backfill", "tidemark_maintenance", "tidemark_status")
+"""The DAGs of all pipelines."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
@@ -31,13 +34,12 @@ def up(
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
     as_json: AsJson = False,
 ) -> None:
-    """Start broker, Spark server and Airflow, unpause the pipelines' DAGs, print how to log in.
+    """Start broker, Spark server and Airflow, unpause the DAGs, and print how to log in.
 
     All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
     require a token. The command leaves running parts unchanged, and creates missing sample topics.
     A topic of your own must exist before its DAG runs. The DAG of a new spec runs too, once
-    immediately and then on its schedule. The DAGs of status and maintenance stay paused.
-    `tidemark down` stops all three; data stays.
+    immediately and then on its schedule. `tidemark down` stops all three; data stays.
     """
     from tidemark.dev.producer import ensure_sample_topics
 
@@ -48,7 +50,7 @@ def up(
     ensure_sample_topics({"bootstrap.servers": kafka.bootstrap})
     start_spark(app)
     airflow = app.airflow(port=port)
-    dag_ids = [*sorted({spec.dag_id for spec in app.specs.values()}), "tidemark_backfill"]
+    dag_ids = [*sorted({spec.dag_id for spec in app.specs.values()}), *SHARED_DAGS]
     with phase("starting Airflow (half a minute)"):
         running = airflow.start(progress=note)
         api = airflow.api()
