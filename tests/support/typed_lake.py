@@ -246,9 +246,9 @@ class TypedLake(Services):
         return self.bronze.bronze_rows()
 
     def decoded(self) -> list[tuple[int, int, str]]:
-        """Return partition, offset and value of every typed row."""
+        """Return partition, offset and value of every typed row; flattened values are None."""
         rows = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
-        return sorted((row["partition"], row["offset"], row["value"]) for row in rows)
+        return sorted((row["partition"], row["offset"], row.get("value")) for row in rows)
 
     def quarantined(self) -> list[tuple[int, int]]:
         """Return partition and offset of every open record of the quarantine."""
