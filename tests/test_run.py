@@ -25,7 +25,8 @@ from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.run import JOBS, Job, main, run
 from tidemark.spark.engine import JobRun, Submit
 from tidemark.spark.submit import RESULT_MARKER
-from tidemark.spec.ref import MergeRef
+from tidemark.spec.decode import QuarantineReason
+from tidemark.spec.ref import MergeRef, ReplayRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -225,6 +226,7 @@ TABLES: dict[str, Any] = {
     "check": PlanRef(pipeline="events", sequence=1),
     "decode": PlanRef(pipeline="events@typed", sequence=1),
     "upsert": MergeRef(pipeline="events", version=1),
+    "replay_preview": ReplayRef(pipeline="events@typed", reason=QuarantineReason.MALFORMED),
     "run": PlanRef(pipeline="events", sequence=1),
 }
 
@@ -256,6 +258,7 @@ def test_a_job_gets_the_connections_that_it_needs(
     home_typed_lake(tmp_path, "registry: trades, value: {format: avro}, upsert: {}")
     expected = {
         "ingest": {"AIRFLOW_CONN_KAFKA_DEFAULT"},
+        "replay_preview": {"AIRFLOW_CONN_TRADES"},
         "run": {"AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_TRADES"},
     }
     _, variables = submit_job(tmp_path, monkeypatch, job)

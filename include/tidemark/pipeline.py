@@ -27,7 +27,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
-from tidemark.spec.decode import Part, PublishRule
+from tidemark.spec.decode import Part, PublishRule, QuarantineReason
 from tidemark.spec.errors import IsTyped
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
@@ -78,8 +78,10 @@ if TYPE_CHECKING:
     from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
     from tidemark.typed.profile_service import Profiler
     from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
+    from tidemark.typed.replay_preview import ReplayPreview
     from tidemark.typed.schema_table import DeltaSchemaStore
-    from tidemark.typed.schemas import SchemaRegistry
+    from tidemark.typed.schemas import SchemaRegistry, SchemaStore
+    from tidemark.typed.spark_decoder import SparkDecoder
     from tidemark.typed.spark_unnamed import UnnamedFields
     from tidemark.upsert.service import Upserts
 
@@ -212,6 +214,23 @@ class Pipeline:
         """Check a landed plan, with Spark if its suite needs Spark, and publish or block it."""
         return self.quality.check(sequence)
 
+    def preview_replay(
+        self, partition: int | None = None, reason: QuarantineReason | None = None
+    ) -> ReplayPreview:
+        """Decode open records in quarantine with the current spec and Spark. Writes nothing.
+
+        Args:
+            partition: Only records of this partition; None for all.
+            reason: Only records with this reason; None for all.
+        """
+        from tidemark.typed.replay_preview import chosen, preview
+        from tidemark.typed.schemas import DraftSchemas
+
+        typed = self.typed
+        schemas = DraftSchemas(typed._schema_store())
+        records = chosen(typed.quarantine.records(), partition, reason)
+        return preview(records, typed._decoder(schemas), typed._spark_decoder(schemas))
+
     def merge(self) -> MergePlan | None:
         """Bring the upsert table up to date with Spark; None if it was up to date."""
         from tidemark.upsert.spark import SparkMerger
@@ -312,6 +331,9 @@ class Pipeline:
             InvalidSelection: This is a copy or an upsert table.
             NotDecoded: The spec defines no typed table.
         """
+        return self._decoder(self._schema_store())
+
+    def _decoder(self, schemas: SchemaStore) -> DecodePlanner:
         from tidemark.lake.data_table import DeltaDataTable
         from tidemark.typed.decoder import DecodePlanner
         from tidemark.typed.schemas import SchemaResolver
@@ -333,7 +355,7 @@ class Pipeline:
                 pipeline=spec.name,
                 # One for all plans of a run: it caches the answers.
                 open_registry=cache(self._registry),
-                store=self._schema_store(),
+                store=schemas,
                 bronze=bronze,
                 table=table,
             ),
@@ -944,18 +966,7 @@ class Pipeline:
     def _sink(self) -> Sink:
         sessions = self.context.sessions
         if self.spec.is_typed:
-            from tidemark.typed.spark_decoder import SparkDecoder
-
-            decode = self.live_spec.decoding()
-            return SparkDecoder(
-                session=sessions.shared(),
-                bronze=self._uri(self.live_spec.target),
-                typed=self._uri(decode.target),
-                quarantine=self._uri(decode.quarantine_target),
-                spec=decode,
-                schemas=self._schema_store(),
-                write_options=sessions.write_options,
-            )
+            return self._spark_decoder(self._schema_store())
         from tidemark.ingest.spark_sink import SparkSink
         from tidemark.kafka.options import spark_options
 
@@ -965,6 +976,20 @@ class Pipeline:
             kafka_options=spark_options(self._kafka_config()),
             log_reader=self.log_reader,
             now=self.context.now,
+            write_options=sessions.write_options,
+        )
+
+    def _spark_decoder(self, schemas: SchemaStore) -> SparkDecoder:
+        from tidemark.typed.spark_decoder import SparkDecoder
+
+        sessions, decode = self.context.sessions, self.live_spec.decoding()
+        return SparkDecoder(
+            session=sessions.shared(),
+            bronze=self._uri(self.live_spec.target),
+            typed=self._uri(decode.target),
+            quarantine=self._uri(decode.quarantine_target),
+            spec=decode,
+            schemas=schemas,
             write_options=sessions.write_options,
         )
 

@@ -29,19 +29,19 @@ from tidemark.spark.engine import Engine, JobRun, Server, Stop, without_secrets
 from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.spec.layout import LOG_FOLDER
-from tidemark.spec.ref import MergeRef, PipelineKind, PipelineRef
+from tidemark.spec.ref import MergeRef, PipelineKind, PipelineRef, ReplayRef
 
 log = logging.getLogger(__name__)
 
-Ref = TypeVar("Ref", PlanRef, MergeRef)
+Ref = TypeVar("Ref", PlanRef, MergeRef, ReplayRef)
 
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[Ref]):
-    """Work on some plans or merges.
+    """Work on some plans, merges or replays.
 
     Attributes:
-        parse: Returns the plan or merge of a text.
+        parse: Returns the plan, merge or replay of a text.
         body: Does the work, and returns an outcome for each plan, in the order of the plans.
         log: Name of the logger whose progress lines are shown.
         offsets: Returns how many offsets the job reads at most; None if that is unknown.
@@ -65,6 +65,7 @@ class Job(Generic[Ref]):
         offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None,
         *,
         reads_kafka: bool = False,
+        reads_registry: bool = False,
     ) -> Job[Ref]:
         """Return the job that takes one step for each plan. A failure does not stop the others.
 
@@ -74,6 +75,7 @@ class Job(Generic[Ref]):
             at_once: Returns how many plans take the step at the same time, in threads.
             offsets: As in `Job`.
             reads_kafka: As in `Job`.
+            reads_registry: As in `Job`.
         """
 
         def body(app: App, plans: Sequence[Ref]) -> list[steps.Outcome]:
@@ -85,7 +87,12 @@ class Job(Generic[Ref]):
                 threads = at_once(app)
             return [steps.outcome(each) for each in map_in_threads(plans, one, threads)]
 
-        return cls(parse, body, offsets=offsets, reads_kafka=reads_kafka)
+        return cls(
+            *(parse, body),
+            offsets=offsets,
+            reads_kafka=reads_kafka,
+            reads_registry=reads_registry,
+        )
 
 
 def _plans_at_once(app: App) -> int:
@@ -100,6 +107,7 @@ JOBS: Mapping[str, Job[Any]] = {
     "decode": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
     "check": Job.of_step(PlanRef.parse, steps.check_with_pages, offsets=steps.offsets_of),
     "upsert": Job.of_step(MergeRef.parse, steps.upsert),
+    "replay_preview": Job.of_step(ReplayRef.parse, steps.preview_replay, reads_registry=True),
     "run": Job(
         *(PlanRef.parse, steps.complete, steps.__name__, steps.offsets_of_run),
         reads_kafka=True,
@@ -192,22 +200,22 @@ def _refused(plans: Sequence[Ref], error: TidemarkError) -> tuple[list[steps.Res
     return [_record(plan, error.as_record()) for plan in plans], error.exit_code
 
 
-def _record(ref: PlanRef | MergeRef, result: steps.Result) -> steps.Result:
+def _record(ref: PlanRef | MergeRef | ReplayRef, result: steps.Result) -> steps.Result:
     return {**identity(ref), **result}
 
 
-def identity(ref: PlanRef | MergeRef) -> steps.Result:
+def identity(ref: PlanRef | MergeRef | ReplayRef) -> steps.Result:
     """Return the values that identify a plan or a merge in results."""
     number = {"plan": ref.sequence} if isinstance(ref, PlanRef) else {}
     return {"pipeline": ref.pipeline, **number}
 
 
-def tables_of(refs: Iterable[PlanRef | MergeRef]) -> list[str]:
-    """Return the tables that some plans and merges write, as texts of `PipelineRef`."""
+def tables_of(refs: Iterable[PlanRef | MergeRef | ReplayRef]) -> list[str]:
+    """Return the tables of some plans, merges and replays, as texts of `PipelineRef`."""
     return [
-        ref.pipeline
-        if isinstance(ref, PlanRef)
-        else str(PipelineRef(ref.pipeline, PipelineKind.UPSERT))
+        str(PipelineRef(ref.pipeline, PipelineKind.UPSERT))
+        if isinstance(ref, MergeRef)
+        else ref.pipeline
         for ref in refs
     ]
 

@@ -29,7 +29,7 @@ from tidemark.pipeline import Pipeline
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
-from tidemark.spec.ref import MergeRef
+from tidemark.spec.ref import MergeRef, ReplayRef
 from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ def check_with_pages(app: App, plan: PlanRef) -> Result:
 def upsert(app: App, merge: MergeRef) -> Result:
     """Merge missing records into an upsert table."""
     return _merged(app.pipeline(merge.pipeline)) or {"outcome": PlanOutcome.NOTHING.value}
+
+
+def preview_replay(app: App, replay: ReplayRef) -> Result:
+    """Decode open records in quarantine with the current spec. Writes nothing."""
+    return app.pipeline(replay.pipeline).preview_replay(replay.partition, replay.reason).as_record()
 
 
 def _merged(pipeline: Pipeline) -> Result | None:

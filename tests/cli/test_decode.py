@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -85,6 +86,10 @@ class Pipeline:
         table = DeltaTable(self._home / "lakehouse" / target)
         found: list[dict[str, Any]] = pa.table(table.scan()).to_pylist()
         return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+    def table_files(self) -> list[Path]:
+        """Return the files of all tables."""
+        return sorted((self._home / "lakehouse").rglob("*"))
 
     def check(self, rule: str | None = None) -> tuple[int, int]:
         """Check that each record is decoded as by Python's parser, or in quarantine; count both."""
@@ -233,8 +238,20 @@ def test_records_are_decoded_or_quarantined_and_replayed_after_a_fix(
         for each in tidemark("quarantine", "list", "events", "--json").json
         if each["reason"] == "rule_broken"
     ]
-    draft = tidemark("quarantine", "replay", "events", "--reason", "rule_broken", "--dry-run")
-    assert f"{len(broken)} record(s) would be decoded again" in draft.out
+    before = pipeline.table_files()
+    preview = tidemark("quarantine", "replay", "events", "--dry-run", "--json")
+    assert preview.code == ExitCode.OK
+    (draft,) = preview.json
+    kept = tidemark("quarantine", "list", "events", "--json").json
+    again = Counter(
+        (each["reason"], each["part"], each["detail"]) for each in kept if each not in broken
+    )
+    assert (draft["offsets"], draft["decoded"], draft["skipped"]) == (quarantined, len(broken), 0)
+    assert draft["quarantined"] == again.total()
+    assert {(e["reason"], e["part"], e["detail"]): e["records"] for e in draft["reasons"]} == again
+    only = ("quarantine", "replay", "events", "--reason", "rule_broken", "--dry-run")
+    assert f"{len(broken)} decoded, 0 quarantined again" in tidemark(*only).out
+    assert pipeline.table_files() == before
     replayed = tidemark("quarantine", "replay", "events", "--reason", "rule_broken", "--json").json
     assert (replayed[0]["records"], replayed[0]["quarantined"]) == (len(broken), 0)
     assert pipeline.check() == (decoded + len(broken), quarantined - len(broken))

@@ -332,7 +332,7 @@ OTHER_MEANINGS = {
     "--partition": {"backfill"},
     "--plan": {"backfill", "ingest", "abandon"},
     "--port": {"up"},
-    "--reason": {"quarantine replay"},
+    "--reason": {"quarantine list", "quarantine replay"},
     "--records": {"sample produce", "topics peek", "pipeline init"},
     "--until": {"backfill", "report"},
     "pipelines": {"decode", "upsert"},

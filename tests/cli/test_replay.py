@@ -1,4 +1,4 @@
-"""`tidemark quarantine replay` on real tables, with files that are written without Spark."""
+"""`tidemark quarantine list | replay` on real tables, with files that are written without Spark."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
+from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.plan import PlanRef
+from tidemark.pipeline import Pipeline
 from tidemark.spark.engine import Engine, JobRun
+from tidemark.spec.ref import ReplayRef
+from tidemark.typed.replay_preview import chosen, preview
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +31,14 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
         app: App,
         engine: Engine,
         job: str,
-        plans: Sequence[PlanRef],
+        plans: Sequence[PlanRef | ReplayRef],
         print_line: Callable[[str], None],
     ) -> JobRun:
         (plan,) = plans
+        if isinstance(plan, ReplayRef):
+            records = chosen(lake.quarantine.records(), plan.partition, plan.reason)
+            draft = preview(records, lake.decoding, lake.sink).as_record()
+            return JobRun(exit_code=ExitCode.OK, results=[{"pipeline": plan.pipeline, **draft}])
         assert plan.sequence < 10, "endless replay"
         landing = lake.ingest.execute(plan.sequence).landing
         result = {
@@ -57,7 +65,7 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
     assert lake.quarantined() == [(0, 1), (1, 1)]
     lake.broken = ()
     only = ("quarantine", "replay", "events", "--partition", "1")
-    assert "1 record(s) would be decoded again" in offline(*only, "--dry-run").out
+    assert "1 record(s) would be replayed: 1 decoded" in offline(*only, "--dry-run").out
     done, nothing = offline(*only, "--json").json
     assert (done["records"], done["quarantined"]) == (1, 0)
     assert nothing["outcome"] == "nothing to do"
@@ -79,3 +87,76 @@ def test_a_large_replay_is_split_into_several_plans(
     assert nothing["outcome"] == "nothing to do"
     assert lake.quarantined() == [(0, 2)]
     lake.check()
+
+
+def test_the_dry_run_of_a_replay_reports_reasons_by_the_current_spec_and_writes_nothing(
+    lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several plans count as one. Records that left the bronze table stay as they are."""
+    monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
+    lake.land_values([b"%d" % n for n in range(6)])
+    lake.broken = {0, 2, 3, 4, 5}
+    offline("decode", "events")
+    lake.broken = {2, 4}
+    before = sorted(lake.root.rglob("*"))
+    dry_run = ("quarantine", "replay", "events", "--dry-run")
+    (draft,) = offline(*dry_run, "--json").json
+    failed = {"reason": "malformed", "part": "value", "detail": None, "records": 2}
+    assert draft["reasons"] == [failed]
+    assert (draft["offsets"], draft["decoded"], draft["quarantined"]) == (5, 3, 2)
+    shown = offline(*dry_run)
+    assert "5 record(s) would be replayed: 3 decoded, 2 quarantined again" in shown.out
+    assert "Would be quarantined again" in shown.out
+    (other,) = offline(*dry_run, "--reason", "not_utf8", "--json").json
+    assert (other["offsets"], other["reasons"]) == (0, [])
+    assert sorted(lake.root.rglob("*")) == before
+    lake.bronze.undo.undo(1, "test", "wrong topic")
+    assert offline(*dry_run, "--json").json[0]["skipped"] == 5
+
+
+def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_characters(
+    lake: TypedLake, offline: Command
+) -> None:
+    """Without --show, no byte of a record is printed. A closed record has no content."""
+    long = b"z" * (MAX_SHOWN_BYTES + 1)
+    lake.land_values([b"good", b"a\x1b[31m", b"\xff\xfe", long], headers=(("h", b"\x07"),))
+    lake.land_values([b"elsewhere", b"secret"], 1)
+    lake.broken, lake.broken_in = {1, 2, 3}, (0, 1)
+    offline("decode", "events")
+    listing = ("quarantine", "list", "events")
+    assert "elsewhere" not in offline(*listing).out
+    assert "secret" not in offline(*listing, "--json").out + offline(*listing).out
+    one = ("--show", "--partition", "0")
+    shown = offline(*listing, *one, "--limit", "2").out
+    assert r"value     UTF-8, 6 byte(s): a\u{001B}[31m" in shown
+    assert "value     hex, 2 byte(s): ff fe" in shown
+    assert "only the first 2 are listed; --limit 3 lists all" in shown
+    assert "zzz" not in shown
+    assert "secret" not in shown
+    text, other, cut = offline(*listing, *one, "--reason", "malformed", "--json").json
+    assert (text["offset"], text["value"]) == (1, {"encoding": "UTF-8", "text": "a\x1b[31m"})
+    assert text["headers"] == [{"name": "h", "value": {"encoding": "UTF-8", "text": "\x07"}}]
+    assert other["value"] == {"encoding": "base64", "text": "//4="}
+    assert len(cut["value"].pop("text")) == MAX_SHOWN_BYTES
+    assert cut["value"] == {"encoding": "UTF-8", "truncated": True, "size": len(long)}
+    assert offline(*listing, "--reason", "rule_broken", "--json").json == []
+    assert offline(*listing, "--partition", "1", "--json").json[0]["offset"] == 1
+    lake.broken = ()
+    offline("quarantine", "replay", "events", "--partition", "1")
+    closed = offline(*listing, "--all", "--show", "--partition", "1")
+    assert "closed by plan" in closed.out
+    assert "secret" not in closed.out
+
+
+def test_masked_content_of_quarantined_records_is_never_shown(
+    lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite's masks hold for text and JSON."""
+    lake.land_values([b"secret"])
+    lake.broken = {0}
+    offline("decode", "events")
+    monkeypatch.setattr(Pipeline, "masked_columns", lambda _: {"value", "value_text"})
+    for form in ((), ("--json",)):
+        shown = offline("quarantine", "list", "events", "--show", *form).out
+        assert "masked" in shown
+        assert "secret" not in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from tidemark.spec.model import PipelineSpec
 from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_table
 from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
+from tidemark.typed.replay_preview import DecodeResult
 from tidemark.typed.schema_table import DeltaSchemaStore
 from tidemark.typed.schemas import SchemaRegistry, SchemaResolver
 
@@ -63,6 +65,15 @@ class FileDecoder:
         quarantine = lake.root / lake.decode.quarantine_target
         kept = self._written(quarantine, folder, bad, pa.schema(QUARANTINE_SCHEMA.to_arrow()))
         return [*made, *(replace(file, quarantined=True) for file in kept)]
+
+    def count(self, plan: Plan, columns: Mapping[Part, FieldType]) -> Counter[DecodeResult]:  # noqa: ARG002
+        """Return the number of a plan's records that can or cannot be decoded. Writes nothing."""
+        lake, results = self.lake, Counter[DecodeResult]()
+        for partition, spans in plan.spans().items():
+            for offset in (each for span in spans for each in range(span.start, span.end)):
+                is_broken = partition in lake.broken_in and offset in lake.broken
+                results[DecodeResult.of("malformed" if is_broken else None, "value", None)] += 1
+        return results
 
     def _decoded(self, payload: bytes | None) -> dict[str, Any]:
         expected = self.lake.decode.value.format

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import typer
@@ -19,16 +19,23 @@ from tidemark.cli.arguments import (
 )
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import out, print_json, print_records, print_table
-from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
+from tidemark.cli.payloads import payload_lines, timestamp
+from tidemark.core.offsets import difference_by_partition
+from tidemark.core.payload_text import MAX_SHOWN_BYTES
+from tidemark.core.record import LogRecord
+from tidemark.core.visible_text import visible
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
+from tidemark.quality.suite import masked_payloads
+from tidemark.report.record_page import record_values
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import PipelineRef
+from tidemark.spec.ref import PipelineRef, ReplayRef
 from tidemark.spec.upsert import MergePlan
 from tidemark.steps import Result
 from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
+from tidemark.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
 
 app = typer.Typer(
     help="List and replay records that could not be decoded or broke a row rule.",
@@ -36,6 +43,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+OnlyReason = Annotated[QuarantineReason | None, typer.Option(help="Only records with this reason.")]
 _MAX_LISTED = 50
 _BACKLOG = (
     *("to decode", "planned", "to decode again", "to remove"),
@@ -134,18 +142,48 @@ def _merge_text(record: Result, *, dry_run: bool) -> str:
 @app.command("list", short_help="List the records in quarantine, with the reasons.")
 def list_records(
     pipeline: PipelineName,
+    partition: Partition = None,
+    reason: OnlyReason = None,
     everything: Annotated[bool, typer.Option("--all", help="List closed records too.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--show", help="Show keys, values and headers, except the ones that the suite masks."
+        ),
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Maximum number of listed records. Default: {_MAX_LISTED}, or with --json "
+            "and without --show all.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the records of a pipeline that could not be decoded, by offset and reason.
 
-    The list does not contain their bytes, which are in the quarantine table. A record is closed by
-    the plan that decodes it again.
-    """
-    tidemark = App.from_environment()
-    found = tidemark.pipeline(pipeline).typed.quarantine.records(closed=everything)
+    The list does not contain their bytes, except with --show: at most 64 KiB of each key, value
+    and header, with escapes for invisible characters. A record is closed by the plan that decodes
+    it again, which also erases its content.
+
+    \b
+    tidemark quarantine list prices --reason malformed --show --limit 5
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    typed = App.from_environment().pipeline(pipeline).typed
+    found = chosen(typed.quarantine.records(closed=everything), partition, reason)
+    most = limit or (None if as_json and not show else _MAX_LISTED)
+    listed = found[:most]
+    masked = masked_payloads(typed.masked_columns()) if show else frozenset()
     if as_json:
-        print_json([each.as_record() for each in found])
+        print_json(
+            [
+                each.as_record() | record_values(content, masked=masked, max_bytes=MAX_SHOWN_BYTES)
+                for each, content in typed.quarantine.contents(listed)
+            ]
+            if show
+            else [each.as_record() for each in listed]
+        )
         return
     out.print(f"{len(found):,} record(s) of {pipeline} in quarantine")
     if found:
@@ -155,23 +193,34 @@ def list_records(
             ("reason", "part", "field or rule", "records"),
             [(*why, count) for why, count in reasons.most_common()],
         )
+    if show:
+        for each, record in typed.quarantine.contents(listed):
+            _print_content(each, record, masked)
+    elif found:
         columns = (
             *("partition", "offset", "reason", "part", "field or rule"),
             *("schema", "bytes", "plan"),
         )
-        listed = [_row(each) for each in found[:_MAX_LISTED]]
-        print_table("Records", (*columns, "closed by"), listed)
-    if len(found) > _MAX_LISTED:
-        out.print(f"only the first {_MAX_LISTED} are listed; --json prints all")
+        print_table("Records", (*columns, "closed by"), [_row(each) for each in listed])
+    if len(found) > len(listed):
+        out.print(f"only the first {len(listed):,} are listed; --limit {len(found)} lists all")
+
+
+def _print_content(record: QuarantinedRecord, content: LogRecord, masked: Collection[str]) -> None:
+    why = ", ".join(visible(each) for each in (record.reason, record.part, record.detail) if each)
+    place = f"partition {record.partition}, offset {record.offset:,}"
+    out.print(f"{place}  {timestamp(content)}  plan {record.plan}: {why}")
+    if record.closed_by is not None:
+        out.print(f"  closed by plan {record.closed_by}, which erases the content")
+    for line in payload_lines(content, masked):
+        out.print(line)
 
 
 @app.command(short_help="Decode records in quarantine again.")
 def replay(
     pipeline: PipelineName,
     partition: Partition = None,
-    reason: Annotated[
-        QuarantineReason | None, typer.Option(help="Only records with this reason.")
-    ] = None,
+    reason: OnlyReason = None,
     master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -180,27 +229,23 @@ def replay(
 
     Decoded records go to the typed table; the others are quarantined again. In both cases the
     number of the plan closes the old rows.
+
+    With --dry-run, Spark decodes the records with the current spec and writes nothing. The command
+    reports how many would be decoded, and why the others would be quarantined again.
     """
     tidemark = App.from_environment()
     typed = tidemark.pipeline(pipeline).typed
-    wanted = [
-        each
-        for each in typed.quarantine.records()
-        if partition in (None, each.partition) and reason in (None, each.reason)
-    ]
-    # A plan contains records of one incarnation of the topic.
-    left: dict[str, Mapping[int, SpanSet]] = {
-        topic_id: spans_by_partition(
-            (each.partition, Span(each.offset, each.offset + 1))
-            for each in wanted
-            if each.topic_id == topic_id
-        )
-        for topic_id in sorted({each.topic_id for each in wanted})
-    }
+    wanted = chosen(typed.quarantine.records(), partition, reason)
+    left = offsets_by_topic_id(wanted)
     if dry_run:
         outcomes = Outcomes()
-        outcomes.add(typed.name, {"outcome": "draft", "offsets": len(wanted)})
-        _print(outcomes, as_json=as_json)
+        if wanted:
+            ref = ReplayRef(pipeline=typed.name, partition=partition, reason=reason)
+            outcomes = on_engine(tidemark, master, [typed.name]).execute("replay_preview", [ref])
+        else:
+            nothing = ReplayPreview(records=0, results=Counter())
+            outcomes.add(typed.name, nothing.as_record())
+        _print_previews(outcomes, as_json=as_json)
         return
 
     def next_plan(typed: Pipeline) -> PlanResult:
@@ -226,8 +271,6 @@ def _print(outcomes: Outcomes, *, as_json: bool) -> None:
                 f"{record['pipeline']}: plan {record['plan']}: {decoded:,} record(s) decoded, "
                 f"{quarantined:,} quarantined{_unnamed_text(record)}"
             )
-        if "offsets" in record:
-            return f"{record['offsets']:,} record(s) would be decoded again"
         if len(outcomes.records) == 1 or record["outcome"] != PlanOutcome.NOTHING:
             return f"{record['pipeline']}: {record['outcome']}"
         return None
@@ -245,6 +288,29 @@ def _unnamed_text(record: Result) -> str:
     names += ["more"] if unnamed["more"] else []
     counted = f"; {unnamed['records']:,} with unnamed fields"
     return f"{counted}: {', '.join(names)}" if names else counted
+
+
+def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
+    """Print which records a replay would decode, and end with the worst exit code."""
+
+    def line(record: Result) -> str:
+        if "offsets" not in record:
+            return f"{record['pipeline']}: {record['outcome']}"
+        skipped = f", {record['skipped']:,} would stay as they are" if record["skipped"] else ""
+        return (
+            f"{record['offsets']:,} record(s) would be replayed: {record['decoded']:,} decoded, "
+            f"{record['quarantined']:,} quarantined again{skipped}"
+        )
+
+    print_records(outcomes.records, line, as_json=as_json)
+    for record in () if as_json else outcomes.records:
+        if reasons := record.get("reasons"):
+            print_table(
+                "Would be quarantined again",
+                ("reason", "part", "field or rule", "records"),
+                [tuple(each.values()) for each in reasons],
+            )
+    exit_with(outcomes)
 
 
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:

@@ -468,17 +468,24 @@ def rows_of(
     table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
 ) -> Iterator[tuple[int, LogRecord]]:
     """Iterate over plan and record of the rows in a span of a partition, in offset order."""
+    return rows_at(table, topic_id, {partition: SpanSet((span,))}, condition)
+
+
+def rows_at(
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], condition: str = "true"
+) -> Iterator[tuple[int, LogRecord]]:
+    """Iterate over plan and record of the rows at some offsets, by partition and offset."""
     found = query_rows(
         table,
         f"""
-        SELECT plan_sequence, {_record_columns(table)}
+        SELECT plan_sequence, partition, {_record_columns(table)}
         FROM t
-        WHERE {condition} AND {offsets_condition(topic_id, {partition: SpanSet((span,))})}
-        ORDER BY "offset", plan_sequence
+        WHERE {condition} AND {offsets_condition(topic_id, spans)}
+        ORDER BY partition, "offset", plan_sequence
         """,
     )
     for row in found:
-        yield row["plan_sequence"], _record(partition, row)
+        yield row["plan_sequence"], _record(row["partition"], row)
 
 
 def _record_columns(table: DeltaTable) -> str:

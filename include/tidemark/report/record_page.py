@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -196,9 +197,20 @@ class RecordPage:
 
 
 def record_values(
-    record: LogRecord, *, payloads: bool = True, masked: Collection[str] = ()
+    record: LogRecord,
+    *,
+    payloads: bool = True,
+    masked: Collection[str] = (),
+    max_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Return a record as plain values, without its partition and offset; see `RecordEntry`."""
+    """Return a record as plain values: payloads as text if they are UTF-8, otherwise in base64.
+
+    Args:
+        record: The record.
+        payloads: Whether to return keys, values and headers.
+        masked: Those of `key`, `value` and `headers` whose contents are replaced by sizes.
+        max_bytes: Maximum number of bytes of each payload; longer ones are cut. None for all.
+    """
     sizes = {
         "timestamp_ms": record.timestamp_ms,
         "timestamp_type": record.timestamp_type.name.lower(),
@@ -206,31 +218,39 @@ def record_values(
     }
     if not payloads:
         return sizes
+    shown = partial(_payload_values, max_bytes=max_bytes)
     return {
         **sizes,
-        "key": _payload_values(record.key, is_masked="key" in masked),
-        "value": _payload_values(record.value, is_masked="value" in masked),
+        "key": shown(record.key, is_masked="key" in masked),
+        "value": shown(record.value, is_masked="value" in masked),
         "headers": None
         if record.headers is None
         else [
             {
                 "name": MASKED if "headers" in masked else name,
-                "value": _payload_values(value, is_masked="headers" in masked),
+                "value": shown(value, is_masked="headers" in masked),
             }
             for name, value in record.headers
         ],
     }
 
 
-def _payload_values(payload: bytes | None, *, is_masked: bool = False) -> dict[str, Any] | None:
+def _payload_values(
+    payload: bytes | None, *, is_masked: bool = False, max_bytes: int | None = None
+) -> dict[str, Any] | None:
     if payload is None:
         return None
     if is_masked:
         return {"encoding": None, "text": MASKED, "size": len(payload)}
+    start = payload[:max_bytes]
+    is_cut = len(start) < len(payload)
+    cut = {"truncated": True, "size": len(payload)} if is_cut else {}
     try:
-        return {"encoding": "UTF-8", "text": payload.decode()}
+        # The limit may cut the last character.
+        text = codecs.getincrementaldecoder("utf-8")().decode(start, not is_cut)
     except UnicodeDecodeError:
-        return {"encoding": "base64", "text": base64.b64encode(payload).decode()}
+        return {"encoding": "base64", "text": base64.b64encode(start).decode(), **cut}
+    return {"encoding": "UTF-8", "text": text, **cut}
 
 
 def decoded_values(decoding: Decoding, masked: Collection[str]) -> dict[str, Any]:

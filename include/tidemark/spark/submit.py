@@ -17,7 +17,7 @@ from tidemark.core.errors import ExitCode, SetupError, TidemarkError, Unforeseen
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import JobRun, Stop, Submit, without_connect
 from tidemark.spark.errors import EngineStopped
-from tidemark.spec.ref import MergeRef
+from tidemark.spec.ref import MergeRef, ReplayRef
 
 _LONGEST_CAUSE = 300
 _SESSION_TEXT = (
@@ -49,12 +49,12 @@ RESULT_MARKER = "TIDEMARK_RESULT "
 """Prefix of the output line with the results of a job: a JSON list of results, one per plan."""
 
 
-def plan_arguments(plans: Iterable[PlanRef | MergeRef]) -> list[str]:
+def plan_arguments(plans: Iterable[PlanRef | MergeRef | ReplayRef]) -> list[str]:
     """Return plans as command-line arguments of a job."""
     return [part for plan in plans for part in ("--plan", str(plan))]
 
 
-def application_name(job: str, plans: Sequence[PlanRef | MergeRef]) -> str:
+def application_name(job: str, plans: Sequence[PlanRef | MergeRef | ReplayRef]) -> str:
     """Return the name of a job's Spark application."""
     others = len(plans) - 1
     return f"tidemark-{job}-{plans[0].pipeline}{f'-and-{others}-more' if others else ''}"

@@ -1,4 +1,4 @@
-"""References to a pipeline, to one of its tables, and to a merge of its upsert table."""
+"""References to a pipeline, to one of its tables, and to work on a table without a plan."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Self
 
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.plan import PlanRef
+from tidemark.spec.decode import QuarantineReason
 
 COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
 """Names of copies of a pipeline's table."""
@@ -96,3 +97,35 @@ class MergeRef:
         """Return the merge of a text; raises ValueError unless it is PIPELINE=NUMBER."""
         numbered = PlanRef.parse(text)
         return cls(pipeline=numbered.pipeline, version=numbered.sequence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRef:
+    """Open records in quarantine. Its text is `prices@typed=3/malformed`, or `*` for each of both.
+
+    Attributes:
+        pipeline: Pipeline of the typed table.
+        partition: Only records of this partition; None for all.
+        reason: Only records with this reason; None for all.
+    """
+
+    pipeline: str
+    partition: int | None = None
+    reason: QuarantineReason | None = None
+
+    def __str__(self) -> str:
+        partition = "*" if self.partition is None else self.partition
+        return f"{self.pipeline}={partition}/{self.reason or '*'}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the records of a text; raises ValueError unless it is in the form above."""
+        found = re.fullmatch(r"([^=]+)=(\*|[0-9]+)/(\*|[a-z0-9_]+)", text)
+        if found is None:
+            raise ValueError(f"PIPELINE=PARTITION/REASON, not {text!r}")
+        pipeline, partition, reason = found.groups()
+        return cls(
+            pipeline=pipeline,
+            partition=None if partition == "*" else int(partition),
+            reason=None if reason == "*" else QuarantineReason(reason),
+        )

@@ -8,7 +8,7 @@ offsets that landed again, and offsets that are not decoded yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -36,7 +36,8 @@ from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.undo import Undo
-from tidemark.spec.decode import DecodeSpec
+from tidemark.spec.decode import DecodeSpec, Part
+from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.errors import NoLongerPublished, RegistryUnavailable, SchemaConflict
 from tidemark.typed.schemas import ResolvedSchemas, SchemaResolver, TypedTable
@@ -249,11 +250,38 @@ class DecodePlanner:
                 # The open plan has to land first. It may contain the requested offsets.
                 return first
         bronze, ledger = self._ledgers()
+        again = self._to_replay(bronze, ledger, topic_id, spans)
+        return self._plan_first(bronze.ledger, ledger, [again], _MAX_REPLAYED)
+
+    def _to_replay(
+        self, bronze: _Bronze, ledger: Ledger, topic_id: str, spans: Mapping[int, SpanSet]
+    ) -> _Selection:
         wanted = intersection_by_partition(
             intersection_by_partition(spans, ledger.landed_of(topic_id)), bronze.published(topic_id)
         )
-        again = _Selection(PlanKind.BACKFILL, topic_id, wanted)
-        return self._plan_first(bronze.ledger, ledger, [again], _MAX_REPLAYED)
+        return _Selection(PlanKind.BACKFILL, topic_id, wanted)
+
+    def replay_drafts(
+        self, topic_id: str, spans: Mapping[int, SpanSet]
+    ) -> Iterator[tuple[Plan, Mapping[Part, FieldType]]]:
+        """Yield the plans of a replay, with the columns that each needs. Records none of them.
+
+        A real replay first takes the plans that `plan` returns. With `DraftSchemas` as the store of
+        `schemas`, this writes nothing. Offsets after a schema conflict are left out.
+
+        Args:
+            topic_id: Incarnation of the topic.
+            spans: As for `replay`.
+        """
+        bronze, ledger = retry_on_conflict(self._ledgers)
+        wanted = self._to_replay(bronze, ledger, topic_id, spans)
+        while wanted.spans:
+            stopped: list[SchemaConflict] = []
+            chosen, resolved = self._choose_offsets(wanted, _MAX_REPLAYED, stopped)
+            if not chosen:
+                return
+            yield self._plan(bronze.ledger, ledger, wanted, chosen, resolved), resolved.columns
+            wanted = wanted._replace(spans=difference_by_partition(wanted.spans, chosen))
 
     def _plan_once(self) -> PlanResult:
         bronze, ledger = self._ledgers()
@@ -529,8 +557,24 @@ class DecodePlanner:
         chosen: Mapping[int, SpanSet],
         resolved: ResolvedSchemas,
     ) -> PlanResult:
-        kind, topic_id = wanted.kind, wanted.topic_id
         self._add_columns(resolved)
+        plan = self._plan(bronze, ledger, wanted, chosen, resolved)
+        events: list[ControlEvent] = [Planned(plan=plan)]
+        if plan.replaces:
+            events += superseded_events(plan, self.control.ledger(self.spec.name), self.table)
+        self.control.append(ledger, events, self.now())
+        log.info("planned pipeline=%s plan=%d offsets=%d", plan.pipeline, plan.sequence, plan.size)
+        return PlanResult(outcome=PlanOutcome.NEW, plan=plan)
+
+    def _plan(
+        self,
+        bronze: Ledger,
+        ledger: CheckedLedger,
+        wanted: _Selection,
+        chosen: Mapping[int, SpanSet],
+        resolved: ResolvedSchemas,
+    ) -> Plan:
+        kind, topic_id = wanted.kind, wanted.topic_id
         origin = DecodeOrigin(
             pipeline=self.spec.origin,
             epoch=bronze.epoch,
@@ -538,7 +582,7 @@ class DecodePlanner:
             fingerprint=self.decode.fingerprint,
             schemas={part.value: ids for part, ids in resolved.ids.items()},
         )
-        plan = Plan(
+        return Plan(
             pipeline=self.spec.name,
             sequence=ledger.next_sequence,
             kind=kind,
@@ -555,12 +599,6 @@ class DecodePlanner:
             ),
             replaces=kind is PlanKind.BACKFILL,
         )
-        events: list[ControlEvent] = [Planned(plan=plan)]
-        if plan.replaces:
-            events += superseded_events(plan, self.control.ledger(self.spec.name), self.table)
-        self.control.append(ledger, events, self.now())
-        log.info("planned pipeline=%s plan=%d offsets=%d", plan.pipeline, plan.sequence, plan.size)
-        return PlanResult(outcome=PlanOutcome.NEW, plan=plan)
 
     def _bronze_version(self, bronze: Ledger) -> int:
         """Return the newest version of the bronze table in a recorded landing."""

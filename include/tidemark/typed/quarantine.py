@@ -9,16 +9,22 @@ is lost if a driver stops between the two commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
-from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
+from tidemark.core.offsets import (
+    Span,
+    SpanSet,
+    size_of,
+    spans_by_partition,
+    union_by_partition,
+)
 from tidemark.core.origins import PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
@@ -317,6 +323,26 @@ class DeltaQuarantine:
             )
             for row in found
         ]
+
+    def contents(
+        self, found: Iterable[QuarantinedRecord]
+    ) -> Iterator[tuple[QuarantinedRecord, LogRecord]]:
+        """Yield records in quarantine with their content, which is null after its erasure.
+
+        Args:
+            found: Records in the order of `records`.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return
+        for topic_id, group in groupby(found, lambda each: each.topic_id):
+            here = {(each.partition, each.offset, each.plan): each for each in group}
+            spans = spans_by_partition(
+                (partition, Span(offset, offset + 1)) for partition, offset, _ in here
+            )
+            for plan, record in row_queries.rows_at(table, topic_id, spans):
+                if (each := here.get((record.partition, record.offset, plan))) is not None:
+                    yield each, record
 
 
 def _open_without(unlanded: Collection[int]) -> str:

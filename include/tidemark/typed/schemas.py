@@ -8,10 +8,10 @@ decode to wrong values.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tidemark.core.offsets import SpanSet
 from tidemark.ingest.protocols import DataLog, DataTable
@@ -32,9 +32,6 @@ from tidemark.typed.errors import (
     SchemaReplaced,
 )
 from tidemark.typed.formats import avro, json_schema
-
-if TYPE_CHECKING:
-    from tidemark.typed.schema_table import DeltaSchemaStore
 
 
 class FramedLog(DataLog, Protocol):
@@ -87,6 +84,42 @@ class SchemaRegistry(Protocol):
             RegistryFailure: The registry returned no answer, or an error.
         """
         ...
+
+
+class SchemaStore(Protocol):
+    """Stores the schemas of a registry by their ids."""
+
+    def stored(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
+        """Return the stored schemas with some ids."""
+        ...
+
+    def store(self, schemas: Sequence[RegisteredSchema]) -> None:
+        """Store further schemas."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSchemas:
+    """A schema store whose new schemas stay in memory, for previews.
+
+    Attributes:
+        kept: The store, which is only read.
+        new: The new schemas by id.
+    """
+
+    kept: SchemaStore
+    new: dict[int, RegisteredSchema] = field(default_factory=dict)
+
+    def stored(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
+        """See `SchemaStore.stored`."""
+        return {
+            **self.kept.stored(ids),
+            **{each: self.new[each] for each in self.new.keys() & set(ids)},
+        }
+
+    def store(self, schemas: Sequence[RegisteredSchema]) -> None:
+        """See `SchemaStore.store`."""
+        self.new.update((each.id, each) for each in schemas)
 
 
 log = logging.getLogger(__name__)
@@ -144,7 +177,7 @@ class SchemaResolver:
     decode: DecodeSpec
     pipeline: str
     open_registry: Callable[[], SchemaRegistry]
-    store: DeltaSchemaStore
+    store: SchemaStore
     bronze: FramedLog
     table: TypedTable
     unknown_ids: set[int] = field(default_factory=set)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -29,7 +29,9 @@ from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spark.sessions import use_scheduler_pool
 from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
+from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
+from tidemark.typed.columns import typed_schema
 from tidemark.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
 from tidemark.typed.formats.spark_payloads import (
     FORMS_AT_ONCE,
@@ -41,11 +43,12 @@ from tidemark.typed.formats.spark_payloads import (
     reason,
     with_decoded,
 )
+from tidemark.typed.replay_preview import DecodeResult
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-    from tidemark.typed.schema_table import DeltaSchemaStore
+    from tidemark.typed.schemas import SchemaStore
 
 _BESIDE = (
     *("headers", "topic", "partition", "offset"),
@@ -80,7 +83,7 @@ class SparkDecoder:
         typed: str,
         quarantine: str,
         spec: DecodeSpec,
-        schemas: DeltaSchemaStore,
+        schemas: SchemaStore,
         forms_at_once: int = FORMS_AT_ONCE,
         write_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -112,22 +115,52 @@ class SparkDecoder:
         source = self._request_of(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
         folder = plan_folder(plan.sequence, uuid4())
+        with ExitStack() as undo:
+            with self._session_for(plan, operation):
+                passes = self._passes(source, DeltaTable(self._typed).schema())
+                made = self._write_passes(plan, passes, folder, undo)
+            undo.pop_all()
+            return made
+
+    def count(self, plan: Plan, columns: Mapping[Part, FieldType]) -> Counter[DecodeResult]:
+        """Decode the rows of the bronze table at the plan's offsets, and write nothing.
+
+        Args:
+            plan: A plan, which is not recorded.
+            columns: Types of the typed table's columns for formats with schema ids.
+
+        Returns:
+            The number of records with each result.
+
+        Raises:
+            DecoderChanged, InvalidRule, SetupError, StorageFailure, EngineFailed: As for `write`.
+        """
+        source = self._request_of(plan)
+        found: Counter[DecodeResult] = Counter()
+        with self._session_for(plan, f"decoding records of pipeline {plan.pipeline!r}"):
+            here = self._bronze_rows(plan)
+            for written in self._passes(source, typed_schema(self._spec, columns)):
+                rows = self._decoded(here, plan, written, names_faults=True)
+                for *why, count in rows.groupBy(_REASON, _PART, _DETAIL).count().collect():
+                    found[DecodeResult.of(*why)] += count
+        return found
+
+    @contextmanager
+    def _session_for(self, plan: Plan, operation: str) -> Iterator[None]:
+        """Prepare the session for decoding a plan, and convert its errors."""
         use_scheduler_pool(self._session, plan.pipeline)
         for key, value in SETTINGS.items():
             self._session.conf.set(key, value)
-        with ExitStack() as undo:
-            try:
-                made = self._write_passes(plan, self._passes(source), folder, undo)
-            except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
-                raise spark_error(
-                    failure,
-                    operation,
-                    location=self._typed,
-                    settings=session_settings(self._session),
-                    may_have_values=True,
-                ) from None
-            undo.pop_all()
-            return made
+        try:
+            yield
+        except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
+            raise spark_error(
+                failure,
+                operation,
+                location=self._typed,
+                settings=session_settings(self._session),
+                may_have_values=True,
+            ) from None
 
     def _request_of(self, plan: Plan) -> DecodeOrigin:
         origin = plan.origin
@@ -148,8 +181,12 @@ class SparkDecoder:
         table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
         return table.where(at_offsets(plan.topic_id, plan.spans()))
 
-    def _writer_schemas(self, source: DecodeOrigin) -> _Schemas:
+    def _writer_schemas(self, source: DecodeOrigin, table: Schema) -> _Schemas:
         """Return the schemas of a plan's records.
+
+        Args:
+            source: The decoder and the schema ids of the plan.
+            table: The columns of the typed table.
 
         Raises:
             ValueError: A schema is not stored, or the typed table lacks the column.
@@ -157,7 +194,7 @@ class SparkDecoder:
         if not self._spec.framed_parts:
             return {}
         # The Delta log has the schema in Spark's JSON form.
-        columns = StructType.fromJson(json.loads(DeltaTable(self._typed).schema().to_json()))
+        columns = StructType.fromJson(json.loads(table.to_json()))
         present = self._part_types(columns)
         kept = self._schemas.stored({each for ids in source.schemas.values() for each in ids})
         found = {}
@@ -184,14 +221,14 @@ class SparkDecoder:
             present[Part.VALUE] = StructType(fields)
         return present
 
-    def _passes(self, source: DecodeOrigin) -> Sequence[_Schemas]:
+    def _passes(self, source: DecodeOrigin, table: Schema) -> Sequence[_Schemas]:
         """Return the schemas of each pass. Each row of the plan is in one pass."""
         choices = [
             [
                 (part, some)
                 for some in in_passes(self._spec.parts[part].format, written, self._forms_at_once)
             ]
-            for part, written in self._writer_schemas(source).items()
+            for part, written in self._writer_schemas(source, table).items()
         ]
         return [dict(chosen) for chosen in product(*choices)]
 
