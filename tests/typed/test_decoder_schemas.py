@@ -370,8 +370,8 @@ def test_json_records_are_decoded_by_their_own_registered_schema(
         (each.offset, each.reason, each.detail, each.schema_id)
         for each in lake.quarantine.records()
     ] == [
-        (2, QuarantineReason.MALFORMED, "id", new),
-        (3, QuarantineReason.MALFORMED, "at", old),
+        (2, QuarantineReason.MALFORMED, "id: expected long, found another number", new),
+        (3, QuarantineReason.MALFORMED, "at: expected timestamp, found another text", old),
         (4, QuarantineReason.NOT_JSON, None, old),
         (5, QuarantineReason.NOT_UTF8, None, old),
         (6, QuarantineReason.NOT_FRAMED, None, None),

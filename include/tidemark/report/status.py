@@ -30,6 +30,7 @@ from tidemark.report.errors import (
 )
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -126,7 +127,9 @@ class PipelineStatus:
 
     @property
     def has_started(self) -> bool:
-        """Whether the pipeline has a committed offset in its topic."""
+        """Whether there is a committed offset in the topic; without a live table, any plan."""
+        if PipelineRef.parse(self.pipeline).kind is not PipelineKind.LIVE:
+            return bool(self.records or self.open_plans)
         return any(each.committed_offset is not None for each in self.partitions)
 
     @property

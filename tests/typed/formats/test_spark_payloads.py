@@ -230,7 +230,7 @@ def read(
     *,
     names_faults: bool = False,
 ) -> list[Any]:
-    """Return value, reason and detail of each payload; a row with a reason has no value."""
+    """Return value, reason, detail and its path of each payload; a failed row has no value."""
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
     rows = spark.createDataFrame(
@@ -243,7 +243,8 @@ def read(
         F.col(reason(Part.VALUE)).alias("reason"),
         F.col(detail(Part.VALUE)).alias("detail"),
     )
-    return [row.asDict(recursive=True) for row in decoded.orderBy("number").collect()]
+    found = [row.asDict(recursive=True) for row in decoded.orderBy("number").collect()]
+    return [{**row, "path": row["detail"] and row["detail"].split(": ")[0]} for row in found]
 
 
 def json_spec() -> PayloadSpec:
@@ -259,7 +260,7 @@ def test_valid_json_is_decoded_exactly(spark: SparkSession) -> None:
     wrong = {
         payload: row
         for (payload, expected), row in zip(GOOD, decoded, strict=True)
-        if (row["value"], row["reason"], row["detail"]) != ({**_NONE, **expected}, None, None)
+        if (row["value"], row["reason"], row["path"]) != ({**_NONE, **expected}, None, None)
     }
     assert wrong == {}
 
@@ -271,13 +272,52 @@ def test_invalid_json_has_a_reason_and_a_detail(spark: SparkSession) -> None:
     wrong = {
         payload: row
         for (payload, expected), row in zip(BAD, decoded, strict=True)
-        if (row["reason"], row["detail"]) != expected
+        if (row["reason"], row["path"]) != expected
     }
     assert wrong == {}
     # Without names of faults, the same payloads are refused.
     quick = read(spark, json_spec(), payloads)
     assert [row["reason"] is not None for row in quick] == [True] * len(BAD)
-    assert {row["detail"] for row in quick} <= {None, *(row["detail"] for row in decoded)}
+    assert {row["path"] for row in quick} <= {None, *(row["path"] for row in decoded)}
+
+
+def test_details_of_json_name_the_expected_type_and_the_type_found_without_values(
+    spark: SparkSession,
+) -> None:
+    """A text with a name twice is no variant, so the type of its value is unknown."""
+    schema = parse_type(
+        {
+            "n": "long",
+            "price": "decimal(18,4)",
+            "text": "string",
+            "at": "timestamp",
+            "in": {"flag": "boolean", "it's": "long"},
+            "tags": ["long"],
+            "legs": [{"price": "double"}],
+        }
+    )
+    assert isinstance(schema, Struct)
+    cases = {
+        '{"n": "secret"}': "n: expected long, found text",
+        '{"n": 1.5}': "n: expected long, found another number",
+        '{"n": false}': "n: expected long, found boolean",
+        '{"price": "12,50"}': "price: expected decimal(18,4), found text",
+        '{"price": 1.123456}': "price: expected decimal(18,4), found another number",
+        '{"price": {"secret": 1}}': "price: expected decimal(18,4), found object",
+        '{"text": "\\ud800"}': "text: expected text, found another text",
+        '{"at": "2026"}': "at: expected timestamp, found another text",
+        '{"at": 5}': "at: expected timestamp, found number",
+        '{"in": 5}': "in: expected object, found number",
+        '{"in": {"flag": 1}}': "in.flag: expected boolean, found number",
+        '{"in": {"it\'s": []}}': "in.it's: expected long",
+        '{"tags": 5}': "tags[]: expected list of long, found number",
+        '{"tags": ["secret"]}': "tags[]: expected list of long, found another list",
+        '{"legs": [{"price": true}]}': "legs[]: expected list of object, found another list",
+        '{"n": 1, "n": "secret"}': "n: expected long",
+    }
+    spec = PayloadSpec(format=Format.JSON, schema=schema)
+    rows = read(spark, spec, [each.encode() for each in cases], names_faults=True)
+    assert dict(zip(cases, (row["detail"] for row in rows), strict=True)) == cases
 
 
 def test_extreme_json_is_quarantined_and_fails_no_job(spark: SparkSession) -> None:
@@ -286,7 +326,7 @@ def test_extreme_json_is_quarantined_and_fails_no_job(spark: SparkSession) -> No
     poison = [b'{"text": %s}' % deep, b'{"other": %s}' % deep, b'{"legs": %s}' % deep, deep]
     poison += [b'{"text": "%s"}' % (b"x" * 25_000_000), b'{"text": "after"}']
     decoded = read(spark, json_spec(), poison, names_faults=True)
-    assert [(row["reason"], row["detail"]) for row in decoded] == [
+    assert [(row["reason"], row["path"]) for row in decoded] == [
         *[_NOT_JSON] * 4,
         ("malformed", "text"),
         (None, None),
@@ -323,7 +363,7 @@ def test_a_missing_payload_is_null_without_a_reason(spark: SparkSession) -> None
     """It is a tombstone, or a record without a key."""
     for spec in (json_spec(), PayloadSpec(format=Format.STRING), PayloadSpec()):
         assert read(spark, spec, [None]) == [
-            {"number": 0, "value": None, "reason": None, "detail": None}
+            {"number": 0, "value": None, "reason": None, "detail": None, "path": None}
         ]
 
 

@@ -95,7 +95,7 @@ def test_integers_with_a_zero_fraction_are_decoded_exactly(spark: SparkSession) 
         cases, read(spark, _spec(), payloads, names_faults=True), strict=True
     ):
         expected = _exact(number, _LIMITS[field])
-        seen = row["value"] and row["value"][field], row["reason"], row["detail"]
+        seen = row["value"] and row["value"][field], row["reason"], row["path"]
         if seen != ((None, "malformed", field) if expected is None else (expected, None, None)):
             wrong[number] = (field, expected, seen)
     assert wrong == {}
@@ -141,6 +141,7 @@ def test_the_other_fields_of_such_a_record_are_unchanged(spark: SparkSession) ->
         },
         "reason": None,
         "detail": None,
+        "path": None,
     }
     assert str(row["value"]["ratio"]) == "-0.0"
 
@@ -164,7 +165,7 @@ def test_faults_beside_such_an_integer_are_found(spark: SparkSession) -> None:
         b'{"inner": 1.0}': "inner",
     }
     rows = read(spark, _spec(), list(cases), names_faults=True)
-    assert [(row["reason"], row["detail"]) for row in rows] == [
+    assert [(row["reason"], row["path"]) for row in rows] == [
         ("malformed", path) for path in cases.values()
     ]
     broken = [b'{"big": 1.0', b'{"big": 1.0} x', b'{"big": 1.}', b'{"big": .0}', b'{"big": 1.0-2}']
@@ -183,7 +184,7 @@ def test_large_records_with_such_an_integer_fail_no_run(spark: SparkSession) -> 
     assert rows[0]["value"]["big"] == 1
     assert rows[0]["value"]["text"] == "\n 1.0" * 160_000
     assert rows[1]["value"]["many"] == [1] * 200_000
-    assert (rows[2]["reason"], rows[2]["detail"]) == ("malformed", "big")
+    assert (rows[2]["reason"], rows[2]["path"]) == ("malformed", "big")
 
 
 def test_the_time_for_a_broken_text_grows_with_its_length_alone(spark: SparkSession) -> None:
@@ -213,7 +214,7 @@ def test_a_huge_exponent_is_malformed_at_once(spark: SparkSession, number: str, 
     whole = {"big": 1, "small": 2, "ratio": 0.5, "price": 3, "text": "9e900000000"}
     record = json.dumps({**whole, field: 0}).replace(f'"{field}": 0', f'"{field}": {number}')
     (row,) = read(spark, _spec(), [record.encode()], names_faults=True)
-    assert (row["reason"], row["detail"]) == ("malformed", field)
+    assert (row["reason"], row["path"]) == ("malformed", field)
 
 
 def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession) -> None:
@@ -234,7 +235,7 @@ def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession)
         [record.encode() for record in records],
         names_faults=True,
     )
-    reasons = [(row["reason"], row["detail"]) for row in rows]
+    reasons = [(row["reason"], row["path"]) for row in rows]
     good, count = (None, None), len(numbers)
     is_zero = [number.startswith("-0.0") for number in numbers]
     assert reasons[:count] == [good if zero else ("malformed", "big") for zero in is_zero]

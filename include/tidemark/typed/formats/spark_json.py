@@ -12,7 +12,7 @@ these faults, which few texts have. It parses only a text with such a sign a sec
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from pyspark.sql import Column
@@ -130,6 +130,7 @@ def reading(
         is_written_so = is_unread & _may_have_fraction(text)
         yield {plain: F.when(is_written_so, _with_plain_integers(text)).otherwise(text)}
         yield {place.detail: where}
+        yield from _explanations(text, schema, place)
 
 
 def unnamed_fields(text: Column, schema: Struct) -> Column:
@@ -330,6 +331,84 @@ def _each_field(schema: Struct) -> Iterator[tuple[str, str]]:
                 yield f"{name}.{path}", f"`{name}`: STRUCT<{fields}>"
         else:
             yield name + "[]" * isinstance(kind, ListOf), f"`{name}`: {_ddl(kind)}"
+
+
+def _explanations(text: Column, schema: Struct, place: ResultColumns) -> Steps:
+    """Projections that add the expected type and the JSON type of the value to a path.
+
+    They add no value, so each field has few different details.
+    """
+    document, found = f"__document_{place.value}", f"__found_{place.value}"
+    path = F.col(place.detail)
+    yield {document: F.when(path.isNotNull(), F.try_parse_json(text))}
+    places = {each: (names, kind) for each, names, kind in _places(schema, ())}
+    values = [
+        F.when(path == each, F.try_variant_get(document, _variant_path(names), "variant"))
+        for each, (names, _) in places.items()
+        # Such a path has no escape for an apostrophe.
+        if "'" not in "".join(names)
+    ]
+    yield {found: F.schema_of_variant(F.coalesce(*values, F.try_parse_json(F.lit(None))))}
+    expected = {each: _expected(kind) for each, (_, kind) in places.items()}
+    own = {each: _json_type(kind) for each, (_, kind) in places.items()}
+    kind = F.col(found)
+    seen = (
+        F.when(kind.startswith("OBJECT"), "object")
+        .when(kind.startswith("ARRAY"), "list")
+        .when(kind == "STRING", "text")
+        .when(kind == "BOOLEAN", "boolean")
+        .when(kind != "VOID", "number")
+    )
+    yield {found: seen}
+    another = F.when(kind == _looked_up(own, path), "another ").otherwise("")
+    tail = F.coalesce(F.concat(F.lit(", found "), another, kind), F.lit(""))
+    yield {place.detail: F.concat(path, F.lit(": expected "), _looked_up(expected, path), tail)}
+
+
+def _looked_up(texts: Mapping[str, str], key: Column) -> Column:
+    return F.element_at(
+        F.create_map(*(F.lit(each) for pair in texts.items() for each in pair)), key
+    )
+
+
+def _variant_path(names: Sequence[str]) -> str:
+    return "$" + "".join(f"['{name}']" for name in names)
+
+
+def _places(
+    schema: Struct, before: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[str, ...], FieldType]]:
+    """Yield the path, the names and the type of each field at which a fault can be."""
+    for name, kind in schema.fields:
+        names = (*before, name)
+        yield ".".join(names) + "[]" * isinstance(kind, ListOf), names, kind
+        if isinstance(kind, Struct):
+            yield from _places(kind, names)
+
+
+def _expected(kind: FieldType) -> str:
+    match kind:
+        case Struct():
+            return "object"
+        case ListOf(element=element):
+            return f"list of {_expected(element)}"
+        case _:
+            return "text" if kind == "string" else str(kind)
+
+
+def _json_type(kind: FieldType) -> str:
+    """Return the JSON type in which values of a type are written."""
+    match kind:
+        case Struct():
+            return "object"
+        case ListOf():
+            return "list"
+        case Decimal():
+            return "number"
+        case "boolean":
+            return "boolean"
+        case _:
+            return "number" if kind in (*_INTEGERS, *_OVERFLOWING) else "text"
 
 
 def _ddl_fields(schema: Struct, as_text: _IsKind = lambda _: False) -> str:
