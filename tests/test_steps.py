@@ -151,6 +151,26 @@ def test_rows_of_an_undone_plan_leave_the_typed_table_if_no_plan_has_landed(
     assert not steps.remaining_work(app.pipeline("events")).is_any
 
 
+def test_a_plan_that_is_undone_during_its_run_fails_the_run_with_its_reason(
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A green run would hide that its rows are gone."""
+    lake.bronze.plan(1)
+    check = Steps.check
+
+    def undo_then_check(self: Steps, app: App, plan: PlanRef) -> dict[str, Any]:
+        if plan.sequence == 2:
+            self.lake.bronze.undo.undo(2, "ops", "a wrong deploy")
+        return check(self, app, plan)
+
+    monkeypatch.setattr(Steps, "check", undo_then_check)
+    _, results, code = performed(app, lake, monkeypatch)
+    assert code == ExitCode.REFUSED
+    assert [step["error"] for step in results if "error" in step] == ["PlanCancelled"]
+    assert results[-1]["step"] == "publish"
+    assert "Plan 2 of pipeline 'events' was undone: a wrong deploy." in results[-1]["problem"]
+
+
 @pytest.mark.parametrize(
     ("errors", "code"),
     [

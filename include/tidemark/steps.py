@@ -23,7 +23,7 @@ from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
-from tidemark.ingest.ledgers import recorded_plan
+from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.quality.publication import NOT_CHECKED
@@ -334,11 +334,14 @@ class _PipelineRun:
 
     def _published(self) -> Result | None:
         record = recorded_plan(self._app.control, self._plan.pipeline, self._plan.sequence)
+        has_landed = any(step["step"] == "ingest" for step in self.steps)
+        if has_landed:
+            # An operator took the plan back while its run continued.
+            refuse_cancelled(record)
         if record.held_now is None or not record.held_now.counts:
             return None
         publication = self._pipeline.publication.of_record(record)
         status = publication.decision.status.value if publication.decision else NOT_CHECKED
-        has_landed = any(step["step"] == "ingest" for step in self.steps)
         left_behind = publication.plan.left if has_landed else 0
         return {"published": publication.is_published, "status": status, "left": left_behind}
 

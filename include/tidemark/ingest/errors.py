@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from tidemark.core.errors import (
     TerminalError,
@@ -10,6 +11,7 @@ from tidemark.core.errors import (
     UnknownOutcomeError,
     undo_instruction,
 )
+from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.spec.ref import PipelineRef
 
 
@@ -64,14 +66,28 @@ class CommitNotFound(UnknownOutcomeError):
 
 @dataclass(kw_only=True, eq=False)
 class PlanCancelled(TerminalError):
-    """The plan was abandoned or undone, and cannot land."""
+    """The plan was abandoned or undone, and cannot land.
+
+    Attributes:
+        pipeline: Name of the pipeline.
+        sequence: Plan number.
+        event: `abandoned` or `undone`.
+        reason: The operator's reason.
+    """
 
     pipeline: str
     sequence: int
+    event: str
     reason: str
 
-    problem = "Plan {sequence} of pipeline {pipeline!r} was abandoned or undone: {reason}."
+    problem = "Plan {sequence} of pipeline {pipeline!r} was {event}: {reason}."
     fix = "Run `tidemark plan {pipeline}`; the new plan contains the unread offsets."
+
+    @classmethod
+    def by(cls, pipeline: str, sequence: int, end: Abandoned | UndoStarted | Undone) -> Self:
+        """Return the error for the event that took the plan back."""
+        event = "abandoned" if isinstance(end, Abandoned) else "undone"
+        return cls(pipeline=pipeline, sequence=sequence, event=event, reason=end.reason)
 
 
 @dataclass(kw_only=True, eq=False)

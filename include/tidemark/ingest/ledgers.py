@@ -142,8 +142,5 @@ def refuse_cancelled(record: PlanRecord) -> None:
         PlanCancelled
     """
     if record.cancelled_by is not None:
-        raise PlanCancelled(
-            pipeline=record.plan.pipeline,
-            sequence=record.plan.sequence,
-            reason=record.cancelled_by.reason,
-        )
+        plan = record.plan
+        raise PlanCancelled.by(plan.pipeline, plan.sequence, record.cancelled_by)

@@ -94,7 +94,7 @@ class Undo:
             raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)
         end = record.cancelled_by
         if isinstance(end, Abandoned) or (isinstance(end, Undone) and end.table_version is None):
-            raise PlanCancelled(pipeline=self.pipeline, sequence=sequence, reason=end.reason)
+            raise PlanCancelled.by(self.pipeline, sequence, end)
         if record.held_now is not None and not dry_run:
             # Checked first: a recorded undo blocks all other commands until it is complete.
             self.table.check_removable(record.plan)
