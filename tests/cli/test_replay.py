@@ -92,7 +92,7 @@ def test_a_large_replay_is_split_into_several_plans(
 def test_the_dry_run_of_a_replay_reports_reasons_by_the_current_spec_and_writes_nothing(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several plans count as one. Records that left the bronze table stay as they are."""
+    """Several plans count as one. Records that left the bronze table stay unchanged."""
     monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
     lake.land_values([b"%d" % n for n in range(6)])
     lake.broken = {0, 2, 3, 4, 5}

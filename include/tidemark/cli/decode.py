@@ -296,7 +296,7 @@ def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
     def line(record: Result) -> str:
         if "offsets" not in record:
             return f"{record['pipeline']}: {record['outcome']}"
-        skipped = f", {record['skipped']:,} would stay as they are" if record["skipped"] else ""
+        skipped = f", {record['skipped']:,} would stay unchanged" if record["skipped"] else ""
         return (
             f"{record['offsets']:,} record(s) would be replayed: {record['decoded']:,} decoded, "
             f"{record['quarantined']:,} quarantined again{skipped}"

@@ -181,9 +181,11 @@ class _Console:
             raise HTTPException(404)
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
 
-    async def docs_start(self, request: Request, name: str) -> Response:  # noqa: ARG002  the path
+    async def docs_start(self, request: Request, name: str) -> Response:
         """The overview, which is the start page of all pipelines in the console."""
-        return RedirectResponse(self._context(request).link())
+        context = self._context(request)
+        await self._run(lambda: context.pipeline(name))
+        return RedirectResponse(context.link())
 
     async def quarantine(self, request: Request, name: str) -> Response:
         """Open records of the quarantine."""

@@ -58,7 +58,7 @@ class ReplayPreview:
 
     @property
     def skipped(self) -> int:
-        """Number of records that a replay would leave as they are.
+        """Number of records that a replay would leave unchanged.
 
         They left the bronze table or its published view, or follow a schema conflict.
         """
