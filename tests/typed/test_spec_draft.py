@@ -147,3 +147,11 @@ def test_a_pipeline_gets_a_valid_name_from_any_topic(topic: str, name: str) -> N
 @pytest.mark.parametrize("topic", ["yes", "123", "1.5", "null", "1e3", "a.b"])
 def test_names_that_yaml_reads_as_other_types_stay_text(topic: str) -> None:
     assert yaml.safe_load(draft(sample(topic=topic)).text)["topic"] == topic
+
+
+@pytest.mark.parametrize("topic", ["yes", "null", "On", "TRUE"])
+def test_a_topic_that_yaml_reads_as_another_type_gets_a_valid_spec(
+    topic: str, tmp_path: Path
+) -> None:
+    file = draft(sample(topic=topic)).write(tmp_path / "specs", layout_of(tmp_path))
+    assert load_specs(file.parent, layout_of(tmp_path)).specs[topic.lower()].topic == topic

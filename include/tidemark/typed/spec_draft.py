@@ -109,7 +109,7 @@ class SpecDraft:
 
     def _lines(self) -> Iterator[str]:
         yield f"# Drafted from {self.decode.records:,} record(s) of the topic. Edit it."
-        yield f"name: {self.name}"
+        yield f"name: {_text(self.name)}"
         yield f"topic: {_text(self.topic)}"
         if self.connection != "kafka_default":
             yield f"connection: {_text(self.connection)}"
