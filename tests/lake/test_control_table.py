@@ -394,6 +394,43 @@ def test_a_summary_by_sql_finds_a_single_duplicate_row(
     assert caught.value.events == (ledger.event_number + 1,)
 
 
+def test_a_summary_of_thousands_of_plans_with_split_ranges_is_read_by_sql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their event numbers form thousands of runs. A flat chain of conditions ended the process."""
+    plans = 6_000
+    rows = [
+        row
+        for n in range(1, plans + 1)
+        for row in encode(
+            "events",
+            n,
+            NOW,
+            [
+                Planned(
+                    plan=make_plan(
+                        (0, 20 * n, 20 * n + 5),
+                        *([(0, 20 * n + 9, 20 * n + 12)] * (n % 2)),
+                        sequence=n,
+                    )
+                )
+            ],
+        )
+    ]
+    uri = str(tmp_path / "control")
+    write_deltalake(DeltaControlTable(uri)._create(), arrow_table(rows, COLUMNS), mode="append")
+    table = DeltaTable(uri)
+    monkeypatch.setattr("tidemark.lake.ledger_summary.MAX_ROWS_IN_PYTHON", -1)
+    found = read_pipeline_rows(table, "events")
+    assert (found.newest, found.present, len(found.others)) == (plans, plans, len(rows))
+    again = encode(
+        "events", plans - 1, NOW, [Planned(plan=make_plan((0, 1, 2), sequence=plans - 1))]
+    )
+    write_deltalake(table, arrow_table(again * 2, COLUMNS), mode="append")
+    with pytest.raises(DuplicateEvents):
+        read_pipeline_rows(DeltaTable(uri), "events")
+
+
 def test_threads_that_need_the_same_summary_read_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,7 @@ def peek(
         f"{len(found.records):,} {'oldest' if from_beginning else 'newest'} record(s), by timestamp"
     )
     if not found.is_complete:
+        note("newer records may be missing; ask for fewer --records, or for one --partition")
         note(f"reading stopped after {_PEEK_SECONDS:.0f} seconds or {_PEEK_BYTES >> 20} MB")
 
 

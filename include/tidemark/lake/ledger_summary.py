@@ -30,6 +30,7 @@ from tidemark.core.origins import origin_of_columns
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position
 from tidemark.lake.control_repair import DUPLICATE_EVENTS_SQL
+from tidemark.lake.row_queries import any_of
 from tidemark.lake.table_io import python_rows
 
 MAX_ROWS_IN_PYTHON = 200
@@ -62,8 +63,14 @@ FROM (SELECT *, CAST(1 AS BIGINT) << (partition % 30) AS bit FROM t WHERE pipeli
 GROUP BY event_number, event, plan_sequence, superseded_by, chunk, partition / 30
 """
 
+_HAS_DOUBTFUL = """
+SELECT 1 AS found FROM events WHERE NOT is_distinct LIMIT 1
+"""
+
+# A subquery, because a condition over thousands of numbers is slow to plan.
 _DOUBTFUL = """
-SELECT DISTINCT event_number FROM events WHERE NOT is_distinct
+t WHERE pipeline = '{pipeline}'
+  AND event_number IN (SELECT event_number FROM events WHERE NOT is_distinct)
 """
 
 _SETTLED = f"""
@@ -212,9 +219,9 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
             return _summed_in_python(pipeline, python_rows(whole))
     for sql in (_EVENTS, _SETTLED, _RANGES):
         rows(sql)
-    if doubtful := [row["event_number"] for row in rows(_DOUBTFUL)]:
-        own = f"t WHERE pipeline = '{pipeline}' AND ({_runs(doubtful)})"
-        if duplicates := rows(DUPLICATE_EVENTS_SQL.format(source=own)):
+    if rows(_HAS_DOUBTFUL):
+        duplicates = rows(DUPLICATE_EVENTS_SQL.format(source=_DOUBTFUL))
+        if duplicates:
             numbers = tuple(each["event_number"] for each in duplicates)
             raise DuplicateEvents(pipeline=pipeline, events=numbers)
     for sql in (_SUMS, _LANDED):
@@ -290,5 +297,4 @@ def _spans(rows: list[dict[str, Any]]) -> Mapping[Place, SpanSet]:
 def _runs(numbers: Iterable[int]) -> str:
     """Return the SQL condition for some event numbers; consecutive numbers form one range."""
     runs = SpanSet.of(Span(number, number + 1) for number in numbers)
-    between = (f"event_number BETWEEN {run.start} AND {run.end - 1}" for run in runs)
-    return " OR ".join(between) or "false"
+    return any_of([f"event_number BETWEEN {run.start} AND {run.end - 1}" for run in runs])

@@ -209,15 +209,15 @@ def offsets_condition(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
         for span in some
     ]
     # fence: rows-of-other-incarnations-stay
-    return f"topic_id = '{topic_id}' AND ({_any_of(places)})"
+    return f"topic_id = '{topic_id}' AND ({any_of(places)})"
 
 
-def _any_of(conditions: Sequence[str]) -> str:
+def any_of(conditions: Sequence[str]) -> str:
     """Join conditions as a balanced tree: a chain of thousands is too deep for the parser."""
     if len(conditions) <= 2:
         return " OR ".join(conditions) or "false"
     middle = len(conditions) // 2
-    return f"({_any_of(conditions[:middle])}) OR ({_any_of(conditions[middle:])})"
+    return f"({any_of(conditions[:middle])}) OR ({any_of(conditions[middle:])})"
 
 
 def schema_ids(

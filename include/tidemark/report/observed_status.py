@@ -55,7 +55,9 @@ class ObservedStatus:
             return replace(self, error=found, read_at=read_at)
         if found.kafka_error:
             if self.status and not self.status.kafka_error:
-                return replace(self, error=found.kafka_error, read_at=read_at)
+                # A problem of the tables is more important than Kafka's absence.
+                error = found.problem or found.kafka_error
+                return replace(self, error=error, read_at=read_at)
             return replace(self, status=found, error=None, read_at=read_at)
         sample = LagSample(
             checked_at=found.checked_at,

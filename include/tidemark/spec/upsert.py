@@ -96,7 +96,7 @@ def row_definition(spec: UpsertSpec, incarnations: Sequence[str]) -> str:
         spec: The spec of the upsert table.
         incarnations: Topic ids, oldest first.
     """
-    rules = [str(spec.deletes), str(spec.envelope), spec.flattens]
+    rules = [str(spec.deletes), str(spec.envelope), *(["flatten"] if spec.flattens else [])]
     return json.dumps([_DEFINITION, *rules, list(incarnations)])
 
 
