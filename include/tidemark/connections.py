@@ -40,8 +40,8 @@ class Connections:
         """Return the definition of a connection.
 
         Raises:
-            UnknownConnection: There is none.
-            EmbeddedBrokerStopped: It would be that of the embedded broker, which does not run.
+            UnknownConnection: The environment does not define the connection.
+            EmbeddedBrokerStopped: The embedded broker, the default, does not run.
         """
         text = self.environ.get(connection_variable(connection))
         if text is not None:

@@ -59,7 +59,7 @@ def report(
     one file without other resources. With --json, print the same content and write no page.
 
     Without a pipeline, write the pages of all pipelines, and print the address of the start page.
-    It shows the state of each pipeline and links to its pages.
+    The start page shows the state of each pipeline and links to its pages.
     """
     app = App.from_environment()
     begin, end = _utc(since), _utc(until)

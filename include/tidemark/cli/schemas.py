@@ -29,8 +29,8 @@ def init(
 ) -> None:
     """Print a section `decode` for the spec of a pipeline, drafted from its newest landed records.
 
-    A field has the type of at least 95 % of its values, otherwise string. A comment has the number
-    of values that fit; records with the others go to quarantine. Other comments list fields without
+    A field has the type of at least 95 % of its values, otherwise string. A comment counts the
+    values that fit; records with other values go to quarantine. Other comments list fields without
     a type, because they were always null.
 
     The command starts no Spark, does not read Kafka, and writes nothing: add the output to the spec

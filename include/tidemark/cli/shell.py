@@ -37,8 +37,8 @@ def shell(master: Master = None) -> None:
 
     `spark` is the session, with Delta and the settings of Tidemark's jobs. The tables are temporary
     views: `bronze.prices` in backquotes, or its short name if no other table has it. `tidemark sql
-    --tables` lists both. Views follow the tables. Statements on standard input are run without a
-    prompt.
+    --tables` lists both. Views follow the tables. The shell runs statements on standard input
+    without a prompt.
 
     Spark can write. Do not write to tables of pipelines.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b

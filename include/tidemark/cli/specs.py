@@ -48,7 +48,7 @@ def init(
         bool | None,
         typer.Option(
             "--upsert/--no-upsert",
-            help="Whether to make a table with one row for each key. By default, if nearly all "
+            help="Whether to draft an upsert table. The default is yes if nearly all "
             "records have a key, and keys repeat.",
         ),
     ] = None,
@@ -62,8 +62,8 @@ def init(
     """Draft a spec from the newest records of a topic, and write it to the folder of specs.
 
     A format or a type is what at least 95 % of the records have. The draft counts the records that
-    do not fit; a run puts them into quarantine. Values that begin with a schema id are looked up in
-    the registry of the connection schema_registry_default, if it is defined.
+    do not fit; a run puts them into quarantine. For values that begin with a schema id, the command
+    reads the registry of the connection schema_registry_default, if it is defined.
 
     The command reads committed records, for 30 seconds and 64 MB at most. It uses no consumer
     group, changes nothing in Kafka, and starts no Spark. It never overwrites a spec.
@@ -128,7 +128,7 @@ def check(pipelines: PipelineNamesOrAll = None, as_json: AsJson = False) -> None
     """Check specs and the quality suites that they name, and print every problem.
 
     Each problem has its file, its key, the expected and the actual value. The command reads files
-    only, and needs neither Kafka nor Spark. Ends with exit code 65 if a spec is invalid.
+    only, and needs neither Kafka nor Spark. It ends with exit code 65 if a spec is invalid.
     """
     tidemark = App.from_environment()
     folder = tidemark.spec_folder

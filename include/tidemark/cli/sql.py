@@ -50,7 +50,10 @@ def sql(
         ),
     ] = None,
     tables: Annotated[
-        bool, typer.Option("--tables", help="List the tables instead, with columns and rows.")
+        bool,
+        typer.Option(
+            "--tables", help="List the tables instead, with their numbers of columns and rows."
+        ),
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead.")] = False,
     as_json: AsJson = False,

@@ -63,7 +63,7 @@ def status(
     Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
     of that run. The `alarms` section of the spec defines further alarms.
 
-    While Kafka is away, the committed offsets are shown and the lag is unknown. The command then
+    While Kafka is unavailable, the command shows committed offsets, and the lag is unknown. It then
     ends with the exit code of the error, and --record keeps the last known lag.
 
     With --watch, a terminal shows each update in place of the previous one. The column `lag per

@@ -85,7 +85,7 @@ class PlanCancelled(TerminalError):
 
     @classmethod
     def by(cls, pipeline: str, sequence: int, end: Abandoned | UndoStarted | Undone) -> Self:
-        """Return the error for the event that took the plan back."""
+        """Return the error for the event that cancelled the plan."""
         event = "abandoned" if isinstance(end, Abandoned) else "undone"
         return cls(pipeline=pipeline, sequence=sequence, event=event, reason=end.reason)
 

@@ -27,7 +27,7 @@ class UnknownConnection(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class EmbeddedBrokerStopped(UnknownConnection):
-    """The connection is that of the embedded broker, which does not run."""
+    """The connection is undefined, and its default, the embedded broker, does not run."""
 
     problem = "The embedded broker is not running, and connection {connection!r} is not defined."
     fix = (

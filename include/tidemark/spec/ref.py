@@ -101,7 +101,7 @@ class MergeRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRef:
-    """Open records in quarantine. Its text is `prices@typed=3/malformed`, or `*` for each of both.
+    """Open records in quarantine. Its text is `prices@typed=3/malformed`, with `*` for all.
 
     Attributes:
         pipeline: Pipeline of the typed table.

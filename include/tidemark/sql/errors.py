@@ -19,7 +19,7 @@ class InvalidQuery(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class UnknownTable(TerminalError):
-    """The query names a table that does not exist, or several tables at once."""
+    """The query names a table that does not exist, or a name that several tables have."""
 
     table: str
     reason: str
@@ -38,7 +38,7 @@ class UnknownTable(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class StatementRefused(TerminalError):
-    """The statement is none that only reads."""
+    """The statement could write."""
 
     statement: str
 
