@@ -68,6 +68,6 @@ def test_an_own_topic_becomes_an_upsert_table_by_the_commands_of_the_page(
     assert "equal: every visible record" in reader.printed["verify payments"]
     latest = DeltaTable(tmp_path / "lakehouse" / "silver" / "payments_latest")
     assert latest.count() == 40
-    (listed,) = (out for each, out in reader.printed.items() if "failed_rule" in each)
+    (listed,) = (out for each, out in reader.printed.items() if "rule_broken" in each)
     assert "30 record(s) of payments in quarantine" in listed
     assert tidemark("quarantine", "list", "payments").out.startswith("3 record(s) of payments")

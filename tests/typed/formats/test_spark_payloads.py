@@ -350,10 +350,6 @@ def test_unnamed_fields_are_kept_as_json(spark: SparkSession) -> None:
     }
     decoded = read(spark, spec, list(kept))
     assert [row["value"]["_rest"] for row in decoded] == list(kept.values())
-    halves = b"x" * 12_000_000
-    huge = [b'{"x": ["%s", "%s"]}' % (halves, halves), b'{"x": "%s"}' % (halves + halves)]
-    for row, payload in zip(read(spark, spec, huge), huge, strict=True):
-        assert payload[10:20] in row["value"]["_rest"].encode()
     deep = b"[" * 1_100 + b"]" * 1_100
     bad = [b'{"x": %s}' % deep, b'{"x": 1} more', b'{"x": NaN}', b'{"n": "text", "x": 1}', b"[1]"]
     assert [row["value"] for row in read(spark, spec, bad)] == [None] * len(bad)
