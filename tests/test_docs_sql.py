@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT
@@ -32,7 +33,8 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.report.status import status_row
-from tidemark.spec.decode import DecodeSpec, RegisteredSchema
+from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
+from tidemark.spec.fields import FieldType, Struct
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
 from tidemark.spec.model import StartPolicy
@@ -244,3 +246,31 @@ def test_the_query_for_balances_excludes_deleted_rows(tmp_path: Path) -> None:
     ]
     latest = {"accounts_latest": pa.Table.from_pylist(rows, schema)}
     assert rows_of_query("how-to/upsert.md", "SELECT key", latest) == [("a", Decimal(1))]
+
+
+def test_the_model_of_the_dbt_example_has_a_row_for_each_account() -> None:
+    """The source is the upsert table of the tutorial's pipeline, at its default target."""
+    example = PROJECT / "docs" / "examples" / "dbt" / "models"
+    (source,) = yaml.safe_load((example / "payments.yml").read_text())["sources"]
+    (table,) = source["tables"]
+    path = table["config"]["delta_table_path"]
+    assert path == "{{ env_var('LAKEHOUSE') }}/" + f"{source['name']}/{table['name']}"
+    columns: dict[Part, FieldType] = {
+        Part.KEY: "string",
+        Part.VALUE: Struct((("amount", "double"), ("paid_at", "timestamp"))),
+    }
+    spec = UpsertSpec(target=f"{source['name']}/{table['name']}")
+    rows = [
+        {"key": "A00", "value": {"amount": 5.5, "paid_at": NOW}, "deleted": False},
+        {"key": "A01", "value": {"amount": 1.5, "paid_at": NOW}, "deleted": True},
+    ]
+    latest = pa.Table.from_pylist(rows, pa.schema(upsert_schema(columns, spec).to_arrow()))
+    model = (example / "newest_payments.sql").read_text()
+    reference = f"{{{{ source('{source['name']}', '{table['name']}') }}}}"
+    assert reference in model
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("latest", latest)
+        found = connection.execute(model.replace(reference, "latest"))
+        assert [column[0] for column in found.description] == ["account", "amount", "paid_at"]
+        assert found.fetchall() == [("A00", 5.5, NOW)]

@@ -426,6 +426,34 @@ def test_a_group_has_the_tasks_of_a_single_pipeline(group_dags: dict[str, Any]) 
     assert tasks["publish"]["outlets"] == ["tidemark_group_tides_tables"]
 
 
+def test_the_dag_of_the_dbt_example_starts_after_the_event_of_an_upsert_table(
+    probe: Probe, tmp_path: Path
+) -> None:
+    """`publish` of the pipeline has the same asset as an inlet."""
+    spec = "name: payments\ntopic: t\nschedule: '@daily'\n"
+    (tmp_path / "payments.yaml").write_text(
+        f"{spec}decode: {{value: {{format: string}}, upsert: {{}}}}"
+    )
+    environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
+    dags = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]
+    example = PROJECT / "docs" / "examples" / "dbt" / "payments_dbt.py"
+    (stored,) = json.loads(probe.ask("serialized", file=str(example)).value)
+    (asset,) = stored["dag"]["timetable"]["__var"]["asset_condition"]["objects"]
+    assert [asset["name"], asset["uri"]] == probe.ask("asset", table="payments@upsert").value
+    assert asset["uri"] in dags["tidemark_payments"]["tasks"]["publish"]["inlets"]
+    assert stored["dag"]["max_active_runs"] == 1
+    (task,) = (each["__var"] for each in stored["dag"]["tasks"])
+    settings = task["env"]
+    files = ("dbt_project.yml", "profiles.yml", "models/payments.yml")
+    used = {
+        name
+        for file in files
+        for name in re.findall(r"env_var\('(\w+)'\)", (example.parent / file).read_text())
+    }
+    assert used == {"DBT", "LAKEHOUSE"}
+    assert used <= settings.keys()
+
+
 def test_the_page_names_the_assets_and_aliases_of_the_events(
     probe: Probe, dags: dict[str, Any]
 ) -> None:
