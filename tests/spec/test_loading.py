@@ -695,7 +695,9 @@ def test_the_spec_of_a_page_about_a_new_topic_defines_the_tables_that_it_names(
     (text,) = re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
     folders.write(dedent(text), "payments.yaml")
     spec = folders.load()["payments"]
-    tables = {spec.target, spec.decoding().target}
+    upsert = spec.decoding().upsert
+    assert upsert is not None
+    tables = {spec.target, spec.decoding().target, upsert.target}
     assert tables == set(re.findall(r"`((?:bronze|silver)/\w+)`", page))
 
 
