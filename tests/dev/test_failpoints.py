@@ -156,6 +156,7 @@ def test_every_port_has_fail_points() -> None:
     """Each Protocol of the services that write is one of PORTS, or part of one."""
     reports = ("cluster", "decoded_rows", "records")
     only_read = {f"tidemark.report.{name}" for name in reports}
+    only_read.add("tidemark.typed.replay_preview")
     protocols = {
         value
         for module in pkgutil.walk_packages(tidemark.__path__, "tidemark.")

@@ -36,7 +36,7 @@ from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import QualityChecker
 from tidemark.repair.exports import GroupOffsets
 from tidemark.typed.schema_table import DeltaSchemaStore
-from tidemark.typed.schemas import FramedLog, SchemaRegistry, TypedTable
+from tidemark.typed.schemas import FramedLog, SchemaRegistry, SchemaStore, TypedTable
 from tidemark.upsert.service import Merger, TypedLog
 from tidemark.upsert.table import DeltaUpsertTable
 
@@ -57,7 +57,7 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "sink": (Sink,),
     "results": (DeltaCheckResults,),
     "registry": (SchemaRegistry,),
-    "schemas": (DeltaSchemaStore,),
+    "schemas": (DeltaSchemaStore, SchemaStore),
     "table": (BronzeTable, TypedTable),
     "typed": (TypedLog,),
     "maintenance": (MaintainedTable,),
