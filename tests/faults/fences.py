@@ -535,7 +535,7 @@ FENCES = (
     Fence(
         marker="rows-of-other-incarnations-stay",
         keeps="I1",
-        operation=Replace("_any_of(places)"),
+        operation=Replace("any_of(places)"),
         noticed_by=(
             "tests/backfill/test_replacing.py",
             "-k",
