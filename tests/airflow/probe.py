@@ -372,8 +372,8 @@ def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None
 
     if task == "plan_run":
         arguments["dag_run"] = _dag_run(**arguments.get("dag_run", {"run_type": "scheduled"}))
-    if task in ("plan_run", "publish_run"):
-        names = ("versions", "earlier", "try_number")
+    if task in ("plan_run", "publish_run", "complete_run"):
+        names = ("versions", "earlier", "unreported", "try_number")
         given = {name: arguments.pop(name) for name in names if name in arguments}
         arguments["ti"] = TaskInstance(**given)
     (module,) = (each for each in (tasks, chunks, maintenance, alarms) if defines(each, task))
@@ -384,7 +384,7 @@ def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None
 
 
 class TaskInstance:
-    """An attempt at a task that has one retry, with the XCom of the task `plan`."""
+    """An attempt at a task that has one retry, with the XCom of the tasks before it."""
 
     dag_id, task_id, run_id = TASK_INSTANCE.values()
     max_tries = 1
@@ -393,9 +393,10 @@ class TaskInstance:
         self,
         versions: dict[str, int] | None = None,
         earlier: dict[str, list[int]] | None = None,
+        unreported: str | None = None,
         try_number: int = 1,
     ) -> None:
-        self._xcom = {"versions": versions, "earlier": earlier}
+        self._xcom = {"versions": versions, "earlier": earlier, "unreported": unreported}
         self.try_number = try_number
 
     def xcom_push(self, key: str, value: Any) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -198,6 +200,15 @@ class Group:
             f"tidemark_{each['pipeline']}" for each in events
         ]
         return [(each["pipeline"], each["plan"]) for each in events], answer
+
+    def complete(self, published: Answer) -> dict[str, Any]:
+        """How `complete` ends after an attempt at `publish`."""
+        sent = re.findall(r"^xcom unreported=(.*)$", published.printed, re.MULTILINE)
+        unreported = json.loads(sent[0]) if sent else None
+        ended: dict[str, Any] = self._probe.ask(
+            "call_task", task="complete_run", environ=self._environ, unreported=unreported
+        ).value
+        return ended
 
 
 @pytest.fixture
@@ -420,14 +431,24 @@ def test_a_replaced_plan_of_one_pipeline_does_not_keep_others_from_being_publish
 
 
 def test_an_error_of_one_pipeline_does_not_keep_others_from_being_published(group: Group) -> None:
-    """Airflow drops the events of a failed task, so the error is sent as an alarm."""
+    """Airflow drops the events of a failed task, so the task `complete` raises the error."""
     for pipeline in ("a", "b"):
         group.record_plan(pipeline, landed=True)
         group.record_check(pipeline, passed=True)
     group.break_spec("a")
     events, answer = group.publish()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
-    assert "d.t of r sent no asset event of some pipelines: a: SpecError: " in answer.printed
+    ended = group.complete(answer)
+    assert "publish sent no asset event of some pipelines: a: SpecError: " in ended["error"]
+    assert ended["fails_now"] is True
+
+
+def test_a_run_whose_pipelines_are_all_published_is_complete(group: Group) -> None:
+    for pipeline in ("a", "b"):
+        group.record_plan(pipeline, landed=True)
+        group.record_check(pipeline, passed=True)
+    _, answer = group.publish()
+    assert group.complete(answer)["error"] is None
 
 
 def test_an_error_that_may_pass_is_retried_before_others_are_published(group: Group) -> None:
@@ -441,7 +462,7 @@ def test_an_error_that_may_pass_is_retried_before_others_are_published(group: Gr
     assert "a@typed: EngineFailed: " in answer.value["error"]
     events, answer = group.publish(try_number=2)
     assert (events, answer.value["error"]) == ([("b", 4)], None)
-    assert "a@typed: EngineFailed: " in answer.printed
+    assert "a@typed: EngineFailed: " in group.complete(answer)["error"]
 
 
 def test_a_table_that_could_not_be_read_at_planning_time_has_no_version(group: Group) -> None:

@@ -144,6 +144,13 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
         tab.open(f"{url}{link}")
         tab.wait_for(f"{inner}?.body.textContent.includes('1 of 1 chunk(s) landed')")
         assert "Backfill of seen" in tab.value(f"{inner}.querySelector('h2').textContent")
+
+        publish = f"{runs}/{quote(run['dag_run_id'])}/taskInstances/chunk.publish/0"
+        client.patch(publish, headers=login, json={"new_state": "failed"}).raise_for_status()
+        failed = f"{inner}.querySelector('td a[data-airflow]')"
+        tab.wait_for(f"{failed}?.parentElement.textContent.includes('chunk.publish failed')")
+        address = f"/runs/{quote(run['dag_run_id'], safe='')}/tasks/chunk.publish/mapped/0"
+        assert tab.value(f"{failed}.getAttribute('href')").endswith(address)
     app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
     landed = query_rows(DeltaTable(app.layout.data_table("bronze/seen")), _OFFSETS)
     assert [row["offset"] for row in landed] == [0, 1]

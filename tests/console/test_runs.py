@@ -49,11 +49,22 @@ def page_of(
     dag_id: str = DAG,
     viewer: SomeRights | None = None,
     tasks: Mapping[str, str | None] | None = None,
+    pipeline: str | None = None,
 ) -> str:
-    """Return the page of a run. `tasks` are the states of its tasks; None without Airflow."""
+    """Return the page of a run.
+
+    Args:
+        home: The home.
+        run_id: The run.
+        dag_id: Its DAG.
+        viewer: The user; by default one with all rights.
+        tasks: States of its tasks; None without Airflow.
+        pipeline: Table of a backfill in the address of the page.
+    """
     viewer = viewer or SomeRights(run=AirflowRun(conf={}, tasks=tasks) if tasks else None)
     client = console_of(home, NO_KAFKA, viewer)
-    response = client.get(f"/dags/{dag_id}/runs/{quote(run_id, safe='')}")
+    query = {"pipeline": pipeline} if pipeline else {}
+    response = client.get(f"/dags/{dag_id}/runs/{quote(run_id, safe='')}", params=query)
     assert response.status_code == 200
     return response.text
 
@@ -232,14 +243,16 @@ def request(lake: FileLake, requested_by: str, *, replaces: bool) -> None:
     lake.backfills.plan_chunk(requested_by, 1)
 
 
-@pytest.mark.parametrize("conf", [None, {"pipeline": "events", "into": None}])
+@pytest.mark.parametrize(
+    ("conf", "pipeline"), [(None, "events"), ({"pipeline": "events", "into": None}, None)]
+)
 def test_a_run_of_the_backfill_dag_shows_its_chunks(
-    lake: FileLake, tmp_path: Path, conf: dict[str, str | None] | None
+    lake: FileLake, tmp_path: Path, conf: dict[str, str | None] | None, pipeline: str | None
 ) -> None:
-    """Airflow has the pipeline in the form; otherwise all visible pipelines are searched."""
+    """The form of the run has the pipeline; without Airflow, the link on the plan's page has it."""
     request(lake, "airflow:tidemark_backfill:manual__1", replaces=True)
     request_of = SomeRights(run=AirflowRun(conf=conf, tasks={}) if conf else None)
-    page = page_of(tmp_path, "manual__1", "tidemark_backfill", request_of)
+    page = page_of(tmp_path, "manual__1", "tidemark_backfill", request_of, pipeline=pipeline)
     assert "Backfill of events wrong values 0 of 2 chunk(s) landed" in text_of(page)
     rows = [row for row in cells(page) if row]
     assert [(row[0], row[2], row[3]) for row in rows] == [
@@ -247,10 +260,24 @@ def test_a_run_of_the_backfill_dag_shows_its_chunks(
         ("2", "-", "not landed"),
     ]
     hidden = replace(request_of, pipelines=["idle"])
-    page = page_of(tmp_path, "manual__1", "tidemark_backfill", hidden)
+    page = page_of(tmp_path, "manual__1", "tidemark_backfill", hidden, pipeline=pipeline)
     assert "wrong values" not in page
-    assert "events" not in page
+    assert "/pipelines/events" not in page
     assert run_of("airflow:tidemark_backfill:manual__1#1") == ("tidemark_backfill", "manual__1")
+
+
+def test_a_chunk_shows_its_failed_and_running_tasks(lake: FileLake, tmp_path: Path) -> None:
+    request(lake, "airflow:tidemark_backfill:manual__1", replaces=True)
+    mapped = {("chunk.ingest", 0): "failed", ("chunk.ingest", 1): "up_for_retry"}
+    run = AirflowRun(conf={"pipeline": "events"}, tasks={"complete": "failed"}, mapped=mapped)
+    app = build_app(app_of(tmp_path, NO_KAFKA), Admits(SomeRights(run=run)), airflow="/base")
+    page = TestClient(app).get("/dags/tidemark_backfill/runs/manual__1").text
+    text = text_of(page)
+    assert "Failed: the task complete ." in text
+    assert "1 2 4 not landed, the task chunk.ingest failed" in text
+    assert "2 2 - not landed, the task chunk.ingest is up for retry" in text
+    address = "/base/dags/tidemark_backfill/runs/manual__1/tasks/chunk.ingest/mapped/1"
+    assert f'href="{address}"' in page
 
 
 @pytest.mark.parametrize(

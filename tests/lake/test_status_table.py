@@ -71,6 +71,17 @@ def test_a_row_keeps_the_last_known_lag_while_kafka_is_away(tmp_path: Path) -> N
     assert [(each["lag"], each["lag_seconds"]) for each in read_status(uri)] == [(7, None)]
 
 
+def test_writing_a_status_replaces_a_table_with_a_missing_file(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    write_status(uri, [row("a", lag=1), row("b", lag=2)])
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    write_status(uri, [row("a", lag=3)])
+    assert lag_by_pipeline(tmp_path) == [("a", 3)]
+    write_status(uri, [row("b", lag=4)])
+    assert lag_by_pipeline(tmp_path) == [("a", 3), ("b", 4)]
+
+
 def test_a_table_of_an_older_release_gets_a_new_column(tmp_path: Path) -> None:
     old = Schema([COLUMNS.field(name) for name in COLUMNS.names if name != "alarms"])
     DeltaTable.create(str(tmp_path), schema=old)

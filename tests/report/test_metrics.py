@@ -53,6 +53,7 @@ def test_each_value_of_a_status_is_a_sample_of_its_pipeline() -> None:
         'tidemark_status_age_seconds{pipeline="events"}': 180,
         'tidemark_lag_offsets{pipeline="events"}': 2,
         'tidemark_landed_records{pipeline="events"}': 5,
+        'tidemark_missing_rows{pipeline="events"}': 0,
         'tidemark_last_landed_records{pipeline="events"}': 5,
         'tidemark_last_landed_bytes{pipeline="events"}': 5,
         'tidemark_last_landed_timestamp_seconds{pipeline="events"}': NOW.timestamp(),

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable
@@ -17,6 +16,7 @@ from tidemark.airflow.operators import JobOperator, PlanOperator, RunOperator
 from tidemark.airflow.tasks import (
     EARLIER_PLANS,
     check_run,
+    complete_run,
     decode_run,
     has_left,
     ingest_run,
@@ -76,8 +76,8 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     """Add the tasks of some pipelines to the DAG of the surrounding block.
 
     A task handles all pipelines. It fails if it fails for one of them, and the next task continues
-    with those that can continue. The task `complete` does nothing: it fails a run in which any task
-    has failed.
+    with those that can continue. The task `complete` fails a run in which any task has failed, or
+    in which `publish` could not report every pipeline.
     """
     names = [spec.name for spec in members]
     decoded = [spec.name for spec in members if spec.decode]
@@ -129,12 +129,14 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     )
     for first, second in pairwise(chain):
         first >> second
-    complete = EmptyOperator(
+    complete = RunOperator(
         task_id="complete",
+        python_callable=complete_run,
         # A skipped task is not a failure.
         trigger_rule="none_failed",
         execution_timeout=timedelta(minutes=1),
-        doc_md="Fails the run if a task has failed for a pipeline.",
+        doc_md="Fails the run if a task has failed for a pipeline, also if `publish` succeeded "
+        "for the others.",
     )
     chain >> complete
     eager = [spec.name for spec in members if spec.catch_up]

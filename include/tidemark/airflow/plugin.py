@@ -42,6 +42,8 @@ _BASE = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/"
 """Path of Airflow's base URL."""
 _RUN_TAB = "tidemark_run"
 """Name of the tab of a DAG run in its address."""
+_OF_NO_INTEREST = ("success", "skipped", "removed", "upstream_failed")
+"""States of instances of mapped tasks that the page of a run does not show."""
 
 
 class LazyConsole:
@@ -133,22 +135,26 @@ class AirflowViewer:
         from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
         from airflow.models import DagRun, TaskInstance
         from airflow.utils.session import create_session
-        from sqlalchemy import select
+        from sqlalchemy import or_, select
 
         from tidemark.console.guard import AirflowRun
 
         if not self._may_read_dag(dag_id, DagAccessEntity.TASK_INSTANCE):
             return None
-        states = select(TaskInstance.task_id, TaskInstance.state).where(
+        states = select(TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state).where(
             TaskInstance.dag_id == dag_id,
             TaskInstance.run_id == run_id,
-            TaskInstance.map_index == -1,
+            or_(TaskInstance.map_index == -1, TaskInstance.state.not_in(_OF_NO_INTEREST)),
         )
         conf = select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         with create_session(scoped=False) as session:
             found = session.execute(conf).first()
-            tasks = {task: state for task, state in session.execute(states)}
-        return None if found is None else AirflowRun(conf=found[0] or {}, tasks=tasks)
+            instances = {(task, index): state for task, index, state in session.execute(states)}
+        if found is None:
+            return None
+        tasks = {task: state for (task, index), state in instances.items() if index == -1}
+        mapped = {each: state for each, state in instances.items() if each[1] != -1 and state}
+        return AirflowRun(conf=found[0] or {}, tasks=tasks, mapped=mapped)
 
     def _may_read_dag(self, dag_id: str, part: DagAccessEntity | None = None) -> bool:
         from airflow.api_fastapi.app import get_auth_manager

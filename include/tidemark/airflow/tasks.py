@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tidemark.airflow.alarms import send_alarm
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures, failure_text, raise_failed
 from tidemark.app import App
@@ -46,6 +45,9 @@ _VERSIONS = "versions"
 
 _EARLIER = "earlier"
 """XCom key of the earlier plans that a run checks: by pipeline, oldest first."""
+
+_UNREPORTED = "unreported"
+"""XCom key of the errors of pipelines whose tables `publish` could not report."""
 
 EARLIER_PLANS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_EARLIER}') | tojson }}}}"
 """Template of the value of `_EARLIER`, as JSON."""
@@ -281,7 +283,7 @@ def publish_run(
     event contains the versions before and after the changes; `since_version` is None if unknown.
 
     Airflow drops the events of a failed task. So the last attempt sends the events of the other
-    pipelines if one of them fails, and an alarm with the error.
+    pipelines if one of them fails, and `complete_run` fails with the error.
 
     Raises:
         AirflowSkipException: There is nothing to report.
@@ -324,10 +326,19 @@ def publish_run(
         log.info("asset event sent %s", LogFields({key: extra.get(key) for key in _LOGGED}))
         outlet_events[AssetAlias(alias, group="tidemark")].add(table_asset(table), extra=extra)
     if outcomes.exit_code != ExitCode.OK:
-        where = f"{ti.dag_id}.{ti.task_id} of {ti.run_id}"
-        send_alarm(f"{where} sent no asset event of some pipelines: {failure_text(outcomes)}")
+        ti.xcom_push(_UNREPORTED, failure_text(outcomes))
     if not events:
         raise AirflowSkipException("nothing that this run landed or checked is published")
+
+
+def complete_run(ti: TaskInstance) -> None:
+    """Fail if the task `publish` succeeded without the events of some pipelines.
+
+    Raises:
+        AirflowFailException
+    """
+    if errors := ti.xcom_pull(task_ids="publish", key=_UNREPORTED):
+        raise AirflowFailException(f"publish sent no asset event of some pipelines: {errors}")
 
 
 def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkError]:

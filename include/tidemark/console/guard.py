@@ -36,10 +36,13 @@ class AirflowRun:
         conf: Its parameters.
         tasks: State of each task by its id; None before the task is scheduled. Mapped tasks are
             left out.
+        mapped: State of each instance of mapped tasks, by task id and map index. Instances that
+            succeeded, were skipped, or wait for an earlier task are left out.
     """
 
     conf: Mapping[str, Any]
     tasks: Mapping[str, str | None]
+    mapped: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
 class Viewer(Protocol):

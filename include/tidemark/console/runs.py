@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -18,6 +18,7 @@ from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.quality.check_results import CheckedPlan, CheckResult
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.spec.errors import UnknownPipeline
 
 BACKFILL_DAG = "tidemark_backfill"
 """The DAG whose form requests backfills."""
@@ -85,20 +86,35 @@ class RunPlan:
         return self.entry.state is PlanState.OPEN or is_unchecked or self.is_blocked
 
 
-def page(context: PageContext, dag_id: str, run_id: str) -> Page:
-    """The plans that a DAG run requested; for the DAG of backfills, the request and its chunks."""
+def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -> Page:
+    """The plans that a DAG run requested; for the DAG of backfills, the request and its chunks.
+
+    Args:
+        context: The request.
+        dag_id: The DAG.
+        run_id: The run.
+        pipeline: Table of a backfill; used without access to the run in Airflow.
+    """
     run = context.viewer.airflow_run(dag_id, run_id)
 
-    def task_link(task_id: str) -> str | None:
+    def task_link(task_id: str, index: int | None = None) -> str | None:
         if context.airflow is None:
             return None
-        parts = ("dags", dag_id, "runs", run_id, "tasks", task_id)
+        mapped = () if index is None else ("mapped", str(index))
+        parts = ("dags", dag_id, "runs", run_id, "tasks", task_id, *mapped)
         return "/".join([context.airflow, *(quote(part, safe="") for part in parts)])
 
     common = {"dag_id": dag_id, "run_id": run_id, "run": run, "task_link": task_link}
     if dag_id == BACKFILL_DAG:
-        name, backfill = _backfill(context, run, requesters(dag_id, run_id)[0])
-        return context.page("backfill_run.html", name=name, backfill=backfill, **common)
+        name = _table(run) or pipeline
+        backfill = _backfill(context, name, requesters(dag_id, run_id)[0]) if name else None
+        return context.page(
+            "backfill_run.html",
+            name=name if backfill else None,
+            backfill=backfill,
+            chunk_tasks=_chunk_tasks(run),
+            **common,
+        )
     names = list(context.specs_of_dag(dag_id))
     if not names:
         raise HTTPException(404, "This DAG has no pipeline that you may see.")
@@ -131,7 +147,7 @@ def _plans(context: PageContext, name: str, asked: Sequence[str]) -> list[RunPla
     numbers |= {number for number in current if number is not None}
     plans = []
     for number in sorted(numbers, reverse=True):
-        (entry,) = pipeline.control.plan_history(name, number, number + 1)
+        (entry,) = context.home.plans(name, number + 1, 1)
         checked = pipeline.check_results.checked(name, [number])
         plans.append(
             RunPlan(
@@ -145,24 +161,26 @@ def _plans(context: PageContext, name: str, asked: Sequence[str]) -> list[RunPla
     return plans
 
 
-def _backfill(
-    context: PageContext, run: AirflowRun | None, requester: str
-) -> tuple[str, RecordedBackfill] | tuple[None, None]:
-    """Return the table and the backfill of a run; None if no visible pipeline has the request."""
-    for name in _tables(context, run):
-        requests = context.home.app.control.backfills(name, requester)
-        if requests:
-            return name, recorded_backfill(context.pipeline(name), requests[0])
-    return None, None
+def _backfill(context: PageContext, name: str, requester: str) -> RecordedBackfill | None:
+    """Return the backfill of a run; None if the table is not visible or has no such request."""
+    try:
+        pipeline = context.pipeline(name)
+    except UnknownPipeline:
+        return None
+    requests = pipeline.control.backfills(name, requester)
+    return recorded_backfill(pipeline, requests[0]) if requests else None
 
 
-def _tables(context: PageContext, run: AirflowRun | None) -> Sequence[str]:
-    """Return the tables that can have the request: the one of the form, or all bronze tables."""
-    chosen = run.conf.get("pipeline") if run else None
-    if chosen is None:
-        return list(context.specs)
-    spec = context.home.app.specs.get(str(chosen))
-    if spec is None or not context.viewer.may_see(spec):
-        return []
-    copy = run.conf.get("into") if run else None
-    return [f"{spec.name}@{copy}" if copy else spec.name]
+def _table(run: AirflowRun | None) -> str | None:
+    """Return the table that the form of a run selects; None if it is unknown."""
+    chosen, copy = (run.conf.get(key) if run else None for key in ("pipeline", "into"))
+    return f"{chosen}@{copy}" if chosen and copy else str(chosen) if chosen else None
+
+
+def _chunk_tasks(run: AirflowRun | None) -> Mapping[int, Sequence[tuple[str, str]]]:
+    """Return the tasks that failed or have not ended, with their states, by number of the chunk."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for (task, index), state in sorted(run.mapped.items() if run else ()):
+        # The first chunk has number 1.
+        found.setdefault(index + 1, []).append((task, state))
+    return found

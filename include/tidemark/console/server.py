@@ -213,9 +213,17 @@ class _Console:
         """The pipelines of a DAG of Airflow; the page of a single pipeline itself."""
         return await self._page(request, lambda context: pipelines.dag(context, dag_id))
 
-    async def run(self, request: Request, dag_id: str, run_id: str) -> Response:
-        """The plans of a DAG run."""
-        return await self._page(request, lambda context: runs.page(context, dag_id, run_id))
+    async def run(
+        self,
+        request: Request,
+        dag_id: str,
+        run_id: str,
+        pipeline: Annotated[str | None, Query(max_length=200)] = None,
+    ) -> Response:
+        """The plans of a DAG run, or the chunks of its backfill."""
+        return await self._page(
+            request, lambda context: runs.page(context, dag_id, run_id, pipeline)
+        )
 
     async def health(self) -> Response:
         """Whether the specs can be read."""

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark.lake.delta_errors import translate_delta_errors
+from tidemark.lake.errors import UnreadableFile
 from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
@@ -70,6 +71,9 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
 
     A row without `lag_checked_at` keeps the values of `KAFKA_COLUMNS` of the previous row.
 
+    A table with a missing or damaged file then has these rows only. The next check of the other
+    pipelines adds theirs.
+
     If Delta refuses the commit because a concurrent process was first, writes nothing and logs a
     warning. The table then has the previous rows of these pipelines, or those of that process.
 
@@ -118,7 +122,11 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)
     # The commit is refused if another process has written a newer lag after this read.
     table = DeltaTable(uri)
-    known = {row["pipeline"]: row for row in _newest_rows(table)}
+    try:
+        known = {row["pipeline"]: row for row in _newest_rows(table)}
+    except UnreadableFile as unreadable:
+        log.warning("status table rewritten uri=%s reason=%s", uri, unreadable.reason)
+        known, of_all = {}, True
     kept = [_with_known_lag(row, known.get(row["pipeline"], {})) for row in rows]
     try:
         write_deltalake(

@@ -190,6 +190,11 @@ METRICS: Sequence[Metric] = (
         "Time at which the lag will be 0, for the forecast `later`.",
     ),
     _column("tidemark_landed_records", "records", "Records landed by all plans."),
+    _column(
+        "tidemark_missing_rows",
+        "missing_rows",
+        "Landed rows that another program removed from the data table.",
+    ),
     _column("tidemark_stored_bytes", "stored_bytes", "Bytes of the data table's files."),
     _column(
         "tidemark_last_landed_timestamp_seconds",
