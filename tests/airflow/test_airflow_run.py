@@ -166,7 +166,7 @@ def test_runs_land_new_records_once_and_can_be_cleared(
     assert record.held_now.table_version == version
 
     with pytest.raises(AirflowRefused, match="No value passed"):
-        api.trigger("tidemark_backfill", conf={"retained": True})
+        api.trigger("tidemark_backfill", conf={"select_by": "retained log"})
 
 
 def test_backfills_by_form_and_by_date_land_the_selected_records(
@@ -189,7 +189,7 @@ def test_backfills_by_form_and_by_date_land_the_selected_records(
     api = airflow.api()
     api.wait_for_dags([DATED, FORM])
     api.set_paused(FORM, False)
-    form = {"pipeline": "dated", "retained": True, "partitions": "0", "chunk": 8}
+    form = {"pipeline": "dated", "select_by": "retained log", "partitions": "0", "chunk": 8}
     filled = wait_for_end(api, api.trigger(FORM, conf=form), FORM)
     tasks = {f"chunk.{task}[{n}]" for task in ("ingest", "check", "publish") for n in (0, 1)}
     assert filled.tasks == dict.fromkeys(["request", "complete", *tasks], "success")
@@ -211,7 +211,7 @@ def test_backfills_by_form_and_by_date_land_the_selected_records(
     assert [event.extra["replaces"] for event in asset_events(api, FORM)][-1] is True
 
     version = DeltaTable(uri).version()
-    into = {"pipeline": "dated", "retained": True, "into": "twin"}
+    into = {"pipeline": "dated", "select_by": "retained log", "into": "twin"}
     copied = wait_for_end(api, api.trigger(FORM, conf=into), FORM)
     assert set(copied.tasks.values()) == {"success"}
     twin = app.layout.data_table("bronze/dated@twin")
@@ -256,7 +256,7 @@ def test_a_cancelled_backfill_keeps_landed_chunks_and_continues_when_cleared(
             api = airflow.api()
             api.wait_for_dags([FORM])
             api.set_paused(FORM, False)
-            form = {"pipeline": "clicks", "retained": True, "chunk": 2_000}
+            form = {"pipeline": "clicks", "select_by": "retained log", "chunk": 2_000}
             api.trigger(FORM, conf=form, run_id=run)
             app = App(environ={"TIDEMARK_HOME": str(airflow.status().home.parent)})
             control, uri = app.control, app.layout.data_table("bronze/clicks")

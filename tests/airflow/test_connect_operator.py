@@ -138,7 +138,7 @@ _FORM = {
     **dict.fromkeys(("offsets", "from", "until", "plan", "partitions", "into", "chunk", "reason")),
     **dict.fromkeys(("replace", "readable_only", "dry_run", "approved"), False),
     "pipeline": "unplanned",
-    "retained": True,
+    "select_by": "retained log",
 }
 
 PLANNERS: dict[str, tuple[str, dict[str, object]]] = {

@@ -212,16 +212,27 @@ def test_the_fields_of_the_backfill_form_have_descriptions_and_limits(dags: dict
     assert params["pipeline"]["schema"]["enum"] == list(SPECS)
     minima = {name: params[name]["schema"].get("minimum") for name in params}
     assert {name for name, least in minima.items() if least == 1} == {"plan", "chunk"}
-    assert {name: param["value"] for name, param in params.items() if param["value"]} == {}
-    assert list(params)[:2] == ["pipeline", "dry_run"]
+    chosen = {name: param["value"] for name, param in params.items() if param["value"]}
+    assert chosen == {"select_by": "offset ranges"}
+    assert params["select_by"]["schema"]["enum"] == [
+        "offset ranges",
+        "time window",
+        "retained log",
+        "ranges of a plan",
+    ]
     required = [name for name in params if "null" not in params[name]["schema"]["type"]]
-    assert required == ["pipeline"]
-    sections = {name: param["schema"].get("section") for name, param in params.items()}
-    how = ("replace", "reason", "into", "chunk", "readable_only", "approved")
-    assert sections == {**dict.fromkeys(params), **dict.fromkeys(how, "How to land them")}
+    assert required == ["pipeline", "select_by"]
+    sections: dict[str | None, list[str]] = {}
+    for name, param in params.items():
+        sections.setdefault(param["schema"].get("section"), []).append(name)
+    assert sections == {
+        None: ["pipeline", "dry_run", "select_by"],
+        "Offsets": ["offsets", "from", "until", "plan", "partitions"],
+        "How to land them": ["replace", "reason", "into", "chunk", "readable_only", "approved"],
+    }
     for param in params.values():
         assert param["schema"]["title"]
-        assert len(param["description"]) > 20
+        assert len(param["schema"]["description_md"]) > 20
 
 
 @pytest.mark.e2e

@@ -41,8 +41,10 @@ def environ(tmp_path: Path) -> dict[str, str]:
     [
         ({}, "got none"),
         ({"offsets": "0:0-3,\n1:5-5"}, "'1:5-5'"),
-        ({"offsets": "0:0-3", "plan": 7}, "offset ranges and a plan's ranges"),
-        ({"from": "2026-03-01T00:00:00Z"}, "both ends of a time window"),
+        ({"offsets": "0:0-3", "plan": 7}, "offset ranges and ranges of a plan"),
+        ({"plan": 7}, "expected the fields of offset ranges only; got ranges of a plan"),
+        ({"select_by": "retained log", "offsets": "0:0-3"}, "offset ranges and retained log"),
+        ({"select_by": "time window", "from": "2026-03-01T00:00:00Z"}, "both ends of a time"),
         ({"offsets": "0:0-3", "partitions": "1, 2"}, "partitions with offset ranges"),
     ],
 )
@@ -51,7 +53,7 @@ def test_an_invalid_selection_is_refused_before_a_request_to_kafka(
 ) -> None:
     """Fields of the form are missing or contradict each other."""
     names = ("offsets", "from", "until", "plan", "partitions", "chunk", "into")
-    params = {"pipeline": "prices", "retained": False, **dict.fromkeys(names), **filled}
+    params = {"pipeline": "prices", "select_by": "offset ranges", **dict.fromkeys(names), **filled}
     answer = task_probe.ask("call_task", task="request_backfill", environ=environ, params=params,
                        pipeline="prices", requested_by="test")  # fmt: skip
     assert "InvalidSelection" in answer.value["error"]

@@ -43,8 +43,8 @@ def test_each_kind_of_selection_is_parsed() -> None:
     ("arguments", "message"),
     [
         ({}, "expected one of: offset ranges.*got none"),
-        ({"retained": True, "plan": 7}, "got the retained log and a plan's ranges"),
-        ({"offsets": ["0:1-2"], "end": "2026-03-01T00:00:00Z"}, "offset ranges and a time window"),
+        ({"retained": True, "plan": 7}, "got retained log and ranges of a plan"),
+        ({"offsets": ["0:1-2"], "end": "2026-03-01T00:00:00Z"}, "offset ranges and time window"),
         ({"offsets": ["0:5-5"]}, "START < END.*got '0:5-5'"),
         ({"offsets": ["5-9"]}, "PARTITION:START-END"),
         ({"offsets": ["0:-1-9"]}, "PARTITION:START-END"),
@@ -52,7 +52,7 @@ def test_each_kind_of_selection_is_parsed() -> None:
         ({"start": "2026-03-01", "end": "2026-03-02"}, "got '2026-03-01'"),
         ({"start": "2026-03-01T02:00+02:00", "end": "2026-03-01T00:00Z"}, "starts before its end"),
         ({"start": "yesterday", "end": "today"}, "got 'yesterday'"),
-        ({"plan": 7, "partitions": [1]}, "got partitions with a plan's ranges"),
+        ({"plan": 7, "partitions": [1]}, "got partitions with ranges of a plan"),
     ],
 )
 def test_invalid_selections_are_refused(arguments: dict[str, Any], message: str) -> None:

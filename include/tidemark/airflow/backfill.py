@@ -20,10 +20,12 @@ from tidemark.airflow.chunks import (
 from tidemark.airflow.operators import JobOperator, RunOperator
 from tidemark.airflow.texts import BACKFILL_PAGE
 from tidemark.app import App
+from tidemark.backfill.selection import SelectBy
 from tidemark.spec.ref import COPY_NAME
 
+_WHICH = "Offsets"
 _HOW = "How to land them"
-"""Section of the form, below the choice of offsets."""
+"""Sections of the form."""
 
 PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
 
@@ -63,53 +65,67 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
     """Return the fields of the form."""
 
     def optional(kind: str, title: str, description: str, **limits: Any) -> Param:
+        # Airflow marks a field as required unless it may be null.
         kinds = ["null", kind]
-        return Param(None, type=kinds, title=title, description=description, **limits)
+        return Param(None, type=kinds, title=title, description_md=description, **limits)
 
     def flag(title: str, description: str, **more: Any) -> Param:
-        # Airflow marks a field as required unless it may be null.
         kinds = ["null", "boolean"]
-        return Param(False, type=kinds, title=title, description=description, **more)
+        return Param(False, type=kinds, title=title, description_md=description, **more)
+
+    def field_of(way: SelectBy, description: str) -> str:
+        return f"For *{way}*. {description}"
 
     return {
         "pipeline": Param(
             type="string",
             enum=pipelines,
             title="Pipeline",
-            description="The pipeline whose table receives the records.",
+            description_md="The pipeline whose table receives the records.",
         ),
         "dry_run": flag(
             "Dry run", f"{option_texts.DRY_RUN} The log of `request` contains the result."
         ),
+        "select_by": Param(
+            SelectBy.OFFSETS.value,
+            type="string",
+            enum=[way.value for way in SelectBy],
+            title="Which offsets",
+            description_md="How to select the offsets: fill in the fields of this choice only.",
+        ),
         "offsets": optional(
             "string",
             "Offset ranges",
-            f"{option_texts.OFFSETS} Separate several ranges with commas.",
+            field_of(SelectBy.OFFSETS, f"{option_texts.OFFSETS} Separate ranges with commas."),
+            section=_WHICH,
         ),
         "from": optional(
             "string",
-            "Time window: from",
-            f"Or: {option_texts.FROM}",
+            "From",
+            field_of(SelectBy.TIME, option_texts.FROM),
             format="date-time",
+            section=_WHICH,
         ),
         "until": optional(
             "string",
-            "Time window: until",
-            option_texts.UNTIL,
+            "Until",
+            field_of(SelectBy.TIME, option_texts.UNTIL),
             format="date-time",
+            section=_WHICH,
         ),
-        "retained": flag("The retained log", f"Or: {option_texts.RETAINED}"),
         "plan": optional(
             "integer",
-            "A plan's ranges",
-            f"Or: {option_texts.PLAN}",
+            "Plan",
+            field_of(SelectBy.PLAN, option_texts.PLAN),
             minimum=1,
+            section=_WHICH,
         ),
         "partitions": optional(
             "string",
             "Partitions",
             f"{option_texts.PARTITIONS} Separate several numbers with commas.",
             pattern=r"^\s*\d+(\s*,\s*\d+)*\s*$",
+            section=_WHICH,
         ),
         "replace": flag("Replace", option_texts.REPLACE, section=_HOW),
         "reason": optional(

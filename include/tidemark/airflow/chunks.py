@@ -34,14 +34,16 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
     Returns:
         The numbers of the chunks; none if all offsets have landed, or for a dry run.
     """
-    from tidemark.backfill.selection import select
+    from tidemark.backfill.selection import SelectBy, select
 
     with airflow_failures():
+        by = SelectBy(params["select_by"])
         selection = select(
+            by=by,
             offsets=_split(params["offsets"]),
             start=params["from"],
             end=params["until"],
-            retained=bool(params["retained"]),
+            retained=by is SelectBy.RETAINED,
             plan=params["plan"],
             plan_of=params["pipeline"] if params["into"] else None,
             partitions=[int(partition) for partition in _split(params["partitions"])],

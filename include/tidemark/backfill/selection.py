@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import TypeAlias
 
 from tidemark.backfill.errors import TooManyChunks
@@ -71,6 +72,15 @@ Selection: TypeAlias = OffsetRanges | TimeWindow | RetainedLog | PlanRanges
 """The ways to select offsets."""
 
 
+class SelectBy(StrEnum):
+    """The ways to select offsets, as a form shows them."""
+
+    OFFSETS = "offset ranges"
+    TIME = "time window"
+    RETAINED = "retained log"
+    PLAN = "ranges of a plan"
+
+
 def select(
     *,
     offsets: Sequence[str] = (),
@@ -80,6 +90,7 @@ def select(
     plan: int | None = None,
     plan_of: str | None = None,
     partitions: Collection[int] = (),
+    by: SelectBy | None = None,
 ) -> Selection:
     """Return the selection of a form or a command line, which must contain exactly one.
 
@@ -91,21 +102,21 @@ def select(
         plan: Number of a plan whose offset ranges to select.
         plan_of: Pipeline of the plan; None for the backfilled pipeline.
         partitions: Partitions of the time window or the retained log; all if empty.
+        by: The way that a form has chosen; the other fields must be empty.
 
     Raises:
         InvalidSelection
     """
     ways = {
-        "offset ranges": bool(offsets),
-        "a time window": start is not None or end is not None,
-        "the retained log": retained,
-        "a plan's ranges": plan is not None,
+        SelectBy.OFFSETS: bool(offsets),
+        SelectBy.TIME: start is not None or end is not None,
+        SelectBy.RETAINED: retained,
+        SelectBy.PLAN: plan is not None,
     }
     chosen = [way for way, is_chosen in ways.items() if is_chosen]
-    if len(chosen) != 1:
-        raise InvalidSelection(
-            rule=f"one of: {', '.join(ways)}", seen=" and ".join(chosen) or "none"
-        )
+    if len(chosen) != 1 or by not in (None, *chosen):
+        rule = f"the fields of {by} only" if by else f"one of: {', '.join(ways)}"
+        raise InvalidSelection(rule=rule, seen=" and ".join(chosen) or "none")
     if partitions and (offsets or plan is not None):
         raise InvalidSelection(
             rule="partitions only with a time window or the retained log",

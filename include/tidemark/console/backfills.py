@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from tidemark.backfill.selection import select
+from tidemark.backfill.selection import SelectBy, select
 from tidemark.backfill.service import BackfillPreview, ChunkState
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import InvalidSelection, TidemarkError
@@ -74,14 +74,23 @@ class BackfillForm(BaseModel):
         words += ["--replace"] if self.replace else []
         return shlex.join(words)
 
+    @property
+    def way(self) -> SelectBy:
+        """The way that a valid form selects offsets."""
+        if self.offsets:
+            return SelectBy.OFFSETS
+        if self.retained:
+            return SelectBy.RETAINED
+        return SelectBy.PLAN if self.plan else SelectBy.TIME
+
     def conf(self, pipeline: str) -> Mapping[str, Any]:
         """Return the parameters of a run of the DAG `tidemark_backfill`."""
         return {
             "pipeline": pipeline,
+            "select_by": self.way.value,
             "offsets": self.offsets or None,
             "from": self.start or None,
             "until": self.end or None,
-            "retained": self.retained,
             "plan": _number(self.plan, "plan"),
             "partitions": self.partitions or None,
             "chunk": _number(self.chunk, "chunk"),
