@@ -760,9 +760,10 @@ class Pipeline:
         start: int | None = None,
         end: int | None = None,
         print_line: Callable[[str], None] = lambda _: None,
+        show_done: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verification:
         """Compare the data table with Kafka record by record. See `Verifier.verify`."""
-        return self._verifier.verify(partition, start, end, print_line)
+        return self._verifier.verify(partition, start, end, print_line, show_done)
 
     @property
     def _verifier(self) -> Verifier:

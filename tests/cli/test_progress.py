@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -26,14 +32,29 @@ class _Watched(io.StringIO):
         return written
 
 
-def run_phase(monkeypatch: pytest.MonkeyPatch, pattern: str, *, terminal: bool) -> str:
-    """Run a phase until its progress matches a pattern, and return the printed text."""
+def run_phase(
+    monkeypatch: pytest.MonkeyPatch,
+    pattern: str,
+    *,
+    terminal: bool,
+    done: tuple[int, int] | None = None,
+) -> str:
+    """Run a phase until its progress matches a pattern, and return the printed text.
+
+    Args:
+        monkeypatch: Sets the stream.
+        pattern: Pattern of the progress.
+        terminal: Whether the stream is a terminal.
+        done: How many of how many parts are done; None if the phase has no parts.
+    """
     stream = _Watched(pattern)
     console = Console(file=stream, force_terminal=terminal, width=80, _environ={"TERM": "xterm"})
     for module in (output, progress):
         monkeypatch.setattr(module, "err", console)
     monkeypatch.setattr(progress, "REPEAT_S", 0.01)
-    with progress.phase("starting Kafka"):
+    with progress.phase("starting Kafka") as show_done:
+        if done:
+            show_done(*done)
         assert stream.found.wait(20)
     return stream.getvalue()
 
@@ -53,3 +74,46 @@ def test_a_pipe_gets_plain_lines_while_a_phase_lasts(
     assert all(line.startswith("  starting Kafka: ") for line in others)
     assert all(line.isprintable() for line in others)
     assert capsys.readouterr().out == ""
+
+
+def test_a_phase_with_parts_shows_how_many_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run_phase(monkeypatch, r"3/1,?200", terminal=True, done=(3, 1200))
+    assert "━" in shown
+    pattern = r"Kafka: 3 of 1,200, .*\n"
+    assert "\x1b" not in run_phase(monkeypatch, pattern, terminal=False, done=(3, 1200))
+
+
+def test_a_command_in_a_terminal_shows_its_progress_there_only(tmp_path: Path) -> None:
+    """The standard output of the command, here a pipe, gets the JSON only."""
+    (tmp_path / "pipelines").mkdir()
+    environ = {
+        **os.environ,
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+        "TERM": "xterm",
+    }
+    ours, theirs = pty.openpty()
+    command = [str(Path(sys.executable).parent / "tidemark"), "maintain", "--dry-run", "--json"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        assert process.stdout
+        printed = process.stdout.read().decode()
+        shown = b"".join(_read_terminal(ours)).decode()
+    os.close(ours)
+    assert process.returncode == 0, shown
+    assert printed.startswith("{")
+    assert "\x1b" not in printed
+    assert "maintaining tables" not in printed
+    assert re.search(r"\x1b.*maintaining tables.*0:00:0\d", shown, re.DOTALL)
+
+
+def _read_terminal(fd: int) -> Iterator[bytes]:
+    """Yield the output of a terminal until its other end is closed."""
+    while True:
+        try:
+            found = os.read(fd, 65536)
+        except OSError:  # Linux reports the closed end as EIO.
+            return
+        if not found:
+            return
+        yield found

@@ -9,7 +9,8 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.output import print_status, step
+from tidemark.cli.output import print_status
+from tidemark.cli.progress import phase
 from tidemark.dev.broker import home_broker
 
 app = typer.Typer(
@@ -30,9 +31,8 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start the broker unless it runs, and wait until it answers."""
-    if not as_json:
-        step(f"starting Kafka, {nodes} node(s)")
-    started = home_broker(App.from_environment().layout, port=port, nodes=nodes).start()
+    with phase(f"starting Kafka, {nodes} node(s)"):
+        started = home_broker(App.from_environment().layout, port=port, nodes=nodes).start()
     print_status(started.as_record(), as_json=as_json)
 
 

@@ -12,6 +12,7 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineNamesOrAll
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
+from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.maintenance.rules import (
@@ -53,6 +54,7 @@ def maintain(
     shared = {each.name: each for each in app.shared_maintenance()}
 
     def table(name: str) -> MaintenanceResult:
+        show_done(names.index(name), len(names))
         maintenance = shared.get(name) or app.maintenance(name)
         result = maintenance.maintain(keep, dry_run=dry_run)
         note(f"{name}: {result.outcome.value}")
@@ -62,7 +64,8 @@ def maintain(
         return app.quality_pages().prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
 
     names += shared
-    tables = dict(zip(names, map_in_threads(names, table, 1), strict=True))
+    with phase("maintaining tables") as show_done:
+        tables = dict(zip(names, map_in_threads(names, table, 1), strict=True))
     records = [{"table": name, **result.as_record()} for name, result in tables.items()]
     pages = result_or_error("quality pages", prune)
     errors = {

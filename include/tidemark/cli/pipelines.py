@@ -17,6 +17,7 @@ from tidemark.cli.arguments import (
     requester,
 )
 from tidemark.cli.output import note, out, print_json, print_table
+from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode
 from tidemark.ingest.planner import PlanResult
 from tidemark.report.verification import NOT_COMPARED
@@ -67,9 +68,9 @@ def verify(
     that landed the offset. Ends with exit code 65 and the first differences if there are any. Needs
     no Spark.
     """
-    verification = (
-        App.from_environment().pipeline(pipeline).verify(partition, start, end, print_line=note)
-    )
+    compared = App.from_environment().pipeline(pipeline)
+    with phase(f"comparing {pipeline} with Kafka, by partition") as show_done:
+        verification = compared.verify(partition, start, end, note, show_done)
     if as_json:
         print_json(verification.as_record())
         if verification.differences:

@@ -1,13 +1,22 @@
-"""Progress of long steps: elapsed time on a terminal, plain lines in logs and pipes."""
+"""Progress of long steps: elapsed time and a bar on a terminal, plain lines in logs and pipes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeAlias
 
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from tidemark.cli.output import err, note, step
 from tidemark.core.errors import format_duration
@@ -16,42 +25,58 @@ from tidemark.core.logs import is_json_log
 REPEAT_S = 30.0
 """Seconds between two lines about the same phase in logs and pipes."""
 
+ShowDone: TypeAlias = Callable[[int, int], None]
+"""Shows how many of how many parts of a phase are done."""
+
 
 @contextmanager
-def phase(text: str) -> Iterator[None]:
+def phase(text: str) -> Iterator[ShowDone]:
     """Print one line at the start of a phase, and show its elapsed time until it ends.
 
     A terminal shows the time in place, and removes it at the end. Logs and pipes get a line every
     `REPEAT_S` seconds. Standard output gets nothing. Phases are not nested.
+
+    Yields:
+        The function that adds a bar, or figures in lines. Threads may call it.
     """
     step(text)
     shows_in_place = err.is_terminal and not err.is_dumb_terminal and not is_json_log()
-    with _in_place(text) if shows_in_place else _in_lines(text):
-        yield
+    with _in_place(text) if shows_in_place else _in_lines(text) as show_done:
+        yield show_done
 
 
 @contextmanager
-def _in_place(text: str) -> Iterator[None]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        progress.add_task(text, total=None)
-        yield
+def _in_place(text: str) -> Iterator[ShowDone]:
+    columns: tuple[ProgressColumn, ...] = (SpinnerColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as progress:
+        task = progress.add_task(text, total=None)
+
+        def show_done(done: int, total: int) -> None:
+            progress.columns = (*columns, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            progress.update(task, completed=done, total=total)
+
+        yield show_done
 
 
 @contextmanager
-def _in_lines(text: str) -> Iterator[None]:
+def _in_lines(text: str) -> Iterator[ShowDone]:
     ended = threading.Event()
+    counts = ""
+
+    def show_done(done: int, total: int) -> None:
+        nonlocal counts
+        counts = f"{done:,} of {total:,}, "
 
     def repeat() -> None:
         passed = timedelta()
         while not ended.wait(REPEAT_S):
             passed += timedelta(seconds=REPEAT_S)
-            note(f"{text}: {format_duration(passed)}")
+            note(f"{text}: {counts}{format_duration(passed)}")
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
-        yield
+        yield show_done
     finally:
         ended.set()
         thread.join()

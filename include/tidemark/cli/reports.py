@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, complete_pipeline
 from tidemark.cli.engine import exit_with
 from tidemark.cli.output import out, print_json, print_records
+from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.ingest.errors import NothingLanded
 from tidemark.pipeline import Pipeline
@@ -70,7 +72,8 @@ def report(
         return
     if begin and begin >= (end or datetime.now(UTC)):
         raise typer.BadParameter("--since must be before --until")
-    found = app.pipeline(pipeline).report(begin, end)
+    with phase(f"reporting on {pipeline}"):
+        found = app.pipeline(pipeline).report(begin, end)
     if as_json:
         print_json(found.as_record())
     else:
@@ -93,19 +96,24 @@ def report(
 
 def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
     """Report on all pipelines; end with the worst exit code of those that landed records."""
+    done = count(1)
 
     def one(each: Pipeline) -> PipelineReport | None:
         try:
             found = each.report()
         except NothingLanded:
             return None
+        finally:
+            show_done(next(done), len(app.specs))
         if not as_json:
             each.write_report(found)
         return found
 
     outcomes = Outcomes()
     complete = True
-    for name, result in for_each(app, list(app.specs), one).items():
+    with phase("reporting on all pipelines") as show_done:
+        reports = for_each(app, list(app.specs), one)
+    for name, result in reports.items():
         if isinstance(result, TidemarkError):
             outcomes.add(name, result)
         elif result is None:

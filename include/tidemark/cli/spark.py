@@ -9,7 +9,8 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.output import print_status, step
+from tidemark.cli.output import print_status
+from tidemark.cli.progress import phase
 from tidemark.spark.engine import DEFAULT_PORT
 
 app = typer.Typer(
@@ -35,10 +36,9 @@ def start(
     The server listens on this machine only and requires a token. Only you can read the file of the
     token.
     """
-    if not as_json:
-        step("starting Spark (about ten seconds)")
     engines = App.from_environment().engines
-    started = engines.server(port=port).start(engines.check_requirements)
+    with phase("starting Spark (about ten seconds)"):
+        started = engines.server(port=port).start(engines.check_requirements)
     print_status(started.as_record(), as_json=as_json)
 
 

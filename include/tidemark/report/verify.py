@@ -71,6 +71,7 @@ class Verifier:
         start: int | None = None,
         end: int | None = None,
         print_line: Callable[[str], None] = lambda _: None,
+        show_done: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verification:
         """Read landed ranges again and compare them record by record, by checksum.
 
@@ -79,6 +80,7 @@ class Verifier:
             start: Only offsets from this one on.
             end: Only offsets before this one.
             print_line: Called with each line of progress.
+            show_done: Called with the number of partitions that are compared, and of all.
 
         Raises:
             NothingLanded: None of these offsets has landed.
@@ -105,7 +107,8 @@ class Verifier:
         comparisons: list[PartitionComparison] = []
         differences: list[Difference] = []
         foreign_rows: list[_Row] = []
-        for number, spans in sorted(selected.items()):
+        for done, (number, spans) in enumerate(sorted(selected.items())):
+            show_done(done, len(selected))
             parts = [
                 (watermarks, spans.intersection(landed.get(number, SpanSet())))
                 for watermarks, landed in levels
