@@ -6,7 +6,7 @@ tests/lake/test_control_table.py runs the SQL of the control table's page.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 import yaml
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from tests.conftest import PROJECT
 from tests.support.file_lake import FileLake
@@ -26,8 +26,11 @@ from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
 from tidemark.backfill.selection import select
 from tidemark.core.offsets import Span
+from tidemark.lake import control_table, status_history, status_table
+from tidemark.lake.columns import BRONZE_SCHEMA, nullable_column
 from tidemark.lake.status_history import append_statuses
 from tidemark.lake.status_table import write_status
+from tidemark.quality import check_results_table, publication_table
 from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
@@ -40,7 +43,8 @@ from tidemark.spec.loading import load_specs
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import UpsertSpec
-from tidemark.typed.columns import typed_schema
+from tidemark.typed import schema_table
+from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_schema
 from tidemark.typed.schema_table import DeltaSchemaStore
 from tidemark.upsert.table import upsert_schema
 
@@ -59,14 +63,27 @@ def rows_of_query(page: str, beginning: str, tables: Mapping[str, Any]) -> list[
         return connection.execute(query_by_name.replace("`", '"')).fetchall()
 
 
+def sql_blocks(page: Path) -> Sequence[str]:
+    """Return the SQL of a page, in its order."""
+    found = re.findall(r"^ *```sql\n(.*?)^ *```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [str(block) for block in found]
+
+
+PAGES_WITH_SQL = [
+    pytest.param(page, id=page.stem)
+    for page in sorted((PROJECT / "docs").rglob("*.md"))
+    if sql_blocks(page)
+]
+
+
 def decoder(page: str, folder: Path) -> DecodeSpec:
     text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
     spec_text = text.partition("```yaml\n")[2].partition("```")[0]
     name = spec_text.splitlines()[0].removeprefix("name: ")
     (folder / f"{name}.yaml").write_text(spec_text, encoding="utf-8")
-    (spec,) = load_specs(folder, Layout(project=folder, home=folder)).specs.values()
-    assert spec.decode is not None
-    return spec.decode
+    decode = load_specs(folder, Layout(project=folder, home=folder)).specs[name].decode
+    assert decode is not None
+    return decode
 
 
 @pytest.fixture
@@ -78,6 +95,51 @@ def lake(tmp_path: Path) -> FileLake:
     lake.kafka.produce("events", 1, 3)
     lake.planner.plan("begin")
     return lake
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, pa.Table]:
+    """The tables that pages query, without rows, by name or by folder and name."""
+    prices, accounts = (decoder(f"how-to/{page}.md", tmp_path) for page in ("typed", "upsert"))
+    columns = {part: spec.column for part, spec in accounts.parts.items() if spec.column}
+    old_prices = [
+        ("partition", "integer"),
+        ("offset", "long"),
+        ("ticker", "string"),
+        ("price", "double"),
+    ]
+    schemas = {
+        "offset_ranges": control_table.COLUMNS,
+        "control/offset_ranges": control_table.COLUMNS,
+        "control/status": status_table.COLUMNS,
+        "control/status_history": status_history.COLUMNS,
+        "control/schemas": schema_table.COLUMNS,
+        "quality/publication": publication_table.COLUMNS,
+        "quality/results": check_results_table.SCHEMA,
+        "results": check_results_table.SCHEMA,
+        "bronze/prices": BRONZE_SCHEMA.to_arrow(),
+        "prices": BRONZE_SCHEMA.to_arrow(),
+        "silver/prices": typed_schema(prices).to_arrow(),
+        "silver/prices_quarantine": QUARANTINE_SCHEMA.to_arrow(),
+        "silver/accounts_latest": upsert_schema(columns, UpsertSpec(target="")).to_arrow(),
+        "old_prices": Schema([nullable_column(*each) for each in old_prices]).to_arrow(),
+    }
+    return {name: pa.schema(each).empty_table() for name, each in schemas.items()}
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_SQL)
+def test_all_sql_of_a_page_fits_the_tables(page: Path, tables: Mapping[str, pa.Table]) -> None:
+    """The tests below and those of the control table's page check the answers."""
+    with duckdb.connect() as connection:
+        # Spark has this function.
+        connection.execute("CREATE MACRO get_json_object(j, p) AS json_extract_string(j, p)")
+        for name, rows in tables.items():
+            connection.register(name, rows)
+        for block in sql_blocks(page):
+            named = re.sub(
+                r"delta\.`[^`]*?(\w+/\w+)`|delta_scan\('[^']*?(\w+/\w+)'\)", r'"\1\2"', block
+            )
+            connection.execute(named.replace("`", '"'))
 
 
 def offset_ranges(lake: FileLake) -> pa.Table:
