@@ -49,7 +49,7 @@ def init(
         typer.Option(
             "--upsert/--no-upsert",
             help="Whether to draft an upsert table. The default is yes if nearly all "
-            "records have a key, and keys repeat.",
+            "records have a key, keys repeat, and values can be decoded.",
         ),
     ] = None,
     records: Annotated[

@@ -25,7 +25,7 @@ class UnknownTable(TerminalError):
     reason: str
     similar: tuple[str, ...]
 
-    problem = "There is no table {table}: {reason}."
+    problem = "The query names no table with {table}: {reason}."
     fix = "{advice} `tidemark sql --tables` lists all tables."
 
     @property
@@ -38,11 +38,11 @@ class UnknownTable(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class StatementRefused(TerminalError):
-    """The statement could write."""
+    """The statement could write, or changes settings of the session."""
 
     statement: str
 
-    problem = "`tidemark sql` only reads; it refuses the statement {statement}."
+    problem = "`tidemark sql` runs statements that read tables; {statement} is none of them."
     fix = (
         "Use SELECT, DESCRIBE, SUMMARIZE, SHOW or EXPLAIN; CREATE makes views and tables for the "
         "next statements of the same command. To write your own tables, use `tidemark shell`."
