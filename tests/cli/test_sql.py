@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
+from tests.fixtures_stores import PlaceIn
 from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
+from tests.support.stores import Store
 from tidemark.core.errors import ExitCode
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.quality.publication_table import DeltaPublicationTable
@@ -28,6 +30,22 @@ def lake(tmp_path: Path) -> FileLake:
 def test_a_table_is_found_by_its_folder_and_by_its_short_name(offline: Command, name: str) -> None:
     shown = offline("sql", f'SELECT max("offset") AS last FROM {name}', "--json")
     assert (shown.code, shown.json) == (ExitCode.OK, [{"last": 8}])
+
+
+@pytest.mark.store
+def test_tables_in_an_object_store_are_read(
+    lake: FileLake,
+    offline: Command,
+    conditional_store: Store,
+    place_in: PlaceIn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lakehouse = place_in(conditional_store)
+    monkeypatch.setenv("TIDEMARK_LAKEHOUSE", lakehouse)
+    write_deltalake(f"{lakehouse}/bronze/events", DeltaTable(lake.uri).scan())
+    query = 'SELECT max("offset") AS last, count(*) AS n FROM bronze.events WHERE plan_sequence > 1'
+    shown = offline("sql", query, "--json")
+    assert (shown.code, shown.json) == (ExitCode.OK, [{"last": 8, "n": 6}])
 
 
 @pytest.mark.usefixtures("lake")

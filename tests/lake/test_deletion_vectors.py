@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake, double
 from tests.support.plans import wanted
 from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
 from tidemark.lake.compaction import Compaction
+from tidemark.lake.delta_dataset import DeltaDataset
 from tidemark.lake.errors import CompactionConflict
 
 if TYPE_CHECKING:
@@ -93,6 +96,25 @@ def test_i1_an_undo_removes_rows_beside_deletion_vectors(
     assert plan is not None
     lake.ingest.execute(plan.sequence)
     assert lake.verified() == [(4, 4), (4, 4)]
+
+
+def test_queries_of_duckdb_omit_rows_deleted_by_deletion_vectors(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Also with a filter on a column that the query does not select, and without any column."""
+    lake.run(4)
+    lake.run(1)
+    delete_two(lake, spark)
+    failures: list[Exception] = []
+    with duckdb.connect() as connection:
+        rows = DeltaDataset(DeltaTable(str(lake.uri)), failures.append)
+        connection.register("events", rows)
+        selected = connection.execute('SELECT "offset" FROM events ORDER BY ALL').fetchall()
+        assert selected == [(2,), (3,), (4,)]
+        filtered = 'SELECT "offset" FROM events WHERE plan_sequence = 1 ORDER BY ALL'
+        assert connection.execute(filtered).fetchall() == [(2,), (3,)]
+        assert connection.execute("SELECT count(*) FROM events").fetchall() == [(3,)]
+    assert failures == []
 
 
 def test_doubled_rows_are_detected_with_deletion_vectors(
