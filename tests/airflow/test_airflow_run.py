@@ -377,7 +377,9 @@ def test_limited_runs_follow_each_other_and_alarms_reach_the_webhook(
         assert [record.plan.size for record in plans] == [20, 10]
 
         produce(client, "streams-intro", records=30, topic=name)
-        api.set_paused("tidemark_status", False)
+        api.set_paused("tidemark_lost", True)
+        api.switch_on_new(["tidemark_lost", "tidemark_status"])
+        assert api.dags()["tidemark_lost"] is True
         looked = wait_for_end(api, scheduled_run(api, "tidemark_status"), "tidemark_status")
         alarms = {f"alarm[{number}]": "failed" for number in range(3)}
         assert looked.tasks == {"look": "success", **alarms}

@@ -16,9 +16,17 @@ from tidemark.dev.errors import AirflowUnavailable
 
 
 @contextmanager
-def server_that_leaves_requests_open(count: int) -> Iterator[tuple[AirflowApi, list[str]]]:
-    """A client of a server that does not answer the first `count` requests, and the requests."""
+def server_that_leaves_requests_open(
+    count: int, logins: int = 0
+) -> Iterator[tuple[AirflowApi, list[str]]]:
+    """A client of a server that does not answer the first requests, and the requests.
+
+    Args:
+        count: Unanswered requests.
+        logins: Unanswered logins; logins are not in the list of requests.
+    """
     requests: list[str] = []
+    late_logins = iter(range(logins))
     ended = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -31,6 +39,9 @@ def server_that_leaves_requests_open(count: int) -> Iterator[tuple[AirflowApi, l
 
         def do_POST(self) -> None:
             if self.path == "/auth/token":
+                if next(late_logins, None) is not None:
+                    ended.wait()
+                    return
                 self._answer({"access_token": "t"})
             else:
                 self.do_GET()
@@ -61,6 +72,11 @@ def test_a_get_that_times_out_is_repeated() -> None:
     with server_that_leaves_requests_open(2) as (api, requests):
         assert api.dags() == {"tidemark_prices": False}
         assert len(requests) == 3
+
+
+def test_a_login_that_times_out_is_repeated() -> None:
+    with server_that_leaves_requests_open(0, logins=2) as (api, _):
+        assert api.dags() == {"tidemark_prices": False}
 
 
 def test_a_server_that_never_answers_raises_unavailable_after_three_requests() -> None:

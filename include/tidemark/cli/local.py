@@ -34,7 +34,7 @@ def up(
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
     as_json: AsJson = False,
 ) -> None:
-    """Start broker, Spark server and Airflow, unpause the DAGs, and print how to log in.
+    """Start broker, Spark server and Airflow, unpause new DAGs, and print how to log in.
 
     All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
     require a token. The command leaves running parts unchanged, and creates missing sample topics.
@@ -55,8 +55,7 @@ def up(
         running = airflow.start(progress=note)
         api = airflow.api()
         api.wait_for_dags(dag_ids)
-    for dag_id in dag_ids:
-        api.set_paused(dag_id, False)
+    api.switch_on_new(dag_ids)
     spark = app.engines.server().status()
     if as_json:
         records = {"kafka": kafka.as_record(), "spark": spark.as_record()}

@@ -121,6 +121,13 @@ class AirflowApi:
         """Pause or resume the schedule of a DAG."""
         self.call("PATCH", f"/dags/{quote(dag_id)}", {"is_paused": paused})
 
+    def switch_on_new(self, dag_ids: Sequence[str]) -> None:
+        """Unpause DAGs that have never run; a paused DAG with runs was paused by a user."""
+        paused = self.dags()
+        for dag_id in dag_ids:
+            if paused[dag_id] and not self.run_ids(dag_id):
+                self.set_paused(dag_id, False)
+
     # -- runs ------------------------------------------------------------------------------------
 
     def trigger(
@@ -218,19 +225,24 @@ class AirflowApi:
     ) -> Any:
         """Send a request to Airflow's REST API and return the JSON of the answer.
 
-        A GET that times out is repeated, because it changes nothing.
+        A login or a GET that times out is repeated, because it changes nothing.
         """
         if self._token is None:
-            answer = self._send("POST", "/auth/token", body=self._login)
+            answer = self._send_repeatedly("POST", "/auth/token", body=self._login)
             self._token = str(answer["access_token"])
-        target = f"/api/v2{path}"
-        for _ in range(_READ_ATTEMPTS - 1 if method == "GET" else 0):
+        send = self._send_repeatedly if method == "GET" else self._send
+        return send(method, f"/api/v2{path}", body=body, query=query)
+
+    def _send_repeatedly(
+        self, method: str, target: str, **content: Mapping[str, Any] | None
+    ) -> Any:
+        for _ in range(_READ_ATTEMPTS - 1):
             try:
-                return self._send(method, target, body=body, query=query)
+                return self._send(method, target, **content)
             except AirflowUnavailable as error:
                 if not isinstance(error.__cause__, httpx2.TimeoutException):
                     raise
-        return self._send(method, target, body=body, query=query)
+        return self._send(method, target, **content)
 
     def _send(
         self,
