@@ -32,12 +32,20 @@ class _Watched(io.StringIO):
         return written
 
 
+def show_on(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *, terminal: bool) -> None:
+    """Show progress on a stream."""
+    console = Console(file=stream, force_terminal=terminal, width=80, _environ={"TERM": "xterm"})
+    for module in (output, progress):
+        monkeypatch.setattr(module, "err", console)
+
+
 def run_phase(
     monkeypatch: pytest.MonkeyPatch,
     pattern: str,
     *,
     terminal: bool,
     done: tuple[int, int] | None = None,
+    quiet_s: float = 0.0,
 ) -> str:
     """Run a phase until its progress matches a pattern, and return the printed text.
 
@@ -46,13 +54,12 @@ def run_phase(
         pattern: Pattern of the progress.
         terminal: Whether the stream is a terminal.
         done: How many of how many parts are done; None if the phase has no parts.
+        quiet_s: Seconds without output.
     """
     stream = _Watched(pattern)
-    console = Console(file=stream, force_terminal=terminal, width=80, _environ={"TERM": "xterm"})
-    for module in (output, progress):
-        monkeypatch.setattr(module, "err", console)
+    show_on(monkeypatch, stream, terminal=terminal)
     monkeypatch.setattr(progress, "REPEAT_S", 0.01)
-    with progress.phase("starting Kafka") as show_done:
+    with progress.phase("starting Kafka", quiet_s=quiet_s) as show_done:
         if done:
             show_done(*done)
         assert stream.found.wait(20)
@@ -83,6 +90,18 @@ def test_a_phase_with_parts_shows_how_many_are_done(monkeypatch: pytest.MonkeyPa
     assert "\x1b" not in run_phase(monkeypatch, pattern, terminal=False, done=(3, 1200))
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_phase_that_stays_short_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    stream = io.StringIO()
+    show_on(monkeypatch, stream, terminal=terminal)
+    with progress.phase("starting Kafka", quiet_s=600) as show_done:
+        show_done(1, 2)
+    assert "Kafka" not in stream.getvalue()
+    assert "starting Kafka" in run_phase(monkeypatch, "Kafka", terminal=terminal, quiet_s=0.01)
+
+
 def test_a_command_in_a_terminal_shows_its_progress_there_only(tmp_path: Path) -> None:
     """The standard output of the command, here a pipe, gets the JSON only."""
     (tmp_path / "pipelines").mkdir()
@@ -93,7 +112,7 @@ def test_a_command_in_a_terminal_shows_its_progress_there_only(tmp_path: Path) -
         "TERM": "xterm",
     }
     ours, theirs = pty.openpty()
-    command = [str(Path(sys.executable).parent / "tidemark"), "maintain", "--dry-run", "--json"]
+    command = [str(Path(sys.executable).parent / "tidemark"), "down", "--json"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=theirs) as process:
         os.close(theirs)
         assert process.stdout
@@ -103,8 +122,8 @@ def test_a_command_in_a_terminal_shows_its_progress_there_only(tmp_path: Path) -
     assert process.returncode == 0, shown
     assert printed.startswith("{")
     assert "\x1b" not in printed
-    assert "maintaining tables" not in printed
-    assert re.search(r"\x1b.*maintaining tables.*0:00:0\d", shown, re.DOTALL)
+    assert "stopping" not in printed
+    assert re.search(r"\x1b.*stopping Airflow.*0:00:0\d", shown, re.DOTALL)
 
 
 def _read_terminal(fd: int) -> Iterator[bytes]:

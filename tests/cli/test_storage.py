@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,13 +33,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _without_room() -> Iterator[None]:
-    """Let this process write no byte to a file, also as root and on any file system."""
+    """Let this process write no byte to a file, also as root and on any file system.
+
+    pytest captures the log of the process in a file, too, so lost log lines are no errors here.
+    """
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(logging, "raiseExceptions", False)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        monkeypatch.undo()
 
 
 @pytest.fixture

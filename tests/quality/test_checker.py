@@ -39,6 +39,7 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.errors import SuiteError
+from tidemark.quality.start_page import write_start_page
 from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.quality.suite_draft import draft_suite
 from tidemark.typed.profile import Profile
@@ -235,13 +236,13 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
     """A key that is no number fails the rule, and the check completes."""
     landed = [
         row(n, key=b"%d" % n, value=b'{"id": %d, "at": "0000-00-00 00:00:00"}' % n)
-        for n in range(200)
+        for n in range(400)
     ]
-    check.land([*landed, row(200, key=b"abc", value=b'{"id": 200, "at": ""}')])
-    found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 201))
+    check.land([*landed, row(400, key=b"abc", value=b'{"id": 400, "at": ""}')])
+    found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 401))
     suite = draft_suite("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
-    report = check(planned_range(0, 201), suite="mine")
+    report = check(planned_range(0, 401), suite="mine")
     assert [result for result in report.results if not result.passed] == []
     assert result_of(report, "key_problem").unexpected_count == 1
 
@@ -612,7 +613,7 @@ def test_pages_load_no_external_resources(shipped: Check) -> None:
     shipped.land([price(0), price(1, price=-1.0)])
     shipped(planned_range(0, 2), suite="prices")
     pages = list(shipped.home.rglob("*.html"))
-    assert len(pages) == 5  # pipelines, runs, built-in checks, the suite, its validation
+    assert len(pages) == 4  # runs, built-in checks, the suite, its validation
     for file in pages:
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"<script|<link|<img|https?://", text), file
@@ -622,6 +623,7 @@ def test_all_links_between_pages_have_a_target(shipped: Check) -> None:
     """The links lead from the start page of all pipelines to a run and back."""
     shipped.land([price(0)])
     shipped(planned_range(0, 1), suite="prices")
+    write_start_page(shipped.home, {"prices": "Prices"})
     for file in shipped.home.rglob("*.html"):
         for link in re.findall(r'href="([^"#]+)"', file.read_text(encoding="utf-8")):
             assert (file.parent / link).exists(), (file, link)

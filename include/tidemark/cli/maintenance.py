@@ -12,7 +12,7 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineNamesOrAll
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
-from tidemark.cli.progress import phase
+from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.maintenance.rules import (
@@ -64,7 +64,7 @@ def maintain(
         return app.quality_pages().prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
 
     names += shared
-    with phase("maintaining tables") as show_done:
+    with phase("maintaining tables", quiet_s=SHORT_S) as show_done:
         tables = dict(zip(names, map_in_threads(names, table, 1), strict=True))
     records = [{"table": name, **result.as_record()} for name, result in tables.items()]
     pages = result_or_error("quality pages", prune)

@@ -17,7 +17,7 @@ from tidemark.cli.arguments import (
     requester,
 )
 from tidemark.cli.output import note, out, print_json, print_table
-from tidemark.cli.progress import phase
+from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode
 from tidemark.ingest.planner import PlanResult
 from tidemark.report.verification import NOT_COMPARED
@@ -69,7 +69,8 @@ def verify(
     no Spark.
     """
     compared = App.from_environment().pipeline(pipeline)
-    with phase(f"comparing {pipeline} with Kafka, by partition") as show_done:
+    text = f"comparing {pipeline} with Kafka, by partition"
+    with phase(text, quiet_s=SHORT_S) as show_done:
         verification = compared.verify(partition, start, end, note, show_done)
     if as_json:
         print_json(verification.as_record())

@@ -25,41 +25,63 @@ from tidemark.core.logs import is_json_log
 REPEAT_S = 30.0
 """Seconds between two lines about the same phase in logs and pipes."""
 
+SHORT_S = 2.0
+"""Seconds without output in a phase that is usually short."""
+
 ShowDone: TypeAlias = Callable[[int, int], None]
 """Shows how many of how many parts of a phase are done."""
 
 
 @contextmanager
-def phase(text: str) -> Iterator[ShowDone]:
+def phase(text: str, *, quiet_s: float = 0.0) -> Iterator[ShowDone]:
     """Print one line at the start of a phase, and show its elapsed time until it ends.
 
     A terminal shows the time in place, and removes it at the end. Logs and pipes get a line every
     `REPEAT_S` seconds. Standard output gets nothing. Phases are not nested.
 
+    Args:
+        text: What is done.
+        quiet_s: Seconds without output, for a phase that is usually short.
+
     Yields:
         The function that adds a bar, or figures in lines. Threads may call it.
     """
-    step(text)
     shows_in_place = err.is_terminal and not err.is_dumb_terminal and not is_json_log()
-    with _in_place(text) if shows_in_place else _in_lines(text) as show_done:
+    shown = _in_place(text, quiet_s) if shows_in_place else _in_lines(text, quiet_s)
+    with shown as show_done:
         yield show_done
 
 
 @contextmanager
-def _in_place(text: str) -> Iterator[ShowDone]:
+def _in_place(text: str, quiet_s: float) -> Iterator[ShowDone]:
     columns: tuple[ProgressColumn, ...] = (SpinnerColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as progress:
-        task = progress.add_task(text, total=None)
+    progress = Progress(*columns, TimeElapsedColumn(), console=err, transient=True)
+    task = progress.add_task(text, total=None)
 
-        def show_done(done: int, total: int) -> None:
-            progress.columns = (*columns, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            progress.update(task, completed=done, total=total)
+    def start() -> None:
+        step(text)
+        progress.start()
 
+    def show_done(done: int, total: int) -> None:
+        progress.columns = (*columns, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        progress.update(task, completed=done, total=total)
+
+    starter = threading.Timer(quiet_s, start)
+    if quiet_s:
+        starter.start()
+    else:
+        start()
+    try:
         yield show_done
+    finally:
+        starter.cancel()
+        if quiet_s:
+            starter.join()
+        progress.stop()
 
 
 @contextmanager
-def _in_lines(text: str) -> Iterator[ShowDone]:
+def _in_lines(text: str, quiet_s: float) -> Iterator[ShowDone]:
     ended = threading.Event()
     counts = ""
 
@@ -68,11 +90,17 @@ def _in_lines(text: str) -> Iterator[ShowDone]:
         counts = f"{done:,} of {total:,}, "
 
     def repeat() -> None:
-        passed = timedelta()
+        if quiet_s:
+            if ended.wait(quiet_s):
+                return
+            step(text)
+        passed = timedelta(seconds=quiet_s)
         while not ended.wait(REPEAT_S):
             passed += timedelta(seconds=REPEAT_S)
             note(f"{text}: {counts}{format_duration(passed)}")
 
+    if not quiet_s:
+        step(text)
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:

@@ -14,7 +14,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, complete_pipeline
 from tidemark.cli.engine import exit_with
 from tidemark.cli.output import out, print_json, print_records
-from tidemark.cli.progress import phase
+from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.ingest.errors import NothingLanded
 from tidemark.pipeline import Pipeline
@@ -72,7 +72,7 @@ def report(
         return
     if begin and begin >= (end or datetime.now(UTC)):
         raise typer.BadParameter("--since must be before --until")
-    with phase(f"reporting on {pipeline}"):
+    with phase(f"reporting on {pipeline}", quiet_s=SHORT_S):
         found = app.pipeline(pipeline).report(begin, end)
     if as_json:
         print_json(found.as_record())
@@ -111,7 +111,7 @@ def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
 
     outcomes = Outcomes()
     complete = True
-    with phase("reporting on all pipelines") as show_done:
+    with phase("reporting on all pipelines", quiet_s=SHORT_S) as show_done:
         reports = for_each(app, list(app.specs), one)
     for name, result in reports.items():
         if isinstance(result, TidemarkError):
