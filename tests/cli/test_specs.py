@@ -11,7 +11,7 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from tests.support.commands import Command
-from tests.support.registry import Registry, avro_bytes, framed
+from tests.support.registry import Registry, avro_bytes, connection_environ, framed
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_records
 from tidemark.core.errors import ExitCode
@@ -71,6 +71,7 @@ def test_a_drafted_spec_has_the_format_that_the_registry_names(
     tidemark: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Without an answer of a defined registry, the command writes no spec."""
     topic = f"avro-{uuid.uuid4().hex[:6]}"
     make_topic(admin, broker.bootstrap, topic)
     schema = {
@@ -81,6 +82,9 @@ def test_a_drafted_spec_has_the_format_that_the_registry_names(
     schema_id = registry.register(f"{topic}-value", schema)
     values = [framed(schema_id, avro_bytes(schema, {"n": n})) for n in range(20)]
     produce_records(broker.bootstrap, topic, [Record(key=b"k", value=each) for each in values])
+    monkeypatch.setenv(*next(iter(connection_environ({"url": "http://127.0.0.1:1"}).items())))
+    refused = tidemark("pipeline", "init", topic, "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")
     for name, value in registry.environ().items():
         monkeypatch.setenv(name, value)
     drafted = tidemark("pipeline", "init", topic, "--json").json

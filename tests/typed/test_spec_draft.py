@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tidemark.core.record import LogRecord, TimestampType
+from tidemark.kafka.errors import UnknownConnection
 from tidemark.kafka.topics import TopicSample
 from tidemark.spec.decode import Format
 from tidemark.spec.errors import SpecError
@@ -61,6 +62,19 @@ def layout_of(folder: Path) -> Layout:
 
 def json_records(count: int, keys: int) -> list[tuple[bytes | None, bytes | None]]:
     return [(b"k%d" % (n % keys), json.dumps({"n": n}).encode()) for n in range(count)]
+
+
+def test_a_draft_names_the_missing_registry() -> None:
+    """Values with a schema id stay bytes if no registry is defined."""
+    framed = [(b"k", b"\0\0\0\0\7" + b"%d" % n) for n in range(20)]
+    missing = UnknownConnection(connection="registry")
+    answers = RegistryAnswers(connection="registry", problem=missing)
+    found = draft(sample(*framed), registry=lambda _: answers)
+    (shown,) = (each for each in found.assumptions if each.key == "decode.value.format")
+    assert shown.value == "binary"
+    assert "all 20 values begin with a schema id" in shown.evidence
+    assert "registry" in shown.evidence
+    assert not found.is_decoded
 
 
 def test_a_written_draft_is_a_valid_spec(tmp_path: Path) -> None:

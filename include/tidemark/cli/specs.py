@@ -142,11 +142,9 @@ def check(pipelines: PipelineNamesOrAll = None, as_json: AsJson = False) -> None
         print_json([_record(name, problems[name]) for name in names])
     else:
         valid = [folder.specs[name] for name in names if problems[name] is None]
-        print_table(
-            "Valid specs",
-            ("pipeline", "topic", "schedule", "tables"),
-            [(spec.name, spec.topic, spec.schedule, ", ".join(_tables(spec))) for spec in valid],
-        )
+        rows = [(spec.name, spec.topic, spec.schedule, ", ".join(_tables(spec))) for spec in valid]
+        if rows:
+            print_table("Valid specs", ("pipeline", "topic", "schedule", "tables"), rows)
         for name, problem in problems.items():
             if problem is not None:
                 print_error_record({"pipeline": name, **problem.as_record()})

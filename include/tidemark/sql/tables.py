@@ -108,7 +108,7 @@ class Catalog:
             for each in self.tables
             for text in each.name.spellings[each.published is not None :]
         }
-        close = get_close_matches(name.casefold(), names, n=_SIMILAR_NAMES)
+        close = get_close_matches(name.casefold(), names, n=_SIMILAR_NAMES, cutoff=0.8)
         return list(dict.fromkeys(names[text] for text in close))
 
     def named(self, table: str) -> list[LakeTable]:

@@ -73,6 +73,7 @@ class DecodeDraft:
         left_out: Paths of fields that the schema leaves out, each with the reason.
         unfit: Upper bound of the sampled records that would go to quarantine.
         is_debezium: Whether the values have the fields of Debezium's envelope.
+        registry_problem: Why a schema registry returned not all schemas; None without a problem.
     """
 
     records: int
@@ -83,6 +84,7 @@ class DecodeDraft:
     left_out: Sequence[tuple[str, str]]
     unfit: int
     is_debezium: bool
+    registry_problem: TidemarkError | None
 
     def as_section(self) -> dict[str, Any]:
         """Return the section `decode` of a spec as plain values."""
@@ -158,6 +160,7 @@ def draft_decode(profile: Profile, registry: Registry | None = None) -> DecodeDr
         left_out=schema.left_out if schema else (),
         unfit=min(unfit, profile.records),
         is_debezium=_is_debezium(profile, struct, value, answers, ids[Part.VALUE]),
+        registry_problem=answers.problem if answers else None,
     )
 
 

@@ -17,7 +17,7 @@ class SpecExists(TerminalError):
     problem = "The spec {file} exists."
     fix = (
         "Edit it; `tidemark schema init {pipeline}` prints a draft of its section `decode`. Or "
-        "choose another --name."
+        "choose another --name. To draft it again, delete the file."
     )
 
 
@@ -180,7 +180,7 @@ class RegistryUnavailable(RegistryFailure, TransientError):
     )
     fix = (
         "Check that the registry runs and that this machine can reach its url, then run the "
-        "command again. Nothing was planned."
+        "command again. Nothing was written."
     )
 
 
@@ -194,7 +194,7 @@ class RegistryRefused(RegistryFailure, TerminalError):
     )
     fix = (
         "Correct the url and the credentials of the connection (docs/how-to/connections.md). "
-        "Nothing was planned."
+        "Nothing was written."
     )
 
 

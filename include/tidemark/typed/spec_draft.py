@@ -17,7 +17,7 @@ from tidemark.spec.layout import Layout, spec_files
 from tidemark.spec.loading import load_specs
 from tidemark.spec.upsert import Envelope
 from tidemark.typed.decode_draft import Assumption, DecodeDraft, Registry, draft_decode
-from tidemark.typed.errors import SpecExists
+from tidemark.typed.errors import RegistryFailure, SpecExists
 from tidemark.typed.json_types import ENOUGH
 from tidemark.typed.profile import Profile
 
@@ -69,15 +69,20 @@ class SpecDraft:
             schedule: Cron expression or preset.
             upsert: Whether the spec has an upsert table; None if the records decide.
             registry: Returns the schemas of the ids that payloads begin with.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused: The registry is defined, and returned no schema.
         """
         profile = Profile.of(sample.records)
         decode = draft_decode(profile, registry)
+        if isinstance(decode.registry_problem, RegistryFailure):
+            raise decode.registry_problem
         keyed = f"{profile.with_key:,} of {profile.records:,} records have a key"
         has_upsert = _has_upsert(profile, decode) if upsert is None else upsert
         envelope = Envelope.DEBEZIUM if decode.is_debezium else Envelope.NONE
         assumed = [
             Assumption(key="start", value="earliest", evidence="the first run reads the whole log"),
-            *(decode.assumptions if _is_decoded(decode) else ()),
+            *(decode.assumptions if decode.records else ()),
             Assumption(
                 key="decode.upsert",
                 value="one row for each key" if has_upsert else "no upsert table",
