@@ -23,9 +23,8 @@ from tidemark.app import App
 from tidemark.backfill.selection import SelectBy
 from tidemark.spec.ref import COPY_NAME
 
-_WHICH = "Offsets"
 _HOW = "How to land them"
-"""Sections of the form."""
+"""Section of the form, below the choice of offsets."""
 
 PIPELINE = "{{ params.pipeline }}{{ '@' ~ params.into if params.into }}"
 
@@ -97,35 +96,30 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             "string",
             "Offset ranges",
             field_of(SelectBy.OFFSETS, f"{option_texts.OFFSETS} Separate ranges with commas."),
-            section=_WHICH,
         ),
         "from": optional(
             "string",
             "From",
             field_of(SelectBy.TIME, option_texts.FROM),
             format="date-time",
-            section=_WHICH,
         ),
         "until": optional(
             "string",
             "Until",
             field_of(SelectBy.TIME, option_texts.UNTIL),
             format="date-time",
-            section=_WHICH,
         ),
         "plan": optional(
             "integer",
             "Plan",
             field_of(SelectBy.PLAN, option_texts.PLAN),
             minimum=1,
-            section=_WHICH,
         ),
         "partitions": optional(
             "string",
             "Partitions",
             f"{option_texts.PARTITIONS} Separate several numbers with commas.",
             pattern=r"^\s*\d+(\s*,\s*\d+)*\s*$",
-            section=_WHICH,
         ),
         "replace": flag("Replace", option_texts.REPLACE, section=_HOW),
         "reason": optional(
