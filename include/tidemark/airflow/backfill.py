@@ -72,9 +72,6 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
         kinds = ["null", "boolean"]
         return Param(False, type=kinds, title=title, description_md=description, **more)
 
-    def field_of(way: SelectBy, description: str) -> str:
-        return f"For *{way}*. {description}"
-
     return {
         "pipeline": Param(
             type="string",
@@ -95,24 +92,24 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
         "offsets": optional(
             "string",
             "Offset ranges",
-            field_of(SelectBy.OFFSETS, f"{option_texts.OFFSETS} Separate ranges with commas."),
+            f"{option_texts.OFFSETS} Separate ranges with commas.",
         ),
         "from": optional(
             "string",
-            "From",
-            field_of(SelectBy.TIME, option_texts.FROM),
+            "Time window: from",
+            option_texts.FROM,
             format="date-time",
         ),
         "until": optional(
             "string",
-            "Until",
-            field_of(SelectBy.TIME, option_texts.UNTIL),
+            "Time window: until",
+            option_texts.UNTIL,
             format="date-time",
         ),
         "plan": optional(
             "integer",
-            "Plan",
-            field_of(SelectBy.PLAN, option_texts.PLAN),
+            "Ranges of a plan",
+            option_texts.PLAN,
             minimum=1,
         ),
         "partitions": optional(
