@@ -18,6 +18,7 @@ from tidemark.core.events import BackfillRequested, Landed, Planned, Started
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
+from tidemark.ingest.protocols import ControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.quality.publication import PublicationDecision
 from tidemark.quality.publication_table import DeltaPublicationTable
@@ -42,7 +43,10 @@ def environ(tmp_path: Path) -> dict[str, str]:
         ({}, "got none"),
         ({"offsets": "0:0-3,\n1:5-5"}, "'1:5-5'"),
         ({"offsets": "0:0-3", "plan": 7}, "offset ranges and ranges of a plan"),
-        ({"plan": 7}, "expected the fields of offset ranges only; got ranges of a plan"),
+        (
+            {"plan": 7},
+            "only the fields for 'offset ranges', the choice of Which offsets (select_by); got",
+        ),
         ({"select_by": "retained log", "offsets": "0:0-3"}, "offset ranges and retained log"),
         ({"select_by": "time window", "from": "2026-03-01T00:00:00Z"}, "both ends of a time"),
         ({"offsets": "0:0-3", "partitions": "1, 2"}, "partitions with offset ranges"),
@@ -125,12 +129,8 @@ def test_a_chunk_that_an_operator_rejected_is_not_published(
     assert [each["plan"] for each in chunk(1)["events"]] == [1]
 
 
-def test_complete_fails_unless_all_chunks_have_landed(
-    task_probe: Probe, environ: dict[str, str]
-) -> None:
-    """The error names the missing chunks and the command that continues; a retry does not help."""
-    control = App(environ=environ).control
-    chunks = ({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])})
+def record_request(control: ControlTable) -> None:
+    """Record the backfill that `RUN` requested, of two chunks."""
     watermarks = make_watermarks({0: (0, 9)})
     requested = BackfillRequested(
         cluster_id=watermarks.cluster_id,
@@ -138,10 +138,27 @@ def test_complete_fails_unless_all_chunks_have_landed(
         topic_id=watermarks.topic_id,
         requested_by=RUN,
         readable_only=False,
-        chunks=chunks,
+        chunks=({0: SpanSet.of([Span(0, 5)])}, {0: SpanSet.of([Span(5, 9)])}),
     )
-    began = Started.at(watermarks, {0: 9}, RUN)
-    append_events(control, "prices", began, requested)
+    append_events(control, "prices", Started.at(watermarks, {0: 9}, RUN), requested)
+
+
+@pytest.mark.parametrize("form", [{}, {"offsets": "0:0-1", "plan": 7}])
+def test_a_cleared_run_continues_its_recorded_request_with_any_form(
+    task_probe: Probe, environ: dict[str, str], form: dict[str, Any]
+) -> None:
+    record_request(App(environ=environ).control)
+    answer = task_probe.ask("call_task", task="request_backfill", environ=environ, params=form,
+                       pipeline="prices", requested_by=RUN)  # fmt: skip
+    assert (answer.value["error"], answer.value["result"]) == (None, [1, 2])
+
+
+def test_complete_fails_unless_all_chunks_have_landed(
+    task_probe: Probe, environ: dict[str, str]
+) -> None:
+    """The error names the missing chunks and the command that continues; a retry does not help."""
+    control = App(environ=environ).control
+    record_request(control)
 
     def planned(number: int, start: int, end: int) -> Plan:
         plan = make_plan(

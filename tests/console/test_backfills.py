@@ -14,7 +14,8 @@ from tidemark.console.backfills import BackfillForm
         (BackfillForm(offsets="0:1-2"), SelectBy.OFFSETS),
         (BackfillForm(start="2026-03-01T00:00:00Z", end="2026-03-02T00:00:00Z"), SelectBy.TIME),
         (BackfillForm(retained=True), SelectBy.RETAINED),
-        (BackfillForm(plan="7"), SelectBy.PLAN),
+        (BackfillForm(offsets=" ", plan="7"), SelectBy.PLAN),
+        (BackfillForm(start="2026-03-01T00:00:00Z", end="2026-03-02", plan=" "), SelectBy.TIME),
     ],
 )
 def test_a_run_of_the_dag_selects_offsets_as_the_form_does(

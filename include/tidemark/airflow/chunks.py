@@ -37,22 +37,24 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
     from tidemark.backfill.selection import SelectBy, select
 
     with airflow_failures():
-        by = SelectBy(params["select_by"])
-        selection = select(
-            by=by,
-            offsets=_split(params["offsets"]),
-            start=params["from"],
-            end=params["until"],
-            retained=by is SelectBy.RETAINED,
-            plan=params["plan"],
-            plan_of=params["pipeline"] if params["into"] else None,
-            partitions=[int(partition) for partition in _split(params["partitions"])],
-        )
-        backfills = connected_app(pipeline).pipeline(pipeline).backfills
-        count = backfills.chunk_count(requested_by)
-        if count is not None:
+        # A cleared run continues its recorded request, regardless of the form.
+        recorded = App.from_environment().control.backfills(pipeline, requested_by)
+        if recorded:
+            count = len(recorded[0].chunks)
             log.info("request recorded before pipeline=%s requested_by=%s", pipeline, requested_by)
         else:
+            by = SelectBy(params["select_by"])
+            selection = select(
+                by=by,
+                offsets=_split(params["offsets"]),
+                start=params["from"],
+                end=params["until"],
+                retained=by is SelectBy.RETAINED,
+                plan=params["plan"],
+                plan_of=params["pipeline"] if params["into"] else None,
+                partitions=[int(partition) for partition in _split(params["partitions"])],
+            )
+            backfills = connected_app(pipeline).pipeline(pipeline).backfills
             preview = backfills.preview(
                 selection,
                 params["chunk"],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from tidemark.airflow.alarms import send_alarm
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures, failure_text, raise_failed
 from tidemark.app import App
@@ -283,7 +284,7 @@ def publish_run(
     event contains the versions before and after the changes; `since_version` is None if unknown.
 
     Airflow drops the events of a failed task. So the last attempt sends the events of the other
-    pipelines if one of them fails, and `complete_run` fails with the error.
+    pipelines if one of them fails, and an alarm; `complete_run` then fails with the error.
 
     Raises:
         AirflowSkipException: There is nothing to report.
@@ -326,7 +327,11 @@ def publish_run(
         log.info("asset event sent %s", LogFields({key: extra.get(key) for key in _LOGGED}))
         outlet_events[AssetAlias(alias, group="tidemark")].add(table_asset(table), extra=extra)
     if outcomes.exit_code != ExitCode.OK:
-        ti.xcom_push(_UNREPORTED, failure_text(outcomes))
+        errors = failure_text(outcomes)
+        ti.xcom_push(_UNREPORTED, errors)
+        # `complete` does not run if another task has failed.
+        where = f"{ti.dag_id}.{ti.task_id} of {ti.run_id}"
+        send_alarm(f"{where} sent no asset event of some pipelines: {errors}")
     if not events:
         raise AirflowSkipException("nothing that this run landed or checked is published")
 
@@ -338,7 +343,10 @@ def complete_run(ti: TaskInstance) -> None:
         AirflowFailException
     """
     if errors := ti.xcom_pull(task_ids="publish", key=_UNREPORTED):
-        raise AirflowFailException(f"publish sent no asset event of some pipelines: {errors}")
+        raise AirflowFailException(
+            f"publish sent no asset event of some pipelines: {errors} Afterwards clear the task "
+            "publish with its downstream tasks."
+        )
 
 
 def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkError]:

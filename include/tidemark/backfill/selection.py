@@ -115,7 +115,9 @@ def select(
     }
     chosen = [way for way, is_chosen in ways.items() if is_chosen]
     if len(chosen) != 1 or by not in (None, *chosen):
-        rule = f"the fields of {by} only" if by else f"one of: {', '.join(ways)}"
+        rule = f"one of: {', '.join(ways)}"
+        if by:
+            rule = f"only the fields for {by.value!r}, the choice of Which offsets (select_by)"
         raise InvalidSelection(rule=rule, seen=" and ".join(chosen) or "none")
     if partitions and (offsets or plan is not None):
         raise InvalidSelection(

@@ -55,7 +55,9 @@ def phase(text: str, *, quiet_s: float = 0.0) -> Iterator[ShowDone]:
 @contextmanager
 def _in_place(text: str, quiet_s: float) -> Iterator[ShowDone]:
     columns: tuple[ProgressColumn, ...] = (SpinnerColumn(), TextColumn("{task.description}"))
-    progress = Progress(*columns, TimeElapsedColumn(), console=err, transient=True)
+    progress = Progress(
+        *columns, TimeElapsedColumn(), console=err, transient=True, redirect_stdout=False
+    )
     task = progress.add_task(text, total=None)
 
     def start() -> None:
@@ -67,15 +69,16 @@ def _in_place(text: str, quiet_s: float) -> Iterator[ShowDone]:
         progress.update(task, completed=done, total=total)
 
     starter = threading.Timer(quiet_s, start)
-    if quiet_s:
-        starter.start()
-    else:
-        start()
+    starter.daemon = True
     try:
+        if quiet_s:
+            starter.start()
+        else:
+            start()
         yield show_done
     finally:
         starter.cancel()
-        if quiet_s:
+        if starter.is_alive():
             starter.join()
         progress.stop()
 

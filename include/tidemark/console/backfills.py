@@ -77,11 +77,11 @@ class BackfillForm(BaseModel):
     @property
     def way(self) -> SelectBy:
         """The way that a valid form selects offsets."""
-        if self.offsets:
+        if _listed(self.offsets):
             return SelectBy.OFFSETS
         if self.retained:
             return SelectBy.RETAINED
-        return SelectBy.PLAN if self.plan else SelectBy.TIME
+        return SelectBy.PLAN if self.plan.strip() else SelectBy.TIME
 
     def conf(self, pipeline: str) -> Mapping[str, Any]:
         """Return the parameters of a run of the DAG `tidemark_backfill`."""

@@ -111,6 +111,7 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
         return context.page(
             "backfill_run.html",
             name=name if backfill else None,
+            table=name,
             backfill=backfill,
             chunk_tasks=_chunk_tasks(run),
             **common,

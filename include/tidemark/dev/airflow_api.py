@@ -122,7 +122,7 @@ class AirflowApi:
         self.call("PATCH", f"/dags/{quote(dag_id)}", {"is_paused": paused})
 
     def switch_on_new(self, dag_ids: Sequence[str]) -> None:
-        """Unpause DAGs that have never run; a paused DAG with runs was paused by a user."""
+        """Unpause DAGs without a run; a paused DAG with runs was paused by a user."""
         paused = self.dags()
         for dag_id in dag_ids:
             if paused[dag_id] and not self.run_ids(dag_id):

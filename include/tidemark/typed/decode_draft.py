@@ -73,7 +73,8 @@ class DecodeDraft:
         left_out: Paths of fields that the schema leaves out, each with the reason.
         unfit: Upper bound of the sampled records that would go to quarantine.
         is_debezium: Whether the values have the fields of Debezium's envelope.
-        registry_problem: Why a schema registry returned not all schemas; None without a problem.
+        registry_problem: Why a schema registry did not return the schemas of the values, so that
+            their format is unknown; None without a problem.
     """
 
     records: int
@@ -160,7 +161,9 @@ def draft_decode(profile: Profile, registry: Registry | None = None) -> DecodeDr
         left_out=schema.left_out if schema else (),
         unfit=min(unfit, profile.records),
         is_debezium=_is_debezium(profile, struct, value, answers, ids[Part.VALUE]),
-        registry_problem=answers.problem if answers else None,
+        registry_problem=answers.problem
+        if answers and ids[Part.VALUE] and value is Format.BINARY
+        else None,
     )
 
 
