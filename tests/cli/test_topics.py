@@ -151,6 +151,44 @@ def test_peek_shows_the_newest_or_oldest_records_readably(
 
 
 @pytest.mark.broker
+def test_peek_shows_only_the_records_with_a_key(
+    broker: BrokerStatus, admin: AdminClient, tidemark: Command
+) -> None:
+    topic = f"peek-key-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic)
+    keys = ("é".encode(), b"\xe9", b"e", None, "é".encode())
+    produce_records(broker.bootstrap, topic, [Record(key=key) for key in keys])
+    with_key = ("topics", "peek", topic, "--key", "é")
+    found = tidemark(*with_key, "--json").json
+    assert ([each["offset"] for each in found["records"]], found["complete"]) == ([0, 4], True)
+    shown = tidemark(*with_key, "--from-beginning", "--records", "1")
+    assert "partition 0 offset 0 " in shown.out
+    assert "1 oldest record(s) with this key" in shown.err
+    none = tidemark("topics", "peek", topic, "--key", "no-such-key")
+    assert (none.code, none.out.splitlines()[1:]) == (ExitCode.OK, ["no records with this key"])
+
+
+@pytest.mark.broker
+def test_peek_reports_that_its_search_for_a_key_is_incomplete(
+    broker: BrokerStatus, admin: AdminClient, tidemark: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"peek-limit-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic)
+    produce_values(broker.bootstrap, topic, 50)
+    monkeypatch.setattr("tidemark.cli.topics._PEEK_BYTES", 1)
+    shown = tidemark("topics", "peek", topic, "--key", "no-such-key")
+    assert "no records with this key" in shown.out
+    assert "other records with this key may be missing" in shown.err
+
+
+def test_peek_refuses_a_key_that_is_not_utf8(offline: Command) -> None:
+    """Python reads such an argument with surrogates."""
+    ran = offline("topics", "peek", "payments", "--key", "\udcff")
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert "--key needs UTF-8 text" in ran.err
+
+
+@pytest.mark.broker
 def test_peek_creates_no_topic(broker: BrokerStatus, admin: AdminClient, tidemark: Command) -> None:
     topic = f"missing-{uuid.uuid4().hex[:6]}"
     ran = tidemark("topics", "peek", topic, "--json")

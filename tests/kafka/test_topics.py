@@ -80,6 +80,41 @@ def test_peek_selects_by_timestamp_among_all_partitions_without_a_group(
     assert group_names(broker.bootstrap) == before
 
 
+def test_peek_finds_the_newest_or_oldest_records_with_a_key(
+    broker: BrokerStatus, topic: TopicFactory, topics: KafkaTopics
+) -> None:
+    """Records with another key, an empty key or none are beside them."""
+    name = topic(partitions=2)
+    keys = [b"a"] * 3 + [b"ab", b"", None] * 20
+    produce_records(broker.bootstrap, name, [Record(key=key) for key in keys])
+    newest = topics.peek(name, 2, key=b"a", seconds=20, size=10_000)
+    assert (places(newest), newest.is_complete) == ([(0, 1), (0, 2)], True)
+    oldest = topics.peek(name, 1, key=b"", oldest=True, seconds=20, size=10_000)
+    assert places(oldest) == [(0, 4)]
+    unknown = topics.peek(name, 2, key=b"b", seconds=20, size=10_000)
+    assert (places(unknown), unknown.is_complete) == ([], True)
+
+
+def test_peek_with_a_key_finds_all_wanted_records_in_one_of_many_partitions(
+    topic: TopicFactory, topics: KafkaTopics, broker: BrokerStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of candidates, which partitions share, does not apply to them."""
+    monkeypatch.setattr("tidemark.kafka.topics._MOST_CANDIDATES", 2)
+    name = topic(partitions=2)
+    produce_records(broker.bootstrap, name, [Record(key=b"a")] * 3)
+    assert len(topics.peek(name, 3, key=b"a", seconds=20, size=10_000).records) == 3
+
+
+def test_a_search_for_a_key_ends_at_its_limits(
+    broker: BrokerStatus, topic: TopicFactory, topics: KafkaTopics
+) -> None:
+    """The size of the other records counts."""
+    name = topic()
+    produce_records(broker.bootstrap, name, [Record(key=b"a")] + [Record(key=b"b")] * 100)
+    found = topics.peek(name, 1, key=b"a", seconds=20, size=50)
+    assert (places(found), found.is_complete) == ([], False)
+
+
 def test_a_sample_ends_at_its_limits(
     broker: BrokerStatus, topic: TopicFactory, topics: KafkaTopics
 ) -> None:

@@ -163,6 +163,9 @@ def _setting(text: str) -> tuple[str, str]:
 def peek(
     topic: Topic,
     partition: Partition = None,
+    key: Annotated[
+        str | None, typer.Option(help="Only records whose key is this text in UTF-8.")
+    ] = None,
     records: Annotated[int, typer.Option(min=1, max=500, help="Number of records to show.")] = 10,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Show the oldest records instead.")
@@ -176,8 +179,16 @@ def peek(
     escapes. The command reads committed records, for ten seconds and 8 MB at most. It uses no
     consumer group, creates no topic, and changes nothing.
 
+    With --key, the command searches the log from its end, or from its start for the oldest
+    records. The whole key must match. The search stops at the same limits, and the command then
+    reports that other records with the key may be missing.
+
+    \b
+    tidemark topics peek payments --records 20
+    tidemark topics peek payments --key A12 --from-beginning
+
     With --json, payloads are complete: as text if they are UTF-8, otherwise in base64.
-    """
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     found = (
         App.from_environment()
         .topics(connection)
@@ -185,6 +196,7 @@ def peek(
             topic,
             records,
             partition=partition,
+            key=None if key is None else _utf8(key),
             oldest=from_beginning,
             seconds=_PEEK_SECONDS,
             size=_PEEK_BYTES,
@@ -204,14 +216,26 @@ def peek(
         out.print(f"partition {each.partition} offset {each.offset:,}  {timestamp(each)}")
         for line in payload_lines(each):
             out.print(line)
+    with_key = "" if key is None else " with this key"
     if not found.records:
-        out.print("no records")
-    note(
-        f"{len(found.records):,} {'oldest' if from_beginning else 'newest'} record(s), by timestamp"
-    )
+        out.print(f"no records{with_key}")
+    age = "oldest" if from_beginning else "newest"
+    note(f"{len(found.records):,} {age} record(s){with_key}, by timestamp")
     if not found.is_complete:
-        note("newer records may be missing; ask for fewer --records, or for one --partition")
+        missing = "newer" if key is None else "other"
+        note(
+            f"{missing} records{with_key} may be missing; "
+            "ask for fewer --records, or for one --partition"
+        )
         note(f"reading stopped after {_PEEK_SECONDS:.0f} seconds or {_PEEK_BYTES >> 20} MB")
+
+
+def _utf8(text: str) -> bytes:
+    """Return the UTF-8 bytes of an argument, which has surrogates if it was not UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter(f"--key needs UTF-8 text, not {text!r}") from error
 
 
 def _print_cluster(cluster: ClusterDescription) -> None:

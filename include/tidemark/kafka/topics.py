@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,6 +160,7 @@ class KafkaTopics:
         records: int,
         *,
         partition: int | None = None,
+        key: bytes | None = None,
         oldest: bool = False,
         seconds: float,
         size: int,
@@ -170,6 +171,8 @@ class KafkaTopics:
             topic: Topic name.
             records: Maximum number of records.
             partition: The only partition to read; None for all.
+            key: The only key of the returned records; None for all records. The read continues
+                until it has enough records with the key, or reaches a limit or the end of the log.
             oldest: Return the oldest records.
             seconds: Longest time for reading.
             size: Size of the records after which reading stops, in bytes.
@@ -184,9 +187,16 @@ class KafkaTopics:
         chosen = log if partition is None else {partition: log[partition]}
         # Any partition may have the newest records, so each is read.
         each = max(1, min(records, _MOST_CANDIDATES // max(1, len(chosen))))
+        if key is not None:
+            # All records with a key are usually in one partition.
+            each = records
         wanted = {number: min(each, spans.size) for number, spans in chosen.items()}
         reader = self._reader.limited(topic, _LEVEL, seconds=seconds, size=size)
-        found = sampled_records(chosen, wanted, reader.read, oldest=oldest)
+
+        def read(spans: Mapping[int, SpanSet]) -> Iterator[LogRecord]:
+            return (found for found in reader.read(spans) if key is None or found.key == key)
+
+        found = sampled_records(chosen, wanted, read, oldest=oldest)
         found.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
         kept = found[:records] if oldest else found[-records:]
         return TopicSample(
