@@ -222,9 +222,8 @@ def peek(
     age = "oldest" if from_beginning else "newest"
     note(f"{len(found.records):,} {age} record(s){with_key}, by timestamp")
     if not found.is_complete:
-        missing = "newer" if key is None else "other"
         note(
-            f"{missing} records{with_key} may be missing; "
+            f"other records{with_key} may be missing; "
             "ask for fewer --records, or for one --partition"
         )
         note(f"reading stopped after {_PEEK_SECONDS:.0f} seconds or {_PEEK_BYTES >> 20} MB")

@@ -45,7 +45,7 @@ _VISIBLE_AFTER_S = 20.0
 """Longest time until a new topic has leaders; the request itself has succeeded before."""
 _POLL_S = 0.1
 _MOST_CANDIDATES = 2_000
-"""Maximum number of records that `peek` reads to find the newest ones of all partitions."""
+"""Maximum number of records that `peek` reads to find the newest ones, over all partitions."""
 _LEVEL = IsolationLevel.READ_COMMITTED
 """The default of pipelines: records of open and aborted transactions are not sampled."""
 
