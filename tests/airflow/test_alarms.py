@@ -17,6 +17,8 @@ from tidemark.core.errors import TidemarkError
 from tidemark.lake.table_io import query_rows
 from tidemark.report.errors import LagTooLarge
 
+pytestmark = pytest.mark.slow
+
 FAILED = {
     "task_instance": {"dag_id": "d", "task_id": "t", "run_id": "r"},
     "exception": "LostRange: x",

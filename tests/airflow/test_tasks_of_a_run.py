@@ -35,6 +35,8 @@ from tidemark.quality.publication import PublicationDecision
 from tidemark.quality.publication_service import Publication
 from tidemark.quality.publication_table import DeltaPublicationTable
 
+pytestmark = pytest.mark.slow
+
 RUN = "airflow:tidemark_group_tides:manual__1"
 BEFORE = "airflow:tidemark_group_tides:manual__0"
 CONNECTIONS = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}

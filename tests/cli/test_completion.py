@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.commands import in_process
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(sys.executable).parent
 
 Completion = Callable[[str], list[str]]

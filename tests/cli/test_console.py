@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.support.file_lake import home_lake
 from tidemark.cli.console import HOST, _listen
+
+pytestmark = pytest.mark.slow
 
 TOKEN = "token-of-the-test"
 

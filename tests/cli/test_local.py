@@ -12,6 +12,8 @@ import pytest
 
 from tidemark.core.errors import ExitCode
 
+pytestmark = pytest.mark.slow
+
 TIDEMARK = Path(sys.executable).with_name("tidemark")
 
 

@@ -16,6 +16,8 @@ from tests.support.hostile import PAYLOADS, TEXTS
 from tidemark.console.records import COUNT
 from tidemark.core.visible_text import visible
 
+pytestmark = pytest.mark.slow
+
 
 class Structure(HTMLParser):
     """Counts the elements of a page with the names of their attributes.

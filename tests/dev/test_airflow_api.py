@@ -14,6 +14,8 @@ import pytest
 from tidemark.dev.airflow_api import AirflowApi
 from tidemark.dev.errors import AirflowUnavailable
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def server_that_leaves_requests_open(

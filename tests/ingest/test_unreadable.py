@@ -16,6 +16,8 @@ from tidemark.lake.errors import UnreadableFile
 from tidemark.maintenance.rules import MaintenanceOutcome
 from tidemark.report.errors import UndoUnfinished
 
+pytestmark = pytest.mark.slow
+
 Damage = Callable[[Path], None]
 
 

@@ -858,6 +858,7 @@ def answers_of(
     return {title: plain(execute(sql)) for title, sql in queries().items()}
 
 
+@pytest.mark.slow
 def test_the_view_of_the_page_equals_the_ledger(tmp_path: Path) -> None:
     (view,) = (sql for title, sql in queries().items() if "VIEW held" in sql)
     for seed in range(12):
@@ -877,6 +878,7 @@ def test_the_view_of_the_page_equals_the_ledger(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_queries_of_the_page_run_in_duckdb(documented: str) -> None:
     offset_ranges = pa.table(DeltaTable(documented).scan())
     with duckdb.connect() as connection:

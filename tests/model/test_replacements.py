@@ -20,6 +20,8 @@ from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import BackfillOpen, PlanFenced
 from tidemark.repair.errors import NothingToDo
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Operations:

@@ -17,6 +17,8 @@ from tests.model.tally import CountRecorder
 from tests.model.world import World
 from tidemark.core.errors import OverfullRange
 
+pytestmark = pytest.mark.slow
+
 _SETTINGS = settings(
     deadline=None,
     database=None,

@@ -20,6 +20,8 @@ from tidemark.quality.check_results import QualityReport
 from tidemark.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, note_removals, write_index
 from tidemark.quality.start_page import Summary, save_summary, write_start_page
 
+pytestmark = pytest.mark.slow
+
 DAY = timedelta(days=1)
 
 

@@ -35,6 +35,8 @@ from tidemark.repair.undo import Undo
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:

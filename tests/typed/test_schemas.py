@@ -21,6 +21,8 @@ from tidemark.typed.errors import (
     SchemaReplaced,
 )
 
+pytestmark = pytest.mark.slow
+
 _ONE, _OTHER = {"id": 1}, {"id": 2.0}
 
 
