@@ -24,8 +24,9 @@ from tidemark.dev.airflow_settings import password_file
 CLIENTS = 4
 REQUESTS = 40
 """Requests of the health endpoint in each repetition."""
-PAUSE_S = 0.05
-"""Pause between two requests of the health endpoint, so that they spread over many pages."""
+PAUSE_S = 0.15
+"""Pause between two requests of the health endpoint. So each browser refreshes during a repetition,
+and the measured requests themselves are a small load."""
 REFRESH_S = 5.0
 """Pause of a browser between two requests of its page."""
 _PIPELINES = LONG + 1
