@@ -82,7 +82,7 @@ def test_airflow_builds_two_pages_at_once(tmp_path: Path) -> None:
         try:
             for _ in range(WORKERS_IN_AIRFLOW):
                 assert readers.asked.acquire(timeout=60)
-            # The limit allows no other page; without it, this one asks within milliseconds.
+            # Without the limit, a third page would read Kafka within milliseconds.
             assert not readers.asked.acquire(timeout=1)
         finally:
             readers.may_answer.set()
