@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event, Semaphore
 from typing import Any
@@ -15,7 +16,7 @@ from tests.support.consoles import SomeRights, served
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
-from tidemark.console.server import WORKERS
+from tidemark.console.server import WORKERS, WORKERS_IN_AIRFLOW
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 
 
@@ -66,6 +67,25 @@ def test_pages_that_wait_for_kafka_delay_neither_health_nor_metrics(
             assert not any(each.done() for each in pages)
         finally:
             kafka.may_answer.set()
+        assert {each.result().status_code for each in pages} == {200}
+
+
+def test_airflow_builds_two_pages_at_once(tmp_path: Path) -> None:
+    """More threads would delay Airflow's own requests."""
+    lake = home_lake(tmp_path)
+    readers: Any = SlowReaders(lake.kafka)
+    web = memory_web(memory_app(tmp_path, lake, watermarks=readers), airflow="")
+    with served(web) as address, ThreadPoolExecutor(WORKERS) as threads:
+        page = f"{address}/pipelines/events/backfill?retained=true"
+        get = partial(httpx.get, page, trust_env=False, timeout=60)
+        pages = [threads.submit(get) for _ in range(WORKERS)]
+        try:
+            for _ in range(WORKERS_IN_AIRFLOW):
+                assert readers.asked.acquire(timeout=60)
+            # Without the limit, a third page would read Kafka within milliseconds.
+            assert not readers.asked.acquire(timeout=1)
+        finally:
+            readers.may_answer.set()
         assert {each.result().status_code for each in pages} == {200}
 
 

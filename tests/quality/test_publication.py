@@ -156,6 +156,8 @@ def published_rows(lake: FileLake) -> list[tuple[int, int]]:
 def test_a_blocked_range_is_hidden_and_later_plans_are_published(lake: FileLake) -> None:
     """Plan 2 has offsets 2 to 4."""
     assert published_rows(lake) == [(0, offset) for offset in (0, 1, 5, 6, 7, 8)]
+    assert table_of(lake).statuses("events", [2, 9]) == {2: PublicationStatus.BLOCKED}
+    assert table_of(lake).statuses("events", []) == {}
     plans = publication_of(lake).plans()
     assert [each.is_published for each in plans] == [True, False, True]
     assert plans[1].as_record() == {

@@ -62,9 +62,14 @@ def memory_app(
     return lambda: MemoryApp(environ=environ, lake=lake, watermarks=watermarks)
 
 
-def memory_web(load: Callable[[], App], viewer: Viewer | None = None) -> FastAPI:
-    """Return a console whose requests have one viewer, by default with all rights."""
-    return build_app(load, Admits(viewer or SomeRights()))
+def memory_web(
+    load: Callable[[], App], viewer: Viewer | None = None, airflow: str | None = None
+) -> FastAPI:
+    """Return a console whose requests have one viewer, by default with all rights.
+
+    `airflow` is as in `build_app`.
+    """
+    return build_app(load, Admits(viewer or SomeRights()), airflow=airflow)
 
 
 def memory_console(

@@ -52,10 +52,10 @@ def coverage_bar(
         window: Offsets to show.
         links: Parts that link to a closer look.
     """
-    states = [cell.state for cell in coverage.cells(window, CELLS)]
+    states = coverage.cell_states(window, CELLS)
+    runs = [(state, len([*run])) for state, run in groupby(states)]
     parts, x = [], 0
-    for state, run in groupby(states):
-        width = len(list(run))
+    for state, width in runs:
         css = state_class(state)
         parts.append(f'<rect x="{x}" y="0" width="{width}" height="1" class="{css}"/>')
         x += width
@@ -68,7 +68,7 @@ def coverage_bar(
             f'<a href="{escape(link.href)}" aria-label="{label}"><title>{label}</title>'
             f'<rect x="{left:.3f}" y="0" width="{width_of_link:.3f}" height="1" class="zoom"/></a>'
         )
-    found = ", ".join(sorted({state.value for state in states if state is not None}))
+    found = ", ".join(sorted({state.value for state, _ in runs if state is not None}))
     # The content of an image is invisible to screen readers, links included.
     role = "group" if links else "img"
     name = f"partition {coverage.partition}, {window.start:,} to {window.end:,}: {found}"

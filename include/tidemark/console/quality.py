@@ -28,7 +28,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
     entries = context.home.plans(name, before, PLANS_PER_PAGE)
     numbers = [entry.record.plan.sequence for entry in entries]
     checked = {each.sequence: each for each in pipeline.check_results.checked(name, numbers)}
-    statuses = pipeline.publication.publication.statuses(name)
+    statuses = pipeline.publication.publication.statuses(name, numbers)
     return context.page(
         "quality.html",
         name=name,

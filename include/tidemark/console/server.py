@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 WORKERS = 4
 """Pages that are built at once. They have threads of their own, so the pages of Airflow in the same
 process never wait for Kafka."""
+WORKERS_IN_AIRFLOW = 2
+"""The same inside Airflow, whose requests wait for the interpreter lock of each of these threads
+(bench/RESULTS.md)."""
 PROGRAM_WORKERS = 2
 """Requests of `/health` and `/metrics` that are answered at once. They read no Kafka, and so do not
 wait for pages that do."""
@@ -73,7 +76,8 @@ def build_app(
             console without Airflow.
         prefix: Path prefix that a proxy keeps, such as `/tidemark`; a mount has its own.
     """
-    console = _Console(Home(load_app), airflow)
+    workers = WORKERS if airflow is None else WORKERS_IN_AIRFLOW
+    console = _Console(Home(load_app), airflow, workers)
     web = FastAPI(
         title="Tidemark",
         docs_url=None,
@@ -98,9 +102,10 @@ def build_app(
 class _Console:
     """The endpoints. Each builds its page in a worker thread."""
 
-    def __init__(self, home: Home, airflow: str | None) -> None:
+    def __init__(self, home: Home, airflow: str | None, workers: int) -> None:
         self._home = home
         self._airflow = airflow
+        self._workers = workers
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         """Return the endpoints by path."""
@@ -261,7 +266,7 @@ class _Console:
 
     @cached_property
     def _for_pages(self) -> anyio.CapacityLimiter:
-        return anyio.CapacityLimiter(WORKERS)
+        return anyio.CapacityLimiter(self._workers)
 
     @cached_property
     def _for_programs(self) -> anyio.CapacityLimiter:

@@ -301,19 +301,18 @@ def _has_all_columns(table: DeltaTable) -> bool:
     return {field.name for field in table.schema().fields} == set(COLUMNS.names)
 
 
+# One aggregation and no join: a join would keep the rows of all plans in memory.
 _RUNS = """
 SELECT plan_sequence,
   min(CASE WHEN event = 'planned' THEN recorded_at END) AS planned_at,
   max(CASE WHEN event = 'landed' THEN recorded_at END) AS landed_at,
   sum(CASE WHEN event = 'landed' THEN end_offset - start_offset END) AS offsets,
   sum(CASE WHEN event = 'landed' THEN records END) AS records
-FROM t WHERE pipeline = '{pipeline}' AND plan_kind = 'live' AND event IN ('planned', 'landed')
-  AND plan_sequence NOT IN (
-    SELECT plan_sequence FROM t
-    WHERE pipeline = '{pipeline}' AND event IN ('undo_started', 'undone'))
+FROM t WHERE pipeline = '{pipeline}' AND event IN ('planned', 'landed', 'undo_started', 'undone')
 GROUP BY plan_sequence
-HAVING count(CASE WHEN event = 'planned' THEN 1 END) > 0
-  AND count(CASE WHEN event = 'landed' THEN 1 END) > 0
+HAVING count(CASE WHEN event = 'planned' AND plan_kind = 'live' THEN 1 END) > 0
+  AND count(CASE WHEN event = 'landed' AND plan_kind = 'live' THEN 1 END) > 0
+  AND count(CASE WHEN event IN ('undo_started', 'undone') THEN 1 END) = 0
 ORDER BY plan_sequence DESC LIMIT {most}
 """
 

@@ -59,7 +59,9 @@ CREATE TABLE events AS
 SELECT event_number, event, plan_sequence, superseded_by, chunk, min(plan_kind) AS plan_kind,
   min(epoch) AS epoch, min(requested_by) AS requested_by, max(table_version) AS table_version,
   count(*) = 1 OR coalesce(sum(bit) = bit_or(bit), false) AS is_distinct
-FROM (SELECT *, CAST(1 AS BIGINT) << (partition % 30) AS bit FROM t WHERE pipeline = '{pipeline}')
+FROM (
+  SELECT *, CAST(1 AS BIGINT) << (partition % 30) AS bit FROM t
+  WHERE pipeline = '{pipeline}' AND ({wanted}))
 GROUP BY event_number, event, plan_sequence, superseded_by, chunk, partition / 30
 """
 
@@ -95,11 +97,23 @@ FROM t JOIN settled ON t.plan_sequence = settled.plan_sequence
 WHERE pipeline = '{{pipeline}}' AND event IN ('planned', 'landed', '{EventKind.SUPERSEDED}')
 """
 
-_COUNTS = """
-SELECT * FROM ranges
-WHERE is_held AND topic_id = '{topic_id}' AND partition = {partition}
+_IN_WINDOW = """
+topic_id = '{topic_id}' AND partition = {partition}
   AND start_offset < {end} AND end_offset > {start}
-ORDER BY start_offset
+"""
+
+_NEAR = f"""
+SELECT DISTINCT plan_sequence AS number FROM t
+WHERE pipeline = '{{pipeline}}' AND event IN ('landed', '{EventKind.SUPERSEDED}') AND {_IN_WINDOW}
+"""
+
+_REPLACING = f"""
+SELECT DISTINCT superseded_by AS number FROM t
+WHERE pipeline = '{{pipeline}}' AND event = '{EventKind.SUPERSEDED}' AND ({{wanted}})
+"""
+
+_COUNTS = f"""
+SELECT * FROM ranges WHERE is_held AND {_IN_WINDOW} ORDER BY start_offset
 """
 
 _IS_OTHER = f"""
@@ -208,7 +222,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     engine = QueryBuilder().register("t", table)
 
     def read(sql: str) -> Any:
-        return engine.execute(sql.format(pipeline=pipeline)).read_all()
+        return engine.execute(sql.format(pipeline=pipeline, wanted="true")).read_all()
 
     def rows(sql: str) -> list[dict[str, Any]]:
         return python_rows(read(sql))
@@ -249,7 +263,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     (events,) = rows(_NUMBERS)
     others = (row["event_number"] for row in rows(_OTHERS))
     return PipelineRows(
-        others=rows(_WHOLE.replace("{numbers}", _runs(others))),
+        others=rows(_WHOLE.replace("{numbers}", _runs("event_number", others))),
         settled=settled,
         newest=events["newest"] or 0,
         present=events["present"],
@@ -261,11 +275,27 @@ def read_settled_counts(
 ) -> Mapping[int, Sequence[RangeCount]]:
     """Read the current counts of the settled plans' ranges that overlap a window, by plan."""
     engine = QueryBuilder().register("t", table)
+    values: dict[str, Any] = {
+        "pipeline": pipeline,
+        "topic_id": topic_id,
+        "partition": partition,
+        "start": window.start,
+        "end": window.end,
+    }
+
+    def rows(sql: str, wanted: str = "") -> list[dict[str, Any]]:
+        return python_rows(engine.execute(sql.format(**values, wanted=wanted)).read_all())
+
+    near = [row["number"] for row in rows(_NEAR)]
+    if not near:
+        return {}
+    # Whether a plan is settled depends on its events, and on the plans that replaced its rows.
+    replacing = rows(_REPLACING, _runs("plan_sequence", near))
+    numbers = [*near, *(row["number"] for row in replacing)]
     for sql in (_EVENTS, _SETTLED, _RANGES):
-        engine.execute(sql.format(pipeline=pipeline)).read_all()
-    sql = _COUNTS.format(topic_id=topic_id, partition=partition, start=window.start, end=window.end)
+        rows(sql, _runs("plan_sequence", numbers))
     found: dict[int, list[RangeCount]] = {}
-    for row in python_rows(engine.execute(sql).read_all()):
+    for row in rows(_COUNTS):
         count = RangeCount(
             partition=partition,
             start=row["start_offset"],
@@ -294,7 +324,7 @@ def _spans(rows: list[dict[str, Any]]) -> Mapping[Place, SpanSet]:
     return {place: SpanSet.of(some) for place, some in spans.items()}
 
 
-def _runs(numbers: Iterable[int]) -> str:
-    """Return the SQL condition for some event numbers; consecutive numbers form one range."""
+def _runs(column: str, numbers: Iterable[int]) -> str:
+    """Return the SQL condition for some numbers; consecutive numbers form one range."""
     runs = SpanSet.of(Span(number, number + 1) for number in numbers)
-    return any_of([f"event_number BETWEEN {run.start} AND {run.end - 1}" for run in runs])
+    return any_of([f"{column} BETWEEN {run.start} AND {run.end - 1}" for run in runs])

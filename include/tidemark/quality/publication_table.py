@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
@@ -119,24 +119,28 @@ class DeltaPublicationTable:
         )
         return [row["plan_sequence"] for row in found]
 
-    def statuses(self, pipeline: str) -> Mapping[int, PublicationStatus]:
+    def statuses(
+        self, pipeline: str, plans: Collection[int] | None = None
+    ) -> Mapping[int, PublicationStatus]:
         """Return the effective publication status of each decided plan, ordered by plan number.
 
         Equals `effective_decisions` over `decisions`, without a Python object for each row.
+
+        Args:
+            pipeline: The pipeline.
+            plans: Only these plans; None for all.
         """
         table = open_if_exists(self._uri)
         if table is None:
             return {}
-        effective = _EFFECTIVE.format(
-            publication="t",
-            pipeline=pipeline,
-            table_id=_id_of(self._data_table),
-            visible=_VISIBLE,
+        wanted = (
+            "" if plans is None else f"AND plan_sequence IN ({', '.join(map(str, plans)) or 0})"
         )
         found = query_rows(
             table,
-            f"SELECT DISTINCT plan_sequence, status FROM ({effective}) "
-            "WHERE place = 1 ORDER BY plan_sequence",
+            f"SELECT plan_sequence, first_value(status ORDER BY {_EFFECTIVE_FIRST}) AS status "
+            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}' "
+            f"{wanted} GROUP BY plan_sequence ORDER BY plan_sequence",
         )
         return {row["plan_sequence"]: PublicationStatus(row["status"]) for row in found}
 
@@ -167,19 +171,23 @@ def _table_reference(uri: str, engine: Engine) -> str:
 
 _VISIBLE = ", ".join(f"'{status}'" for status in PublicationStatus if status.is_visible)
 
-_EFFECTIVE = """\
+_EFFECTIVE_FIRST = f"""\
+          CASE WHEN decided_by IS NULL THEN 1 ELSE 0 END,
+          decided_at DESC,
+          CASE WHEN status IN ({_VISIBLE}) THEN 1 ELSE 0 END"""
+"""The order of the decisions about one plan, the effective one first."""
+
+_EFFECTIVE = f"""\
     SELECT
       *,
       rank() OVER (
         PARTITION BY plan_sequence
         -- An operator's decision overrides checks, and the newest overrides older ones.
         ORDER BY
-          CASE WHEN decided_by IS NULL THEN 1 ELSE 0 END,
-          decided_at DESC,
-          CASE WHEN status IN ({visible}) THEN 1 ELSE 0 END
+{_EFFECTIVE_FIRST}
       ) AS place
-    FROM {publication}
-    WHERE pipeline = '{pipeline}' AND table_id = '{table_id}'"""
+    FROM {{publication}}
+    WHERE pipeline = '{{pipeline}}' AND table_id = '{{table_id}}'"""
 """Every decision; `place` is 1 for the effective one."""
 
 _PUBLISHED = """\
@@ -222,9 +230,6 @@ def published_rows(pipeline: str, data_table: str, *, rows: str, publication: st
         publication: The publication table in SQL.
     """
     effective = _EFFECTIVE.format(
-        publication=publication,
-        pipeline=pipeline,
-        table_id=_id_of(data_table),
-        visible=_VISIBLE,
+        publication=publication, pipeline=pipeline, table_id=_id_of(data_table)
     )
     return _PUBLISHED.format(rows=rows, effective=effective, visible=_VISIBLE)

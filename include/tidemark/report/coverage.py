@@ -129,16 +129,10 @@ class PartitionCoverage:
             width: Maximum number of cells; fewer if the window has fewer offsets.
 
         Returns:
-            The cells. The rarest state wins, so that one lost offset in a billion is a visible
-            cell.
+            The cells with the states of `cell_states`.
         """
-        width = min(width, window.size)
-        states: list[OffsetState | None] = [None] * width
-        for state in reversed([*self.states]):
-            for span in self.states[state].within(window):
-                first = (span.start - window.start) * width // window.size
-                after = -((window.start - span.end) * width // window.size)
-                states[first:after] = [state] * (after - first)
+        states = self.cell_states(window, width)
+        width = len(states)
         return [
             Cell(
                 state,
@@ -149,6 +143,20 @@ class PartitionCoverage:
             )
             for number, state in enumerate(states)
         ]
+
+    def cell_states(self, window: Span, width: int) -> Sequence[OffsetState | None]:
+        """Return the states of the cells of a window; arguments as in `cells`.
+
+        The rarest state wins, so that one lost offset in a billion is a visible cell.
+        """
+        width = min(width, window.size)
+        states: list[OffsetState | None] = [None] * width
+        for state in reversed([*self.states]):
+            for span in self.states[state].within(window):
+                first = (span.start - window.start) * width // window.size
+                after = -((window.start - span.end) * width // window.size)
+                states[first:after] = [state] * (after - first)
+        return states
 
     def plans_in(self, window: Span) -> Sequence[int]:
         """Return the numbers of the plans of some offsets, in the order of the offsets."""
