@@ -45,7 +45,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
         ({"offsets": "0:0-3", "plan": 7}, "offset ranges and ranges of a plan"),
         (
             {"plan": 7},
-            "only the fields for 'offset ranges', the choice of Which offsets (select_by); got",
+            "only the fields of 'offset ranges', which is chosen in Which offsets (select_by); got",
         ),
         ({"select_by": "retained log", "offsets": "0:0-3"}, "offset ranges and retained log"),
         ({"select_by": "time window", "from": "2026-03-01T00:00:00Z"}, "both ends of a time"),

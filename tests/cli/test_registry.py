@@ -59,7 +59,7 @@ def error_of(lake: TypedLake, ran: CommandResult) -> dict[str, Any]:
     assert not lake.typed_uri.exists()
     (error,) = ran.json
     assert "'trades'" in error["problem"]
-    assert "Nothing was written" in error["fix"]
+    assert "no decoding was planned" in error["fix"]
     return dict(error)
 
 

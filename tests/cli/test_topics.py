@@ -151,7 +151,7 @@ def test_peek_shows_the_newest_or_oldest_records_readably(
 
 
 @pytest.mark.broker
-def test_peek_shows_only_the_records_with_a_key(
+def test_peek_with_a_key_shows_only_the_records_with_this_key(
     broker: BrokerStatus, admin: AdminClient, tidemark: Command
 ) -> None:
     topic = f"peek-key-{uuid.uuid4().hex[:6]}"

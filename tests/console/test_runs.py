@@ -286,7 +286,10 @@ def test_a_chunk_shows_its_failed_and_running_tasks(lake: FileLake, tmp_path: Pa
         ("success", "This run lands nothing: it was a dry run, or all offsets had landed."),
         ("failed", "The request failed, and nothing was recorded. The log of the task request"),
         ("queued", "The request is not recorded yet: the task request is queued"),
-        (None, "its table is unknown. Open the run from the page of one of its plans."),
+        (
+            None,
+            "the table of the backfill is unknown. Open the run from the page of one of its plans.",
+        ),
     ],
 )
 def test_a_run_without_a_request_has_the_reason(

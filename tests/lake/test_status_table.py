@@ -71,7 +71,7 @@ def test_a_row_keeps_the_last_known_lag_while_kafka_is_away(tmp_path: Path) -> N
     assert [(each["lag"], each["lag_seconds"]) for each in read_status(uri)] == [(7, None)]
 
 
-def test_writing_a_status_replaces_a_table_with_a_missing_file(tmp_path: Path) -> None:
+def test_a_status_table_with_a_missing_file_is_replaced_by_the_new_rows(tmp_path: Path) -> None:
     uri = str(tmp_path)
     write_status(uri, [row("a", lag=1), row("b", lag=2)])
     for file in tmp_path.glob("*.parquet"):

@@ -77,7 +77,7 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
 
     A task handles all pipelines. It fails if it fails for one of them, and the next task continues
     with those that can continue. The task `complete` fails a run in which any task has failed, or
-    in which `publish` could not report every pipeline.
+    in which `publish` could not send the events of every pipeline.
     """
     names = [spec.name for spec in members]
     decoded = [spec.name for spec in members if spec.decode]
@@ -135,8 +135,8 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
         # A skipped task is not a failure.
         trigger_rule="none_failed",
         execution_timeout=timedelta(minutes=1),
-        doc_md="Fails the run if a task has failed for a pipeline, also if `publish` succeeded "
-        "for the others.",
+        doc_md="Fails the run if a task has failed, or if `publish` could not send the events "
+        "of every pipeline.",
     )
     chain >> complete
     eager = [spec.name for spec in members if spec.catch_up]

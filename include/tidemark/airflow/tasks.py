@@ -48,7 +48,7 @@ _EARLIER = "earlier"
 """XCom key of the earlier plans that a run checks: by pipeline, oldest first."""
 
 _UNREPORTED = "unreported"
-"""XCom key of the errors of pipelines whose tables `publish` could not report."""
+"""XCom key of the errors of pipelines whose events `publish` could not send."""
 
 EARLIER_PLANS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_EARLIER}') | tojson }}}}"
 """Template of the value of `_EARLIER`, as JSON."""
@@ -344,8 +344,8 @@ def complete_run(ti: TaskInstance) -> None:
     """
     if errors := ti.xcom_pull(task_ids="publish", key=_UNREPORTED):
         raise AirflowFailException(
-            f"publish sent no asset event of some pipelines: {errors} Afterwards clear the task "
-            "publish with its downstream tasks."
+            f"publish sent no asset event of some pipelines: {errors}\nFix the errors, then clear "
+            "the task publish with its downstream tasks."
         )
 
 

@@ -75,10 +75,9 @@ def _pipeline_section(spec: PipelineSpec, layout: Layout) -> str:
 BACKFILL_PAGE = f"""\
 ### Land offsets of your choice
 
-Choose a pipeline, and in *Which offsets* one of four ways to select them. These are ranges, a time
-window, all offsets that Kafka has, or the ranges of an earlier plan. Offsets that are landed or
-planned are skipped, so a repeated request duplicates no record. If no offset is missing, the run
-ends and no Spark starts.
+Choose a pipeline. In *Which offsets*, choose how to select them: by offset ranges, a time window,
+the retained log, or the ranges of a plan. Offsets that are landed or planned are skipped, so a
+repeated request duplicates no record. If no offset is missing, the run ends and no Spark starts.
 
 **request** lists in its log which offsets would land, and which are left out and why. It records
 the selection once: a cleared or retried task uses the recorded selection. Then each **chunk** is

@@ -102,7 +102,7 @@ def select(
         plan: Number of a plan whose offset ranges to select.
         plan_of: Pipeline of the plan; None for the backfilled pipeline.
         partitions: Partitions of the time window or the retained log; all if empty.
-        by: The way that a form has chosen; the other fields must be empty.
+        by: The choice of a form; None on a command line. Fields of other choices must be empty.
 
     Raises:
         InvalidSelection
@@ -117,7 +117,7 @@ def select(
     if len(chosen) != 1 or by not in (None, *chosen):
         rule = f"one of: {', '.join(ways)}"
         if by:
-            rule = f"only the fields for {by.value!r}, the choice of Which offsets (select_by)"
+            rule = f"only the fields of {by.value!r}, which is chosen in Which offsets (select_by)"
         raise InvalidSelection(rule=rule, seen=" and ".join(chosen) or "none")
     if partitions and (offsets or plan is not None):
         raise InvalidSelection(

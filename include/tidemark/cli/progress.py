@@ -29,12 +29,12 @@ SHORT_S = 2.0
 """Seconds without output in a phase that is usually short."""
 
 ShowDone: TypeAlias = Callable[[int, int], None]
-"""Shows how many of how many parts of a phase are done."""
+"""Shows the number of finished parts of a phase, and the number of all parts."""
 
 
 @contextmanager
 def phase(text: str, *, quiet_s: float = 0.0) -> Iterator[ShowDone]:
-    """Print one line at the start of a phase, and show its elapsed time until it ends.
+    """Print one line about a phase, and show its elapsed time until it ends.
 
     A terminal shows the time in place, and removes it at the end. Logs and pipes get a line every
     `REPEAT_S` seconds. Standard output gets nothing. Phases are not nested.
@@ -44,7 +44,7 @@ def phase(text: str, *, quiet_s: float = 0.0) -> Iterator[ShowDone]:
         quiet_s: Seconds without output, for a phase that is usually short.
 
     Yields:
-        The function that adds a bar, or figures in lines. Threads may call it.
+        A function that shows the progress, as a bar or as figures in lines. Any thread may call it.
     """
     shows_in_place = err.is_terminal and not err.is_dumb_terminal and not is_json_log()
     shown = _in_place(text, quiet_s) if shows_in_place else _in_lines(text, quiet_s)

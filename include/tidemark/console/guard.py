@@ -36,8 +36,9 @@ class AirflowRun:
         conf: Its parameters.
         tasks: State of each task by its id; None before the task is scheduled. Mapped tasks are
             left out.
-        mapped: State of each instance of mapped tasks, by task id and map index. Instances that
-            succeeded, were skipped, or wait for an earlier task are left out.
+        mapped: State of each instance of mapped tasks, by task id and map index. Left out are
+            instances without a state, and those that are `success`, `skipped`, `removed` or
+            `upstream_failed`.
     """
 
     conf: Mapping[str, Any]

@@ -40,7 +40,7 @@ WORKERS = 4
 """Pages that are built at once. They have threads of their own, so the pages of Airflow in the same
 process never wait for Kafka."""
 WORKERS_IN_AIRFLOW = 2
-"""The same inside Airflow, whose requests wait for the interpreter lock of each of these threads
+"""Pages that are built at once inside Airflow. Its requests share the interpreter lock with them
 (bench/RESULTS.md)."""
 PROGRAM_WORKERS = 2
 """Requests of `/health` and `/metrics` that are answered at once. They read no Kafka, and so do not

@@ -71,8 +71,8 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
 
     A row without `lag_checked_at` keeps the values of `KAFKA_COLUMNS` of the previous row.
 
-    A table with a missing or damaged file then has these rows only. The next check of the other
-    pipelines adds theirs.
+    If a file of the table is missing or damaged, these rows replace the whole table. The next check
+    of the other pipelines adds their rows.
 
     If Delta refuses the commit because a concurrent process was first, writes nothing and logs a
     warning. The table then has the previous rows of these pipelines, or those of that process.

@@ -80,7 +80,7 @@ class Verifier:
             start: Only offsets from this one on.
             end: Only offsets before this one.
             print_line: Called with each line of progress.
-            show_done: Called with the number of partitions that are compared, and of all.
+            show_done: Called with the number of compared partitions, and the number of all.
 
         Raises:
             NothingLanded: None of these offsets has landed.

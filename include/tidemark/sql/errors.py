@@ -25,7 +25,7 @@ class UnknownTable(TerminalError):
     reason: str
     similar: tuple[str, ...]
 
-    problem = "The query names no table with {table}: {reason}."
+    problem = "The table name {table} cannot be resolved: {reason}."
     fix = "{advice} `tidemark sql --tables` lists all tables."
 
     @property
@@ -38,11 +38,11 @@ class UnknownTable(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class StatementRefused(TerminalError):
-    """The statement could write, or changes settings of the session."""
+    """The statement could write, or change settings of the session."""
 
     statement: str
 
-    problem = "`tidemark sql` runs statements that read tables; {statement} is none of them."
+    problem = "`tidemark sql` does not run {statement} statements."
     fix = (
         "Use SELECT, DESCRIBE, SUMMARIZE, SHOW or EXPLAIN; CREATE makes views and tables for the "
         "next statements of the same command. To write your own tables, use `tidemark shell`."

@@ -180,7 +180,7 @@ class RegistryUnavailable(RegistryFailure, TransientError):
     )
     fix = (
         "Check that the registry runs and that this machine can reach its url, then run the "
-        "command again. Nothing was written."
+        "command again. No spec was written, and no decoding was planned."
     )
 
 
@@ -194,7 +194,7 @@ class RegistryRefused(RegistryFailure, TerminalError):
     )
     fix = (
         "Correct the url and the credentials of the connection (docs/how-to/connections.md). "
-        "Nothing was written."
+        "No spec was written, and no decoding was planned."
     )
 
 
