@@ -181,4 +181,4 @@ def test_the_page_of_a_run_has_the_states_of_its_tasks(
         what="the end of the task `request`",
     )
     unknown = client.get(f"{PREFIX}/dags/tidemark_backfill/runs/none", headers=viewer)
-    assert "recorded no backfill that you may see" in unknown.text
+    assert "the table of the backfill is unknown" in unknown.text
