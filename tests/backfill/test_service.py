@@ -17,7 +17,7 @@ from tidemark.backfill.errors import (
     UnknownBackfill,
 )
 from tidemark.backfill.selection import Selection, TimeWindow, select
-from tidemark.backfill.service import BackfillPreview, check_finished
+from tidemark.backfill.service import BackfillPreview, check_finished, recorded_request
 from tidemark.core.errors import (
     InvalidRange,
     OtherIncarnation,
@@ -239,12 +239,14 @@ def test_a_recorded_request_does_not_change_with_the_log() -> None:
     pipeline = started_pipeline()
     chunks = request(pipeline, select(retained=True), 4)
     pipeline.produce(0, 50)
-    assert pipeline.backfills.chunk_count("ops") == chunks
+    recorded = recorded_request(pipeline.control, "events", "ops")
+    assert recorded is not None
+    assert len(recorded.chunks) == chunks
     assert sum(each.offsets for each in pipeline.backfills.progress("ops")) == 15
     # A repeated request does not change the recorded one.
     result = preview(pipeline, select(retained=True), 1)
     assert pipeline.backfills.request(result, "ops", approved=False) == chunks
-    assert pipeline.backfills.chunk_count("unknown") is None
+    assert recorded_request(pipeline.control, "events", "unknown") is None
 
 
 def test_a_request_of_a_window_records_the_offsets_of_its_preview() -> None:
@@ -499,7 +501,7 @@ def test_a_backfill_above_the_limit_needs_approval() -> None:
     result = preview(pipeline, select(retained=True))
     with pytest.raises(BackfillTooLarge, match="15 offsets"):
         pipeline.backfills.request(result, "ops", approved=False)
-    assert pipeline.backfills.chunk_count("ops") is None
+    assert recorded_request(pipeline.control, "events", "ops") is None
     assert pipeline.backfills.request(result, "ops", approved=True) == 1
 
 

@@ -8,6 +8,7 @@ from tests.model.actors import Program
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline, wanted
 from tidemark.backfill.selection import RetainedLog
+from tidemark.backfill.service import recorded_request
 from tidemark.core.errors import (
     ControlTruncated,
     LedgerBehindTable,
@@ -66,8 +67,10 @@ def fill(requested_by: str, chunk: int) -> Program:
 
     def program(pipeline: MemoryPipeline) -> object:
         backfills = pipeline.backfills
-        chunks = backfills.chunk_count(requested_by)
-        if chunks is None:
+        recorded = recorded_request(pipeline.control, pipeline.spec.name, requested_by)
+        if recorded:
+            chunks = len(recorded.chunks)
+        else:
             preview = backfills.preview(RetainedLog(), chunk, readable_only=True)
             chunks = (
                 backfills.request(preview, requested_by, approved=True) if preview.offsets else 0

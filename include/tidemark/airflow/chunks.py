@@ -35,12 +35,13 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
         The numbers of the chunks; none if all offsets have landed, or for a dry run.
     """
     from tidemark.backfill.selection import SelectBy, select
+    from tidemark.backfill.service import recorded_request
 
     with airflow_failures():
         # A cleared run continues its recorded request, regardless of the form.
-        recorded = App.from_environment().control.backfills(pipeline, requested_by)
+        recorded = recorded_request(App.from_environment().control, pipeline, requested_by)
         if recorded:
-            count = len(recorded[0].chunks)
+            count = len(recorded.chunks)
             log.info("request recorded before pipeline=%s requested_by=%s", pipeline, requested_by)
         else:
             by = SelectBy(params["select_by"])

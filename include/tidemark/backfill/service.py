@@ -42,7 +42,14 @@ from tidemark.ingest.planner import (
     PlanResult,
     refuse_open_backfill,
 )
-from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
+from tidemark.ingest.protocols import (
+    BronzeLog,
+    Clock,
+    ControlReader,
+    ControlTable,
+    TopicLogReader,
+    TopicReader,
+)
 from tidemark.ingest.replacement import replaced_offsets
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.spec.model import PipelineSpec
@@ -298,11 +305,6 @@ class Backfills:
         request = retry_on_conflict(lambda: self._append_request(seen, requested_by, reason))
         return len(request.chunks) if request else 0
 
-    def chunk_count(self, requested_by: str) -> int | None:
-        """Return the number of chunks of a requester's backfill; None without a request."""
-        known = self._request(requested_by)
-        return len(known.chunks) if known else None
-
     def plan_chunk(self, requested_by: str, number: int) -> PlanResult:
         """Plan the missing offsets of a chunk, or return its existing plan.
 
@@ -451,7 +453,7 @@ class Backfills:
         For a pipeline without a plan, also records where the pipeline begins.
         """
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
-        known = self._request(requested_by)
+        known = recorded_request(self.control, self.spec.name, requested_by)
         if known or not seen.chunks:
             return known
         # The ledger may be newer than the preview; planning a chunk compares its offsets again.
@@ -477,14 +479,10 @@ class Backfills:
 
     # -- chunks ------------------------------------------------------------------------------------
 
-    def _request(self, requested_by: str) -> BackfillRequested | None:
-        """Return the first recorded request of a requester; None without one."""
-        return next(iter(self.control.backfills(self.spec.name, requested_by)), None)
-
     def _chunk(
         self, requested_by: str, number: int
     ) -> tuple[BackfillRequested, Mapping[int, SpanSet]]:
-        request = self._request(requested_by)
+        request = recorded_request(self.control, self.spec.name, requested_by)
         chunks = request.chunks if request else ()
         if request is None or not 1 <= number <= len(chunks):
             raise UnknownBackfill(
@@ -512,6 +510,13 @@ class Backfills:
         here = self.watermarks.topic_watermarks(request.topic, self.spec.isolation_level).partitions
         kept = {p: here[p].readable(some) if p in here else some for p, some in spans.items()}
         return {p: some for p, some in kept.items() if some}
+
+
+def recorded_request(
+    control: ControlReader, pipeline: str, requested_by: str
+) -> BackfillRequested | None:
+    """Return the first recorded backfill of a requester; None without one. Needs no Kafka."""
+    return next(iter(control.backfills(pipeline, requested_by)), None)
 
 
 def check_finished(pipeline: str, requested_by: str, chunks: Sequence[ChunkState]) -> None:

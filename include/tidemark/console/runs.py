@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 
+from tidemark.backfill.service import recorded_request
 from tidemark.console.backfills import RecordedBackfill, recorded_backfill
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import AirflowRun
@@ -168,8 +169,8 @@ def _backfill(context: PageContext, name: str, requester: str) -> RecordedBackfi
         pipeline = context.pipeline(name)
     except UnknownPipeline:
         return None
-    requests = pipeline.control.backfills(name, requester)
-    return recorded_backfill(pipeline, requests[0]) if requests else None
+    request = recorded_request(pipeline.control, name, requester)
+    return recorded_backfill(pipeline, request) if request else None
 
 
 def _table(run: AirflowRun | None) -> str | None:
