@@ -334,6 +334,7 @@ RUN_STATES: list[tuple[dict[str, str], str]] = [
 """The states in which the tasks of a run end, and the state of the run."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", ["", "limits: {records_per_run: 5, catch_up: true}\n"])
 def test_a_run_succeeds_only_if_no_task_has_failed(
     probe: Probe, tmp_path: Path, limits: str

@@ -174,6 +174,7 @@ def test_progress_is_reported_every_thousand_records_and_at_the_end(
     assert calls == [(1_000, 2_500), (2_000, 2_500), (2_500, 2_500)]
 
 
+@pytest.mark.slow
 def test_an_unreachable_broker_is_named_before_anything_is_produced() -> None:
     """I7: the error is transient, comes within ten seconds, and names the address."""
     (port,) = free_ports("127.0.0.1", 1)

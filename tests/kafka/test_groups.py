@@ -196,6 +196,7 @@ def test_commit_to_a_missing_topic_raises_topic_missing(
         real.commit(group, "no-such-topic", {0: 1})
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_a_transient_error() -> None:
     (dead,) = free_ports("127.0.0.1", 1)
     unavailable = KafkaGroupOffsets({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)

@@ -150,16 +150,16 @@ def _inline_lines(tokens: Iterable[Token], first: int) -> Iterator[tuple[int, st
 
 def module(name: str, text: str) -> Iterator[Passage]:
     """Yield the docstrings, comments, strings and test names of a Python module."""
-    tree = ast.parse(text)
-    docstrings = {id(node) for node in _docstrings(tree)}
+    nodes = list(ast.walk(ast.parse(text)))
+    docstrings = {id(node) for node in _docstrings(nodes)}
     formatted = {
         id(part)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.JoinedStr)
         for part in ast.walk(node)
         if part is not node
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in formatted:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -179,9 +179,9 @@ def module(name: str, text: str) -> Iterator[Passage]:
     yield from _comments(name, _python_comments(text))
 
 
-def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
     """Yield the strings that are statements: docstrings, also those of attributes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
 
