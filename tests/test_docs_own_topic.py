@@ -69,5 +69,5 @@ def test_an_own_topic_becomes_an_upsert_table_by_the_commands_of_the_page(
     latest = DeltaTable(tmp_path / "lakehouse" / "silver" / "payments_latest")
     assert latest.count() == 40
     (listed,) = (out for each, out in reader.printed.items() if "rule_broken" in each)
-    assert "32 record(s) of payments in quarantine" in listed
-    assert tidemark("quarantine", "list", "payments").out.startswith("3 record(s) of payments")
+    assert "32 records of payments in quarantine" in listed
+    assert tidemark("quarantine", "list", "payments").out.startswith("3 records of payments")

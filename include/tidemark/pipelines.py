@@ -14,6 +14,7 @@ from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan
+from tidemark.core.texts import counted
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.run import Ref, applications, identity
@@ -102,7 +103,8 @@ def plan_each(
             outcomes.add(name, {"outcome": result.outcome.value})
         else:
             plan = result.plan
-            progress(f"{name}: plan {plan.sequence} ({result.outcome}): {plan.size:,} offset(s)")
+            size = counted(plan.size, "offset")
+            progress(f"{name}: plan {plan.sequence} ({result.outcome}): {size}")
             plans.append(plan)
     return plans, outcomes
 

@@ -187,7 +187,7 @@ def test_complete_fails_unless_all_chunks_have_landed(
     second = planned(2, 5, 9)
     refused = complete([1, 2])
     assert "BackfillUnfinished" in refused["error"]
-    assert "chunk(s) 2 have not landed" in refused["error"]
+    assert "Not completely landed: chunk 2" in refused["error"]
     assert f"`tidemark backfill prices --resume {RUN}`" in refused["error"]
     assert refused["fails_now"] is True
     # `request` has failed.

@@ -333,7 +333,7 @@ def test_a_replacing_backfill_is_done_when_its_own_plans_have_landed(lake: FileL
     assert preview.offsets == 20
     assert preview.as_record()["replaced"] == [[0, 0, 15], [1, 0, 5]]
     assert (preview.rewritten, preview.plans) == (3, {1: 10, 2: 10})
-    assert "rewrites 3 file(s)" in preview.explain()
+    assert "rewrites 3 files" in preview.explain()
     assert "1 (10), 2 (10)" in preview.explain()
     with pytest.raises(InvalidSelection):
         backfills.request(preview, "ops", approved=False)

@@ -89,7 +89,7 @@ def test_each_kind_of_selection_is_shown_by_a_dry_run(
     answer = ask(*window).json
     assert (answer["ranges"], answer["deleted"]) == ([[0, 3, 5], [1, 1, 4]], [])
     (note,) = answer["notes"]
-    assert note.endswith("in partition(s) 0")
+    assert note.endswith("in partition 0")
     assert error_name(ask(*window, "--partition", "4")) == "UnknownPartition"
     assert error_name(ask("--from", "2026-03-01T01:00:00Z")) == "InvalidSelection"
     assert not (tmp_path / "lakehouse").exists()

@@ -119,7 +119,7 @@ def test_of_many_partitions_those_with_the_rarest_states_have_bars(screen: Scree
     lines = plain(screen.show(*some))
     assert [line.split()[0] for line in lines[:4]] == ["432", "321", "0", "1"]
     assert lines[0].endswith("5 to 1,000,000,000,000")
-    assert lines[40] == "460 more partition(s), by rarest state: 459 landed, 1 without offsets"
+    assert lines[40] == "460 more partitions, by rarest state: 459 landed, 1 without offsets"
     assert [line.split()[1] for line in lines[41:]] == ["lost", "unread", "landed"]
     assert max(map(len, lines)) <= 80
 

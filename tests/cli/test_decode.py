@@ -192,7 +192,7 @@ def test_a_drafted_schema_decodes_the_records_of_its_sample(
     assert tidemark("ingest", "events").code == ExitCode.OK
     spec.write_text(spec.read_text() + tidemark("schema", "init", "events").out)
     waiting = tidemark("decode", "events")
-    assert "200 landed offset(s) are not checked: tidemark check events --plan 1" in waiting.out
+    assert "200 landed offsets not checked: tidemark check events --plan 1" in waiting.out
     assert tidemark("check", "events").code == ExitCode.OK
     (done,) = [each for each in tidemark("decode", "events", "--json").json if "records" in each]
     assert (done["records"], done["quarantined"]) == (200, 0)
@@ -223,7 +223,7 @@ def test_records_are_decoded_or_quarantined_and_replayed_after_a_fix(
     assert (done[0]["records"], done[0]["quarantined"]) == (decoded + quarantined, quarantined)
     assert tidemark("verify", "events@typed").code == ExitCode.OK
     assert (
-        f"{quarantined:,} record(s) of events in quarantine"
+        f"{quarantined:,} records of events in quarantine"
         in tidemark("quarantine", "list", "events").out
     )
 

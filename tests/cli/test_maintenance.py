@@ -51,7 +51,7 @@ def test_all_tables_are_maintained_and_reported(lake: FileLake, offline: Command
     for name in tables(shown):
         assert f"{name}: " in done.err
         assert name in done.out
-    assert "0 quality page(s) removed" in done.out
+    assert "0 quality pages removed" in done.out
     assert len(DeltaTable(lake.uri).file_uris()) == 1
     assert lake.verified() == [(9, 9)]
     again = offline("maintain", "events", "--json")

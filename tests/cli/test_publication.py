@@ -35,8 +35,7 @@ def test_unpublished_plans_are_listed_released_and_rejected(offline: Command) ->
     shown = offline("publication", "list", "events", "--json")
     assert [(each["plan"], each["status"]) for each in shown.json] == [(2, "blocked"), (3, None)]
     assert (
-        "1 of 3 landed plan(s) of events are published"
-        in offline("publication", "list", "events").out
+        "published: 1 of 3 landed plans of events" in offline("publication", "list", "events").out
     )
     assert len(offline("publication", "list", "events", "--all", "--json").json) == 3
 

@@ -93,12 +93,12 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
     assert gap.startswith("2 to 4  no row: gap (plan 1); Kafka: no visible record. No reader can")
     assert [line for line in lines[1:] if line != gap] == [
         "0  2026-03-01T12:00:00.000Z  landed in plan 1",
-        "  key       UTF-8, 1 byte(s): a",
-        "  value     JSON, 10 byte(s):",
+        "  key       UTF-8, 1 byte: a",
+        "  value     JSON, 10 bytes:",
         "    {",
         '      "p": 1.50',
         "    }",
-        '  header "trace" hex, 1 byte(s): ff',
+        '  header "trace" hex, 1 byte: ff',
         '  header "über" null',
         "  typed     decoded in typed plan 1",
         "    {",
@@ -110,13 +110,13 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         "    }",
         "1  2026-03-01T12:00:00.001Z  landed in plan 1",
         "  key       null",
-        "  value     UTF-8, 5 byte(s):",
+        "  value     UTF-8, 5 bytes:",
         "    x\\u{202E}",
         "    ",
         "  typed     quarantined in typed plan 1: malformed, value",
         "5  2026-03-01T12:00:00.002Z  no row: not read yet; Kafka: record. "
         "No plan contains the offset yet.",
-        "  key       UTF-8, 1 byte(s): k",
+        "  key       UTF-8, 1 byte: k",
         "  value     null",
         f"6 to 7  {after}Kafka has no readable record here yet.",
     ]
@@ -172,12 +172,12 @@ def test_a_row_that_another_program_changed_is_shown_beside_kafkas_record(
     shown = tidemark("records", "events", "--partition", "0", "--offset", "0", "--count", "1")
     assert shown.out.splitlines()[1:] == [
         "0  1970-01-01T00:00:01.000Z  landed in plan 1",
-        "  key       UTF-8, 1 byte(s): k",
-        "  value     UTF-8, 4 byte(s): sent",
+        "  key       UTF-8, 1 byte: k",
+        "  value     UTF-8, 4 bytes: sent",
         "  DIFFERS   value",
         "  row of plan 1, 1970-01-01T00:00:01.000Z",
-        "    key       UTF-8, 1 byte(s): k",
-        "    value     UTF-8, 7 byte(s): changed",
+        "    key       UTF-8, 1 byte: k",
+        "    value     UTF-8, 7 bytes: changed",
     ]
 
 

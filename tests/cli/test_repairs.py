@@ -111,7 +111,7 @@ def test_a_plan_is_undone_with_user_time_and_reason(
     assert (shown.json["outcome"], shown.json["plan"]["rows"]) == ("draft", 3)
     assert lake.delivered_rows() == read_all(broker.bootstrap, name)
     done = tidemark("undo", "events", "--plan", "2", "--reason", "wrong")
-    assert (done.code, done.out) == (ExitCode.OK, "plan 2 of events is undone: 3 row(s)\n")
+    assert (done.code, done.out) == (ExitCode.OK, "plan 2 of events is undone: 3 rows\n")
     kept = ({0: (0, 4)}, {0: (7, 9)})
     assert lake.delivered_rows() == [
         r for each in kept for r in read_ranges(broker.bootstrap, name, each)

@@ -65,7 +65,7 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
     assert lake.quarantined() == [(0, 1), (1, 1)]
     lake.broken = ()
     only = ("quarantine", "replay", "events", "--partition", "1")
-    assert "1 record(s) would be replayed: 1 decoded" in offline(*only, "--dry-run").out
+    assert "1 record would be replayed: 1 decoded" in offline(*only, "--dry-run").out
     done, nothing = offline(*only, "--json").json
     assert (done["records"], done["quarantined"]) == (1, 0)
     assert nothing["outcome"] == "nothing to do"
@@ -105,7 +105,7 @@ def test_the_dry_run_of_a_replay_reports_reasons_by_the_current_spec_and_writes_
     assert draft["reasons"] == [failed]
     assert (draft["offsets"], draft["decoded"], draft["quarantined"]) == (5, 3, 2)
     shown = offline(*dry_run)
-    assert "5 record(s) would be replayed: 3 decoded, 2 quarantined again" in shown.out
+    assert "5 records would be replayed: 3 decoded, 2 quarantined again" in shown.out
     assert "Would be quarantined again" in shown.out
     (other,) = offline(*dry_run, "--reason", "not_utf8", "--json").json
     assert (other["offsets"], other["reasons"]) == (0, [])
@@ -128,8 +128,8 @@ def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_chara
     assert "secret" not in offline(*listing, "--json").out + offline(*listing).out
     one = ("--show", "--partition", "0")
     shown = offline(*listing, *one, "--limit", "2").out
-    assert r"value     UTF-8, 6 byte(s): a\u{001B}[31m" in shown
-    assert "value     hex, 2 byte(s): ff fe" in shown
+    assert r"value     UTF-8, 6 bytes: a\u{001B}[31m" in shown
+    assert "value     hex, 2 bytes: ff fe" in shown
     assert "only the first 2 are listed; --limit 3 lists all" in shown
     assert "zzz" not in shown
     assert "secret" not in shown

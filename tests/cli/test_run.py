@@ -174,7 +174,7 @@ def test_later_steps_run_after_a_failed_check_which_is_not_repeated(
     produce(3, value="broken")
     assert tidemark("ingest", "events").code == ExitCode.OK
     assert (
-        "1 landed plan(s) to check, 0 offset(s) to decode, 3 more after a check"
+        "1 landed plan to check, 0 offsets to decode, 3 more after a check"
         in tidemark("run", "events", "--dry-run").out
     )
     failed = tidemark("run", "events", "--json")

@@ -96,7 +96,7 @@ def test_bytes_are_text_or_hexadecimal_and_control_characters_are_visible(
 @pytest.mark.usefixtures("lake")
 def test_a_limit_reports_the_number_of_further_rows(offline: Command) -> None:
     shown = offline("sql", "SELECT * FROM events", "--limit", "2")
-    assert "7 further row(s)" in shown.err
+    assert "7 further rows" in shown.err
     assert len(offline("sql", "SELECT * FROM events", "--json").json) == 9
 
 

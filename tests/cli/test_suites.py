@@ -72,7 +72,7 @@ def test_a_draft_is_written_and_never_overwritten(
     other = offline("suite", "init", "events", "--name", "strict", "--records", "20", "--json")
     assert other.json["profile"]["records"] == 20
     assert load_suite(Path(other.json["file"])).name == "strict"
-    assert other.json["suite"]["notes"].startswith("Drafted from 20 record(s)")
+    assert other.json["suite"]["notes"].startswith("Drafted from 20 records")
 
 
 @pytest.mark.parametrize("name", ["../evil", "Strict", "built_in", "ü", "", "a" * 300])

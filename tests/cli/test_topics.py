@@ -99,7 +99,7 @@ def test_a_created_topic_has_its_partitions_and_settings(
     wanted = ("topics", "create", topic, "--partitions", "3", "--config", "retention.ms=3600000")
     assert tidemark(*wanted, "--dry-run").code == ExitCode.OK
     assert topic not in admin.list_topics(timeout=10).topics
-    assert tidemark(*wanted).out == f"created {topic} with 3 partition(s)\n"
+    assert tidemark(*wanted).out == f"created {topic} with 3 partitions\n"
     (tmp_path / "pipelines").mkdir()
     described = tidemark("topics", "describe", topic, "--json").json
     values = {each["name"]: each["value"] for each in described["settings"]}
@@ -163,7 +163,7 @@ def test_peek_with_a_key_shows_only_the_records_with_this_key(
     assert ([each["offset"] for each in found["records"]], found["complete"]) == ([0, 4], True)
     shown = tidemark(*with_key, "--from-beginning", "--records", "1")
     assert "partition 0 offset 0 " in shown.out
-    assert "1 oldest record(s) with this key" in shown.err
+    assert "1 oldest record with this key" in shown.err
     none = tidemark("topics", "peek", topic, "--key", "no-such-key")
     assert (none.code, none.out.splitlines()[1:]) == (ExitCode.OK, ["no records with this key"])
 

@@ -49,7 +49,7 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnecte
     spec.write_text(spec.read_text().replace("publish: always, ", ""))
     lake.land_values([b"a", b"b"])
     shown = unconnected("decode", "events", "--master", "local").out
-    text = "events@typed: 2 landed offset(s) are not checked: tidemark check events --plan 1"
+    text = "events@typed: 2 landed offsets not checked: tidemark check events --plan 1"
     assert shown.splitlines()[0] == text
     lake.land_values([b"c"])
     shown = unconnected("decode", "events", "--master", "local").out
@@ -76,7 +76,7 @@ def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
     assert first == "events: topic events, id id-1, partition 0"
     assert others[0].endswith("landed in plan 1; Kafka: unknown")
     assert "\\u{001B}[2J\\u{000D}0  landed\\u{2028}\\u{202E}" in others[2]
-    assert others[3] == '  header "\\\\u{001B}h" hex, 1 byte(s): 9b'
+    assert others[3] == '  header "\\\\u{001B}h" hex, 1 byte: 9b'
     assert "  typed     decoded in typed plan 1" in others
     unknown = "1  no row: not read, and unknown whether Kafka has it; Kafka: unknown."
     assert others[-1].startswith(unknown)
@@ -101,7 +101,7 @@ def test_status_shows_quarantine_and_check_of_real_tables(
     assert row in cells(shown.out)
     assert shown.code == ExitCode.REFUSED
     assert ["0", "3", "-", "-", "-", "-"] in cells(shown.out)
-    assert "events: 2 record(s) are in quarantine" in shown.out
+    assert "events: 2 records in quarantine" in shown.out
     (record,) = unconnected("status", "events", "--record", "--json").json
     assert (record["quarantined"], record["last_check"]) == (2, "not checked")
     rows = query_rows(DeltaTable(App.from_environment().layout.status_table), "SELECT * FROM t")

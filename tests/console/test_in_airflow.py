@@ -128,7 +128,7 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
         tab.open(f"{url}{PREFIX}/pipelines/seen/backfill?offsets=0:0-2")
         tab.value("document.querySelector('button[data-trigger]').click()")
         tab.wait_for("location.pathname.endsWith('/backfills')")
-        tab.wait_for("document.body.textContent.includes('1 of 1 chunk(s) landed')", timeout_s=240)
+        tab.wait_for("document.body.textContent.includes('landed: 1 of 1 chunk')", timeout_s=240)
         assert tab.problems == []
 
         login = {"Authorization": f"Bearer {token(airflow, client)}"}
@@ -142,7 +142,7 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
         task = f"{runs}/{quote(run['dag_run_id'])}/taskInstances/request/links"
         link = client.get(task, headers=login).json()["extra_links"]["Tidemark"]
         tab.open(f"{url}{link}")
-        tab.wait_for(f"{inner}?.body.textContent.includes('1 of 1 chunk(s) landed')")
+        tab.wait_for(f"{inner}?.body.textContent.includes('landed: 1 of 1 chunk')")
         assert "Backfill of seen" in tab.value(f"{inner}.querySelector('h2').textContent")
 
         publish = f"{runs}/{quote(run['dag_run_id'])}/taskInstances/chunk.publish/0"

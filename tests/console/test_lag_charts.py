@@ -115,9 +115,9 @@ def test_the_line_is_drawn_to_scale_with_a_value_for_each_sample() -> None:
     svg = lag_chart(samples((1, 0), (0.5, 4), (0, 2), seconds=61), "prices", DAY, NOW)
     assert lines(svg) == [[(958.3, 100.0), (979.2, 0.0), (1000.0, 50.0)]]
     assert titles(svg) == [
-        "2026-03-01 11:00:00 UTC: 0 offset(s), oldest 1 min 1 s",
-        "2026-03-01 11:30:00 UTC: 4 offset(s), oldest 1 min 1 s",
-        "2026-03-01 12:00:00 UTC: 2 offset(s), oldest 1 min 1 s",
+        "2026-03-01 11:00:00 UTC: 0 offsets, oldest 1 min 1 s",
+        "2026-03-01 11:30:00 UTC: 4 offsets, oldest 1 min 1 s",
+        "2026-03-01 12:00:00 UTC: 2 offsets, oldest 1 min 1 s",
     ]
     assert 'aria-label="lag of prices in offsets: highest 4, newest 2"' in svg
 

@@ -44,7 +44,7 @@ def test_of_many_partitions_those_with_the_rarest_states_have_bars(
     assert len(labels) == BARS
     assert labels[0] == "80"
     assert "state-lost" in page.partition('<ul class="legend">')[2].partition("</ul>")[0]
-    others = "36 more partition(s), by rarest state: 30 landed, 6 without offsets"
+    others = "36 more partitions, by rarest state: 30 landed, 6 without offsets"
     assert others in text_of(page)
 
 

@@ -86,7 +86,7 @@ def test_the_console_shows_the_report_and_writes_no_file(lake: FileLake, tmp_pat
 def test_values_in_the_report_need_the_right_to_payloads(lake: FileLake, tmp_path: Path) -> None:
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE).text
     assert "every name is known" in hidden
-    assert "1 record(s)" in hidden
+    assert "1 record" in hidden
     assert "alice" not in hidden
     assert "/quality/docs" not in hidden
 
@@ -185,4 +185,4 @@ def test_rows_that_another_program_deleted_stand_beside_complete(
     page = console_of(tmp_path).get(PAGE).text
     assert '<span class="pill poor">Complete</span>' in page
     assert '<span class="pill bad">1 row removed from the table</span>' in page
-    assert "1 landed row(s) are not in the table" in page
+    assert "The table lacks 1 landed row" in page

@@ -253,7 +253,7 @@ def test_a_run_of_the_backfill_dag_shows_its_chunks(
     request(lake, "airflow:tidemark_backfill:manual__1", replaces=True)
     request_of = SomeRights(run=AirflowRun(conf=conf, tasks={}) if conf else None)
     page = page_of(tmp_path, "manual__1", "tidemark_backfill", request_of, pipeline=pipeline)
-    assert "Backfill of events wrong values 0 of 2 chunk(s) landed" in text_of(page)
+    assert "Backfill of events wrong values landed: 0 of 2 chunks" in text_of(page)
     rows = [row for row in cells(page) if row]
     assert [(row[0], row[2], row[3]) for row in rows] == [
         ("1", "4", "not landed"),

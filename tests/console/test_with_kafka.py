@@ -77,7 +77,7 @@ def test_the_preview_of_a_backfill_writes_nothing_and_has_command_and_parameters
     client = TestClient(web)
     page = client.get("/pipelines/tides/backfill?offsets=0:2-5, 0:7-8&chunk=2&reason=it's").text
     text = html.unescape(page)
-    assert "4 offset(s) to land in 2 chunk(s)" in text
+    assert "4 offsets to land in 2 chunks" in text
     assert "--offsets 0:2-5 --offsets 0:7-8 --chunk 2 --reason 'it'\"'\"'s'" in text
     assert 'data-trigger="/air/api/v2/dags/tidemark_backfill/dagRuns"' in page
     conf = re.search(r'data-conf="([^"]*)"', page)
@@ -106,7 +106,7 @@ def test_progress_shows_the_chunks_of_a_recorded_backfill(
     backfills.request(preview, "cli:ada:7", approved=False, reason=None)
     page = console_of(tmp_path, broker.bootstrap).get("/pipelines/tides/backfills").text
     assert "cli:ada:7" in page
-    assert "0 of 2 chunk(s) landed" in page
+    assert "landed: 0 of 2 chunks" in page
 
 
 def test_topics_that_pipelines_should_read_and_that_do_not_exist_are_listed(

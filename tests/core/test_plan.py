@@ -58,6 +58,6 @@ def test_commit_metadata_contains_fingerprint_and_ranges() -> None:
 
 def test_explain_shows_every_range() -> None:
     text = make_plan((0, 0, 5), (2, 7_000, 9_000)).explain()
-    assert "2,005 offset(s) in 2 range(s)" in text
+    assert "2,005 offsets in 2 ranges" in text
     assert "7,000" in text
     assert "9,000" in text

@@ -32,7 +32,7 @@ def wait_for_connections(proxy: Proxy, wanted: int) -> None:
     """Wait until the proxy has accepted `wanted` connections since its start."""
     deadline = time.monotonic() + 120
     while proxy.accepted < wanted:
-        assert time.monotonic() < deadline, f"{proxy.accepted} connection(s), not {wanted}"
+        assert time.monotonic() < deadline, f"{proxy.accepted} connections, not {wanted}"
         time.sleep(0.02)
 
 

@@ -75,8 +75,8 @@ def test_checkpoint_sources_other_than_kafka_are_ignored(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("sources", "actual"),
     [
-        ([{"prices": {"0": 5}}], "topic(s) 'prices'"),
-        ([kafka(p0=5), kafka(p0=7)], "topic(s) 'events', 'events'"),
+        ([{"prices": {"0": 5}}], "topic 'prices'"),
+        ([kafka(p0=5), kafka(p0=7)], "topics 'events', 'events'"),
         ([{"logOffset": 3}], "no Kafka offsets"),
         (["-"], "no Kafka offsets"),
     ],

@@ -196,7 +196,7 @@ def test_files_that_cannot_be_read_are_counted(lake: FileLake, offline: Command)
     action = AddAction("an odd path.parquet", Path(file).stat().st_size, {}, 0, True, "{}")
     table.create_write_transaction([action], "append", table.schema())
     assert deduplication(lake).run(dry_run=True).unread_files == 1
-    assert "1 file(s) not read" in offline("deduplicate", "events", "--apply").out
+    assert "1 file not read" in offline("deduplicate", "events", "--apply").out
 
 
 def insert(lake: FileLake, rows: list[dict[str, Any]]) -> None:
@@ -283,7 +283,7 @@ def test_the_deduplicate_command_counts_and_removes(lake: FileLake, offline: Com
     assert offline("deduplicate", "events").code == 2
     shown = offline("deduplicate", "events", "--dry-run", "--json")
     assert shown.json == {"outcome": "draft", "copies": 9, "unread_files": 0}
-    assert "9 duplicate row(s) removed" in offline("deduplicate", "events", "--apply").out
+    assert "9 duplicate rows removed" in offline("deduplicate", "events", "--apply").out
     assert lake.verified() == [(9, 9)]
 
 

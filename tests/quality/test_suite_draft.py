@@ -308,7 +308,7 @@ def test_drafts_of_the_samples_are_valid_suites(sample: str, tmp_path: Path) -> 
     profile = Profile.of(record(each.value, each.key, n) for n, each in enumerate(made))
     suite = load_draft(draft_of(profile), tmp_path)
     assert bool(suite.columns) == (sample != "streams-intro")
-    assert suite.notes.startswith("Drafted from 1,000 record(s)")
+    assert suite.notes.startswith("Drafted from 1,000 records")
 
 
 _names = st.sampled_from(

@@ -131,7 +131,7 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[str]]]:
     ("certificate", "account", "words"),
     [
         ({}, {}, "Complete. Every offset"),
-        ({}, {"lost": 1234}, "1,234 offset(s) are accepted losses"),
+        ({}, {"lost": 1234}, "Accepted losses: Kafka deleted the records at 1,234 offsets"),
         ({}, {"unproven_gaps": 7}, "7 of the gaps are unproven"),
         ({"open_plans": (4, 5)}, {}, "Open plans: 4, 5. Their records are not counted yet."),
         (
@@ -139,11 +139,15 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[str]]]:
             {},
             "Not complete: the topic was recreated in this period",
         ),
-        ({"plans_of_other_incarnations": 2}, {}, "2 plan(s) of the period read an earlier topic"),
+        (
+            {"plans_of_other_incarnations": 2},
+            {},
+            "Not counted and not certified: 2 plans of the period",
+        ),
         (
             {},
             {"missing": SpanSet.of(Span(n, n + 1) for n in range(200, 214, 2))},
-            "Not complete: 7 offset(s) between the first and the last of the period are not",
+            "Not complete: the table lacks 7 offsets between the first and the last of the",
         ),
         (
             {},
@@ -253,8 +257,8 @@ def test_a_chart_for_each_of_many_figures_is_folded() -> None:
     ]
     page = page_of(checked)
     assert next(label.partition(":")[0] for label, _, _ in trends(checked)) == "rule_5"
-    assert page.index("<summary>3 more figure(s)") > page.index('aria-label="rule_1')
-    assert page.index("<summary>3 more figure(s)") < page.index('aria-label="rule_2')
+    assert page.index("<summary>3 more figures") > page.index('aria-label="rule_1')
+    assert page.index("<summary>3 more figures") < page.index('aria-label="rule_2')
 
 
 def test_a_built_in_check_with_several_limits_is_one_rule() -> None:

@@ -185,7 +185,7 @@ def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path
     assert (status.unfinished.undecoded, status.unfinished.unchecked) == (0, 4)
     assert status.state == "unchecked"
     (line,) = status.unfinished.explain("events", NOW)
-    assert "4 landed offset(s) are not decoded, because they are not checked" in line
+    assert "4 landed offsets not decoded, because not checked" in line
     check(lake.bronze, 3, passed=False)
     assert typed_status(lake).state == "ok"
 
@@ -240,7 +240,7 @@ def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) ->
     assert status.as_record()["blocked_plans"] == [2, 3, 4, 5]
     assert (status.state, names(status)) == ("PlansBlocked", ["PlansBlocked"])
     assert list(status.unfinished.explain("events", NOW)) == [
-        "events: plan(s) 2, 3, 4, 5 are blocked by a quality check"
+        "events: a quality check blocked plans 2, 3, 4, 5"
     ]
     check(lake, 2, passed=True, minutes=1)
     publication_of(lake).release(3, "ada", "known outage")

@@ -84,7 +84,7 @@ def _wait_for_partitions(bootstrap: str, name: str, wanted: int) -> None:
     deadline = time.monotonic() + _DEADLINE_S
     while len(log_ranges(bootstrap, name)) != wanted:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{name} does not have {wanted} partition(s)")
+            raise TimeoutError(f"{name} does not have {wanted} partitions")
         time.sleep(0.02)
 
 

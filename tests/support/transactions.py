@@ -168,4 +168,4 @@ def append(producer: Producer, topic: str, records: Sequence[Record]) -> None:
     if failures:
         raise KafkaException(failures[0])
     if left:
-        raise TimeoutError(f"{left} record(s) of {topic} not acknowledged")
+        raise TimeoutError(f"{left} records of {topic} not acknowledged")

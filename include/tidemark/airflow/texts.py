@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.core.errors import format_duration
+from tidemark.core.texts import format_duration
 from tidemark.option_texts import DRY_RUN, REPLACE
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec

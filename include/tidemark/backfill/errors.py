@@ -89,8 +89,8 @@ class BackfillUnfinished(TerminalError):
     chunks: tuple[int, ...]
 
     problem = (
-        "The backfill of pipeline {pipeline!r} requested by {requested_by} is unfinished: "
-        "chunk(s) {chunks} have not landed completely."
+        "The backfill of pipeline {pipeline!r} requested by {requested_by} is unfinished. "
+        "Not completely landed: {chunks:chunk}."
     )
     fix = (
         "Continue with `tidemark backfill {pipeline} --resume {requested_by}`, or clear the whole "

@@ -32,6 +32,7 @@ from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.plan import PlanKind
 from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
+from tidemark.core.texts import counted, listed
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen
@@ -115,7 +116,7 @@ class BackfillPreview:
                 [*lines, "nothing to do: all readable offsets have landed or are in an open plan"]
             )
         lines.append(
-            f"{self.offsets:,} offset(s) to land in {len(self.chunks):,} chunk(s), "
+            f"{counted(self.offsets, 'offset')} to land in {counted(len(self.chunks), 'chunk')}, "
             f"{self.size_estimate.explain()}; {self._rewriting()}"
         )
         return "\n".join(lines)
@@ -126,8 +127,8 @@ class BackfillPreview:
             return f"{nothing}no file is rewritten"
         plans = ", ".join(f"{plan} ({size:,})" for plan, size in sorted(self.plans.items()))
         return (
-            f"the rows of {size_of(self.found.replaced):,} landed offset(s) are replaced, which "
-            f"rewrites {self.rewritten:,} file(s).\n"
+            f"replacing the rows of {counted(size_of(self.found.replaced), 'landed offset')} "
+            f"rewrites {counted(self.rewritten, 'file')}.\n"
             f"plans that lose rows, with the number of offsets: {plans}.\n"
             f"each chunk is one commit; a chunk fails if Kafka no longer has the record of a row"
         )
@@ -430,13 +431,14 @@ class Backfills:
             self._at(watermarks, partitions, each) for each in (window.start, window.end)
         )
         cut = {
-            "Kafka has deleted earlier offsets, which may be in the window, in partition(s)": [
+            "Kafka has deleted earlier offsets, which may be in the window, in": [
                 p for p, here in partitions.items() if starts[p] <= here.low > 0
             ],
-            "records that were written since, or are not committed yet, are left out in "
-            "partition(s)": [p for p, here in partitions.items() if ends[p] > here.end],
+            "records that were written since, or are not committed yet, are left out in": [
+                p for p, here in partitions.items() if ends[p] > here.end
+            ],
         }
-        notes = (f"note: {text} {', '.join(map(str, some))}" for text, some in cut.items() if some)
+        notes = (f"note: {text} {listed('partition', some)}" for text, some in cut.items() if some)
         spans = {p: (starts[p], min(ends[p], here.end)) for p, here in partitions.items()}
         return _spans(spans), tuple(notes)
 

@@ -17,6 +17,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, request
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
 from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
+from tidemark.core.texts import counted
 from tidemark.pipelines import Outcomes, Pipelines
 
 
@@ -155,7 +156,8 @@ def _land(
             continue
         if plan is None:
             continue
-        step(f"chunk {each.number} of {len(chunks)}: plan {plan.sequence}, {plan.size:,} offset(s)")
+        size = counted(plan.size, "offset")
+        step(f"chunk {each.number} of {len(chunks)}: plan {plan.sequence}, {size}")
         outcomes.extend(chosen.execute("ingest", [plan.ref]))
         if outcomes.exit_code != ExitCode.OK:
             break

@@ -11,6 +11,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import print_status
 from tidemark.cli.progress import phase
+from tidemark.core.texts import counted
 from tidemark.dev.broker import home_broker
 
 app = typer.Typer(
@@ -31,7 +32,7 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start the broker unless it runs, and wait until it answers."""
-    with phase(f"starting Kafka, {nodes} node(s)"):
+    with phase(f"starting Kafka, {counted(nodes, 'node')}"):
         started = home_broker(App.from_environment().layout, port=port, nodes=nodes).start()
     print_status(started.as_record(), as_json=as_json)
 

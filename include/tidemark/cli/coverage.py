@@ -14,6 +14,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
 from tidemark.cli.output import note, out, print_json, print_table
 from tidemark.core.offsets import Span
+from tidemark.core.texts import counted
 from tidemark.report.coverage import (
     ChosenPartitions,
     OffsetState,
@@ -154,7 +155,7 @@ def _print_spans(each: PartitionCoverage, window: Span | None) -> None:
         [(*row, _plans(each, Span(row[0], row[1]))) for row in rows[:_MOST_SPANS]],
     )
     if len(rows) > _MOST_SPANS:
-        out.print(f"{len(rows) - _MOST_SPANS:,} more span(s); --json lists all")
+        out.print(f"{counted(len(rows) - _MOST_SPANS, 'more span')}; --json lists all")
 
 
 def _plans(each: PartitionCoverage, span: Span) -> str:

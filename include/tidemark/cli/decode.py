@@ -23,6 +23,7 @@ from tidemark.cli.payloads import payload_lines, timestamp
 from tidemark.core.offsets import difference_by_partition
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.record import LogRecord
+from tidemark.core.texts import counted
 from tidemark.core.visible_text import visible
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
@@ -185,7 +186,7 @@ def list_records(
             else [each.as_record() for each in listed]
         )
         return
-    out.print(f"{len(found):,} record(s) of {pipeline} in quarantine")
+    out.print(f"{counted(len(found), 'record')} of {pipeline} in quarantine")
     if found:
         reasons = Counter((each.reason, each.part, each.detail) for each in found)
         print_table(
@@ -268,8 +269,8 @@ def _print(outcomes: Outcomes, *, as_json: bool) -> None:
         if "wrote" in record:
             decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
             return (
-                f"{record['pipeline']}: plan {record['plan']}: {decoded:,} record(s) decoded, "
-                f"{quarantined:,} quarantined{_unnamed_text(record)}"
+                f"{record['pipeline']}: plan {record['plan']}: {counted(decoded, 'record')} "
+                f"decoded, {quarantined:,} quarantined{_unnamed_text(record)}"
             )
         if len(outcomes.records) == 1 or record["outcome"] != PlanOutcome.NOTHING:
             return f"{record['pipeline']}: {record['outcome']}"
@@ -286,8 +287,8 @@ def _unnamed_text(record: Result) -> str:
         return ""
     names = [f"{name!r} ({count:,})" for name, count in unnamed["names"].items()]
     names += ["more"] if unnamed["more"] else []
-    counted = f"; {unnamed['records']:,} with unnamed fields"
-    return f"{counted}: {', '.join(names)}" if names else counted
+    text = f"; {unnamed['records']:,} with unnamed fields"
+    return f"{text}: {', '.join(names)}" if names else text
 
 
 def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
@@ -298,8 +299,8 @@ def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
             return f"{record['pipeline']}: {record['outcome']}"
         skipped = f", {record['skipped']:,} would stay unchanged" if record["skipped"] else ""
         return (
-            f"{record['offsets']:,} record(s) would be replayed: {record['decoded']:,} decoded, "
-            f"{record['quarantined']:,} quarantined again{skipped}"
+            f"{counted(record['offsets'], 'record')} would be replayed: "
+            f"{record['decoded']:,} decoded, {record['quarantined']:,} quarantined again{skipped}"
         )
 
     print_records(outcomes.records, line, as_json=as_json)
@@ -343,11 +344,11 @@ def _print_hidden(tidemark: App, backlogs: Mapping[str, DecodeBacklog]) -> None:
             command = f"check {origin} --plan {plans[0]}" if plans else f"publication list {origin}"
             if plans[1:]:
                 command += f", or tidemark run {origin} for all {len(plans):,} plans"
-            text = f"{name}: {backlog.unchecked:,} landed offset(s) are not checked"
-            out.print(f"{text}: tidemark {command}")
+            unchecked = counted(backlog.unchecked, "landed offset")
+            out.print(f"{name}: {unchecked} not checked: tidemark {command}")
         if backlog.refused:
-            text = f"{name}: {backlog.refused:,} landed offset(s) are in blocked or rejected plans"
-            out.print(f"{text}: tidemark publication list {origin}")
+            text = f"{counted(backlog.refused, 'landed offset')} in blocked or rejected plans"
+            out.print(f"{name}: {text}: tidemark publication list {origin}")
 
 
 def _row(record: QuarantinedRecord) -> tuple[object, ...]:

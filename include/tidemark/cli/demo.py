@@ -23,6 +23,7 @@ from tidemark.cli.output import note, out, print_table, step
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger
+from tidemark.core.texts import counted
 from tidemark.dev.broker import home_broker
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class _Demo:
                 continue
             written = sum(produce(config, name, records=records, seed=self.seed).values())
             self.produced[name] += written
-            note(f"{written:,} record(s) to topic {name}")
+            note(f"{counted(written, 'record')} to topic {name}")
 
     def _start_airflow(self) -> None:
         step("starting Airflow (half a minute)")

@@ -13,7 +13,7 @@ class DemoFailed(TerminalError):
 
     failures: tuple[str, ...]
 
-    problem = "{count} check(s) of the demo failed: {failures}."
+    problem = "{count:check} of the demo failed: {failures}."
     fix = "Read the output above; logs are in the demo's folder."
 
     @property

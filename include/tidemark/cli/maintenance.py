@@ -15,6 +15,7 @@ from tidemark.cli.output import note, out, print_error_record, print_json, print
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import map_in_threads, result_or_error
+from tidemark.core.texts import counted
 from tidemark.maintenance.rules import (
     DEFAULT_KEEP_HOURS,
     DEFAULT_PAGES_RETENTION,
@@ -82,7 +83,7 @@ def maintain(
         for name, error in errors.items():
             print_error_record({"pipeline": name, **error.as_record()})
         if isinstance(pages, int):
-            out.print(f"{pages:,} quality page(s) {'would be ' if dry_run else ''}removed")
+            out.print(f"{counted(pages, 'quality page')} {'would be ' if dry_run else ''}removed")
         if dry_run:
             out.print("dry run: nothing was written")
     if errors:

@@ -10,6 +10,7 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.output import err, out, print_json, print_table
+from tidemark.core.texts import counted
 from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start import StartOutcome, StartResult
 from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
@@ -133,9 +134,9 @@ def _print_start(pipeline: str, result: StartResult) -> None:
     for each in result.partitions:
         if each.lost:
             err.print(
-                f"note: Kafka has deleted {each.lost:,} offset(s) of partition {each.partition} "
-                f"from {each.offset} on; the first plan is refused with LostRange until you accept "
-                "the loss"
+                f"note: Kafka has deleted {counted(each.lost, 'offset')} of partition "
+                f"{each.partition} from {each.offset} on; the first plan is refused with "
+                "LostRange until you accept the loss"
             )
     is_draft = result.outcome is StartOutcome.DRAFT
     out.print("dry run: nothing was written" if is_draft else result.outcome.value)

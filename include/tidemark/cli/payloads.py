@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.texts import counted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_LINE = 200
@@ -44,11 +45,11 @@ def _text_lines(name: str, payload: bytes | None, *, is_masked: bool = False) ->
         yield f"  {name:<9} null"
         return
     if is_masked:
-        yield f"  {name:<9} {len(payload):,} byte(s), masked"
+        yield f"  {name:<9} {counted(len(payload), 'byte')}, masked"
         return
     shown = PayloadText.of(payload)
     cut = ", cut" if shown.truncated else ""
-    head = f"  {name:<9} {shown.encoding}, {shown.size:,} byte(s){cut}"
+    head = f"  {name:<9} {shown.encoding}, {counted(shown.size, 'byte')}{cut}"
     if "\n" not in shown.text and len(shown.text) <= _LONGEST_LINE:
         yield f"{head}: {shown.text}"
         return

@@ -19,6 +19,7 @@ from tidemark.cli.arguments import (
 from tidemark.cli.output import note, out, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode
+from tidemark.core.texts import counted
 from tidemark.ingest.planner import PlanResult
 from tidemark.report.verification import NOT_COMPARED
 
@@ -86,7 +87,8 @@ def verify(
         ],
     )
     if unread := sum(each.headers_unread for each in verification.partitions):
-        out.print(f"headers of {unread} record(s) not compared: a header name is not UTF-8")
+        records = counted(unread, "record")
+        out.print(f"headers of {records} not compared: a header name is not UTF-8")
     verification.check()
     levels = ", ".join(verification.isolation_levels)
     out.print(f"equal: every visible record ({levels}) is in the table once, as Kafka has it")

@@ -19,8 +19,8 @@ from rich.progress import (
 )
 
 from tidemark.cli.output import err, note, step
-from tidemark.core.errors import format_duration
 from tidemark.core.logs import is_json_log
+from tidemark.core.texts import format_duration
 
 REPEAT_S = 30.0
 """Seconds between two lines about the same phase in logs and pipes."""

@@ -11,6 +11,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedPlan, PipelineName, Reason, requester
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.offsets import size_of
+from tidemark.core.texts import counted
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import PlanPublication, Publication
 from tidemark.quality.publication_table import Engine, published_view
@@ -39,7 +40,7 @@ def list_plans(
         print_json([each.as_record() for each in listed])
         return
     published = sum(each.is_published for each in plans)
-    out.print(f"{published:,} of {len(plans):,} landed plan(s) of {pipeline} are published")
+    out.print(f"published: {published:,} of {counted(len(plans), 'landed plan')} of {pipeline}")
     if listed:
         print_table(
             "Plans",
@@ -118,16 +119,15 @@ def _decide(
         return
     verb = "would be" if dry_run else "is"
     status = decided.decision.status if decided.decision else ""
-    out.print(
-        f"plan {plan_number} of {pipeline} {verb} {status}: {decided.landing.records:,} record(s)"
-    )
+    records = counted(decided.landing.records, "record")
+    out.print(f"plan {plan_number} of {pipeline} {verb} {status}: {records}")
 
 
 def _row(publication: PlanPublication) -> tuple[object, ...]:
     decision = publication.decision
     status = decision.status.value if decision else NOT_CHECKED
     if decision and (unchecked := size_of(publication.unchecked)):
-        status += f", {unchecked:,} offset(s) not checked"
+        status += f", {counted(unchecked, 'offset')} not checked"
     ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in publication.landing.counts)
     return (
         publication.plan.sequence,

@@ -20,6 +20,7 @@ from tidemark.cli.arguments import (
 )
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plan import Plan
+from tidemark.core.texts import counted
 from tidemark.pipeline import Pipeline
 from tidemark.repair.rules import Differences
 
@@ -71,7 +72,8 @@ def abandon(
         _print_record("abandoned", {"plan": abandoned.as_record()}, dry_run=dry_run)
         return
     verb = "would be" if dry_run else "is"
-    out.print(f"plan {plan_number} of {pipeline} {verb} abandoned: {abandoned.size:,} offset(s)")
+    size = counted(abandoned.size, "offset")
+    out.print(f"plan {plan_number} of {pipeline} {verb} abandoned: {size}")
 
 
 def undo(
@@ -94,7 +96,7 @@ def undo(
         _print_record("undone", {"plan": undone.as_record()}, dry_run=dry_run)
         return
     verb = "would be" if dry_run else "is"
-    out.print(f"plan {plan_number} of {pipeline} {verb} undone: {undone.rows:,} row(s)")
+    out.print(f"plan {plan_number} of {pipeline} {verb} undone: {counted(undone.rows, 'row')}")
 
 
 def accept_loss(
@@ -188,11 +190,12 @@ def deduplicate(pipeline: PipelineName, dry_run: DryRunOrApply, as_json: AsJson 
         counts = {"copies": copies.rows, "unread_files": copies.unread_files}
         _print_record("removed", counts, dry_run=dry_run)
         return
-    out.print(f"{copies.rows:,} duplicate row(s) {'would be removed' if dry_run else 'removed'}")
+    verb = "would be removed" if dry_run else "removed"
+    out.print(f"{counted(copies.rows, 'duplicate row')} {verb}")
     if copies.unread_files:
         out.print(
-            f"{copies.unread_files:,} file(s) not read, which have a deletion vector or an unusual "
-            "path; see docs/runbook.md#duplicaterows"
+            f"{counted(copies.unread_files, 'file')} not read, because of a deletion vector or an "
+            "unusual path; see docs/runbook.md#duplicaterows"
         )
 
 

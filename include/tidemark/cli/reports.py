@@ -16,9 +16,11 @@ from tidemark.cli.engine import exit_with
 from tidemark.cli.output import out, print_json, print_records
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.texts import counted
 from tidemark.ingest.errors import NothingLanded
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
+from tidemark.report.certificate import Certificate
 from tidemark.report.owner_report import PipelineReport
 
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]
@@ -140,10 +142,8 @@ def _state(found: PipelineReport) -> str:
     """Return the counts, the state and the open points of a pipeline in one line."""
     from tidemark.report.page import headline, open_points
 
-    certificate = found.certificate
-    counts = f"{len(certificate.plans):,} plan(s), {certificate.total('records'):,} record(s)"
     points = [text for _, text in open_points(found)]
-    return f"{counts}: {', '.join([headline(found).lower(), *points])}"
+    return f"{_counts(found.certificate)}: {', '.join([headline(found).lower(), *points])}"
 
 
 def _print(found: PipelineReport) -> None:
@@ -152,13 +152,17 @@ def _print(found: PipelineReport) -> None:
     others = certificate.plans_of_other_incarnations
     if not certificate.partitions and not others:
         result = "nothing landed"
-    records = certificate.total("records")
-    out.print(f"{len(certificate.plans):,} plan(s), {records:,} record(s): {result}")
+    out.print(f"{_counts(certificate)}: {result}")
     if others:
         out.print(
-            f"{others:,} plan(s) of the period read a topic that was recreated later, and are "
-            "not counted here"
+            f"not counted here: {counted(others, 'plan')} of the period that read an earlier "
+            "topic, before it was recreated"
         )
+
+
+def _counts(certificate: Certificate) -> str:
+    plans, records = len(certificate.plans), certificate.total("records")
+    return f"{counted(plans, 'plan')}, {counted(records, 'record')}"
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -14,6 +14,7 @@ from tidemark.cli.output import out, print_error_record, print_json, print_recor
 from tidemark.cli.pipelines import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
+from tidemark.core.texts import counted
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
 from tidemark.steps import remaining_work
@@ -79,8 +80,8 @@ def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
         for failed in (each for each in (record, *steps) if "error" in each):
             print_error_record({**failed, "pipeline": record["pipeline"]})
         if behind := sum(step.get("left", 0) for step in steps):
-            text = f"{record['pipeline']}: a limit left {behind:,} offset(s); run the command again"
-            out.print(text)
+            left = counted(behind, "offset")
+            out.print(f"{record['pipeline']}: a limit left {left}; run the command again")
 
 
 def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
@@ -116,9 +117,9 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
 
     def line(record: Mapping[str, Any]) -> str:
         return (
-            f"{record['pipeline']}: {record['offsets']:,} offset(s) to land, "
-            f"{len(record['to_check']):,} landed plan(s) to check, "
-            f"{record['to_decode']:,} offset(s) to decode, "
+            f"{record['pipeline']}: {counted(record['offsets'], 'offset')} to land, "
+            f"{counted(len(record['to_check']), 'landed plan')} to check, "
+            f"{counted(record['to_decode'], 'offset')} to decode, "
             f"{record['unchecked']:,} more after a check, "
             f"{'one merge' if record['to_merge'] else 'nothing'} to upsert"
         )

@@ -11,6 +11,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Seed
 from tidemark.cli.output import err, out, print_json, print_table
 from tidemark.connections import LOCAL_CONNECTION
+from tidemark.core.texts import counted
 from tidemark.dev.samples import SAMPLES
 
 app = typer.Typer(
@@ -61,7 +62,7 @@ def produce(
         if as_json:
             print_json({**draft, "records": number})
         else:
-            out.print(f"{number:,} record(s) would be produced to topic {name}")
+            out.print(f"{counted(number, 'record')} would be produced to topic {name}")
         return
     from tidemark.dev.producer import produce as write
 
@@ -78,5 +79,5 @@ def produce(
     if as_json:
         print_json({"sample": name, "records": sum(counts.values()), "partitions": counts})
         return
-    out.print(f"{sum(counts.values()):,} record(s) to topic {name}")
+    out.print(f"{counted(sum(counts.values()), 'record')} to topic {name}")
     print_table("", ("partition", "records"), sorted(counts.items()))

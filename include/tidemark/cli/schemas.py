@@ -7,6 +7,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, LandedRecords, PipelineName
 from tidemark.cli.output import note, out, print_json
+from tidemark.core.texts import counted
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
 app = typer.Typer(
@@ -40,5 +41,5 @@ def init(
     if as_json:
         print_json(found.as_record())
         return
-    note(f"read {found.records:,} record(s) of {pipeline}")
+    note(f"read {counted(found.records, 'record')} of {pipeline}")
     out.print("\n".join(found.yaml_lines()))

@@ -18,6 +18,7 @@ from tidemark.cli.arguments import (
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.texts import counted
 from tidemark.quality.suite import load_suite
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
@@ -89,7 +90,7 @@ def init(
     if as_json:
         print_json({"file": str(file), "written": not dry_run, **draft.as_record()})
         return
-    note(f"read {len(sample.records):,} of {sample.offsets:,} offset(s) of {topic}")
+    note(f"read {len(sample.records):,} of {counted(sample.offsets, 'offset')} of {topic}")
     if not sample.is_complete:
         note(f"reading stopped after {_SECONDS:.0f} seconds or {_BYTES >> 20} MB")
     if dry_run:
@@ -110,7 +111,7 @@ def init(
 def _print(draft: SpecDraft) -> None:
     """Print what a draft assumes, and how many records do not fit."""
     print_table(
-        f"Assumed from {draft.decode.records:,} record(s)",
+        f"Assumed from {counted(draft.decode.records, 'record')}",
         ("key of the spec", "value", "because"),
         [(each.key, each.value, each.evidence) for each in draft.assumptions],
     )
@@ -118,8 +119,8 @@ def _print(draft: SpecDraft) -> None:
         out.print(f"left out: {path!a} ({why!a})")
     if draft.decode.unfit and draft.is_decoded:
         out.print(
-            f"at most {draft.decode.unfit:,} of {draft.decode.records:,} record(s) do not fit, and "
-            "go to quarantine"
+            f"at most {draft.decode.unfit:,} of {counted(draft.decode.records, 'record')} go to "
+            "quarantine, because they do not fit"
         )
 
 

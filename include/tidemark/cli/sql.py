@@ -19,6 +19,7 @@ from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import make_table, note, out, print_error_record, print_json, print_table
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.plain import plain
+from tidemark.core.texts import counted
 from tidemark.core.visible_text import visible
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ def _print_rows(result: QueryResult, limit: int) -> None:
     else:
         _print_vertically(names, cells)
     if next(result.rows, None) is not None:
-        further = result.count() - len(rows)
-        note(f"{further:,} further row(s): --limit N prints more, --csv and --json print all")
+        further = counted(result.count() - len(rows), "further row")
+        note(f"{further}: --limit N prints more, --csv and --json print all")
 
 
 def _print_vertically(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -24,8 +24,9 @@ from tidemark.cli.output import (
     print_until_interrupted,
 )
 from tidemark.console.observer import KAFKA_TIMEOUT_S
-from tidemark.core.errors import ExitCode, TidemarkError, format_duration
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plain import plain
+from tidemark.core.texts import format_duration
 from tidemark.pipeline import utc_now
 from tidemark.pipelines import for_each
 from tidemark.report.observed_status import ObservedStatus

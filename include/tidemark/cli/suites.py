@@ -11,6 +11,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedRecords, PipelineName
 from tidemark.cli.output import note, out, print_json
+from tidemark.core.texts import counted
 from tidemark.lake.local_files import replace_text
 from tidemark.quality.errors import SuiteExists
 from tidemark.quality.suite import BATCH_COLUMNS, BUILT_IN_SUITE
@@ -65,10 +66,10 @@ def init(
     if as_json:
         print_json({"file": str(file), "profile": profile.as_record(), "suite": suite})
         return
-    note(f"read {profile.records:,} record(s) of {pipeline}")
+    note(f"read {counted(profile.records, 'record')} of {pipeline}")
     if dry_run:
         out.print(text)
         return
-    out.print(f"{len(suite['expectations'])} rule(s) drafted in {file}")
+    out.print(f"{counted(len(suite['expectations']), 'rule')} drafted in {file}")
     if spec.suite != chosen:
         out.print(f"to use it, write in the spec of {spec.origin}: quality: {{suite: {chosen}}}")

@@ -13,6 +13,7 @@ from tidemark.cli.output import note, out, print_error_record, print_json, print
 from tidemark.cli.payloads import payload_lines, timestamp
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDescription
+from tidemark.core.texts import counted
 from tidemark.report.cluster import ReadingPipeline
 from tidemark.report.record_page import record_values
 
@@ -147,9 +148,8 @@ def create(
         }
         print_json({"connection": connection, **made})
         return
-    out.print(
-        f"{'the brokers accept' if dry_run else 'created'} {topic} with {partitions} partition(s)"
-    )
+    verb = "the brokers accept" if dry_run else "created"
+    out.print(f"{verb} {topic} with {counted(partitions, 'partition')}")
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -209,9 +209,9 @@ def peek(
         ]
         print_json({"connection": connection, **found.as_record(), "records": shown})
         return
-    place = f"{topic}, {found.partitions} partition(s)"
+    place = f"{topic}, {counted(found.partitions, 'partition')}"
     place += "" if partition is None else f", partition {partition}"
-    out.print(f"{place}: {found.offsets:,} offset(s)")
+    out.print(f"{place}: {counted(found.offsets, 'offset')}")
     for each in found.records:
         out.print(f"partition {each.partition} offset {each.offset:,}  {timestamp(each)}")
         for line in payload_lines(each):
@@ -220,7 +220,7 @@ def peek(
     if not found.records:
         out.print(f"no records{with_key}")
     age = "oldest" if from_beginning else "newest"
-    note(f"{len(found.records):,} {age} record(s){with_key}, by timestamp")
+    note(f"{counted(len(found.records), f'{age} record')}{with_key}, by timestamp")
     if not found.is_complete:
         note(
             f"other records{with_key} may be missing; "
@@ -277,4 +277,5 @@ def _print_problems(topics: Iterable[TopicDescription]) -> None:
     for problem in problems[:1]:
         print_error_record(problem.as_record())
     if problems[1:]:
-        note(f"{len(problems) - 1:,} more topic(s) lack parts of their description; see --json")
+        others = counted(len(problems) - 1, "more topic")
+        note(f"{others} without parts of the description; see --json")

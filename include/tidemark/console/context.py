@@ -12,6 +12,7 @@ from tidemark.console.guard import Viewer
 from tidemark.console.home import Home
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
+from tidemark.core.texts import counted
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS, observed_text
@@ -122,7 +123,7 @@ class PageContext:
             if result.check in BUILT_IN_CHECKS and result.value is not None:
                 return observed_text(result.check, result.value)
             if result.unexpected_count is not None:
-                return f"{result.unexpected_count:,} record(s)"
+                return counted(result.unexpected_count, "record")
             return "(hidden)"
 
         return show

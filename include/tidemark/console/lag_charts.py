@@ -14,7 +14,7 @@ from typing import TypeVar
 from markupsafe import Markup, escape
 
 from tidemark.console.history import Window
-from tidemark.core.errors import format_duration
+from tidemark.core.texts import counted, format_duration
 from tidemark.lake.status_history import LagSample
 
 _LONGEST_GAP = timedelta(minutes=90)
@@ -212,7 +212,7 @@ def _x(at: datetime, window: Window, now: datetime) -> float:
 
 
 def _text(sample: LagSample) -> str:
-    lag = "unknown lag" if sample.lag is None else f"{sample.lag:,} offset(s)"
+    lag = "unknown lag" if sample.lag is None else counted(sample.lag, "offset")
     age = "" if sample.lag_time is None else f", oldest {format_duration(sample.lag_time)}"
     return f"{sample.checked_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {lag}{age}"
 

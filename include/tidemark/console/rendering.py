@@ -13,7 +13,8 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tidemark.console import charts, lag_charts
-from tidemark.core.errors import TidemarkError, Unforeseen, format_duration
+from tidemark.core.errors import TidemarkError, Unforeseen
+from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
 from tidemark.quality.docs import TEMPLATES
@@ -41,6 +42,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
     environment.filters |= {"minute": minute, "disclosed": disclosed, "with_code": with_code}
+    environment.filters["counted"] = counted
     environment.tests["measured"] = is_measured
     environment.filters["outcome"] = outcome_of
     environment.globals |= {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import IntEnum
+from string import Formatter
 from typing import Any, ClassVar
+
+from tidemark.core.texts import comma_list, counted, format_duration, listed
 
 
 class ExitCode(IntEnum):
@@ -66,8 +69,9 @@ class TidemarkError(Exception):
     """Base class of all errors. A subclass is a keyword-only dataclass with four templates.
 
     A template is a format string (`str.format`) over the fields and properties of the error. A
-    tuple is formatted as a list with commas, a duration as `2 d 4 h`. A template may end a sentence
-    after a value that ends with a full stop.
+    tuple is formatted as a list with commas, a duration as `2 d 4 h`. A noun as format counts or
+    lists: `{rows:row}` is `1 row` or `2,000 rows`, `{plans:plan}` is `plan 3` or `plans 3, 4`. A
+    template may end a sentence after a value that ends with a full stop.
 
     A class without `problem` is a base class of errors and is not raised itself.
 
@@ -87,7 +91,7 @@ class TidemarkError(Exception):
     def rendered(self, name: str) -> str:
         """Return the text of a template: `problem`, `expected`, `actual` or `fix`."""
         template: str = getattr(self, name)
-        return _DOUBLED_STOP.sub(".", template.format_map(_TemplateValues(self)))
+        return _DOUBLED_STOP.sub(".", _TemplateFormatter(self).format(template))
 
     @property
     def see(self) -> str:
@@ -113,18 +117,28 @@ class TidemarkError(Exception):
 _DOUBLED_STOP = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")
 
 
-class _TemplateValues(dict[str, object]):
-    """The fields and properties of an error, as a mapping for `str.format_map`."""
+class _TemplateFormatter(Formatter):
+    """Formats templates over the fields and properties of an error."""
 
     def __init__(self, error: TidemarkError) -> None:
-        super().__init__()
         self._error = error
 
-    def __missing__(self, name: str) -> object:
-        value = getattr(self._error, name)
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        del args, kwargs
+        return getattr(self._error, str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, timedelta):
             return format_duration(value)
-        return comma_list(value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            return listed(format_spec, value) if format_spec else comma_list(value)
+        if _NOUN.fullmatch(format_spec):
+            return counted(value, format_spec)
+        text: str = super().format_field(value, format_spec)
+        return text
+
+
+_NOUN = re.compile(r"[a-z ]{2,}")
 
 
 def one_line(record: Mapping[str, Any]) -> str:
@@ -171,11 +185,6 @@ class HistoriesDiverge(TidemarkError):
     """
 
     pipeline: str
-
-
-def comma_list(values: Iterable[object]) -> str:
-    """Return numbers or names as text, separated by commas."""
-    return ", ".join(map(str, values))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -333,9 +342,7 @@ class LostRange(TerminalError):
     lost: tuple[tuple[int, int, int], ...]
     plan: int | None = None
 
-    problem = (
-        "Kafka deleted {size:,} offset(s) of topic {topic!r} before {reader} read them: {ranges}."
-    )
+    problem = "Kafka deleted {size:offset} of topic {topic!r} before {reader} read them: {ranges}."
     fix = (
         "Nothing was written, and nothing is skipped. Lengthen the topic's retention. If the "
         "records are permanently gone, run {commands}."
@@ -426,7 +433,7 @@ class PartitionsShrunk(TopicDiffers):
     topic: str
     missing: tuple[int, ...]
 
-    problem = "Topic {topic!r} lacks partition(s) {missing}, which pipeline {pipeline!r} has read."
+    problem = "Topic {topic!r} lacks {missing:partition}, which pipeline {pipeline!r} has read."
     fix = "Kafka cannot remove partitions. Check that the connection leads to the right cluster."
 
 
@@ -486,7 +493,7 @@ class UnknownPartition(TerminalError):
     partition: int
     partitions: int
 
-    problem = "Topic {topic!r} has no partition {partition}; it has {partitions} partition(s)."
+    problem = "Topic {topic!r} has no partition {partition}; it has {partitions:partition}."
     fix = "Name a partition from 0 to {last}. `tidemark status PIPELINE` shows the partitions."
 
     @property
@@ -503,7 +510,7 @@ class ControlTruncated(HistoriesDiverge, TerminalError):
     missing: int
 
     problem = (
-        "The control table lacks {missing} of the {event_number} event(s) of pipeline "
+        "The control table lacks {missing} of the {event_number:event} of pipeline "
         "{pipeline!r} that its log records."
     )
     fix = (
@@ -520,7 +527,7 @@ class DuplicateEvents(TerminalError):
     events: tuple[int, ...]
 
     problem = (
-        "The control table contains {count} event(s) of pipeline {pipeline!r} more than once, from "
+        "The control table contains {count:event} of pipeline {pipeline!r} more than once, from "
         "event {first} to {last}."
     )
     fix = "`tidemark control repair --apply` writes each event once; no row is lost."
@@ -586,17 +593,6 @@ class OtherIncarnation(TerminalError):
     fix = "Records of the earlier topic cannot be read. Request offsets of the current topic."
 
 
-def format_duration(time: timedelta) -> str:
-    """Return a duration as text, in its two largest units: `2 d 4 h`."""
-    minutes, seconds = divmod(max(0, round(time.total_seconds())), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
-    first = next((i for i, (number, _) in enumerate(parts) if number), len(parts) - 1)
-    some = parts[first : first + 2]
-    return " ".join(f"{number} {unit}" for number, unit in some if number) or "0 s"
-
-
 def undo_instruction(pipeline: str, plans: tuple[int, ...]) -> str:
     """Return the instruction to undo plans and to land the current records, as a clause.
 
@@ -604,7 +600,7 @@ def undo_instruction(pipeline: str, plans: tuple[int, ...]) -> str:
         pipeline: Pipeline name.
         plans: Numbers of the plans to undo, at least one.
     """
-    others = f", and the same for plan(s) {comma_list(plans[1:])}" if plans[1:] else ""
+    others = f", and the same for {listed('plan', plans[1:])}" if plans[1:] else ""
     return (
         "first copy rows that exist nowhere else; run "
         f"`tidemark undo {pipeline} --plan {plans[0]} --reason TEXT`{others}; the next run lands "

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.core.origins import PlanOrigin
+from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel, Position
 
 
@@ -234,7 +235,7 @@ class Plan:
             f"plan {self.sequence} of pipeline {self.pipeline} ({self.kind}), "
             f"requested by {self.requested_by}",
             f"topic {self.topic}, id {self.topic_id}, {self.isolation_level}",
-            f"{self.size:,} offset(s) in {len(self.ranges)} range(s)"
+            f"{counted(self.size, 'offset')} in {counted(len(self.ranges), 'range')}"
             f"{', replacing the landed rows' if self.replaces else ''}:",
             f"{'partition':>10} {'start':>14} {'end':>14} {'offsets':>12} "
             f"{'low watermark':>14} {'log end':>14}",

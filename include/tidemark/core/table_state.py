@@ -17,6 +17,7 @@ from tidemark.core.errors import (
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan, PlanKind, transaction_app_id
+from tidemark.core.texts import counted
 
 FENCED_VERSION = 2**62
 """A transaction version above every plan number. It prevents further landings of its chain."""
@@ -37,7 +38,7 @@ class SizeEstimate:
     def explain(self) -> str:
         """Return the estimate as text."""
         size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
-        return f"about {self.files:,} file(s){size}"
+        return f"about {counted(self.files, 'file')}{size}"
 
     def as_record(self) -> dict[str, int | None]:
         """Return the estimate as plain values, for `--json`."""

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from tidemark.core.texts import listed
 from tidemark.dev.errors import AirflowRefused, AirflowUnavailable
 
 _POLL_S = 0.5
@@ -110,7 +111,7 @@ class AirflowApi:
         """
         deadline = time.monotonic() + timeout_s
         while missing := sorted(set(dag_ids) - set(self.dags())):
-            operation = f"load the DAG(s) {', '.join(missing)}"
+            operation = f"load {listed('DAG', missing)}"
             errors = self.import_errors()
             if errors:
                 text = "\n".join(f"{name}: {trace}" for name, trace in errors.items())

@@ -23,6 +23,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tidemark.core.errors import SetupError
+from tidemark.core.texts import counted
 from tidemark.dev import broker_settings as settings
 from tidemark.dev import broker_state as states
 from tidemark.dev.broker_settings import HOST, BrokerConfig, Listener, NodePorts
@@ -130,8 +131,8 @@ class Broker:
         if state is not None and len(known) != config.nodes:
             raise SetupError(
                 subject=f"The broker folder {self._home} has a cluster of another size.",
-                needed=f"{config.nodes} node(s)",
-                seen=f"{len(known)} node(s)",
+                needed=counted(config.nodes, "node"),
+                seen=counted(len(known), "node"),
                 advice="Start the broker with its previous number of nodes, or delete the folder.",
             )
         if state is not None and any(self._is_running(node) for node in state.nodes):
@@ -271,8 +272,8 @@ class Broker:
             time.sleep(processes.POLL_S)
         raise KafkaUnavailable(
             operation=f"the start of the embedded broker at {addresses}",
-            reason=f"after {self._config.start_timeout_s:.0f} s {seen} of {len(wanted)} node(s) "
-            f"answer; their logs are below {self._home}",
+            reason=f"answers after {self._config.start_timeout_s:.0f} s: {seen} of "
+            f"{counted(len(wanted), 'node')}; their logs are below {self._home}",
         )
 
     def _failure(self, node: int, moment: str, lines: str) -> SetupError:

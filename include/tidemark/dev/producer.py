@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tidemark.core.errors import TidemarkError
+from tidemark.core.texts import counted
 from tidemark.dev.samples import SAMPLES, STEP_MS, Sample
 from tidemark.kafka.admin import AdminRequests
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable
@@ -186,7 +187,8 @@ class _Delivery:
         if left:
             raise KafkaUnavailable(
                 operation=f"producing to topic {self._topic!r}",
-                reason=f"{left} record(s) without an acknowledgement after {timeout_s:.0f} s",
+                reason=f"{counted(left, 'record')} without an acknowledgement "
+                f"after {timeout_s:.0f} s",
             )
         self._report()
         return dict(sorted(self._written.items()))

@@ -100,7 +100,7 @@ class RecordsMissed(TransientError):
     first: tuple[int, int]
 
     problem = (
-        "Plan {sequence} of pipeline {pipeline!r} landed without {records:,} record(s) that Kafka "
+        "Plan {sequence} of pipeline {pipeline!r} landed without {records:record} that Kafka "
         "shows, the first at {first_position}."
     )
     fix = "The landed rows are recorded. The next run reads the missed offsets."
@@ -138,7 +138,7 @@ class NoStartOffset(TerminalError):
     partitions: tuple[int, ...]
 
     problem = (
-        "Pipeline {pipeline!r} has no start offset for partition(s) {partitions} of topic "
+        "Pipeline {pipeline!r} has no start offset for {partitions:partition} of topic "
         "{topic!r}, and its spec has `start: none`."
     )
     fix = (
@@ -279,8 +279,8 @@ class RowsChanged(TerminalError):
         "The range [{start}, {end}) of partition {partition}, plan {sequence} of pipeline "
         "{pipeline!r}, cannot be replaced in part: its rows were changed after the plan landed."
     )
-    expected = "{recorded:,} row(s), as recorded"
-    actual = "{rows:,} row(s)"
+    expected = "{recorded:row}, as recorded"
+    actual = "{rows:row}"
     fix = (
         "Replace the whole range in one chunk: `tidemark backfill {bronze_pipeline} --offsets "
         "{partition}:{start}-{end} --chunk {size} --replace --reason TEXT`. If Kafka has deleted "

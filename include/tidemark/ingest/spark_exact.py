@@ -16,6 +16,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.record import LAST_DATED_MS, Headers, LogRecord
+from tidemark.core.texts import counted
 from tidemark.ingest.protocols import LogReader
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ class ExactFileWriter:
         written = self.write(file.partition, Span(file.first, file.last + 1), records_per_file)
         if written != file.records:  # fence: two-readers-see-the-same-records
             raise ValueError(
-                f"Spark read {file.records} record(s) of partition {file.partition} from offset "
-                f"{file.first} to {file.last}, librdkafka {written}"
+                f"Spark read {counted(file.records, 'record')} of partition {file.partition} from "
+                f"offset {file.first} to {file.last}, librdkafka {written}"
             )
 
     def _write_file(self, partition: int, span: Span) -> int:

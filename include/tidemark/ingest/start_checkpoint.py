@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidemark.core.texts import listed
 from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start_rules import SourceOffsets
 
@@ -85,7 +86,7 @@ def _offsets_of_topic(path: str, topic: str, lines: list[str]) -> Mapping[int, i
         raise _unusable(
             path,
             f"a query with one source that reads topic {topic!r}",
-            f"topic(s) {', '.join(map(repr, topics))}" if topics else "no Kafka offsets",
+            f"{listed('topic', [repr(each) for each in topics])}" if topics else "no Kafka offsets",
         )
     return wanted[0]
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from tidemark.core import plan_rules
+from tidemark.core.texts import listed
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import InvalidStart, NoStartOffset
 from tidemark.spec.model import PipelineSpec, StartPolicy
@@ -138,7 +139,7 @@ def start_offsets(
             source=found.source,
             rule=f"an offset for every partition of topic {watermarks.topic!r}, or "
             "--others earliest or latest",
-            seen=f"none for partition(s) {', '.join(map(str, missing))}",
+            seen=f"none for {listed('partition', missing)}",
         )
     chosen = {
         p: watermarks.partitions[p].low

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tidemark.core.texts import listed
 from tidemark.kafka.errors import InvalidConnection
 
 _SAME_NAME = frozenset(
@@ -95,7 +96,7 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidConnection(
             connection=connection,
             rule=f"keys among {', '.join(sorted(known | _GROUP_KEYS))}",
-            seen=f"unknown key(s) {', '.join(unknown)}",
+            seen=f"unknown {listed('key', unknown)}",
         )
     for rule, problem in _broken_rules(config):
         raise InvalidConnection(connection=connection, rule=rule, seen=problem)

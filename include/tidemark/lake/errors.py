@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tidemark.core.errors import TerminalError, TidemarkError, TransientError, comma_list
+from tidemark.core.errors import TerminalError, TidemarkError, TransientError
+from tidemark.core.texts import comma_list
 
 
 @dataclass(kw_only=True, eq=False)
@@ -277,7 +278,7 @@ class ControlFileMissing(TerminalError):
     table: str
     files: tuple[str, ...]
 
-    problem = "{count} file(s) of the control table {table} are missing: {first_files}."
+    problem = "The control table {table} lacks {count:file}: {first_files}."
     fix = (
         "Restore the files from a backup or the storage's object versions. Otherwise remove them "
         "from the log with `tidemark control repair --apply`, and rebuild each pipeline that "
@@ -357,7 +358,7 @@ class RowsWouldBeLost(TerminalError):
     lost: tuple[tuple[int, int, int], ...]
 
     problem = (
-        "Plan {sequence} of pipeline {pipeline!r} would delete {count:,} row(s) whose records "
+        "Plan {sequence} of pipeline {pipeline!r} would delete {count:row} whose records "
         "Kafka no longer shows, at {ranges}. Nothing was changed."
     )
     fix = (

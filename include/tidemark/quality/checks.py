@@ -8,7 +8,7 @@ from datetime import timedelta
 from math import isfinite
 from types import MappingProxyType
 
-from tidemark.core.errors import format_duration
+from tidemark.core.texts import format_duration
 from tidemark.quality.check_results import CheckResult, RecordedRange, Severity
 
 NO_LIMIT = "No limit"

@@ -13,7 +13,7 @@ from tidemark.spec.errors import SpecError
 class SuiteError(SpecError):
     """Invalid quality suites, with all of their problems."""
 
-    problem = "Invalid quality suite, {count} problem(s):\n{lines}\n"
+    problem = "Invalid quality suite, {count:problem}:\n{lines}\n"
     fix = "Edit the files named above."
 
 

@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import ceil, floor, sqrt
 from typing import Any
 
+from tidemark.core.texts import counted
 from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
 MIN_VALUES = 300
@@ -180,7 +181,7 @@ def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
             yield _rule(
                 "expect_column_values_to_be_in_set",
                 {"column": column, "value_set": values},
-                f"{field.name} is one of the {len(values)} sampled value(s)",
+                f"{field.name} is one of the {counted(len(values), 'sampled value')}",
             )
     is_identifier = _IDENTIFIER.fullmatch(field.name) or shape == _UUID
     if field.is_unique and field.present >= MIN_UNIQUE and is_identifier:
@@ -284,13 +285,13 @@ def _checks(profile: Profile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _notes(profile: Profile, fields: list[FieldProfile]) -> str:
-    notes = f"Drafted from {profile.records:,} record(s), the newest of each partition. "
+    notes = f"Drafted from {counted(profile.records, 'record')}, the newest of each partition. "
     if fields:
         left_out = [name for name in profile.fields if name not in {each.name for each in fields}]
         if left_out:
             notes += (
-                f"{len(left_out)} field(s) have no rules: they are nested, always null, or their "
-                "names are not plain identifiers. "
+                f"No rules for {counted(len(left_out), 'field')}: nested, always null, or with a "
+                "name that is not a plain identifier. "
             )
         if profile.values < MIN_VALUES:
             notes += f"Rules need {MIN_VALUES} values, so run the command again later. "

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidemark.core import plan_rules
-from tidemark.core.errors import TopicChanged, comma_list
+from tidemark.core.errors import TopicChanged
 from tidemark.core.events import LossAccepted, RecreationAccepted, Started
 from tidemark.core.ledger import Ledger
+from tidemark.core.texts import listed
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
 from tidemark.lake.conflicts import retry_on_conflict
@@ -79,7 +80,7 @@ class Decisions:
             raise NothingToDo(
                 pipeline=ledger.pipeline,
                 finding="Kafka has deleted no unread offset of topic "
-                f"{watermarks.topic!r}, partition(s) {comma_list(partitions)}",
+                f"{watermarks.topic!r}, {listed('partition', partitions)}",
             )
         accepted_loss = {partition: lost[partition] for partition in chosen}
         started = {partition: added[partition] for partition in chosen if partition in added}

@@ -57,7 +57,7 @@ class RowsInDoubt(TerminalError):
     rows: int
 
     problem = (
-        "Plan {sequence} of pipeline {pipeline!r} landed {rows:,} row(s) while its topic was "
+        "Plan {sequence} of pipeline {pipeline!r} landed {rows:row} while its topic was "
         "recreated; the rows may be of either topic."
     )
     fix = (

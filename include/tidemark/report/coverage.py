@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tidemark.core import plan_rules
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.texts import counted
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 
 
@@ -236,7 +237,7 @@ class ChosenPartitions:
             return ""
         counts = (f"{count:,} {state or 'without offsets'}" for state, count in self.others.items())
         total = sum(self.others.values())
-        return f"{total:,} more partition(s), by rarest state: {', '.join(counts)}"
+        return f"{counted(total, 'more partition')}, by rarest state: {', '.join(counts)}"
 
 
 def choose_partitions(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.core.errors import TerminalError, TransientError, format_duration
+from tidemark.core.errors import TerminalError, TransientError
+from tidemark.core.texts import format_duration
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _CATCH_UP = (
@@ -23,7 +24,7 @@ class TableDiffers(TerminalError):
     first: tuple[str, ...]
 
     problem = (
-        "The data table of pipeline '{pipeline}' and Kafka differ in {differences} row(s). "
+        "The data table of pipeline '{pipeline}' and Kafka differ in {differences:row}. "
         "First: {first}."
     )
     fix = (
@@ -132,11 +133,11 @@ class PlanStuck(TerminalError):
     limit: timedelta | None
 
     problem = (
-        "Plan {sequence} of pipeline '{pipeline}' has been open for {age}; {runs} run(s) did not "
+        "Plan {sequence} of pipeline '{pipeline}' has been open for {age}; {runs:run} did not "
         "land it."
     )
     expected = "{expected_landing}"
-    actual = "{runs} run(s) in {age}"
+    actual = "{runs:run} in {age}"
     fix = (
         "Run `tidemark {landing_command}`, which lands the plan or shows the error of its runs. "
         "Then see that error's section in docs/runbook.md."
@@ -167,7 +168,7 @@ class PlansBlocked(TerminalError):
     plans: tuple[int, ...]
 
     problem = (
-        "A quality check blocked plan(s) {plans} of pipeline '{pipeline}'; "
+        "A quality check blocked {plans:plan} of pipeline '{pipeline}'; "
         "the published view does not show their rows."
     )
     fix = (

@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 
+from tidemark.core.texts import counted
 from tidemark.core.visible_text import visible
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.check_results import Severity
@@ -108,6 +109,7 @@ def render(report: PipelineReport, docs: str | None = None, start: str | None = 
         lstrip_blocks=True,
     )
     environment.filters |= {"number": lambda number: f"{number:,}", "minute": minute}
+    environment.filters["counted"] = counted
     values = {**report_values(report, docs), "start": start}
     return environment.get_template("report.html").render(values)
 

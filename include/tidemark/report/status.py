@@ -14,6 +14,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plain import plain, record_of
 from tidemark.core.plan import PlanKind
 from tidemark.core.record import LogRecord
+from tidemark.core.texts import counted
 from tidemark.core.throughput import Backlog, Forecast, Run, Throughput, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.draft import Drafter
@@ -189,9 +190,10 @@ class PipelineStatus:
     def explain(self, now: datetime) -> Iterator[str]:
         """Yield a line for people about missing rows, and about each kind of unfinished work."""
         if self.missing_rows:
+            rows = counted(self.missing_rows, "landed row")
             yield (
-                f"{self.pipeline}: {self.missing_rows:,} landed row(s) are not in the data table: "
-                "another program removed them. `tidemark verify` finds those that Kafka still has"
+                f"{self.pipeline}: the data table lacks {rows}, "
+                "which another program removed. `tidemark verify` finds those that Kafka still has"
             )
         yield from self.unfinished.explain(self.pipeline, now)
 

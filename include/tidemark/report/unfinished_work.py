@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidemark.core.errors import TidemarkError, comma_list, format_duration
+from tidemark.core.errors import TidemarkError
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import difference_by_partition, size_of
+from tidemark.core.texts import counted, format_duration, listed
 from tidemark.ingest.protocols import ControlReader
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
@@ -98,20 +99,19 @@ class UnfinishedWork:
     def explain(self, pipeline: str, now: datetime) -> Iterator[str]:
         """Yield a line for people about each open plan and about each other state."""
         for plan in self.open_plans:
-            runs = f"{plan.runs} run{'s' if plan.runs > 1 else ''}"
-            age = format_duration(now - plan.planned_at)
+            age, runs = format_duration(now - plan.planned_at), counted(plan.runs, "run")
             yield f"{plan.pipeline}: plan {plan.sequence} has been open for {age} ({runs})"
         if self.undecoded:
-            yield f"{pipeline}: {self.undecoded:,} published offset(s) are not decoded"
+            yield f"{pipeline}: {counted(self.undecoded, 'published offset')} not decoded"
         if self.unchecked:
             yield (
-                f"{pipeline}: {self.unchecked:,} landed offset(s) are not decoded, because they "
-                f"are not checked: `tidemark run {pipeline}` checks them"
+                f"{pipeline}: {counted(self.unchecked, 'landed offset')} not decoded, because not "
+                f"checked: `tidemark run {pipeline}` checks and decodes"
             )
         if self.quarantined:
-            yield f"{pipeline}: {self.quarantined:,} record(s) are in quarantine"
+            yield f"{pipeline}: {counted(self.quarantined, 'record')} in quarantine"
         if self.blocked:
-            yield f"{pipeline}: plan(s) {comma_list(self.blocked)} are blocked by a quality check"
+            yield f"{pipeline}: a quality check blocked {listed('plan', self.blocked)}"
 
     def alarms(self, pipeline: str, rules: AlarmRules, now: datetime) -> Iterator[TidemarkError]:
         """Yield an error for each exceeded limit."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.core.plain import record_of
+from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.report.errors import TableDiffers
 
@@ -52,7 +53,7 @@ class Difference:
     rows: int = 1
 
     def __str__(self) -> str:
-        more = f" and {self.rows - 1} more row(s)" if self.rows > 1 else ""
+        more = f" and {counted(self.rows - 1, 'more row')}" if self.rows > 1 else ""
         return f"{self.difference} partition {self.partition} offset {self.offset}{more}"
 
 

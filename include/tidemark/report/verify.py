@@ -14,6 +14,7 @@ from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.core.table_state import RowOrigin, RowRange
+from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import checked_ledger
@@ -257,9 +258,8 @@ class Verifier:
                 last_equal = max(equal, default=last_equal)
                 differences += chunk_differences
                 foreign_rows += plan_spans.foreign_rows(partition, rows)
-                print_line(
-                    f"partition {partition}: {span} compared, {len(differences)} difference(s)"
-                )
+                found = counted(len(differences), "difference")
+                print_line(f"partition {partition}: {span} compared, {found}")
             for span in _chunks(deleted):
                 rows = self._rows(watermarks, partition, span)
                 differences += _duplicates(partition, rows)

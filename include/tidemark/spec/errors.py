@@ -43,7 +43,7 @@ class SpecError(TerminalError):
 
     problems: tuple[Problem, ...]
 
-    problem = "{count} problem(s) in pipeline specs:\n{lines}\n"
+    problem = "{count:problem} in pipeline specs:\n{lines}\n"
     fix = "Edit these files as described in {pages}."
 
     @property

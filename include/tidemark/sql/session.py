@@ -16,7 +16,8 @@ from typing import Any
 
 import duckdb
 
-from tidemark.core.errors import TidemarkError, comma_list
+from tidemark.core.errors import TidemarkError
+from tidemark.core.texts import comma_list
 from tidemark.core.visible_text import visible
 from tidemark.lake.delta_dataset import DeltaDataset
 from tidemark.lake.delta_errors import translate_delta_errors

@@ -73,7 +73,7 @@ class NoLongerPublished(TransientError):
     origin: str
 
     problem = (
-        "{offsets:,} offset(s) of plan {sequence} of {pipeline!r} left the published view of "
+        "{offsets:offset} of plan {sequence} of {pipeline!r} left the published view of "
         "{origin!r} after the plan was made. Nothing was written."
     )
     fix = "Run `tidemark decode {origin}` again; it abandons the plan and makes a new one."

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tidemark.core.texts import counted
 from tidemark.kafka.topics import TopicSample
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.spec.decode import Format
@@ -113,7 +114,7 @@ class SpecDraft:
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        yield f"# Drafted from {self.decode.records:,} record(s) of the topic. Edit it."
+        yield f"# Drafted from {counted(self.decode.records, 'record')} of the topic. Edit it."
         yield f"name: {_text(self.name)}"
         yield f"topic: {_text(self.topic)}"
         if self.connection != "kafka_default":
