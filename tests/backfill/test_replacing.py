@@ -524,9 +524,9 @@ def test_an_undo_during_a_restore_is_not_recorded_as_done() -> None:
     pipeline = replaced_in_memory()
     discard = pipeline.table.remove_rows
 
-    def too_late(plan: Plan) -> tuple[int, int]:
+    def too_late(plan: Plan, epoch: int) -> tuple[int, int]:
         pipeline.table.restore(1)
-        return discard(plan)
+        return discard(plan, epoch)
 
     pipeline.table.remove_rows = too_late  # type: ignore[method-assign]
     with pytest.raises(TableRestored):

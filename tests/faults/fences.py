@@ -844,4 +844,28 @@ FENCES = (
         operation=Never(),
         noticed_by=("tests/report/test_coverage_rows.py",),
     ),
+    Fence(
+        marker="landing-is-found-after-its-ledger",
+        keeps="I7",
+        operation=Replace("recorder.record(self.control.summary(plan.pipeline), plan, landing)"),
+        noticed_by=("tests/ingest/test_executor.py", "-k", "other_chain"),
+    ),
+    Fence(
+        marker="older-removals-are-fenced",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/lake/test_row_queries.py", "-k", "epoch_of_their_removal"),
+    ),
+    Fence(
+        marker="removal-is-a-transaction",
+        keeps="I1",
+        operation=Replace("[]"),
+        noticed_by=("tests/lake/test_row_queries.py", "-k", "fences_before_the_commit"),
+    ),
+    Fence(
+        marker="restore-of-unrecorded-removal",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/repair/test_undo.py", "-k", "later_plan_lands"),
+    ),
 )

@@ -20,6 +20,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableSize
 from tidemark.ingest.errors import CommitNotFound, PlanFenced, UnknownPlan
 from tidemark.lake.errors import EngineFailed, ForeignCommit
+from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 
 
@@ -275,3 +276,28 @@ def test_an_engine_failure_after_retention_deleted_records_is_a_lost_range() -> 
     pipeline.table.before_commit = delete_and_fail
     with pytest.raises(LostRange):
         pipeline.ingest.execute(plan.sequence)
+
+
+def test_i7_a_restore_is_noticed_though_a_plan_of_the_other_chain_lands_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The recording waits for Kafka; meanwhile a RESTORE removes the rows, and a backfill lands."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 2)
+    assert pipeline.planner.plan("run-0").plan is None
+    pipeline.produce(0, 5)
+    pipeline.planner.plan("run-1")
+    pipeline.planner.backfill(wanted((0, 0, 2)), RunOrigin("fill-1"))
+    read_ledger = pipeline.control.summary
+
+    def restored_after_this_read(name: str) -> Ledger:
+        ledger = read_ledger(name)
+        if pipeline.table.rows:
+            monkeypatch.undo()
+            pipeline.table.restore(0)
+            pipeline.ingest.execute(2)
+        return ledger
+
+    monkeypatch.setattr(pipeline.control, "summary", restored_after_this_read)
+    with pytest.raises(TableRestored):
+        pipeline.ingest.execute(1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pytest
@@ -30,13 +30,14 @@ from tidemark.core.accounting import Landing
 from tidemark.core.errors import OverfullRange, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
-from tidemark.core.plan import Plan, PlanKind, transaction_app_id
+from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import FENCED_VERSION, RowRange, TableSize
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.protocols import DataTable
+from tidemark.lake import data_table
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.errors import ForeignTable
+from tidemark.lake.errors import ForeignTable, RemovalFenced
 from tidemark.repair.rules import newest_plans
 from tidemark.spec.decode import Part
 
@@ -217,13 +218,47 @@ def test_i5_rows_deleted_after_a_commit_are_not_counted(under_test: TableUnderTe
     plan, other = make_plan((0, 0, 4)), make_plan((0, 4, 6), sequence=2)
     version = under_test.land(plan, places_of(0, 0, 1, 2, 3))
     under_test.land(other, places_of(0, 4, 5))
-    assert under_test.table.remove_rows(plan) == (4, version + 2)
+    assert under_test.table.remove_rows(plan, 0) == (4, version + 2)
     found = under_test.table.find_landing(plan)
     assert found is not None
     assert (found.table_version, found.records, found.gaps) == (version, 0, 4)
     assert under_test.table.offsets_without_rows(plan) == {0: spans((0, 4))}
     assert under_test.table.current_landing(other).records == 2
-    assert under_test.table.remove_rows(plan)[0] == 0
+    assert under_test.table.remove_rows(plan, 0)[0] == 0
+
+
+def test_i1_rows_stay_if_a_repair_has_fenced_the_epoch_of_their_removal(
+    under_test: TableUnderTest,
+) -> None:
+    plan = make_plan((0, 0, 4))
+    under_test.land(plan, places_of(0, 0, 1, 2, 3))
+    under_test.table.fence_chains("events", [removal_app_id("events", 0)])
+    with pytest.raises(RemovalFenced):
+        under_test.table.remove_rows(plan, 0)
+    assert under_test.table.current_landing(plan).records == 4
+    assert under_test.table.remove_rows(plan, 1)[0] == 4
+
+
+def test_i1_rows_of_shared_files_stay_if_a_repair_fences_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs refuses the commit: the fence has its transaction, and came after its snapshot."""
+    under_test = OnDelta(tmp_path / "table")
+    plan = make_plan((0, 0, 2))
+    under_test.land(plan, places_of(0, 0, 1))
+    under_test.land(make_plan((0, 2, 4), sequence=2), places_of(0, 2, 3))
+    DeltaTable(under_test.uri).optimize.compact()
+    real = data_table._properties
+
+    def fenced_meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        under_test.table.fence_chains("events", [removal_app_id("events", 0)])
+        return real(*arguments)
+
+    monkeypatch.setattr(data_table, "_properties", fenced_meanwhile)
+    with pytest.raises(RemovalFenced):
+        under_test.table.remove_rows(plan, 0)
+    assert under_test.table.current_landing(plan).records == 2
 
 
 def test_s6_gaps_are_planned_offsets_without_a_row_of_the_plan(under_test: TableUnderTest) -> None:

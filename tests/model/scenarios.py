@@ -216,8 +216,9 @@ REPAIRED = ABANDONED | {
     "LedgerBehindTable",
     "NothingToDo",
     "RepairUnfinished",
+    "RemovalFenced",
 }
-"""Also errors about tables that differ."""
+"""Also errors about tables that differ, and about repairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -584,6 +585,51 @@ REPAIRS = [
         actors={"ops": rebuild(), "driver": ingest(1)},
         errors=REPAIRED,
         floor=250,
+    ),
+    Sketch(
+        name="an undo and a rewind",
+        world=landed,
+        actors={"ops": undo(1), "repair": rewind()},
+        errors=REPAIRED,
+        floor=500,
+        faults=0,
+        more_faults=1,
+    ),
+    Sketch(
+        name="an undo and a rebuild",
+        world=landed,
+        actors={"ops": undo(1), "repair": rebuild()},
+        errors=REPAIRED,
+        floor=500,
+        faults=0,
+        more_faults=1,
+    ),
+    Sketch(
+        name="rows discarded, and a rewind",
+        world=landed_and_recreated,
+        actors={"ops": abandon(1, discard=True), "repair": rewind()},
+        errors=REPAIRED | {"TopicRecreated", "RowsInDoubt"},
+        floor=300,
+        faults=0,
+        more_faults=1,
+    ),
+    Sketch(
+        name="a driver, a backfill's driver, and RESTORE",
+        world=with_open_backfill,
+        actors={"driver": ingest(1), "fill": ingest(2), "external": restore(0)},
+        errors=REPAIRED,
+        floor=5_000,
+        faults=0,
+        more_faults=1,
+    ),
+    Sketch(
+        name="an undo, a driver of a later plan, and RESTORE",
+        world=landed_with_open_plan,
+        actors={"ops": undo(1), "run": ingest(2), "external": restore(1)},
+        errors=REPAIRED,
+        floor=6_000,
+        faults=0,
+        more_faults=1,
     ),
 ]
 """Tables that differ, and their repairs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from tidemark.core.errors import TableRestored
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
-from tidemark.lake.errors import EngineFailed
+from tidemark.lake.errors import EngineFailed, RemovalFenced
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.report.errors import UndoUnfinished
 
@@ -55,8 +56,8 @@ def test_a_dry_run_of_undo_counts_rows_and_writes_nothing() -> None:
 class TableWithFailingRemoval(MemoryTable):
     """Table whose removal of rows fails."""
 
-    def remove_rows(self, plan: Plan) -> tuple[int, int]:
-        raise EngineFailed(operation="removing", reason=f"plan {plan.sequence}")
+    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
+        raise EngineFailed(operation="removing", reason=f"plan {plan.sequence} in epoch {epoch}")
 
 
 def test_status_shows_an_interrupted_undo_and_a_repetition_completes_it() -> None:
@@ -123,5 +124,58 @@ def test_undone_offsets_of_a_backfill_are_read_by_the_next_run() -> None:
     pipeline.run("live")
     pipeline.undo.undo(plan.sequence, "ops", "x")
     assert not set(landed_offsets(pipeline)) & {5, 6}
+    pipeline.run("next")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+def around_removal(
+    pipeline: MemoryPipeline,
+    *,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> None:
+    """Call functions around the next removal of rows."""
+    remove_rows = pipeline.table.remove_rows
+
+    def removal(plan: Plan, epoch: int) -> tuple[int, int]:
+        pipeline.table.remove_rows = remove_rows  # type: ignore[method-assign]
+        before()
+        done = remove_rows(plan, epoch)
+        after()
+        return done
+
+    pipeline.table.remove_rows = removal  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("repair", ["rewind", "rebuild"])
+def test_i1_an_undo_removes_no_rows_that_a_repair_has_recorded_meanwhile(repair: str) -> None:
+    """The repair finds the rows and records the plan as landed. A repetition undoes it again."""
+    pipeline = pipeline_after_runs(4, 3)
+    around_removal(
+        pipeline, before=lambda: getattr(pipeline.repair, repair)("other", "unaware of the undo")
+    )
+    with pytest.raises(RemovalFenced):
+        pipeline.undo.undo(2, "ops", "a wrong deploy")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    assert pipeline.committed()[0] == 7
+    assert pipeline.undo.undo(2, "ops", "a wrong deploy").rows == 3
+    assert pipeline.committed()[0] == 4
+
+
+def test_i1_a_restore_after_the_removal_is_noticed_though_a_later_plan_lands() -> None:
+    """The later plan's version follows the RESTORE, so a comparison from there on misses it."""
+    pipeline = pipeline_after_runs(4)
+    pipeline.produce(0, 3)
+    pipeline.planner.plan("run-1")
+    version = len(pipeline.table.commits)
+
+    def restore_and_land() -> None:
+        pipeline.table.restore(version)
+        pipeline.ingest.execute(2)
+
+    around_removal(pipeline, after=restore_and_land)
+    with pytest.raises(TableRestored):
+        pipeline.undo.undo(1, "ops", "a wrong deploy")
+    assert pipeline.undo.undo(1, "ops", "a wrong deploy").rows == 4
     pipeline.run("next")
     assert pipeline.landed_identities() == pipeline.visible_identities()

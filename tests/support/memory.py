@@ -20,7 +20,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.origins import PlanOrigin
-from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.plan import Plan, PlanKind, removal_app_id
 from tidemark.core.plan_history import PlanEntry, plan_history
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
@@ -36,7 +36,7 @@ from tidemark.core.table_state import (
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks, Watermarks
 from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
-from tidemark.lake.errors import ControlConflict, ForeignCommit, RowsWouldBeLost
+from tidemark.lake.errors import ControlConflict, ForeignCommit, RemovalFenced, RowsWouldBeLost
 
 
 @dataclass
@@ -441,7 +441,9 @@ class MemoryTable:
     def check_removable(self, plan: Plan) -> None:
         """See `DataTable.check_removable`; all rows are readable."""
 
-    def remove_rows(self, plan: Plan) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
+        if self.transaction_version(removal_app_id(plan.pipeline, epoch)) >= FENCED_VERSION:
+            raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         kept = [row for row in self.rows if row[3] != plan.sequence]
         removed = len(self.rows) - len(kept)
         self.rows = kept

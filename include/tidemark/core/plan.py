@@ -29,6 +29,11 @@ def transaction_app_id(pipeline: str, epoch: int, kind: PlanKind) -> str:
     return f"tidemark:{pipeline}:{epoch}{'' if kind is PlanKind.LIVE else f':{kind}'}"
 
 
+def removal_app_id(pipeline: str, epoch: int) -> str:
+    """Return the Delta application id of the commits that remove rows of plans in an epoch."""
+    return f"tidemark:{pipeline}:{epoch}:removal"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PlannedRange:
     """Offsets `[start, end)` of one partition, with the partition's watermarks at planning time.

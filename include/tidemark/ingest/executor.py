@@ -99,11 +99,8 @@ class PlanExecutor:
         if record.held_now and record.landed_originally:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
-        landing = self._find_landing(plan)
-        wrote = False
-        if landing is None:
-            landing, wrote = self._land(plan, ledger)
-        return ExecutionResult(plan=plan, landing=self._record(plan, landing), wrote=wrote)
+        wrote = self._find_landing(plan) is None and self._land(plan, ledger)
+        return ExecutionResult(plan=plan, landing=self._record(plan), wrote=wrote)
 
     def _find_landing(self, plan: Plan) -> Landing | None:
         """Return the plan's commit; None if the plan has not landed and still can.
@@ -121,8 +118,8 @@ class PlanExecutor:
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
-    def _land(self, plan: Plan, ledger: Ledger) -> tuple[Landing, bool]:
-        """Write and commit the plan; return its landing, and whether this process committed it."""
+    def _land(self, plan: Plan, ledger: Ledger) -> bool:
+        """Write and commit the plan; return whether this process committed it."""
         wrote = False
         self._check_log(plan, ledger)
         size = self.table.prepare(plan.pipeline)
@@ -141,18 +138,12 @@ class PlanExecutor:
             wrote = self.table.append(plan, files)
         except TransientError as error:
             # The commit may have succeeded before the failure, or in a concurrent execution.
-            landing = self._find_landing(plan)
-            if landing is None:
+            if self._find_landing(plan) is None:
                 if self.check_source is None:
                     self._raise_if_unreadable(plan)
                 raise
-            return landing, wrote and not isinstance(error, TransactionConflict)
-        landing = self._find_landing(plan)  # fence: reported-commit-is-looked-up
-        if landing is None:
-            raise CommitNotFound(
-                pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit"
-            )
-        return landing, wrote
+            return wrote and not isinstance(error, TransactionConflict)
+        return wrote
 
     def _check_log(self, plan: Plan, ledger: Ledger) -> None:
         """Refuse a log that lacks the planned records, or differs from the landed records."""
@@ -172,7 +163,7 @@ class PlanExecutor:
             return
         plan_rules.check_readable(plan, watermarks)
 
-    def _record(self, plan: Plan, landing: Landing) -> Landing:
+    def _record(self, plan: Plan) -> Landing:
         recorder = Recorder(
             control=self.control,
             data_log=self.table,
@@ -180,13 +171,21 @@ class PlanExecutor:
             log_reader=self.log_reader,
             now=self.now,
         )
-        return retry_on_conflict(lambda: self._record_once(recorder, plan, landing))
+        return retry_on_conflict(lambda: self._record_once(recorder, plan))
 
-    def _record_once(self, recorder: Recorder, plan: Plan, landing: Landing) -> Landing:
+    def _record_once(self, recorder: Recorder, plan: Plan) -> Landing:
         ledger = self.control.summary(plan.pipeline)
         record = recorded_plan(self.control, plan.pipeline, plan.sequence)
         if record.held_now and record.landed_originally:
             return record.landed_originally
         # An operator may have rewound the pipeline to a state before this landing.
         refuse_cancelled(record)  # fence: abandoned-plan-is-not-recorded
+        # After the ledger: a later check asks for RESTOREs after the newest recorded landing only,
+        # which may be another plan's and follow a RESTORE that removed this plan's rows.
+        landing = self._find_landing(plan)  # fence: reported-commit-is-looked-up
+        if landing is None:
+            raise CommitNotFound(
+                pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit"
+            )
+        # fence: landing-is-found-after-its-ledger
         return recorder.record(ledger, plan, landing)

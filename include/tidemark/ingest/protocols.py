@@ -336,16 +336,21 @@ class DataTable(DataLog, Protocol):
             UnreadableFile: A file that the removal rewrites cannot be read.
         """
 
-    def remove_rows(self, plan: Plan) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
         """Remove a plan's rows; return their number and a version without them.
 
+        Args:
+            plan: The plan.
+            epoch: The epoch of the ledger in which the removal was decided.
+
         Raises:
+            RemovalFenced: A repair has fenced the epoch; the ledger may rely on the rows.
             UnreadableFile: See `check_removable`.
             EngineFailed: The outcome is unknown; run it again.
         """
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """Raise transactions so far that no plan of their chains can ever land.
+        """Raise transactions so far that no commit with one of them can follow.
 
         Returns:
             The table version from which on this holds.

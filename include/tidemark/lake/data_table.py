@@ -18,7 +18,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan
+from tidemark.core.plan import Plan, removal_app_id
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -39,6 +39,7 @@ from tidemark.lake.errors import (
     ForeignCommit,
     ForeignTable,
     LandingOvertaken,
+    RemovalFenced,
     TransactionConflict,
 )
 from tidemark.lake.plan_counts import records_by_range
@@ -464,33 +465,52 @@ class DeltaDataTable:
         if table is not None:
             check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
-    def remove_rows(self, plan: Plan) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int | None) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and a version without these rows.
 
         Removes files with rows of this plan only without reading them, so an unreadable file can
         be undone.
+
+        Args:
+            plan: The plan.
+            epoch: The epoch of the decision, which a repair fences (see `fence_chains`). None if
+                the ledger does not depend on the rows.
+
+        Raises:
+            RemovalFenced: The epoch is fenced.
         """
         if open_if_exists(self._uri) is None:
             return 0, 0
         metadata = json.dumps({"removed_plan": plan.sequence})
+        app_id = None if epoch is None else removal_app_id(plan.pipeline, epoch)
+
+        def check(table: DeltaTable) -> None:
+            # fence: older-removals-are-fenced
+            if app_id and (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
+                raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+
         try:
-            rows = remove_whole_files(self._uri, plan.sequence, metadata)
+            rows = remove_whole_files(self._uri, plan.sequence, metadata, check)
             table = DeltaTable(self._uri)
             # fence: removed-plan-is-gone-from-every-file
             if not rows or has_other_files_with_plan(table, plan.sequence):
+                check(table)
+                # fence: removal-is-a-transaction
+                transactions = [Transaction(app_id, plan.sequence)] if app_id else []
                 done = table.delete(
                     f"plan_sequence = {plan.sequence}",
-                    commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}),
+                    commit_properties=_properties(transactions, metadata),
                 )
                 rows += int(done.get("num_deleted_rows") or 0)
         except (DeltaError, OSError) as failed:
+            check(DeltaTable(self._uri))
             self.check_removable(plan)
             operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
             raise tidemark_error(failed, self._uri, operation) from failed
         return rows, table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """Raise transactions to `FENCED_VERSION`, so that no plan of these chains can land.
+        """Raise transactions to `FENCED_VERSION`, so that no commit with one of them follows.
 
         Returns the version of the table from which that holds.
         """

@@ -142,6 +142,20 @@ class TransactionConflict(CommitConflict):
 
 
 @dataclass(kw_only=True, eq=False)
+class RemovalFenced(CommitConflict):
+    """A repair of the control table began after the decision to remove rows of a plan."""
+
+    pipeline: str
+    sequence: int
+
+    problem = (
+        "The rows of plan {sequence} of pipeline {pipeline!r} were not removed, or not all of "
+        "them: `tidemark rewind` or `tidemark control rebuild` started at the same time."
+    )
+    fix = "When the repair has ended, run the command again; it reads the control table first."
+
+
+@dataclass(kw_only=True, eq=False)
 class ForeignTable(TerminalError):
     """The target exists and is not this pipeline's table.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from deltalake import DeltaTable
@@ -30,13 +31,23 @@ def has_other_files_with_plan(table: DeltaTable, sequence: int) -> bool:
     return bool(unsupported_files(table, live_files(table)) or files_with_plan(table, sequence)[1])
 
 
-def remove_whole_files(uri: str, sequence: int, metadata: str) -> int:
+def remove_whole_files(
+    uri: str, sequence: int, metadata: str, check: Callable[[DeltaTable], None]
+) -> int:
     """Remove the files with rows of one plan only, in one commit, without reading them.
 
-    Returns the number of their rows.
+    Args:
+        uri: The table.
+        sequence: The plan.
+        metadata: Text for the commit's `userMetadata`.
+        check: Raises an error to refuse the commit, which follows the version that it gets.
+
+    Returns:
+        The number of their rows.
     """
 
     def removal(table: DeltaTable) -> Change:
+        check(table)
         whole, _ = files_with_plan(table, sequence)
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return Change(

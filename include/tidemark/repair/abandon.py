@@ -72,7 +72,7 @@ class Abandon:
             self._abandon(ledger, record, abandoned, discard=discard)
         if discard:
             # Last: the rows may be removed only after the plan is recorded as abandoned.
-            removed, _ = self.table.remove_rows(plan)
+            removed, _ = self.table.remove_rows(plan, ledger.epoch)
             log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
         return plan
 

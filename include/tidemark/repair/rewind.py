@@ -16,7 +16,7 @@ from tidemark.core.events import NewEpoch
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
-from tidemark.core.plan import Plan, PlanKind, transaction_app_id
+from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
 from tidemark.core.table_state import PlanCommit, Restore, RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.ledgers import checked_ledger
@@ -117,8 +117,9 @@ class Repair:
         self._landings(ledger, state)
         if dry_run:
             return found
-        known = self._epochs(ledger)
-        fenced = self.table.fence_chains(self.spec.name, known)  # fence: older-epochs-are-fenced
+        older = range(self._next_epoch(ledger))  # fence: newer-epochs-are-fenced
+        app_ids = [each for epoch in older for each in self._app_ids(epoch)]
+        fenced = self.table.fence_chains(self.spec.name, app_ids)  # fence: older-epochs-are-fenced
         # No plan of an older epoch can still land: read the table again.
         state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
         found = state.found
@@ -134,7 +135,7 @@ class Repair:
                 # A concurrent process recorded events after the differences were read.
                 raise ControlConflict(pipeline=ledger.pipeline, event_number=number + 1)
         epoch = NewEpoch(
-            epoch=len(known) // len(PlanKind),
+            epoch=len(older),
             table_version=fenced,
             # Do not reuse the number of a plan that a RESTORE removed.
             sequence=max(
@@ -218,24 +219,21 @@ class Repair:
             return False
         return True
 
-    def _epochs(self, ledger: Ledger) -> Sequence[str]:
-        """Return the application ids of every epoch that a driver may have a plan of.
+    def _next_epoch(self, ledger: Ledger) -> int:
+        """Return the first epoch that no driver can have a plan of.
 
         Each epoch starts with a fence in the table. The newest epoch may be missing from the table
         and the ledger, so one more is included.
         """
         epochs = 0
-        while self._in_table(epochs):
+        while self.table.state(self.spec.name, self._app_ids(epochs)).transactions:
             epochs += 1
-        return [
-            transaction_app_id(self.spec.name, epoch, kind)
-            for epoch in range(max(epochs, ledger.epoch) + 1)  # fence: newer-epochs-are-fenced
-            for kind in PlanKind
-        ]
+        return max(epochs, ledger.epoch) + 1
 
-    def _in_table(self, epoch: int) -> bool:
-        app_ids = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
-        return bool(self.table.state(self.spec.name, app_ids).transactions)
+    def _app_ids(self, epoch: int) -> Sequence[str]:
+        """Return the application ids of an epoch's landings, and of its removals of rows."""
+        landings = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
+        return [*landings, removal_app_id(self.spec.name, epoch)]
 
     def _landing(self, plan: Plan, parts: Sequence[Plan | None], state: _RepairState) -> Landing:
         """Return what the table contains of a plan; gaps of a deleted topic stay unproven.

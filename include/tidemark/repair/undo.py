@@ -9,6 +9,7 @@ from typing import Any
 from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.plan import Plan
+from tidemark.core.table_state import check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable
@@ -66,9 +67,11 @@ class Undo:
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
+            RemovalFenced: A repair started during the undo; run the undo again.
+            TableRestored: A RESTORE brought the rows back; run the undo again.
             HistoriesDiverge, ControlConflict: See `checked_ledger` and `retry_on_conflict`.
         """
-        record = retry_on_conflict(
+        record, epoch = retry_on_conflict(
             lambda: self._record_start(sequence, requested_by, reason, dry_run)
         )
         plan = record.plan
@@ -76,7 +79,7 @@ class Undo:
             return UndoResult(plan=plan, rows=0)
         if dry_run:
             return UndoResult(plan=plan, rows=self.table.current_landing(plan).records)
-        rows, version = self.table.remove_rows(plan)
+        rows, version = self.table.remove_rows(plan, epoch)
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
@@ -86,8 +89,8 @@ class Undo:
 
     def _record_start(
         self, sequence: int, requested_by: str, reason: str, dry_run: bool
-    ) -> PlanRecord:
-        """Record that the undo starts, unless it already has; return the plan's record."""
+    ) -> tuple[PlanRecord, int]:
+        """Record that the undo starts, unless it already has; return plan record and epoch."""
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, sequence)
         if record.is_open:
@@ -106,12 +109,17 @@ class Undo:
                 committed=ledger.committed_without(record.held_now.spans()) if is_current else {},
             )
             self.control.append(ledger, [started], self.now())
-        return record
+        return record, ledger.epoch
 
     def _record_end(self, undone: Undone) -> None:
         # A RESTORE during the undo may have restored rows that the plan had replaced.
         # fence: restore-during-undo
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
-        if record.undoing:
+        if record.undoing and undone.table_version is not None:
+            # The ledger does not know the removal's version yet. If another plan has landed after
+            # a RESTORE, `checked_ledger` asks for later ones only.
+            since = self.table.state(self.pipeline, (), restores_since=undone.table_version)
+            # fence: restore-of-unrecorded-removal
+            check_survives_restores(record.plan, undone.table_version, since.restores)
             self.control.append(ledger, [undone], self.now())

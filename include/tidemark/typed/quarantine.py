@@ -290,7 +290,7 @@ class DeltaQuarantine:
         """
         if open_if_exists(self._uri) is not None:
             self._update([plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
-            self.table.remove_rows(plan)
+            self.table.remove_rows(plan, None)
 
     def records(self, *, closed: bool = False, most: int | None = None) -> list[QuarantinedRecord]:
         """Return the records in quarantine by partition and offset, without their content.
@@ -502,10 +502,14 @@ class TypedTablePair:
         self.quarantine.table.check_removable(plan)
         self.typed.check_removable(plan)
 
-    def remove_rows(self, plan: Plan) -> tuple[int, int]:
-        """See `DataTable.remove_rows`; covers both tables."""
-        quarantined, _ = self.quarantine.table.remove_rows(plan)
-        rows, version = self.typed.remove_rows(plan)
+    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
+        """See `DataTable.remove_rows`; covers both tables.
+
+        A repair compares the ledger with the typed table only. So the quarantine follows it: after
+        this removal, a repair finds no rows there.
+        """
+        rows, version = self.typed.remove_rows(plan, epoch)
+        quarantined, _ = self.quarantine.table.remove_rows(plan, None)
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
