@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.memory import MemoryRow
 from tests.support.plans import MemoryPipeline, make_plan, make_spec, wanted
+from tidemark.core.accounting import Landing
 from tidemark.core.errors import (
     EndBehindCommitted,
     LedgerBehindTable,
@@ -281,23 +282,23 @@ def test_an_engine_failure_after_retention_deleted_records_is_a_lost_range() -> 
 def test_i7_a_restore_is_noticed_though_a_plan_of_the_other_chain_lands_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The recording waits for Kafka; meanwhile a RESTORE removes the rows, and a backfill lands."""
+    """Both happen after this driver has found its own commit, and before it records it."""
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 2)
     assert pipeline.planner.plan("run-0").plan is None
     pipeline.produce(0, 5)
     pipeline.planner.plan("run-1")
     pipeline.planner.backfill(wanted((0, 0, 2)), RunOrigin("fill-1"))
-    read_ledger = pipeline.control.summary
+    find_landing = pipeline.table.find_landing
 
-    def restored_after_this_read(name: str) -> Ledger:
-        ledger = read_ledger(name)
-        if pipeline.table.rows:
+    def restored_once_found(plan: Plan) -> Landing | None:
+        landing = find_landing(plan)
+        if landing is not None:
             monkeypatch.undo()
             pipeline.table.restore(0)
             pipeline.ingest.execute(2)
-        return ledger
+        return landing
 
-    monkeypatch.setattr(pipeline.control, "summary", restored_after_this_read)
+    monkeypatch.setattr(pipeline.table, "find_landing", restored_once_found)
     with pytest.raises(TableRestored):
         pipeline.ingest.execute(1)

@@ -117,8 +117,8 @@ class Undo:
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
         if record.undoing and undone.table_version is not None:
-            # The ledger does not know the removal's version yet. If another plan has landed after
-            # a RESTORE, `checked_ledger` asks for later ones only.
+            # The ledger lacks the removal's version. If another plan has landed after a RESTORE,
+            # `checked_ledger` reads later RESTOREs only.
             since = self.table.state(self.pipeline, (), restores_since=undone.table_version)
             # fence: restore-of-unrecorded-removal
             check_survives_restores(record.plan, undone.table_version, since.restores)
