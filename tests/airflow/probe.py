@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -223,6 +224,36 @@ def emitted(
 
     listener._execute(emit, "on_success", use_fork=True)
     return answer
+
+
+def lineage_reads(
+    environ: Mapping[str, str], records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Collect the lineage of a task with these results; count the reads of each table's log."""
+    import deltalake
+
+    from tidemark.airflow.lineage.datasets import lineage_of
+    from tidemark.pipelines import Outcomes
+
+    os.environ.update(environ)
+    opened, histories = Counter[str](), Counter[str]()
+    open_table, history = deltalake.DeltaTable.__init__, deltalake.DeltaTable.history
+
+    def counted_open(self: Any, uri: Any, *arguments: Any, **options: Any) -> None:
+        opened[str(uri)] += 1
+        open_table(self, uri, *arguments, **options)
+
+    def counted_history(self: Any, *arguments: Any, **options: Any) -> Any:
+        histories[self.table_uri] += 1
+        return history(self, *arguments, **options)
+
+    with (
+        patch.object(deltalake.DeltaTable, "__init__", counted_open),
+        patch.object(deltalake.DeltaTable, "history", counted_history),
+    ):
+        found = lineage_of(Outcomes(records=[*records]))
+    plans = {each.name: len(each.inputFacets["tidemark_offsets"].plans) for each in found.inputs}
+    return {"opened": opened, "histories": list(histories.values()), "plans_of_inputs": plans}
 
 
 def measured(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
@@ -508,6 +539,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
         *(
             run_job,
             emitted,
+            lineage_reads,
             measured,
             logged,
             call_task,

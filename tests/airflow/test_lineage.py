@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -27,14 +28,18 @@ from tests.support.openlineage import (
     transport,
 )
 from tests.support.services import NOW
-from tests.support.typed_lake import TypedLake, home_typed_lake
+from tests.support.typed_job import NoRows
+from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
 from tidemark.airflow.lineage.places import table_place
+from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.errors import QualityFailed
 from tidemark.spark.submit import RESULT_MARKER
+from tidemark.spec.upsert import UpsertSpec
+from tidemark.upsert.table import DeltaUpsertTable
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +76,9 @@ def land(lake: FileLake, run: str = RUN) -> Plan:
     assert plan is not None
     lake.ingest.execute(plan.sequence)
     return plan
+
+
+SIDES = ("inputs", "outputs")
 
 
 def place(uri: Path) -> tuple[str, str]:
@@ -205,7 +213,8 @@ def test_a_merge_has_typed_table_and_upsert_table_with_their_versions(
 ) -> None:
     """The first merge reads all records; the second one reads the plan that landed since.
 
-    A merge without work has no lineage.
+    A repeated task finds the merge of its run done, and repeats its lineage. A run without a merge
+    has no lineage.
     """
     typed = place(lake.typed_uri)
     upsert = place(lake.root / "silver" / "events_latest")
@@ -215,14 +224,20 @@ def test_a_merge_has_typed_table_and_upsert_table_with_their_versions(
     for scope, plans in (("all records", []), ("new records", [3])):
         lake.land_values([b"a"])
         lake.run()
-        answer, (event,) = emit(task_probe, spark_submit, "upsert_run")
+        planned = DeltaUpsertTable(upsert[1], UpsertSpec(target="")).version()
+        versions = json.dumps({"events@upsert": planned})
+        answer, (event,) = emit(task_probe, spark_submit, "upsert_run", versions=versions)
         assert answer.value["error"] is None
+        DeltaTable(upsert[1]).optimize.compact()
+        _, (repeated,) = emit(task_probe, spark_submit, "upsert_run", versions=versions)
+        assert [repeated[each] for each in SIDES] == [event[each] for each in SIDES]
         read, written = datasets(event, "inputs"), datasets(event, "outputs")
         assert (list(read), list(written)) == ([typed], [upsert])
         typed_version = DeltaTable(lake.typed_uri).version()
         assert read[typed]["facets"]["version"]["datasetVersion"] == str(typed_version)
-        upsert_version = DeltaTable(upsert[1]).version()
-        assert written[upsert]["facets"]["version"]["datasetVersion"] == str(upsert_version)
+        merges = DeltaTable(upsert[1]).history()
+        merged = next(each["version"] for each in merges if "userMetadata" in each)
+        assert written[upsert]["facets"]["version"]["datasetVersion"] == str(merged)
         merge = written[upsert]["outputFacets"]["tidemark_merge"]
         assert (merge["scope"], merge["plans"]) == (scope, plans)
         assert merge["typedVersion"] == typed_version
@@ -230,9 +245,95 @@ def test_a_merge_has_typed_table_and_upsert_table_with_their_versions(
         if plans:
             assert ranges(read[typed], "inputFacets") == recorded(lake, TYPED)[-1:]
         assert sources(written[upsert], "value") == [(*typed, "value", "IDENTITY")]
-    DeltaTable(upsert[1]).optimize.compact()
-    answer, (event,) = emit(task_probe, spark_submit, "upsert_run")
-    assert (event["inputs"], event["outputs"]) == ([], [])
+    newest = json.dumps({"events@upsert": DeltaTable(upsert[1]).version()})
+    for versions in (newest, "null"):
+        answer, (event,) = emit(task_probe, spark_submit, "upsert_run", versions=versions)
+        assert answer.value["error"] is None
+        assert (event["inputs"], event["outputs"]) == ([], [])
+
+
+def test_the_tables_of_many_pipelines_are_read_once(task_probe: Probe, spark_submit: Path) -> None:
+    """A task has ten seconds for its lineage. Pipelines share one read of the control table.
+
+    Lineage omits a pipeline whose tables cannot be read.
+    """
+    home, names = spark_submit.parent, ("one", "two")
+    root = home / "lakehouse"
+    app = App.from_environment(
+        {"TIDEMARK_HOME": str(home), "TIDEMARK_PIPELINES": str(home / "pipelines")}
+    )
+    (home / "pipelines").mkdir()
+    for name in names:
+        (home / "pipelines" / f"{name}.yaml").write_text(
+            f"name: {name}\ntopic: events\nschedule: '@daily'\nstart: earliest\n"
+            "decode: {publish: always, value: {format: string}, upsert: {}}\n"
+        )
+    merges = {}
+    for name in names:
+        pipeline = app.pipeline(name)
+        lake = TypedLake(root, decode=replace(DECODE, target=f"silver/{name}"))
+        lake.bronze.spec = pipeline.spec
+        for _ in range(2):
+            lake.land_values([b"a"])
+            lake.run()
+        merger = NoRows(root / "silver" / f"{name}_latest")
+        assert pipeline.upserts.execute(merger)
+        for _ in range(2):
+            lake.land_values([b"a"])
+            lake.run()
+        merges[name] = pipeline.upserts.execute(merger)
+        for plan in lake.control.ledger(name).plans:
+            pipeline.check_results.append(QualityReport(pipeline=name, plan_sequence=plan, **CHECK))
+    environ = environ_of(spark_submit, ExitCode.OK)
+    environ["AIRFLOW_CONN_KAFKA_DEFAULT"] = json.dumps(KAFKA)
+
+    def read(results: Sequence[tuple[str, dict[str, Any]]]) -> Answer:
+        records = [{"pipeline": pipeline, **result} for pipeline, result in results]
+        return task_probe.ask("lineage_reads", environ=environ, records=records)
+
+    control = str(root / "control" / "offset_ranges")
+    plans = range(1, 5)
+    for results, tables, inputs in (
+        ([(n, {"plan": p, "wrote": True}) for n in names for p in plans], ["bronze/{}"], 8),
+        ([(n, {"plan": p, "checks": 1}) for n in names for p in plans], ["bronze/{}"], 8),
+        (
+            [(f"{n}@typed", {"plan": p, "wrote": True}) for n in names for p in plans],
+            ["bronze/{}", "silver/{}", "silver/{}_quarantine"],
+            8,
+        ),
+        (
+            [(n, each.as_record()) for n, each in merges.items() if each],
+            ["silver/{}", "silver/{}_latest"],
+            4,
+        ),
+    ):
+        answer = read(results)
+        own = [str(root / table.format(name)) for table in tables for name in names]
+        shared = [control] + [str(root / "quality" / "results")] * ("checks" in results[0][1])
+        assert answer.value["opened"] == dict.fromkeys([*shared, *own], 1)
+        assert set(answer.value["histories"]) <= {1}
+        assert sum(answer.value["plans_of_inputs"].values()) == inputs
+    shutil.rmtree(root / "bronze" / "two")
+    answer = read([(name, {"plan": 4, "wrote": True}) for name in names])
+    assert answer.value["plans_of_inputs"] == {"events": 1}
+    assert "lineage not collected pipeline=two" in answer.printed
+
+
+CHECK: dict[str, Any] = {
+    "table_version": 1,
+    "run_at": NOW,
+    "data_docs": "page",
+    "results": (
+        CheckResult(
+            check="expect_column_values_to_not_be_null",
+            column="key",
+            severity=Severity.WARNING,
+            passed=True,
+            observed=0,
+            expectation="no null",
+        ),
+    ),
+}
 
 
 def test_a_check_has_the_results_of_its_rules_without_values(
@@ -338,7 +439,7 @@ def test_lineage_that_fails_does_not_fail_the_task(
         },
     )
     assert answer.value["error"] is None
-    assert f"lineage not collected error={error}" in answer.printed
+    assert re.search(f"lineage not collected (pipeline=events )?error={error}", answer.printed)
 
 
 @pytest.mark.parametrize("missing", [False, True])

@@ -44,6 +44,7 @@ def run(
         environ=environ_of(spark_submit, code),
         task="upsert_run",
         pipelines=pipelines,
+        versions="{}",
     )
     words = seen.read_text().splitlines() if seen.exists() else []
     return answer, [plan for word, plan in pairwise(words) if word == "--plan"]

@@ -53,7 +53,7 @@ from tidemark.core.events import (
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
-from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.plan import Plan, PlanKind, PlanRef
 from tidemark.ingest.protocols import ControlTable
 from tidemark.lake.conditional_writes import PROOF_PREFIX
 from tidemark.lake.control_table import COLUMNS, DeltaControlTable
@@ -373,6 +373,27 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     for table in (memory, delta):
         assert {n: table.plan_record("events", n) for n in ledger.plans} == ledger.plans
         assert table.plan_record("events", max(ledger.plans) + 1) is None
+        refs = [each.plan.ref for each in ledger.plans.values()]
+        assert list(table.plan_records(refs).values()) == list(ledger.plans.values())
+
+
+def test_plans_of_several_pipelines_are_read_at_once(tmp_path: Path) -> None:
+    """Plans of different pipelines have the same numbers. A missing plan is left out."""
+    control = DeltaControlTable(str(tmp_path / "control"))
+    plans = [
+        make_plan((0, 5 * n, 5 * n + 5), pipeline=name, sequence=n)
+        for name in ("a", "b")
+        for n in (1, 2)
+    ]
+    for plan in plans:
+        append(control, plan.pipeline, Planned(plan=plan))
+    wanted = [plans[1].ref, plans[2].ref]
+    missing = [PlanRef(pipeline=name, sequence=n) for name, n in (("a", 3), ("c", 1))]
+    found = control.plan_records([*wanted, *missing])
+    assert {ref: record.plan for ref, record in found.items()} == dict(
+        zip(wanted, plans[1:3], strict=True)
+    )
+    assert control.plan_records([]) == {}
 
 
 @pytest.mark.parametrize("partition", [0, 31, 69])

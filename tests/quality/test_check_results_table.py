@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.quality_reports import REPORT
-from tidemark.core.plan import PlanKind
+from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.quality.check_results import BatchRef, Example, QualityReport
 from tidemark.quality.check_results_table import SCHEMA, DeltaCheckResults
 
@@ -40,6 +40,19 @@ def earlier_figures(
     """Return the figures that a plan of pipeline `prices` is compared with."""
     ref = BatchRef(pipeline="prices", table="", table_version=1, plan_sequence=plan, kind=kind)
     return DeltaCheckResults(table).earlier_figures(ref, plans)
+
+
+def test_the_newest_checks_of_plans_of_several_pipelines_are_read_at_once(tmp_path: Path) -> None:
+    """Plans of different pipelines have the same numbers."""
+    results = DeltaCheckResults(str(tmp_path / "results"))
+    for plan in (1, 2):
+        results.append(report_of(plan, plan))
+        results.append(replace(report_of(plan, 10 * plan), pipeline="orders"))
+    results.append(report_of(1, 5, attempt=1))
+    refs = [("prices", 1), ("orders", 2), ("orders", 3)]
+    checked = results.checked([PlanRef(pipeline=name, sequence=n) for name, n in refs])
+    figures = {str(plan): each.results[0].value for plan, each in checked.items()}
+    assert figures == {"prices=1": 5, "orders=2": 20}
 
 
 def test_earlier_figures_are_those_of_newest_attempts_newest_plan_first(tmp_path: Path) -> None:
@@ -106,7 +119,8 @@ def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
     report = replace(report, results=(replace(report.results[0], examples=examples),))
     DeltaCheckResults(table).append(report)
     assert earlier_figures(table, 9) == {"records": [20]}
-    first, second = DeltaCheckResults(table).checked("prices", [1, 2])
+    plans = [PlanRef(pipeline="prices", sequence=sequence) for sequence in (1, 2)]
+    first, second = DeltaCheckResults(table).checked(plans).values()
     assert (first.results[0].examples, second.results[0].examples) == ((), examples)
     stored = pa.table(DeltaTable(table).scan()).to_pylist()
     assert sorted((row["plan_sequence"], row["observed"], row["value"]) for row in stored) == [

@@ -20,7 +20,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.origins import PlanOrigin
-from tidemark.core.plan import Plan, PlanKind, removal_app_id
+from tidemark.core.plan import Plan, PlanKind, PlanRef, removal_app_id
 from tidemark.core.plan_history import PlanEntry, plan_history
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
@@ -294,6 +294,10 @@ class MemoryControlTable:
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         return self.ledger(pipeline).plans.get(sequence)
+
+    def plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
+        found = {plan: self.plan_record(plan.pipeline, plan.sequence) for plan in plans}
+        return {plan: record for plan, record in found.items() if record is not None}
 
     def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
         mine = [row for row in self.rows if row["pipeline"] == pipeline]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,11 +22,18 @@ from tidemark.spark.submit import RESULT_MARKER
 from tidemark.spec.upsert import MergePlan
 
 
+@dataclass(frozen=True)
 class NoRows:
-    """A merger that commits the metadata of its merge, without changes of rows."""
+    """A merger that commits the metadata of its merge, without changes of rows.
+
+    Attributes:
+        uri: The upsert table.
+    """
+
+    uri: Path
 
     def merge(self, merge: MergePlan) -> None:
-        table = DeltaTable(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest")
+        table = DeltaTable(self.uri)
         properties = CommitProperties(custom_metadata={"userMetadata": merge.commit_metadata()})
         rows = pa.schema(table.schema().to_arrow()).empty_table()
         write_deltalake(table, rows, mode="append", commit_properties=properties)
@@ -39,7 +47,8 @@ def main() -> None:
             continue
         plan = PlanRef.parse(text)
         if any(Path(each).name == "upsert.py" for each in sys.argv):
-            merge = App.from_environment().pipeline(plan.pipeline).upserts.execute(NoRows())
+            uri = Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest"
+            merge = App.from_environment().pipeline(plan.pipeline).upserts.execute(NoRows(uri))
             assert merge is not None
             results.append({"pipeline": plan.pipeline, **merge.as_record()})
         else:

@@ -15,6 +15,7 @@ from tidemark.airflow.alarms import alarm_on_failure
 from tidemark.airflow.operators import JobOperator, PlanOperator, RunOperator
 from tidemark.airflow.tasks import (
     EARLIER_PLANS,
+    TABLE_VERSIONS,
     check_run,
     complete_run,
     decode_run,
@@ -111,7 +112,8 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
         chain.append(_job(decode_run, {"pipelines": decoded}, page, hours=6))
     if upserted:
         page = "Merges typed rows by key. Starts no Spark if nothing has changed."
-        chain.append(_job(upsert_run, {"pipelines": upserted}, page, hours=6))
+        arguments = {"pipelines": upserted, "versions": TABLE_VERSIONS}
+        chain.append(_job(upsert_run, arguments, page, hours=6))
     alias = table_alias(dag_id)
     chain.append(
         RunOperator(

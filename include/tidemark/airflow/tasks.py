@@ -24,6 +24,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import PlanCancelled
+from tidemark.ingest.planner import PlanOutcome
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -52,6 +53,9 @@ _UNREPORTED = "unreported"
 
 EARLIER_PLANS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_EARLIER}') | tojson }}}}"
 """Template of the value of `_EARLIER`, as JSON."""
+
+TABLE_VERSIONS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_VERSIONS}') | tojson }}}}"
+"""Template of the value of `_VERSIONS`, as JSON."""
 
 _MOST_EARLIER = 100
 """Maximum number of earlier plans that a run checks. After an upgrade, many may lack a result."""
@@ -233,9 +237,32 @@ def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
     return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
 
 
-def upsert_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
-    """Merge decoded records into upsert tables; starts no Spark for tables that are up to date."""
-    return spark.on(*_tables(pipelines, PipelineKind.UPSERT)).upsert()
+def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Outcomes:
+    """Merge decoded records into upsert tables; starts no Spark for tables that are up to date.
+
+    The outcomes also contain the merge that an earlier attempt made; lineage needs it.
+
+    Args:
+        spark: Runs the job.
+        pipelines: The pipelines with an upsert table.
+        versions: The versions of the tables when the run was planned, as `TABLE_VERSIONS`.
+    """
+    outcomes = spark.on(*_tables(pipelines, PipelineKind.UPSERT)).upsert()
+    before: Mapping[str, int] = json.loads(versions) or {}
+    planned = {
+        name: before.get(str(PipelineRef(name, PipelineKind.UPSERT)))
+        for name, each in outcomes.by_pipeline.items()
+        if each.get("outcome") == PlanOutcome.NOTHING
+    }
+
+    def merged_before(pipeline: Pipeline) -> Mapping[str, Any] | None:
+        version = planned[pipeline.name]
+        return None if version is None else pipeline.upserts.table.merge_after(version)
+
+    for name, merge in for_each(App.from_environment(), list(planned), merged_before).items():
+        if merge is not None:
+            outcomes.add(name, merge)
+    return outcomes
 
 
 def _executed(spark: SparkTask, job: str, plans: Sequence[PlanRef]) -> Outcomes:

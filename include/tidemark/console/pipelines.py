@@ -152,7 +152,8 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         newest = pipeline.control.summary(name).last_sequence
         raise UnknownPlan(pipeline=name, sequence=sequence, latest=newest or None)
     has_checks = pipeline.spec.reads_kafka
-    checked = pipeline.check_results.checked(name, [sequence]) if has_checks else ()
+    ref = entries[0].record.plan.ref
+    checked = pipeline.check_results.checked([ref]).get(ref) if has_checks else None
     return context.page(
         "plan.html",
         name=name,
@@ -160,7 +161,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         entry=entries[0],
         has_checks=has_checks,
         decision=pipeline.publication.decision(sequence) if has_checks else None,
-        checked=checked[0] if checked else None,
+        checked=checked,
         observed=context.observed(pipeline) if checked else None,
         suite_error=context.suite_error(pipeline) if checked else None,
         run_of=run_of,

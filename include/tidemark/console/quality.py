@@ -27,7 +27,8 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
     pipeline = context.pipeline(name)
     entries = context.home.plans(name, before, PLANS_PER_PAGE)
     numbers = [entry.record.plan.sequence for entry in entries]
-    checked = {each.sequence: each for each in pipeline.check_results.checked(name, numbers)}
+    found = pipeline.check_results.checked([entry.record.plan.ref for entry in entries])
+    checked = {plan.sequence: each for plan, each in found.items()}
     statuses = pipeline.publication.publication.statuses(name, numbers)
     return context.page(
         "quality.html",

@@ -150,12 +150,12 @@ def _plans(context: PageContext, name: str, asked: Sequence[str]) -> list[RunPla
     plans = []
     for number in sorted(numbers, reverse=True):
         (entry,) = context.home.plans(name, number + 1, 1)
-        checked = pipeline.check_results.checked(name, [number])
+        ref = entry.record.plan.ref
         plans.append(
             RunPlan(
                 name=name,
                 entry=entry,
-                checked=checked[0] if checked else None,
+                checked=pipeline.check_results.checked([ref]).get(ref),
                 decision=pipeline.publication.decision(number),
                 observed=context.observed(pipeline),
             )

@@ -12,7 +12,7 @@ from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, Los
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin
-from tidemark.core.plan import Plan
+from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.plan_history import PlanEntry
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import PlanCommit, RowOrigin, RowRange, TableSize, TableState
@@ -160,6 +160,9 @@ class ControlReader(Protocol):
 
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """Return one plan with its outcome; None if the table has no such plan."""
+
+    def plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
+        """Return the plans of any pipelines with their outcomes, without missing plans."""
 
     def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
         """Return the plans with numbers `[first, end)` and their events, newest first."""

@@ -23,7 +23,30 @@ _NEUTRAL_KEYS = {"added", "abandoned", "compacted", "fenced"}
 """Metadata keys of Tidemark's commits that change no row."""
 
 
-def restores_since(table: DeltaTable, version: int) -> tuple[Restore, ...]:
+class CommitHistory:
+    """The commits of a loaded table; reads each of them once.
+
+    Args:
+        table: The table.
+    """
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._table = table
+        self._commits: Sequence[dict[str, Any]] = ()
+        self._limit: int | None = 0
+
+    def version(self) -> int:
+        """Return the version of the loaded table."""
+        return int(self._table.version())
+
+    def history(self, limit: int | None = None) -> Sequence[dict[str, Any]]:
+        """Return the newest commits, newest first; all of them without a limit."""
+        if self._limit is not None and (limit is None or limit > self._limit):
+            self._commits, self._limit = self._table.history(limit), limit
+        return self._commits[:limit]
+
+
+def restores_since(table: DeltaTable | CommitHistory, version: int) -> tuple[Restore, ...]:
     """Return the RESTOREs after a version, newest first."""
     commits = table.version() - version
     if commits <= 0:
@@ -40,7 +63,9 @@ def _parameters(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     return commit.get("operationParameters") or {}
 
 
-def plan_commits(table: DeltaTable) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def plan_commits(
+    table: DeltaTable | CommitHistory,
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Iterate over versions that landed a plan, with their metadata, newest first.
 
     Reads older commits only if the caller needs more than the recent ones.

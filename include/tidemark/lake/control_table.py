@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from threading import Lock
@@ -19,6 +19,7 @@ from tidemark.core.event_rows import Row, backfill_requests, decode, encode, los
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span
+from tidemark.core.plan import PlanRef
 from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.lake.compaction import Compaction
@@ -27,7 +28,14 @@ from tidemark.lake.control_repair import translate_control_damage
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ControlConflict
 from tidemark.lake.ledger_summary import read_pipeline_rows, read_settled_counts
-from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, python_rows, query_rows
+from tidemark.lake.table_io import (
+    TIMESTAMP,
+    any_of_plans,
+    arrow_table,
+    open_if_exists,
+    python_rows,
+    query_rows,
+)
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
 log = logging.getLogger(__name__)
@@ -187,15 +195,40 @@ class DeltaControlTable:
     @_reading
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
         """Return one plan with its outcome; None if the table has no such plan."""
-        found = self._plan_history(pipeline, sequence, sequence + 1)
-        return found[0].record if found else None
+        plan = PlanRef(pipeline=pipeline, sequence=sequence)
+        return self._plan_records([plan]).get(plan)
+
+    @_reading
+    def plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
+        """Return the plans of any pipelines with their outcomes, without missing plans."""
+        return self._plan_records(plans)
+
+    def _plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
+        table = open_if_exists(self._uri) if plans else None
+        if table is None:
+            return {}
+        rows = _rows_of_plans(table, plans)
+        by_pipeline: dict[str, list[Row]] = {}
+        for row in rows:
+            by_pipeline.setdefault(row["pipeline"], []).append(row)
+        # The rows of a plan depend on the plans that replaced some of them.
+        others = {
+            PlanRef(pipeline=pipeline, sequence=sequence)
+            for pipeline, own in by_pipeline.items()
+            for sequence in superseding_plans(own)
+        }
+        for row in _rows_of_plans(table, others.difference(plans)):
+            by_pipeline[row["pipeline"]].append(row)
+        ledgers = {
+            pipeline: Ledger.fold(pipeline, decode(pipeline, own)).plans
+            for pipeline, own in by_pipeline.items()
+        }
+        found = {plan: ledgers.get(plan.pipeline, {}).get(plan.sequence) for plan in plans}
+        return {plan: record for plan, record in found.items() if record is not None}
 
     @_reading
     def plan_history(self, pipeline: str, first: int, end: int) -> list[PlanEntry]:
         """Return the plans with numbers `[first, end)` and their events, newest first."""
-        return self._plan_history(pipeline, first, end)
-
-    def _plan_history(self, pipeline: str, first: int, end: int) -> list[PlanEntry]:
         table = open_if_exists(self._uri)
         if table is None:
             return []
@@ -294,6 +327,13 @@ class DeltaControlTable:
             # Another process created the table since `open_if_exists`.
             log.debug("another process created the control table uri=%s", self._uri)
         return DeltaTable(self._uri)
+
+
+def _rows_of_plans(table: DeltaTable, plans: Collection[PlanRef]) -> list[Row]:
+    """Return all rows of some plans."""
+    if not plans:
+        return []
+    return python_rows(table.scan(predicate=any_of_plans(plans)).read_all())
 
 
 def _has_all_columns(table: DeltaTable) -> bool:

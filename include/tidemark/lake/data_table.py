@@ -119,30 +119,14 @@ class DeltaDataTable:
         )
 
     def find_landing(self, plan: Plan) -> Landing | None:
-        """Find the commit that landed a plan; None without one.
+        """See `DataTableSnapshot.find_landing`; None without a table."""
+        snapshot = self.snapshot()
+        return None if snapshot is None else snapshot.find_landing(plan)
 
-        The transaction version does not prove a landing, because abandoning a plan raises it, too.
-        The commit must contain the plan's fingerprint. If the log no longer contains the commit (it
-        keeps 30 days by default), searches for the plan's rows.
-        """
+    def snapshot(self) -> DataTableSnapshot | None:
+        """Return the newest version of the table; None without a table."""
         table = open_if_exists(self._uri)
-        if table is None or not commit_log.has_transaction(table, plan):
-            return None
-        for version, metadata in commit_log.plan_commits(table):
-            if metadata.get("fingerprint") == plan.fingerprint:  # fence: commit-has-the-fingerprint
-                check_survives_restores(plan, version, commit_log.restores_since(table, version))
-                # Count the newest version: rows may have been deleted since the commit.
-                # fence: rows-are-counted-in-newest-version
-                return Landing.of(plan, version, records_by_range(table, plan))
-            if commit_log.is_of_transaction(metadata, plan):
-                raise ForeignCommit(
-                    pipeline=plan.pipeline,
-                    sequence=plan.sequence,
-                    fingerprint=plan.fingerprint,
-                    other_fingerprint=str(metadata["fingerprint"]),
-                )
-        by_rows = _landing(table, plan)
-        return by_rows if by_rows.records else None
+        return None if table is None else DataTableSnapshot(self._uri, table)
 
     def schema_ids(
         self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
@@ -170,8 +154,8 @@ class DeltaDataTable:
 
     def stored_bytes(self, sequence: int | None = None) -> int | None:
         """Return the bytes of the newest version's files; of one plan, of its own files."""
-        table = open_if_exists(self._uri)
-        return None if table is None else row_queries.stored_bytes(table, sequence)
+        snapshot = self.snapshot()
+        return None if snapshot is None else snapshot.stored_bytes(sequence)
 
     def row_count(self) -> int | None:
         """Return the number of rows, without those that deletion vectors remove."""
@@ -338,8 +322,8 @@ class DeltaDataTable:
 
     def columns(self) -> Mapping[str, FieldType]:
         """Return the column types by name; empty without a table."""
-        table = open_if_exists(self._uri)
-        return {} if table is None else field_types(table.schema())
+        snapshot = self.snapshot()
+        return {} if snapshot is None else snapshot.columns()
 
     def _add_fields(self, table: DeltaTable, added: list[str]) -> None:
         import pyarrow as pa
@@ -544,6 +528,59 @@ class DeltaDataTable:
                 raise
             log.info("another process created the table pipeline=%s uri=%s", pipeline, self._uri)
         return DeltaTable(self._uri)
+
+
+@translates_delta_errors
+class DataTableSnapshot:
+    """One version of a data table. All of its methods share one read of the log.
+
+    Args:
+        uri: The table.
+        table: The table at that version.
+    """
+
+    def __init__(self, uri: str, table: DeltaTable) -> None:
+        self._uri = uri
+        self._table = table
+        self._commits = commit_log.CommitHistory(table)
+
+    def columns(self) -> Mapping[str, FieldType]:
+        """Return the column types by name."""
+        return field_types(self._table.schema())
+
+    def stored_bytes(self, sequence: int | None = None) -> int | None:
+        """Return the bytes of all files; of one plan, of its own files."""
+        return row_queries.stored_bytes(self._table, sequence)
+
+    def commits(self, limit: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Return those of the newest commits that have metadata, newest first."""
+        return commit_log.commits_with_metadata(self._commits.history(limit))
+
+    def find_landing(self, plan: Plan) -> Landing | None:
+        """Find the commit that landed a plan; None without one.
+
+        The transaction version does not prove a landing, because abandoning a plan raises it, too.
+        The commit must contain the plan's fingerprint. If the log no longer contains the commit (it
+        keeps 30 days by default), searches for the plan's rows.
+        """
+        table, commits = self._table, self._commits
+        if not commit_log.has_transaction(table, plan):
+            return None
+        for version, metadata in commit_log.plan_commits(commits):
+            if metadata.get("fingerprint") == plan.fingerprint:  # fence: commit-has-the-fingerprint
+                check_survives_restores(plan, version, commit_log.restores_since(commits, version))
+                # Count the newest version: rows may have been deleted since the commit.
+                # fence: rows-are-counted-in-newest-version
+                return Landing.of(plan, version, records_by_range(table, plan))
+            if commit_log.is_of_transaction(metadata, plan):
+                raise ForeignCommit(
+                    pipeline=plan.pipeline,
+                    sequence=plan.sequence,
+                    fingerprint=plan.fingerprint,
+                    other_fingerprint=str(metadata["fingerprint"]),
+                )
+        by_rows = _landing(table, plan)
+        return by_rows if by_rows.records else None
 
 
 def _replace_all(

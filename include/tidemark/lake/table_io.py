@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from arro3.core import Array, DataType, Schema, Table
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from tidemark.core.plan import PlanRef
 from tidemark.lake.delta_errors import os_error_number, tidemark_error
 from tidemark.lake.errors import DeltaLogDamaged
 
@@ -116,6 +117,17 @@ def query_table(table: DeltaTable, sql: str) -> Any:
 
         raise_if_unreadable(table, failed)
         raise
+
+
+def any_of_plans(plans: Collection[PlanRef]) -> str:
+    """Return the SQL condition of the rows of some plans, at least one, in a shared table."""
+    numbers: dict[str, list[str]] = {}
+    for plan in plans:
+        numbers.setdefault(plan.pipeline, []).append(str(plan.sequence))
+    return " OR ".join(
+        f"(pipeline = '{pipeline}' AND plan_sequence IN ({', '.join(own)}))"
+        for pipeline, own in numbers.items()
+    )
 
 
 def utc_datetime(micros: int | None) -> datetime | None:

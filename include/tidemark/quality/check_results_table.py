@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
 
 from tidemark.core.plain import record_of
+from tidemark.core.plan import PlanRef
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.shared_tables import append_shared
-from tidemark.lake.table_io import open_if_exists, query_rows
+from tidemark.lake.table_io import any_of_plans, open_if_exists, query_rows
 from tidemark.quality.check_results import (
     BatchRef,
     CheckedPlan,
@@ -99,19 +100,22 @@ class DeltaCheckResults:
             figures.setdefault(row["check"], []).append(row["value"])
         return figures
 
-    def checked(self, pipeline: str, plans: Collection[int]) -> list[CheckedPlan]:
-        """Return the newest check of each given plan; omit unchecked plans."""
-        results = open_if_exists(self._uri)
-        if results is None or not plans:
-            return []
-        numbers = ", ".join(map(str, sorted(plans)))
-        by_plan: dict[int, list[dict[str, Any]]] = {}
-        for row in query_rows(results, _CHECKED.format(pipeline=pipeline, plans=numbers)):
-            by_plan.setdefault(row["plan_sequence"], []).append(row)
-        return [
-            CheckedPlan(sequence=sequence, results=[_result(row) for row in rows])
-            for sequence, rows in by_plan.items()
-        ]
+    def checked(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, CheckedPlan]:
+        """Return the newest check of each given plan, in the order of plans; omit unchecked ones.
+
+        All plans share one read of the table.
+        """
+        results = open_if_exists(self._uri) if plans else None
+        if results is None:
+            return {}
+        by_plan: dict[PlanRef, list[dict[str, Any]]] = {}
+        for row in query_rows(results, _CHECKED.format(plans=any_of_plans(plans))):
+            plan = PlanRef(pipeline=row["pipeline"], sequence=row["plan_sequence"])
+            by_plan.setdefault(plan, []).append(row)
+        return {
+            plan: CheckedPlan(sequence=plan.sequence, results=[_result(row) for row in rows])
+            for plan, rows in by_plan.items()
+        }
 
 
 _EARLIER = """
@@ -130,10 +134,10 @@ _EARLIER = """
 
 _CHECKED = """
     SELECT * FROM (
-        SELECT *, rank() OVER (PARTITION BY plan_sequence ORDER BY run_at DESC) AS attempt
-        FROM t WHERE pipeline = '{pipeline}' AND plan_sequence IN ({plans})
+        SELECT *, rank() OVER (PARTITION BY pipeline, plan_sequence ORDER BY run_at DESC) AS attempt
+        FROM t WHERE {plans}
     )
-    WHERE attempt = 1 ORDER BY plan_sequence, position
+    WHERE attempt = 1 ORDER BY pipeline, plan_sequence, position
 """
 
 

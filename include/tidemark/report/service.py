@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tidemark.core.events import EventKind
+from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import checked_ledger, missing_rows
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
@@ -83,7 +84,9 @@ class Reports:
             missing_rows=missing_rows(self.control, ledger, self.data_log),
             checked=[
                 replace(plan, results=[result.masked(self.masked) for result in plan.results])
-                for plan in self.history.checked(self.spec.name, plans)
+                for plan in self.history.checked(
+                    [PlanRef(pipeline=self.spec.name, sequence=each) for each in plans]
+                ).values()
             ],
             plans_by_status=plans_by_status,
             removed=[each for _, each in sorted(removed.items(), reverse=True)],

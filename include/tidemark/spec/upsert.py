@@ -145,8 +145,9 @@ class MergePlan:
         return replace(self, scope=MergeScope.ALL, since=None, changes=TableChanges())
 
     def commit_metadata(self) -> str:
-        """Return the JSON that the commit of the merge stores for the next merge."""
-        return json.dumps({"merge": record_of(self, without={"changes", "incarnations"})})
+        """Return the JSON that the commit of the merge stores, for the next merge and lineage."""
+        own = record_of(self, without={"changes", "incarnations"})
+        return json.dumps({"merge": {**own, **self._plans_as_record()}})
 
     def as_record(self) -> dict[str, Any]:
         """Return the merge as plain values, for `--json`."""
@@ -154,8 +155,14 @@ class MergePlan:
             "scope": str(self.scope),
             "since": self.since,
             "typed_version": self.version,
-            "plans": [plan.sequence for plan in (*self.changes.appended, *self.changes.replaced)],
-            "undone": list(self.changes.removed),
+            **self._plans_as_record(),
+        }
+
+    def _plans_as_record(self) -> dict[str, Any]:
+        changes = self.changes
+        return {
+            "plans": [plan.sequence for plan in (*changes.appended, *changes.replaced)],
+            "undone": list(changes.removed),
         }
 
 

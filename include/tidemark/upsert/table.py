@@ -9,7 +9,7 @@ from deltalake import DeltaTable, Field, Schema
 
 from tidemark.lake.columns import BRONZE_SCHEMA, delta_type, nullable_column
 from tidemark.lake.commit_log import changes_no_rows, commits_with_metadata
-from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.lake.table_checks import check_owner, field_types
@@ -112,18 +112,27 @@ class DeltaUpsertTable:
         table = open_if_exists(self._uri)
         return -1 if table is None else int(table.version())
 
-    def version_of_merge(self, typed_version: int) -> int | None:
-        """Return the version that the newest merge of a typed version created; None without it."""
+    def merge_after(self, version: int) -> Mapping[str, Any] | None:
+        """Return the first merge after a version of the table.
+
+        Returns:
+            The values of `MergePlan.as_record`. None without a later merge, or if the table has
+            more than 50 later versions.
+        """
         table = open_if_exists(self._uri)
-        commits = [] if table is None else table.history(_SEARCHED_COMMITS)
-        return next(
-            (
-                version
-                for version, metadata in commits_with_metadata(commits)
-                if metadata.get("merge", {}).get("version") == typed_version
-            ),
-            None,
-        )
+        newer = 0 if table is None else table.version() - version
+        if table is None or not 0 < newer <= _SEARCHED_COMMITS:
+            return None
+        merges = [
+            metadata["merge"]
+            for _, metadata in commits_with_metadata(table.history(newer))
+            if "merge" in metadata
+        ]
+        if not merges:
+            return None
+        first = merges[-1]
+        shared = {name: first[name] for name in ("scope", "since", "plans", "undone")}
+        return {**shared, "typed_version": first["version"]}
 
     def _schema(self, columns: Mapping[Part, FieldType]) -> Any:
         try:
@@ -133,6 +142,13 @@ class DeltaUpsertTable:
                 target=self._uri,
                 difference=f"the typed table has no {missing}",
             ) from None
+
+
+def version_of_merge(table: DataTableSnapshot, typed_version: int) -> int | None:
+    """Return the version that the newest merge of a typed version created; None without it."""
+    commits = table.commits(_SEARCHED_COMMITS)
+    merged = (v for v, each in commits if each.get("merge", {}).get("version") == typed_version)
+    return next(merged, None)
 
 
 def _merges(table: DeltaTable) -> Iterator[Mapping[str, Any]]:

@@ -6,8 +6,8 @@ Sources: OpenLineage's facets SchemaDatasetFacet and ColumnLineageDatasetFacet.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
-import attr
 from openlineage.client.facet_v2 import column_lineage_dataset, schema_dataset
 
 from tidemark.airflow.lineage.places import Place
@@ -17,9 +17,21 @@ from tidemark.spec.flattening import TOMBSTONE, field_name
 from tidemark.spec.upsert import Envelope, UpsertSpec
 
 
-def schema_facet(columns: Mapping[str, FieldType]) -> schema_dataset.SchemaDatasetFacet:
+class SchemaFacet(schema_dataset.SchemaDatasetFacet):
+    """The types of columns. The provider would redact a column with a name such as `token`."""
+
+    _additional_skip_redact: ClassVar[list[str]] = ["fields"]
+
+
+class ColumnLineage(column_lineage_dataset.ColumnLineageDatasetFacet):
+    """The source columns of each column, which the provider does not redact either."""
+
+    _additional_skip_redact: ClassVar[list[str]] = ["fields", "dataset"]
+
+
+def schema_facet(columns: Mapping[str, FieldType]) -> SchemaFacet:
     """Return the types of columns; fields of structs, lists and maps are nested."""
-    return schema_dataset.SchemaDatasetFacet([_field(*each) for each in columns.items()])
+    return SchemaFacet([_field(*each) for each in columns.items()])
 
 
 def _field(name: str, kind: FieldType) -> schema_dataset.SchemaDatasetFacetFields:
@@ -37,7 +49,6 @@ def _field(name: str, kind: FieldType) -> schema_dataset.SchemaDatasetFacetField
     return schema_dataset.SchemaDatasetFacetFields(name, text, fields=fields)
 
 
-ColumnLineage = column_lineage_dataset.ColumnLineageDatasetFacet
 Transformation = column_lineage_dataset.Transformation
 
 RECORD_FIELDS = ("key", "value", "headers", "partition", "offset", "timestamp", "timestamp_type")
@@ -73,9 +84,7 @@ class _Sources:
         self, how: Transformation, sources: Sequence[str]
     ) -> Iterator[column_lineage_dataset.InputField]:
         for name in sources:
-            # The provider redacts in place, so each has a value of its own.
-            own = attr.evolve(how)
-            yield column_lineage_dataset.InputField(*self._source, name, transformations=[own])
+            yield column_lineage_dataset.InputField(*self._source, name, transformations=[how])
 
 
 def bronze_lineage(topic: Place, columns: Mapping[str, FieldType]) -> ColumnLineage:

@@ -5,9 +5,10 @@ Sources: OpenLineage's specification 2-0-2, its naming of datasets, and its rule
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import attr
 from airflow.providers.openlineage.extractors import OperatorLineage
@@ -36,13 +37,22 @@ from tidemark.airflow.lineage.columns import (
 from tidemark.airflow.lineage.places import Place, table_place, topic_place
 from tidemark.app import App
 from tidemark.core.accounting import Landing
+from tidemark.core.errors import TidemarkError
+from tidemark.core.ledger import PlanRecord
 from tidemark.core.origins import DecodeOrigin
-from tidemark.core.plan import Plan
-from tidemark.lake.data_table import DeltaDataTable
+from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
+from tidemark.core.plan import Plan, PlanRef
+from tidemark.lake.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.pipelines import Outcomes
-from tidemark.quality.check_results import Severity
+from tidemark.quality.check_results import CheckedPlan, Severity
+from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.errors import QualityFailed
 from tidemark.spec.fields import FieldType
+from tidemark.spec.ref import PipelineKind, PipelineRef
+from tidemark.steps import Result
+from tidemark.upsert.table import version_of_merge
+
+log = logging.getLogger(__name__)
 
 PRODUCER = "x-tidemark://tidemark"
 FACET_SCHEMAS = "x-tidemark://openlineage/1-0-0/facets.json"
@@ -56,6 +66,8 @@ MERGE = "tidemark_merge"
 class TidemarkOffsetsInputDatasetFacet(InputDatasetFacet):
     """The plans whose records a task read from a topic or table."""
 
+    _additional_skip_redact: ClassVar[list[str]] = ["plans"]
+
     plans: list[dict[str, Any]]
 
     @staticmethod
@@ -66,6 +78,8 @@ class TidemarkOffsetsInputDatasetFacet(InputDatasetFacet):
 @attr.define
 class TidemarkOffsetsOutputDatasetFacet(OutputDatasetFacet):
     """The plans that a task landed in a table."""
+
+    _additional_skip_redact: ClassVar[list[str]] = ["plans"]
 
     plans: list[dict[str, Any]]
 
@@ -94,20 +108,33 @@ class TidemarkMergeOutputDatasetFacet(OutputDatasetFacet):
 def lineage_of(outcomes: Outcomes) -> OperatorLineage[Any, Any]:
     """Return what a task read and wrote, by its results and by the tables.
 
-    A failed plan is left out, except for the results of a failed check.
+    A failed plan is left out, except for the results of a failed check. A pipeline whose tables
+    cannot be read is left out and logged.
     """
     done = [each for each in outcomes.records if _has_lineage(each)]
     landed = {each["pipeline"] for each in done if "wrote" in each}
     specs = App.from_environment().valid_specs(landed)
-    task = _TaskDatasets(connected_app(*(spec.name for spec in specs if spec.reads_kafka)))
+    app = connected_app(*(spec.name for spec in specs if spec.reads_kafka))
+    recorded = _Recorded.of(app, done)
+    by_pipeline: dict[str, list[Result]] = {}
     for each in done:
-        if "wrote" in each:
-            task.add_landing(each["pipeline"], each["plan"])
-        elif "typed_version" in each:
-            task.add_merge(each["pipeline"], each)
+        by_pipeline.setdefault(PipelineRef.parse(each["pipeline"]).name, []).append(each)
+
+    def read(name: str) -> _Datasets:
+        reader = _Reader(app, recorded)
+        for each in by_pipeline[name]:
+            reader.add(each)
+        return reader.datasets
+
+    datasets = _Datasets()
+    found = map_in_threads(list(by_pipeline), read, PLANNING_THREADS)
+    for name, own in zip(by_pipeline, found, strict=True):
+        if isinstance(own, TidemarkError):
+            kind = type(own).__name__
+            log.warning("lineage not collected pipeline=%s error=%s message=%s", *(name, kind, own))
         else:
-            task.add_check(each["pipeline"], each["plan"])
-    return task.lineage()
+            datasets.add(own)
+    return datasets.lineage()
 
 
 def _has_lineage(result: Mapping[str, Any]) -> bool:
@@ -133,6 +160,16 @@ class _Dataset:
         """Add rows that were read or written. An unknown size (None) makes the sum unknown."""
         self.records = (self.records or 0) + records
         self.size = None if size is None or self.size is None else self.size + size
+
+    def add(self, other: _Dataset) -> None:
+        """Add what other plans read or wrote."""
+        self.facets = other.facets
+        self.plans += other.plans
+        self.version = max(self.version, other.version)
+        if other.records is not None:
+            self.count(other.records, other.size)
+        self.assertions += other.assertions
+        self.merge = other.merge or self.merge
 
     def all_facets(self) -> dict[str, DatasetFacet]:
         """Return the facets, with the version if it is known."""
@@ -174,35 +211,98 @@ class _Dataset:
         return OutputDataset(*place, facets=self.all_facets(), outputFacets=own)
 
 
-class _TaskDatasets:
-    """Collects the datasets of one task."""
+@dataclass
+class _Datasets:
+    """The datasets of a task, or of one pipeline of the task."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._inputs: dict[Place, _Dataset] = {}
-        self._outputs: dict[Place, _Dataset] = {}
+    inputs: dict[Place, _Dataset] = field(default_factory=dict)
+    outputs: dict[Place, _Dataset] = field(default_factory=dict)
+
+    def add(self, others: _Datasets) -> None:
+        """Add the datasets of another pipeline, which may have read the same topic."""
+        for mine, theirs in ((self.inputs, others.inputs), (self.outputs, others.outputs)):
+            for place, each in theirs.items():
+                mine.setdefault(place, _Dataset()).add(each)
 
     def lineage(self) -> OperatorLineage[Any, Any]:
         """Return all datasets."""
         return OperatorLineage(
-            inputs=[each.input(place) for place, each in self._inputs.items()],
-            outputs=[each.output(place) for place, each in self._outputs.items()],
+            inputs=[each.input(place) for place, each in self.inputs.items()],
+            outputs=[each.output(place) for place, each in self.outputs.items()],
         )
 
-    def add_landing(self, pipeline: str, sequence: int) -> None:
-        """Add a plan of a bronze table or typed table, unless it has not landed."""
-        landed = self._landed(pipeline, sequence)
-        if landed is None:
-            return
-        add = self._add_ingest if self._app.spec(pipeline).reads_kafka else self._add_decode
-        add(*landed)
 
-    def _landed(self, pipeline: str, sequence: int) -> tuple[Plan, Landing] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """Records about a task's plans, from the tables that all pipelines share.
+
+    Attributes:
+        plans: The plans of the control table.
+        checks: The newest checks of the results table.
+    """
+
+    plans: Mapping[PlanRef, PlanRecord]
+    checks: Mapping[PlanRef, CheckedPlan]
+
+    @classmethod
+    def of(cls, app: App, done: Sequence[Result]) -> Self:
+        """Read each table once for all results of a task."""
+        checked = [ref for each in done if _is_check(each) for ref in _plans_of(each)]
+        return cls(
+            plans=app.control.plan_records({ref for each in done for ref in _plans_of(each)}),
+            checks=DeltaCheckResults(app.layout.quality_results).checked(checked),
+        )
+
+    def landed(self, ref: PlanRef) -> tuple[Plan, Landing] | None:
         """Return a plan with its landing; None if it has not landed."""
-        record = self._app.control.plan_record(pipeline, sequence)
+        record = self.plans.get(ref)
         if record is None or record.landed_originally is None:
             return None
         return record.plan, record.landed_originally
+
+
+def _is_check(result: Result) -> bool:
+    return "wrote" not in result and "typed_version" not in result
+
+
+def _plans_of(result: Result) -> list[PlanRef]:
+    """Return the plans that a result is about; of a merge, the plans whose rows it merged."""
+    name: str = result["pipeline"]
+    if "typed_version" not in result:
+        return [PlanRef(pipeline=name, sequence=result["plan"])]
+    typed = str(PipelineRef(name, PipelineKind.TYPED))
+    return [PlanRef(pipeline=typed, sequence=sequence) for sequence in result["plans"]]
+
+
+class _Reader:
+    """Collects the datasets of one pipeline. Reads each of its tables once.
+
+    Attributes:
+        datasets: The datasets so far.
+    """
+
+    def __init__(self, app: App, recorded: _Recorded) -> None:
+        self._app = app
+        self._recorded = recorded
+        self._tables: dict[str, tuple[Place, DataTableSnapshot]] = {}
+        self.datasets = _Datasets()
+        self._inputs, self._outputs = self.datasets.inputs, self.datasets.outputs
+
+    def add(self, result: Result) -> None:
+        """Add a landed plan, a check or a merge."""
+        if "typed_version" in result:
+            self._add_merge(result)
+            return
+        (ref,) = _plans_of(result)
+        landed = self._recorded.landed(ref)
+        if landed is None:
+            return
+        if _is_check(result):
+            self._add_check(*landed)
+        elif self._app.spec(ref.pipeline).reads_kafka:
+            self._add_ingest(*landed)
+        else:
+            self._add_decode(*landed)
 
     def _add_ingest(self, plan: Plan, landing: Landing) -> None:
         spec = self._app.spec(plan.pipeline)
@@ -252,14 +352,12 @@ class _TaskDatasets:
             if target == decode.target:
                 read.plans.append(_described(plan, landing, bronze, place))
 
-    def add_check(self, pipeline: str, sequence: int) -> None:
+    def _add_check(self, plan: Plan, landing: Landing) -> None:
         """Add the newest check of a plan, without values of records."""
-        landed = self._landed(pipeline, sequence)
-        checked = self._app.pipeline(pipeline).check_results.checked(pipeline, [sequence])
-        if landed is None or not checked:
+        checked = self._recorded.checks.get(plan.ref)
+        if checked is None:
             return
-        plan, landing = landed
-        place, table = self._table(self._app.spec(pipeline).target)
+        place, table = self._table(self._app.spec(plan.pipeline).target)
         read = self._inputs.setdefault(place, _Dataset())
         read.facets = _table_facets(table.columns())
         read.plans.append(_described(plan, landing, None, place))
@@ -271,38 +369,32 @@ class _TaskDatasets:
                 success=result.passed,
                 column=result.column,
                 severity=_SEVERITIES[result.severity],
-                params={"plan": sequence},
+                params={"plan": plan.sequence},
             )
-            for result in checked[0].results
+            for result in checked.results
         ]
 
-    def add_merge(self, pipeline: str, merge: Mapping[str, Any]) -> None:
-        """Add a merge.
-
-        Args:
-            pipeline: Name of the live pipeline.
-            merge: The plain values of `MergePlan.as_record`.
-        """
-        live = self._app.spec(pipeline)
+    def _add_merge(self, merge: Result) -> None:
+        """Add a merge, the plain values of `MergePlan.as_record`."""
+        live = self._app.spec(merge["pipeline"])
         decode, upsert = live.decoding(), live.upsert()
-        typed_name = str(live.typed_spec().ref)
         typed, typed_table = self._table(decode.target)
         place, table = self._table(upsert.target)
         read = self._inputs.setdefault(typed, _Dataset())
         read.facets = _table_facets(typed_table.columns())
         read.version = merge["typed_version"]
-        for sequence in merge["plans"]:
-            if landed := self._landed(typed_name, sequence):
+        for ref in _plans_of(merge):
+            if landed := self._recorded.landed(ref):
                 plan, landing = landed
                 decoded = typed_table.find_landing(plan) or landing
                 read.plans.append(_described(plan, decoded, None, typed))
         columns = table.columns()
         written = self._outputs.setdefault(place, _Dataset())
         written.facets = _table_facets(columns, upsert_lineage(typed, columns, upsert))
-        committed = self._app.pipeline(pipeline).upserts.table.version_of_merge(read.version)
+        committed = version_of_merge(table, read.version)
         written.version = -1 if committed is None else committed
         written.merge = TidemarkMergeOutputDatasetFacet(
-            pipeline=pipeline,
+            pipeline=merge["pipeline"],
             source=typed.as_record(),
             scope=merge["scope"],
             typedVersion=read.version,
@@ -312,9 +404,14 @@ class _TaskDatasets:
             producer=PRODUCER,
         )
 
-    def _table(self, target: str) -> tuple[Place, DeltaDataTable]:
-        uri = self._app.layout.data_table(target)
-        return table_place(uri), DeltaDataTable(uri)
+    def _table(self, target: str) -> tuple[Place, DataTableSnapshot]:
+        if target not in self._tables:
+            uri = self._app.layout.data_table(target)
+            snapshot = DeltaDataTable(uri).snapshot()
+            if snapshot is None:
+                raise FileNotFoundError(f"there is no table at {uri}")
+            self._tables[target] = table_place(uri), snapshot
+        return self._tables[target]
 
 
 _SEVERITIES = {Severity.CRITICAL: "error", Severity.WARNING: "warn", Severity.INFO: "info"}
