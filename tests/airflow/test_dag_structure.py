@@ -272,13 +272,17 @@ def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
 
 
 def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
-    """The start follows the usual chain. One such pipeline in a group is enough."""
+    """The start follows `publish`, also after a failure. One such pipeline in a group is enough."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
     (tmp_path / "eager.yaml").write_text(spec.format("eager"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
     tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_eager"]
     chain = {name: task["downstream"] for name, task in tasks["tasks"].items()}
-    assert (chain["complete"], chain["more"], chain["again"]) == (["more"], ["again"], [])
+    assert (chain["complete"], chain["more"], chain["again"]) == ([], ["again"], [])
+    assert (chain["publish"], tasks["tasks"]["more"]["trigger_rule"]) == (
+        ["complete", "more"],
+        "all_done",
+    )
     (tmp_path / "eager.yaml").write_text(spec.format("eager") + "group: tides\n")
     other = "name: other\ntopic: t\nschedule: '@daily'\ngroup: tides\n"
     (tmp_path / "other.yaml").write_text(other)
@@ -339,7 +343,7 @@ RUN_STATES: list[tuple[dict[str, str], str]] = [
 def test_a_run_succeeds_only_if_no_task_has_failed(
     probe: Probe, tmp_path: Path, limits: str
 ) -> None:
-    """A failed task stops no later task. It stops the next run of a pipeline that catches up."""
+    """A failed task stops neither later tasks nor the look for offsets that a limit left."""
     name = "eager" if limits else "steady"
     spec = f"name: {name}\ntopic: t\nschedule: '@daily'\n{limits}"
     spec += "decode: {value: {format: string}, upsert: {}}"
@@ -361,8 +365,9 @@ def test_a_run_succeeds_only_if_no_task_has_failed(
         ended = started | ends
         assert {task: run["tasks"][task] for task in ended} == ended
         last = "success" if state == "success" else "upstream_failed"
-        after = set(run["tasks"]) - set(ended)
+        after = set(run["tasks"]) - set(ended) - {"more", "again"}
         assert {run["tasks"][task] for task in after} <= {last}
+        assert {run["tasks"].get(task, "success") for task in ("more", "again")} == {"success"}
 
 
 def test_a_deadline_in_the_spec_becomes_a_deadline_alert(probe: Probe, tmp_path: Path) -> None:

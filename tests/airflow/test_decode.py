@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.airflow.conftest import Answer, Probe, submit_environ
-from tests.airflow.test_job_operator import SECRET
+from tests.airflow.test_job_operator import RUN, SECRET
 from tests.conftest import PROJECT
 from tests.support.registry import connection_environ, framed, registry_answers, registry_proxy
+from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake, home_typed_lake
+from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import DecodeOrigin
+from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.spec.decode import Part
 
 pytestmark = pytest.mark.slow
@@ -111,6 +116,37 @@ def test_plans_are_submitted_until_all_records_are_decoded(
         assert submitted(spark_submit) == expected
     assert lake.decoded() == [(0, 0, "a"), (0, 1, "b")]
     lake.check()
+
+
+def test_a_run_with_undecoded_records_is_not_followed_by_another_run(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """Its decode has failed, and the decode of another run would fail again."""
+    bronze = lake.bronze
+    bronze.spec = replace(bronze.spec, records_per_run=1)
+    bronze.produce(2, 0)
+    plan = bronze.planner.plan(RUN).plan
+    assert plan is not None
+    bronze.ingest.execute(plan.sequence)
+    record = bronze.control.plan_record("events", plan.sequence)
+    assert record is not None
+    assert record.held_now is not None
+    decision = PublicationDecision(
+        plan=plan.sequence, status=PublicationStatus.PUBLISHED, decided_at=NOW
+    )
+    layout = App(environ=environ_of(spark_submit, ExitCode.OK)).layout
+    table = DeltaPublicationTable(layout.publication_table, str(bronze.uri))
+    table.append(plan, record.held_now, decision)
+    for expected in (False, True):
+        answer = task_probe.ask(
+            "call_task",
+            environ=environ_of(spark_submit, ExitCode.OK),
+            task="has_left",
+            pipelines=["events"],
+            requested_by=RUN,
+        )
+        assert answer.value == {"error": None, "result": expected}
+        lake.run()
 
 
 def test_a_typed_table_that_changed_since_the_plan_has_an_event(

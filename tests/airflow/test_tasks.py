@@ -16,7 +16,7 @@ from tidemark.app import App
 from tidemark.core.accounting import Landing
 from tidemark.core.events import BackfillRequested, Landed, Planned, Started
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import ChunkOrigin, RunOrigin
+from tidemark.core.origins import ChunkOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.protocols import ControlTable
 from tidemark.lake.data_table import DeltaDataTable
@@ -73,21 +73,6 @@ def test_an_unknown_pipeline_fails_without_a_retry(
                        requested_by="test")  # fmt: skip
     assert "UnknownPipeline" in answer.value["error"]
     assert answer.value["fails_now"] is True
-
-
-@pytest.mark.parametrize(("log_end_offset", "left"), [(9, False), (12, True)])
-def test_a_run_that_left_offsets_is_followed_by_another_run(
-    task_probe: Probe, environ: dict[str, str], log_end_offset: int, left: bool
-) -> None:
-    """The offsets were in the log when the run was planned."""
-    plan = make_plan((0, 0, 9), pipeline="prices", origin=RunOrigin(RUN))
-    plan = replace(plan, ranges=(replace(plan.ranges[0], log_end_offset=log_end_offset),))
-    control = App(environ=environ).control
-    landed = Landed(plan=plan, landing=Landing.of(plan, 0, {0: 9}), committed={0: 9})
-    append_events(control, "prices", Planned(plan=plan), landed)
-    answer = task_probe.ask("call_task", task="has_left", environ=environ, pipelines=["prices"],
-                       requested_by=RUN)  # fmt: skip
-    assert answer.value == {"error": None, "result": left}
 
 
 def test_a_chunk_that_an_operator_rejected_is_not_published(

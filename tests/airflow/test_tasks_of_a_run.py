@@ -74,12 +74,20 @@ class Group:
         return DeltaControlTable(str(self._home / "lakehouse" / "control" / "offset_ranges"))
 
     def record_plan(
-        self, pipeline: str, *, landed: bool = False, run: str = RUN, sequence: int = 4
+        self,
+        pipeline: str,
+        *,
+        landed: bool = False,
+        run: str = RUN,
+        sequence: int = 4,
+        left: int = 0,
     ) -> None:
-        """Record a plan of a pipeline."""
+        """Record a plan of a pipeline, which left some offsets of the log out."""
         control, start = self.control, 5 * (sequence - 4)
         ranges = (0, start, start + 5)
         plan = make_plan(ranges, pipeline=pipeline, sequence=sequence, origin=RunOrigin(run))
+        (planned,) = plan.ranges
+        plan = replace(plan, ranges=(replace(planned, log_end_offset=planned.end + left),))
         append_events(control, pipeline, Planned(plan=plan))
         if landed:
             self._land(plan)
@@ -226,6 +234,24 @@ def test_ingest_submits_the_open_plans_of_its_run_in_one_application(group: Grou
     group.record_plan("c", landed=True)
     assert group.run_job("ingest").value["error"] is None
     assert group.submitted_plans() == ["a=4"]
+
+
+def test_members_that_succeeded_catch_up_although_another_one_failed(group: Group) -> None:
+    """A member counts if a limit left offsets, and its plan is published."""
+    group.record_plan("a", landed=True)
+    group.record_check("a", passed=True)
+    group.record_plan("b", landed=True, left=3)
+    nothing, left = ({"error": None, "result": result} for result in (False, True))
+    assert group.call("has_left").value == nothing
+    group.record_check("b", passed=False)
+    assert group.call("has_left").value == nothing
+    group.record_check("b", passed=True, minutes=1)
+    assert group.call("has_left").value == left
+    group.record_plan("c", landed=True, left=3)
+    group.lose_events("c")
+    assert group.call("has_left").value == left
+    group.record_check("b", passed=False, minutes=2)
+    assert "ControlFileMissing" in group.call("has_left").value["error"]
 
 
 def test_ingest_after_all_plans_have_landed_starts_nothing(group: Group) -> None:

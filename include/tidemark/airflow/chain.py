@@ -143,7 +143,8 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     chain >> complete
     eager = [spec.name for spec in members if spec.catch_up]
     if eager:
-        complete >> _next_run({**run, "pipelines": eager})
+        # `complete` fails for the pipelines that failed. The others catch up without it.
+        chain[-1] >> _next_run({**run, "pipelines": eager})
 
 
 def _tables_of(spec: PipelineSpec) -> list[PipelineRef]:
@@ -172,8 +173,10 @@ def _next_run(run: Mapping[str, Any]) -> BaseOperator:
         task_id="more",
         python_callable=has_left,
         op_kwargs=run,
+        trigger_rule=_GOES_ON,
         execution_timeout=timedelta(minutes=15),
-        doc_md="Continues if a limit left offsets of a topic unread.",
+        doc_md="Continues if a limit left offsets unread of a pipeline whose plan is published, "
+        "decoded and merged.",
     )
     again = TriggerDagRunOperator(
         task_id="again",

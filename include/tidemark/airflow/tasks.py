@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -449,13 +450,31 @@ def _table_event(
 def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
     """Return whether a limit left offsets out of a plan of a run.
 
+    A pipeline for which a task of this run failed does not count: another run would fail again.
+
     Raises:
         AirflowException, AirflowFailException: A pipeline failed, and no other left offsets.
     """
     with airflow_failures():
         _, done, outcomes = _plans_of_run(pipelines, requested_by)
-        left = sum(each.plan.left for each in done)
-        log.info("offsets left out by limits offsets=%d", left)
+        limited = [each for each in done if each.plan.left]
+        app = App.from_environment()
+        found = map_in_threads(limited, partial(_is_complete, app), PLANNING_THREADS)
+    left = 0
+    for record, came in zip(limited, found, strict=True):
+        if isinstance(came, TidemarkError):
+            outcomes.add(record.plan.pipeline, came)
+        elif came:
+            left += record.plan.left
+    log.info("offsets left out by limits offsets=%d", left)
     if not left:
         raise_failed(outcomes)
     return left > 0
+
+
+def _is_complete(app: App, record: PlanRecord) -> bool:
+    """Return whether a landed plan is published, and no records wait for a decode or a merge."""
+    if plan_event(app, record) is None:
+        return False
+    work = remaining_work(app.pipeline(record.plan.pipeline))
+    return not (work.to_decode or work.to_merge)
