@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from arro3.core import Schema
 from deltalake import DeltaTable
 
@@ -12,6 +13,7 @@ from tests.conftest import PROJECT
 from tests.support.plans import MemoryPipeline
 from tests.support.services import NOW
 from tidemark.kafka.errors import TopicMissing
+from tidemark.lake.errors import StatusFileDamaged
 from tidemark.lake.status_table import COLUMNS, KAFKA_COLUMNS, read_status, write_status
 from tidemark.lake.table_io import query_rows
 from tidemark.report.status import status_row
@@ -24,8 +26,9 @@ def row(name: str, **changes: Any) -> dict[str, Any]:
     return {**pipeline.status().as_row(), "pipeline": name, **changes}
 
 
-def lag_by_pipeline(uri: Path) -> list[tuple[str, int]]:
-    rows = query_rows(DeltaTable(str(uri)), "SELECT pipeline, lag FROM t ORDER BY pipeline")
+def lag_by_pipeline(uri: Path, where: str = "true") -> list[tuple[str, int]]:
+    sql = f"SELECT pipeline, lag FROM t WHERE {where} ORDER BY pipeline"
+    rows = query_rows(DeltaTable(str(uri)), sql)
     return [(each["pipeline"], each["lag"]) for each in rows]
 
 
@@ -71,15 +74,20 @@ def test_a_row_keeps_the_last_known_lag_while_kafka_is_away(tmp_path: Path) -> N
     assert [(each["lag"], each["lag_seconds"]) for each in read_status(uri)] == [(7, None)]
 
 
-def test_a_status_table_with_a_missing_file_is_replaced_by_the_new_rows(tmp_path: Path) -> None:
+def test_only_the_rows_of_all_pipelines_replace_a_damaged_status_table(tmp_path: Path) -> None:
+    """The row of one pipeline would remove the readable rows of the others."""
     uri = str(tmp_path)
-    write_status(uri, [row("a", lag=1), row("b", lag=2)])
-    for file in tmp_path.glob("*.parquet"):
-        file.unlink()
-    write_status(uri, [row("a", lag=3)])
-    assert lag_by_pipeline(tmp_path) == [("a", 3)]
-    write_status(uri, [row("b", lag=4)])
-    assert lag_by_pipeline(tmp_path) == [("a", 3), ("b", 4)]
+    write_status(uri, [row("a", lag=1)])
+    before = {*tmp_path.glob("*.parquet")}
+    write_status(uri, [row("b", lag=2)])
+    (newest,) = {*tmp_path.glob("*.parquet")} - before
+    newest.unlink()
+    with pytest.raises(StatusFileDamaged) as caught:
+        write_status(uri, [row("b", lag=3)])
+    assert caught.value.file == newest.name
+    assert lag_by_pipeline(tmp_path, "pipeline = 'a'") == [("a", 1)]
+    write_status(uri, [row("a", lag=4), row("b", lag=5)], of_all=True)
+    assert lag_by_pipeline(tmp_path) == [("a", 4), ("b", 5)]
 
 
 def test_a_table_of_an_older_release_gets_a_new_column(tmp_path: Path) -> None:

@@ -328,6 +328,24 @@ class ControlFileDamaged(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class StatusFileDamaged(TerminalError):
+    """A file of the status table is missing or damaged, so rows of some pipelines are unknown.
+
+    Attributes:
+        table: The table.
+        file: Path in the table.
+        reason: The cause, in one line.
+    """
+
+    table: str
+    file: str
+    reason: str
+
+    problem = "File {file!r} of the status table {table} cannot be read: {reason}."
+    fix = "Run `tidemark status --record` without names: it writes the rows of all pipelines."
+
+
+@dataclass(kw_only=True, eq=False)
 class DuplicatesDiffer(TerminalError):
     """Rows of a data table have the same topic id, partition, offset and plan, and differ.
 

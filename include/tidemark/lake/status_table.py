@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark.lake.delta_errors import translate_delta_errors
-from tidemark.lake.errors import UnreadableFile
+from tidemark.lake.errors import StatusFileDamaged, UnreadableFile
 from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
@@ -71,18 +71,17 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
 
     A row without `lag_checked_at` keeps the values of `KAFKA_COLUMNS` of the previous row.
 
-    If a file of the table is missing or damaged, these rows replace the whole table. The next check
-    of the other pipelines adds their rows.
-
     If Delta refuses the commit because a concurrent process was first, writes nothing and logs a
     warning. The table then has the previous rows of these pipelines, or those of that process.
 
     Args:
         uri: The table; created if it does not exist.
         rows: At least one, each with a different `pipeline`.
-        of_all: Whether to remove rows of all other pipelines.
+        of_all: Whether to remove rows of all other pipelines. This also replaces a damaged table.
 
     Raises:
+        StatusFileDamaged: A file of the table cannot be read, and the rows are not those of all
+            pipelines.
         StorageFailure, EngineFailed: The table was not written.
     """
     with translate_delta_errors(uri, "writing the status table"):
@@ -125,8 +124,12 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
     try:
         known = {row["pipeline"]: row for row in _newest_rows(table)}
     except UnreadableFile as unreadable:
+        if not of_all:
+            raise StatusFileDamaged(
+                table=uri, file=unreadable.file, reason=unreadable.reason
+            ) from unreadable
         log.warning("status table rewritten uri=%s reason=%s", uri, unreadable.reason)
-        known, of_all = {}, True
+        known = {}
     kept = [_with_known_lag(row, known.get(row["pipeline"], {})) for row in rows]
     try:
         write_deltalake(
