@@ -15,7 +15,7 @@ from tests.support.topics import delete_records
 from tests.support.transactions import produce_values
 from tidemark.core.cluster import BrokerDescription
 from tidemark.dev.broker import BrokerStatus
-from tidemark.kafka.cluster import KafkaClusterReader
+from tidemark.kafka.cluster import PARTITIONS_AT_ONCE, KafkaClusterReader
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
@@ -67,10 +67,20 @@ def test_s20_partitions_replicas_and_settings_are_those_of_kafkas_own_tool(
 
 
 @pytest.mark.broker
+@pytest.mark.parametrize("at_once", [PARTITIONS_AT_ONCE, 2])
 def test_s20_first_and_end_offsets_are_those_that_a_consumer_finds(
-    reader: KafkaClusterReader, broker: BrokerStatus, topic: TopicFactory, admin: AdminClient
+    reader: KafkaClusterReader,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: int,
 ) -> None:
-    """One call for several topics. Topics that were not requested have no offsets."""
+    """One call for several topics, also for more partitions than one request has.
+
+    Topics that were not requested have no offsets.
+    """
+    monkeypatch.setattr("tidemark.kafka.cluster.PARTITIONS_AT_ONCE", at_once)
     first, second, third = topic(partitions=3), topic(), topic()
     produce_values(broker.bootstrap, first, 5, partition=1)
     produce_values(broker.bootstrap, second, 4)

@@ -6,12 +6,13 @@ No request of this module can create a topic, even on a broker that creates topi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeAlias
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -38,6 +39,10 @@ from tidemark.kafka.errors import KafkaFailure, KafkaUnavailable, TopicMissing
 _CLUSTER = "the cluster"
 _DESCRIBE = "a principal with Describe on the topic"
 _CONFIGS = "a principal with DescribeConfigs on the topic or, for a broker, on the cluster"
+PARTITIONS_AT_ONCE = 1_000
+"""Partitions in one request for offsets. The client keeps 1.6 kB for each until it has answers."""
+_LEAST_TIMEOUT_S = 0.1
+"""Timeout of a request for offsets if earlier ones used up the time."""
 _SIMILAR = 3
 """Most names that the error of a missing topic suggests."""
 
@@ -47,7 +52,7 @@ class KafkaClusterReader:
 
     Args:
         config: librdkafka configuration; needs `bootstrap.servers`.
-        timeout_seconds: Longest duration of one request, in seconds.
+        timeout_seconds: Longest duration of a request, in seconds.
     """
 
     def __init__(self, config: Mapping[str, Any], timeout_seconds: float = 30.0) -> None:
@@ -95,8 +100,9 @@ class KafkaClusterReader:
     def with_offsets(self, topics: Collection[TopicDescription]) -> tuple[TopicDescription, ...]:
         """Return topics with the low and high watermarks of all their partitions.
 
-        Sends two requests to each leader. An error is the `problem` of its topic; the other topics
-        have their offsets. A leaderless partition has none.
+        Sends two requests to each leader, and two more for each further thousand partitions. All
+        requests share one timeout. An error is the `problem` of its topic; the other topics have
+        their offsets. A leaderless partition has none.
         """
         requests = AdminRequests(self._config, needed=_DESCRIBE)
         places = [
@@ -107,12 +113,19 @@ class KafkaClusterReader:
         ]
         if not places:
             return tuple(topics)
-        # Send both requests before waiting for either.
-        answers = [
-            requests.admin.list_offsets(dict.fromkeys(places, spec), request_timeout=self._timeout)
-            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-        ]
-        first, end = (_offsets(requests, futures) for futures in answers)
+        first: _Offsets = {}
+        end: _Offsets = {}
+        deadline = time.monotonic() + self._timeout
+        for start in range(0, len(places), PARTITIONS_AT_ONCE):
+            some = places[start : start + PARTITIONS_AT_ONCE]
+            timeout = max(deadline - time.monotonic(), _LEAST_TIMEOUT_S)
+            # Send both requests before waiting for either.
+            answers = [
+                requests.admin.list_offsets(dict.fromkeys(some, spec), request_timeout=timeout)
+                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+            ]
+            for found, futures in zip((first, end), answers, strict=True):
+                found |= _offsets(requests, futures)
         return tuple(_with_offsets(topic, first, end) for topic in topics)
 
     def topic_settings(self, topic: str) -> Settings:
@@ -202,14 +215,14 @@ def _topic_or_problem(requests: AdminRequests, name: str, answer: Future[Any]) -
         return TopicDescription(name=name, problem=error)
 
 
-_Offsets = Mapping[tuple[str, int], int | TidemarkError]
+_Offsets: TypeAlias = dict[tuple[str, int], int | TidemarkError]
 
 
 def _offsets(
     requests: AdminRequests, futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
 ) -> _Offsets:
     """Return the offset or the error of each topic and partition."""
-    found: dict[tuple[str, int], int | TidemarkError] = {}
+    found: _Offsets = {}
     for place, future in futures.items():
         try:
             offset = requests.result("list_offsets", place.topic, future).offset

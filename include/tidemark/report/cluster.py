@@ -148,7 +148,7 @@ class ClusterReport:
         )
 
     def topics(self, *, internal: bool = False) -> ClusterView:
-        """Return brokers and all topics with offsets: five requests for a cluster of one broker.
+        """Return brokers and all topics with offsets.
 
         Args:
             internal: Include the topics that Kafka itself uses.
