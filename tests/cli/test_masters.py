@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,21 +31,42 @@ def ingest(tmp_path: Path, offline: Command) -> Command:
 
 
 @pytest.mark.parametrize(
-    ("master", "cause"),
+    ("master", "cause", "by"),
     [
-        ("spak://x", "Master must either be yarn or start with spark, k8s, or local"),
+        (
+            "spak://x",
+            "Master must either be yarn or start with spark, k8s, or local",
+            "spark-submit",
+        ),
         pytest.param(
-            "local[x]", "Could not parse Master URL: 'local[x]'", marks=pytest.mark.faults
+            "local[x]",
+            "Could not parse Master URL: 'local[x]'",
+            "the Spark context",
+            marks=pytest.mark.faults,
         ),
     ],
 )
-def test_a_wrong_master_is_a_setup_error(ingest: Command, master: str, cause: str) -> None:
-    """spark-submit refuses the first, and the Spark context the second."""
-    ran = ingest("--master", master)
-    (error,) = ran.json
+@pytest.mark.usefixtures("ingest")
+def test_a_wrong_master_is_a_setup_error_and_lines_of_the_jvm_are_objects_in_a_json_log(
+    master: str, cause: str, by: str
+) -> None:
+    """The output of spark-submit has its own text; the Spark context raises an exception."""
+    command = ["ingest", "events", "--plan", "4", "--json", "--master", master]
+    ran = subprocess.run(
+        [sys.executable, "-c", "from tidemark.cli import main; main()", *command],
+        env={**os.environ, "TIDEMARK_LOG_FORMAT": "json"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    lines = [json.loads(line) for line in ran.stderr.splitlines()]
+    printed = {each["event"] for each in lines if cause in each.get("message", "")}
+    assert printed == ({"progress"} if by == "spark-submit" else set())
+    (error,) = json.loads(ran.stdout)
     assert (error["error"], error["retryable"]) == ("SetupError", False)
     assert f"Spark cannot start: {cause}" in error["problem"]
-    assert ran.code == ExitCode.REFUSED
+    assert ran.returncode == ExitCode.REFUSED
 
 
 @pytest.mark.parametrize("home", [None, pytest.param("/nowhere", marks=pytest.mark.faults)])
