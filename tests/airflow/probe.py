@@ -229,14 +229,19 @@ def emitted(
 def lineage_reads(
     environ: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Collect the lineage of a task with these results; count the reads of each table's log."""
+    """Collect the lineage of a task with these results; count the reads of each table's log.
+
+    The answer `searched` is the number of values that the provider searches for secrets.
+    """
     import deltalake
+    from airflow.providers.openlineage.utils.utils import OpenLineageRedactor
 
     from tidemark.airflow.lineage.datasets import lineage_of
     from tidemark.pipelines import Outcomes
 
     os.environ.update(environ)
-    opened, histories = Counter[str](), Counter[str]()
+    opened, histories, searched = Counter[str](), Counter[str](), Counter[str]()
+    redact = OpenLineageRedactor._redact
     open_table, history = deltalake.DeltaTable.__init__, deltalake.DeltaTable.history
 
     def counted_open(self: Any, uri: Any, *arguments: Any, **options: Any) -> None:
@@ -247,13 +252,25 @@ def lineage_reads(
         histories[self.table_uri] += 1
         return history(self, *arguments, **options)
 
+    def counted_redact(self: Any, item: Any, *arguments: Any, **options: Any) -> Any:
+        searched[type(item).__name__] += 1
+        return redact(self, item, *arguments, **options)
+
     with (
         patch.object(deltalake.DeltaTable, "__init__", counted_open),
         patch.object(deltalake.DeltaTable, "history", counted_history),
     ):
         found = lineage_of(Outcomes(records=[*records]))
     plans = {each.name: len(each.inputFacets["tidemark_offsets"].plans) for each in found.inputs}
-    return {"opened": opened, "histories": list(histories.values()), "plans_of_inputs": plans}
+    with patch.object(OpenLineageRedactor, "_redact", counted_redact):
+        OpenLineageRedactor().redact([*found.inputs, *found.outputs], max_depth=20)
+    return {
+        "opened": opened,
+        "histories": list(histories.values()),
+        "plans_of_inputs": plans,
+        "datasets": len(found.inputs) + len(found.outputs),
+        "searched": searched.total(),
+    }
 
 
 def measured(environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
