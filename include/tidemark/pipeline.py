@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from tidemark.typed.schema_table import DeltaSchemaStore
     from tidemark.typed.schemas import SchemaRegistry, SchemaStore
     from tidemark.typed.spark_decoder import SparkDecoder
-    from tidemark.typed.spark_unnamed import UnnamedFields
+    from tidemark.typed.unnamed import UnnamedFields
     from tidemark.upsert.service import Upserts
 
 _Part = TypeVar("_Part")
@@ -254,26 +254,24 @@ class Pipeline:
         """Return the number of quarantined records of a plan; None if the table is not typed."""
         return size_of(self.quarantine.spans(sequence)) if self.spec.is_typed else None
 
-    def unnamed_fields(self, sequence: int) -> UnnamedFields | None:
-        """Return the fields of a plan that the schema does not name, with Spark.
+    def unnamed_fields(self, sequence: int | None = None) -> UnnamedFields | None:
+        """Return the fields that the schema does not name, of a typed plan or of the newest plans.
 
         Returns:
             None unless the spec keeps these fields. Without names if the suite masks values.
         """
-        decode = self.live_spec.decode if self.spec.is_typed else None
+        decode = self.live_spec.decode
         if decode is None or not decode.value.keeps_rest:
             return None
         from tidemark.quality.suite import masked_payloads
-        from tidemark.typed.spark_unnamed import unnamed_fields
+        from tidemark.typed.unnamed import newest_plans, unnamed_fields
 
-        found = unnamed_fields(
-            self.context.sessions.shared(),
-            self._uri(decode.target),
-            sequence,
-            flattens=decode.flattens,
-        )
+        typed = self._typed
+        plans = (sequence, sequence) if sequence else None
+        plans = plans or newest_plans(self.control.ledger(typed.name), typed._typed_table().size())
+        found = plans and unnamed_fields(self._uri(decode.target), *plans)
         is_masked = Part.VALUE in masked_payloads(self.masked_columns())
-        return replace(found, names={}) if is_masked else found
+        return found.without_names() if found and is_masked else found
 
     @property
     def planner(self) -> Planner:
@@ -800,6 +798,7 @@ class Pipeline:
             publication=self.publication,
             masked=self.masked_columns(),
             quarantine=self.quarantine.records if spec.decode else None,
+            unnamed_fields=self.unnamed_fields,
             now=self.context.now,
         )
         until = until or self.context.now()

@@ -56,7 +56,7 @@ def ingest(app: App, plan: PlanRef) -> Result:
     pipeline = app.pipeline(plan.pipeline)
     execution = pipeline.ingest(plan.sequence)
     quarantined = pipeline.quarantined(plan.sequence)
-    unnamed = pipeline.unnamed_fields(plan.sequence)
+    unnamed = pipeline.unnamed_fields(plan.sequence) if pipeline.spec.is_typed else None
     if unnamed and unnamed.records:
         log.warning(
             "records have fields that the schema does not name pipeline=%s plan=%d records=%d "

@@ -14,11 +14,13 @@ import pytest
 
 from tests.support.browser import open_page
 from tests.support.commands import Command
+from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
-from tests.support.typed_lake import TypedLake
+from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanKind
+from tidemark.pipeline import Pipeline
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication import PublicationDecision
@@ -207,6 +209,38 @@ def test_quarantined_records_are_counted_and_shown_without_content(
         [["rule_broken", "", rule, 23], ["malformed", "value", "", 2]],
     )
     assert [each["offset"] for each in quarantine["examples"]] == [4, *range(10, 29)]
+
+
+def test_fields_without_a_name_in_the_schema_are_counted_by_name(
+    offline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page, the command and its JSON have the same counts. Masked values have no names."""
+    decode = "flatten: true, value: {format: json, schema: {n: long}, keep_rest: true}"
+    typed = home_typed_lake(tmp_path, decode)
+    values = [b'{"n": 1}', b'{"n": 2, "venue": "X"}', b'{"venue": "X", "<b>&": 1}']
+    typed.land_values(values)
+    assert offline("report", "events", "--json").json["unnamed_fields"] is None
+    spec = app_of(tmp_path)().pipeline("events").live_spec
+    typed.decode = spec.decoding()
+    typed.run()
+    done = offline("report", "events")
+    line = "newest 3 decoded records: 2 with unnamed fields: 'venue' (2), '<b>&' (1)"
+    assert line in done.out.splitlines()
+    text = Page(Path(done.out.splitlines()[-1])).text
+    assert "does not name are in 2 of the newest 3 decoded records, from plan 1 of" in text
+    assert "field records venue 2 <b>& 1" in text
+    assert offline("report", "events", "--json").json["unnamed_fields"] == {
+        "first_plan": 1,
+        "decoded": 3,
+        "records": 2,
+        "names": {"venue": 2, "<b>&": 1},
+        "more": False,
+    }
+    monkeypatch.setattr(Pipeline, "masked_columns", lambda _: ["value"])
+    assert offline("report", "events", "--json").json["unnamed_fields"]["names"] == {}
+    text = Page(Path(offline("report", "events").out.splitlines()[-1])).text
+    assert "venue" not in text
+    assert "This page does not show the names of these fields." in text
 
 
 def test_columns_that_a_suite_masks_now_are_masked_in_earlier_checks(

@@ -112,6 +112,22 @@ def test_figures_that_are_values_of_a_column_need_the_right_to_payloads(
     assert not re.search("91[,.]?2", hidden)
 
 
+def test_names_of_unnamed_fields_need_the_right_to_payloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name can be a value, as in an object by customer."""
+    monkeypatch.setattr(quality, "utc_now", lambda: NOW + timedelta(hours=1))
+    decode = "value: {format: json, schema: {n: long}, keep_rest: true}"
+    typed = home_typed_lake(tmp_path, decode)
+    typed.decode = app_of(tmp_path)().pipeline("events").live_spec.decoding()
+    typed.land_values([b'{"n": 1, "alice": 2}'])
+    typed.run()
+    assert ["alice", "1"] in cells(console_of(tmp_path).get(PAGE).text)
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE).text
+    assert "1 of the newest 1 decoded record," in hidden
+    assert "alice" not in hidden
+
+
 def test_a_large_quarantine_has_the_command_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

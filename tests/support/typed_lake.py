@@ -24,7 +24,7 @@ from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.storage import folder_of
 from tidemark.spark import parquet
-from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
+from tidemark.spec.decode import REST, DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name
 from tidemark.spec.model import PipelineSpec
@@ -80,11 +80,21 @@ class FileDecoder:
         if payload is None:
             return {"value": None}
         if expected is Format.JSON:
-            return {"value": json.loads(payload)}
+            return {"value": self._with_rest(json.loads(payload))}
         if expected is Format.JSON_SCHEMA:
             schema_id = int.from_bytes(payload[1:5], "big")
             return {"value": json.loads(payload[5:]), Part.VALUE.schema_id: schema_id}
         return {"value": payload.decode()}
+
+    def _with_rest(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return a value with the fields that the schema does not name as text."""
+        spec = self.lake.decode.value
+        if not spec.keeps_rest or spec.schema is None:
+            return value
+        named = {name for name, _ in spec.schema.fields}
+        rest = {name: each for name, each in value.items() if name not in named}
+        own = {name: each for name, each in value.items() if name in named}
+        return {**own, REST: json.dumps(rest) if rest else None}
 
     def _columns(self, decoded: dict[str, Any]) -> dict[str, Any]:
         if not self.lake.decode.flattens:

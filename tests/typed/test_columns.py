@@ -16,7 +16,7 @@ from tidemark.lake.errors import ColumnsDiffer
 from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import Struct
-from tidemark.typed.spark_unnamed import UnnamedFields, unnamed_fields
+from tidemark.typed.unnamed import unnamed_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +107,7 @@ def test_a_table_never_has_values_in_both_layouts(lake: FramedLake, flattens_fir
         lake.table.prepare(lake.spec.name)
 
 
-def test_unnamed_fields_are_kept_and_counted(lake: FramedLake, spark: SparkSession) -> None:
+def test_unnamed_fields_are_kept_and_counted(lake: FramedLake) -> None:
     """Their column is null in records without such a field."""
     rests = {offset: row["_rest"] for (_, offset), row in lake.rows().items() if row["_rest"]}
     assert {offset: json.loads(text) for offset, text in rests.items()} == {
@@ -116,9 +116,9 @@ def test_unnamed_fields_are_kept_and_counted(lake: FramedLake, spark: SparkSessi
     }
     plans = {row["plan_sequence"] for row in lake.rows().values()}
     assert plans == {1}
-    found = unnamed_fields(spark, str(lake.typed_uri), 1, flattens=True)
-    assert found == UnnamedFields(records=2, names={"colour": 2, "N": 1, "deep": 1})
-    assert unnamed_fields(spark, str(lake.typed_uri), 2, flattens=True) == UnnamedFields(records=0)
+    found = unnamed_fields(str(lake.typed_uri), 1, 1)
+    assert found is not None
+    assert (found.records, found.names) == (2, {"colour": 2, "N": 1, "deep": 1})
 
 
 def test_values_in_one_column_keep_unnamed_fields_in_a_field(
@@ -129,7 +129,8 @@ def test_values_in_one_column_keep_unnamed_fields_in_a_field(
     lake.land_values([b'{"n": 1, "x": "1"}', b'{"n": 2}'])
     lake.run()
     assert [row["value"]["_rest"] for row in lake.rows().values()] == ['{"x":"1"}', None]
-    found = unnamed_fields(spark, str(lake.typed_uri), 1, flattens=False)
-    assert found == UnnamedFields(records=1, names={"x": 1})
+    found = unnamed_fields(str(lake.typed_uri), 1, 1)
+    assert found is not None
+    assert (found.records, found.names) == (1, {"x": 1})
     rows = pa.table(DeltaTable(lake.typed_uri).scan())
     assert rows.schema.field("value").type.names == ["n", "timestamp", "a.b", "_rest"]

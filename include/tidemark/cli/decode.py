@@ -19,7 +19,7 @@ from tidemark.cli.arguments import (
 )
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import out, print_json, print_records, print_table
-from tidemark.cli.payloads import payload_lines, timestamp
+from tidemark.cli.payloads import payload_lines, timestamp, unnamed_text
 from tidemark.core.offsets import difference_by_partition
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.record import LogRecord
@@ -268,27 +268,15 @@ def _print(outcomes: Outcomes, *, as_json: bool) -> None:
     def line(record: Result) -> str | None:
         if "wrote" in record:
             decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
-            return (
-                f"{record['pipeline']}: plan {record['plan']}: {counted(decoded, 'record')} "
-                f"decoded, {quarantined:,} quarantined{_unnamed_text(record)}"
-            )
+            counts = f"{counted(decoded, 'record')} decoded, {quarantined:,} quarantined"
+            texts = [f"{record['pipeline']}: plan {record['plan']}: {counts}", unnamed_text(record)]
+            return "; ".join(filter(None, texts))
         if len(outcomes.records) == 1 or record["outcome"] != PlanOutcome.NOTHING:
             return f"{record['pipeline']}: {record['outcome']}"
         return None
 
     print_records(outcomes.records, line, as_json=as_json)
     exit_with(outcomes)
-
-
-def _unnamed_text(record: Result) -> str:
-    """Return the text about fields that the schema does not name; empty without any."""
-    unnamed = record.get("unnamed_fields")
-    if not unnamed or not unnamed["records"]:
-        return ""
-    names = [f"{name!r} ({count:,})" for name, count in unnamed["names"].items()]
-    names += ["more"] if unnamed["more"] else []
-    text = f"; {unnamed['records']:,} with unnamed fields"
-    return f"{text}: {', '.join(names)}" if names else text
 
 
 def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.record import LogRecord, TimestampType
@@ -55,3 +56,18 @@ def _text_lines(name: str, payload: bytes | None, *, is_masked: bool = False) ->
         return
     yield f"{head}:"
     yield from (f"    {line}" for line in shown.text.split("\n"))
+
+
+def unnamed_text(record: Mapping[str, Any]) -> str:
+    """Return the text about fields that the schema does not name; empty without any.
+
+    Args:
+        record: The result of a plan, or a report, as plain values.
+    """
+    unnamed = record.get("unnamed_fields")
+    if not unnamed or not unnamed["records"]:
+        return ""
+    names = [f"{name!r} ({count:,})" for name, count in unnamed["names"].items()]
+    names += ["more"] if unnamed["more"] else []
+    text = f"{unnamed['records']:,} with unnamed fields"
+    return f"{text}: {', '.join(names)}" if names else text

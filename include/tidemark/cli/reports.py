@@ -14,6 +14,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, complete_pipeline
 from tidemark.cli.engine import exit_with
 from tidemark.cli.output import out, print_json, print_records
+from tidemark.cli.payloads import unnamed_text
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
@@ -158,6 +159,10 @@ def _print(found: PipelineReport) -> None:
             f"not counted here: {counted(others, 'plan')} of the period that read an earlier "
             "topic, before it was recreated"
         )
+    if unnamed := found.unnamed_fields:
+        text = unnamed_text(found.as_record())
+        newest = f"newest {counted(unnamed.decoded, 'decoded record')}"
+        out.print(f"{newest}: {text or 'no unnamed fields'}")
 
 
 def _counts(certificate: Certificate) -> str:

@@ -69,7 +69,8 @@ def report(context: PageContext, name: str, days: int) -> Page:
             )
             for plan in found.checked
         ]
-        found = replace(found, checked=hidden)
+        unnamed = found.unnamed_fields and found.unnamed_fields.without_names()
+        found = replace(found, checked=hidden, unnamed_fields=unnamed)
     docs = None
     if data_docs(context, name, "index.html"):
         docs = f"{context.link('pipelines', name, 'quality')}/docs/index.html"

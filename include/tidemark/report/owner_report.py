@@ -16,6 +16,7 @@ from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.certificate import Certificate
 from tidemark.report.removed_rows import RemovedRows
 from tidemark.typed.quarantine_record import QuarantinedRecord
+from tidemark.typed.unnamed import UnnamedFields
 
 MAX_EXAMPLES = 20
 """Maximum number of quarantined records on the page; the quarantine table contains all."""
@@ -121,6 +122,8 @@ class PipelineReport:
         checked: Checked plans of the period that still have rows.
         plans_by_status: Plan numbers of the period by publication status, or `not checked`.
         quarantined: Open records of the quarantine; None without a typed table.
+        unnamed_fields: Fields of the newest typed plans that the schema does not name; None if the
+            spec does not keep them, or no record is decoded.
         removed: Plans that landed in the period and lost rows, newest first.
     """
 
@@ -131,6 +134,7 @@ class PipelineReport:
     checked: Sequence[CheckedPlan]
     plans_by_status: Mapping[str, Sequence[int]]
     quarantined: Sequence[QuarantinedRecord] | None
+    unnamed_fields: UnnamedFields | None = None
     removed: Sequence[RemovedRows] = ()
 
     @property

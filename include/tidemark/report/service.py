@@ -19,6 +19,7 @@ from tidemark.report.owner_report import PipelineReport
 from tidemark.report.removed_rows import read_removed_rows
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.quarantine_record import QuarantinedRecord
+from tidemark.typed.unnamed import UnnamedFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Reports:
         publication: Reads the publication status of each plan.
         masked: Columns whose values the report hides, also in older results.
         quarantine: Returns the open records of the quarantine; None without a typed table.
+        unnamed_fields: Returns the fields of the newest typed plans that the schema does not name;
+            None if the spec does not keep them.
         now: The clock.
     """
 
@@ -43,6 +46,7 @@ class Reports:
     publication: Publication
     masked: Collection[str]
     quarantine: Callable[[], Sequence[QuarantinedRecord]] | None
+    unnamed_fields: Callable[[], UnnamedFields | None]
     now: Clock
 
     def report(self, since: datetime, until: datetime) -> PipelineReport:
@@ -91,4 +95,5 @@ class Reports:
             plans_by_status=plans_by_status,
             removed=[each for _, each in sorted(removed.items(), reverse=True)],
             quarantined=None if self.quarantine is None else self.quarantine(),
+            unnamed_fields=self.unnamed_fields(),
         )
