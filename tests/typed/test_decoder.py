@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 
 from tests.support.plans import wanted
 from tests.support.typed_lake import DECODE, TypedLake
@@ -25,7 +25,7 @@ from tidemark.ingest.planner import PlanOutcome
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer, EngineFailed
 from tidemark.spec.decode import Format, PayloadSpec
-from tidemark.typed.columns import typed_schema
+from tidemark.typed.columns import typed_schema, typed_table
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
 
@@ -38,6 +38,18 @@ _LONG_AGO = 1_600_000_000
 def lake(tmp_path: Path) -> TypedLake:
     """Nothing has landed."""
     return TypedLake(root=tmp_path)
+
+
+def test_a_table_with_values_may_have_an_own_column_tombstone(lake: TypedLake) -> None:
+    """Without the column `value`, the name marks a table with flattened values."""
+    lake.land_and_run(1)
+    DeltaTable(lake.typed_uri).alter.add_columns(Field("tombstone", "boolean"))
+    lake.land_and_run(2)
+    assert len(lake.decoded()) == 3
+    without_values = typed_table(str(lake.bronze.root / "other"), replace(DECODE, flattens=True))
+    without_values.prepare("events")
+    with pytest.raises(ColumnsDiffer, match="it has the column tombstone and no column value"):
+        typed_table(str(lake.bronze.root / "other"), DECODE).prepare("events")
 
 
 def test_landed_records_are_decoded_once(lake: TypedLake) -> None:

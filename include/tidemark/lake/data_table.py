@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
@@ -82,7 +83,7 @@ class DeltaDataTable:
         grows: Whether `prepare` adds missing fields to the table.
         has_unions: Whether some columns are unions (see `type_conflicts`).
         reads_only: Whether to accept rules for writers, such as a CHECK constraint.
-        excluded: Names of columns that the table must not have.
+        excluded: See `check_excluded`.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class DeltaDataTable:
         grows: bool = False,
         has_unions: bool = False,
         reads_only: bool = False,
-        excluded: Collection[str] = (),
+        excluded: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
         self._uri = uri
         self._excluded = excluded

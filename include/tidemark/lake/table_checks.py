@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from deltalake import DeltaTable, Schema
@@ -42,11 +42,19 @@ def check_columns(table: DeltaTable, uri: str, schema: Schema) -> None:
             raise ColumnsDiffer(target=uri, difference=difference)
 
 
-def check_excluded(table: DeltaTable, uri: str, excluded: Collection[str]) -> None:
-    """Raise `ColumnsDiffer` for a table with an excluded column: its rows have another layout."""
-    for name in sorted(field.name for field in table.schema().fields):
-        if name in excluded:
-            raise ColumnsDiffer(target=uri, difference=f"it has the column {name}")
+def check_excluded(table: DeltaTable, uri: str, excluded: Mapping[str, str | None]) -> None:
+    """Raise `ColumnsDiffer` for a table with an excluded column: its rows have another layout.
+
+    Args:
+        table: The table.
+        uri: Its location.
+        excluded: Names of columns, each with the column beside which the name is allowed.
+    """
+    names = {field.name for field in table.schema().fields}
+    for name, beside in excluded.items():
+        if name in names and beside not in names:
+            without = f" and no column {beside}" if beside else ""
+            raise ColumnsDiffer(target=uri, difference=f"it has the column {name}{without}")
 
 
 def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions: bool) -> None:

@@ -22,7 +22,8 @@ def typed_table(
         typed_schema(decode, columns),
         grows=True,
         has_unions=decode.has_unions,
-        excluded={VALUE} if decode.flattens else {TOMBSTONE},
+        # A table with the column `value` may have an own column `tombstone`.
+        excluded={VALUE: None} if decode.flattens else {TOMBSTONE: VALUE},
     )
 
 
