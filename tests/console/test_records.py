@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Command
-from tests.support.consoles import SomeRights, console_of
+from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS
@@ -39,6 +39,48 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
     typed.bronze.land_payloads([(b"alice", b"card")], 0, headers=(("trace", b"trace"),))
     typed.run()
     return typed
+
+
+def test_records_of_flattened_values_are_the_same_as_of_values_in_one_column(
+    unconnected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of fields are those of the values, also if their columns have other names."""
+    values = [
+        b'{"n": 1, "timestamp": "noon", "tombstone": "a", "deep": {"x": 2}, "venue": "X"}',
+        b"{}",
+        None,
+    ]
+    names = "{n: long, timestamp: string, tombstone: string, deep: {x: long}}"
+    ask = ("records", "events", "--partition", "0", "--offset", "0", "--count", "3")
+    seen = []
+    for flatten in ("true", "false"):
+        home = tmp_path / flatten
+        home.mkdir()
+        value = f"{{format: json, schema: {names}, keep_rest: true}}"
+        typed = home_typed_lake(home, f"flatten: {flatten}, value: {value}")
+        typed.decode = app_of(home)().pipeline("events").live_spec.decoding()
+        typed.land_values(values)
+        typed.run()
+        monkeypatch.setenv("TIDEMARK_HOME", str(home))
+        monkeypatch.setenv("TIDEMARK_PIPELINES", str(home / "pipelines"))
+        shown = [record["decoding"] for record in unconnected(*ask, "--json").json["records"]]
+        page = console_of(home).get("/pipelines/events/records").text
+        seen.append(
+            (unconnected(*ask).out, shown, re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.S))
+        )
+    assert seen[0] == seen[1]
+    _, shown, texts = seen[0]
+    first, empty, tombstone = (each["values"]["value"] for each in shown)
+    assert first == {
+        "n": 1,
+        "timestamp": "noon",
+        "tombstone": "a",
+        "deep": {"x": 2},
+        "_rest": '{"venue": "X"}',
+    }
+    assert set(empty.values()) == {None}
+    assert tombstone is None
+    assert any("noon" in html.unescape(each) for each in texts)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def trade(*fields: tuple[str, Any]) -> dict[str, Any]:
 
 
 FIRST = trade(("price", ["null", _MONEY]))
-SECOND = trade(("price", ["null", _MONEY]), ("note", ["null", "string"]))
+_SECOND_FIELDS = (("price", ["null", _MONEY]), ("note", ["null", "string"]))
+SECOND = trade(*_SECOND_FIELDS)
 THIRD = trade(("legs", {"type": "array", "items": trade(("qty", "long")) | {"name": "Leg"}}))
 TEXT_PRICE = trade(("price", "string"))
 
@@ -96,16 +97,22 @@ def trade_value(number: int, price: str | None = "1.5000") -> dict[str, Any]:
     return {"id": number, "price": None if price is None else Decimal(price)}
 
 
+@pytest.mark.parametrize("flattens", [False, True])
 def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quarantined(
-    lake: FramedLake, subject: Subject
+    lake: FramedLake, subject: Subject, *, flattens: bool
 ) -> None:
-    """S27: three schemas, broken frames, tombstones and invalid payloads in one range."""
-    ids = [subject.add(each) for each in (FIRST, SECOND, THIRD)]
-    schemas = dict(zip(ids, (FIRST, SECOND, THIRD), strict=True))
+    """S27: three schemas, broken frames, tombstones and invalid payloads in one range.
+
+    With flattened values, a field with the name of a column of Tidemark has another column.
+    """
+    lake.decode = replace(AVRO, flattens=flattens)
+    written = (FIRST, trade(*_SECOND_FIELDS, ("offset", ["null", "string"])), THIRD)
+    ids = [subject.add(each) for each in written]
+    schemas = dict(zip(ids, written, strict=True))
     first, second, third = ids
     good = [
         framed(first, avro_bytes(FIRST, trade_value(1))),
-        framed(second, avro_bytes(SECOND, {**trade_value(2), "note": "n"})),
+        framed(second, avro_bytes(written[1], {**trade_value(2), "note": "n", "offset": "o"})),
         None,
         framed(third, avro_bytes(THIRD, {"id": 3, "legs": [{"id": 1, "qty": 2**40}]})),
         framed(first, avro_bytes(FIRST, trade_value(4, None))),
