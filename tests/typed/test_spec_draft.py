@@ -82,6 +82,10 @@ def test_a_written_draft_is_a_valid_spec(tmp_path: Path) -> None:
     file = found.write(tmp_path / "specs", layout_of(tmp_path))
     spec = load_specs(tmp_path / "specs", layout_of(tmp_path)).specs["shop_orders_v2"]
     assert file.name == "shop_orders_v2.yaml"
+    suite = found.assumptions[-1]
+    assert (suite.key, suite.value, spec.suite) == ("quality.suite", "no suite", None)
+    assert "tidemark suite init shop_orders_v2" in suite.evidence
+    assert "`tidemark suite init shop_orders_v2`" in file.read_text()
     assert (spec.topic, spec.connection, spec.schedule) == ("Shop.orders-v2", "kafka_b", "@daily")
     assert spec.decode is not None
     assert spec.decode.value.format is Format.JSON

@@ -67,11 +67,13 @@ def init(
     reads the registry of the connection schema_registry_default, if it is defined.
 
     The command reads committed records, for 30 seconds and 64 MB at most. It uses no consumer
-    group, changes nothing in Kafka, and starts no Spark. It never overwrites a spec.
+    group, changes nothing in Kafka, and starts no Spark. It never overwrites a spec. The draft has
+    no quality suite: after a run, tidemark suite init drafts one from the landed records.
 
     \b
     tidemark pipeline init payments
     tidemark run payments
+    tidemark suite init payments
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if name is not None and not re.fullmatch(PIPELINE_NAME, name):
         raise typer.BadParameter(f"the name of a pipeline matches {PIPELINE_NAME}: {name!r}")

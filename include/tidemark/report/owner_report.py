@@ -122,7 +122,7 @@ class PipelineReport:
         checked: Checked plans of the period that still have rows.
         plans_by_status: Plan numbers of the period by publication status, or `not checked`.
         quarantined: Open records of the quarantine; None without a typed table.
-        unnamed_fields: Fields of the newest typed plans that the schema does not name; None if the
+        unnamed_fields: Fields of the newest typed plans that the schema does not name. None if the
             spec does not keep them, or no record is decoded.
         removed: Plans that landed in the period and lost rows, newest first.
     """

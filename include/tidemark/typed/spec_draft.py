@@ -93,6 +93,9 @@ class SpecDraft:
         if name is None:
             name = pipeline_name(sample.topic)
             assumed.insert(0, Assumption(key="name", value=name, evidence="the topic's name"))
+        # The rules of a suite need Spark in each check, so a spec gets one only on request.
+        after = f"after a run, tidemark suite init {name} drafts one"
+        assumed.append(Assumption(key="quality.suite", value="no suite", evidence=after))
         return cls(
             name=name,
             topic=sample.topic,
@@ -121,6 +124,7 @@ class SpecDraft:
             yield f"connection: {_text(self.connection)}"
         yield f'schedule: "{self.schedule}"'
         yield "start: earliest  # the first run reads the whole log"
+        yield f"# No quality suite: after a run, `tidemark suite init {self.name}` drafts one."
         if not self.is_decoded:
             why = "the sample has no record" if not self.decode.records else "see the values above"
             for each in self.decode.assumptions if self.decode.records else ():
