@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, task_group
 
 from tidemark import option_texts
-from tidemark.airflow.chain import REQUESTED_BY, dag_settings
+from tidemark.airflow.chain import REQUESTED_BY, dag_settings, form_field
 from tidemark.airflow.chunks import (
     BACKFILLED,
     check_chunk,
@@ -66,28 +66,28 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
     def optional(kind: str, title: str, description: str, **limits: Any) -> Param:
         # Airflow marks a field as required unless it may be null.
         kinds = ["null", kind]
-        return Param(None, type=kinds, title=title, description_md=description, **limits)
+        return form_field(title, description, default=None, type=kinds, **limits)
 
     def flag(title: str, description: str, **more: Any) -> Param:
         kinds = ["null", "boolean"]
-        return Param(False, type=kinds, title=title, description_md=description, **more)
+        return form_field(title, description, default=False, type=kinds, **more)
 
     return {
-        "pipeline": Param(
+        "pipeline": form_field(
+            "Pipeline",
+            "The pipeline whose table receives the records.",
             type="string",
             enum=pipelines,
-            title="Pipeline",
-            description_md="The pipeline whose table receives the records.",
         ),
         "dry_run": flag(
             "Dry run", f"{option_texts.DRY_RUN} The log of `request` contains the result."
         ),
-        "select_by": Param(
-            SelectBy.OFFSETS.value,
+        "select_by": form_field(
+            "Which offsets",
+            "How to select the offsets: fill in the fields of this choice only.",
+            default=SelectBy.OFFSETS.value,
             type="string",
             enum=[way.value for way in SelectBy],
-            title="Which offsets",
-            description_md="How to select the offsets: fill in the fields of this choice only.",
         ),
         "offsets": optional(
             "string",

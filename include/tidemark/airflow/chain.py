@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import BaseOperator, CronDataIntervalTimetable
+from airflow.sdk import BaseOperator, CronDataIntervalTimetable, Param
 
 from tidemark.airflow.alarms import alarm_on_failure
 from tidemark.airflow.operators import JobOperator, PlanOperator, RunOperator
@@ -47,6 +47,17 @@ def timetable(schedule: str) -> str | CronDataIntervalTimetable:
     if schedule in ("@once", "@continuous"):
         return schedule
     return CronDataIntervalTimetable(schedule, timezone="UTC")
+
+
+def form_field(title: str, description: str, **schema: Any) -> Param:
+    """Return a field of a DAG's form, with its description in Markdown.
+
+    Args:
+        title: The label.
+        description: The text below the field, in Markdown.
+        **schema: The default value, and keywords of JSON Schema.
+    """
+    return Param(**schema, title=title, description_md=description)
 
 
 def dag_settings(retries: int) -> dict[str, Any]:

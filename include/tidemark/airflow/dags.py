@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 
 from tidemark import option_texts
 from tidemark.airflow.alarms import deadline, raise_alarms, record_status_of_all
-from tidemark.airflow.chain import add_chain, dag_settings, timetable
+from tidemark.airflow.chain import add_chain, dag_settings, form_field, timetable
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
 from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
 from tidemark.app import App
@@ -73,25 +73,25 @@ def maintenance_dag() -> DAG:
         is_paused_upon_creation=True,
         tags=["tidemark", "maintenance"],
         params={
-            "keep_hours": Param(
-                DEFAULT_KEEP_HOURS,
+            "keep_hours": form_field(
+                "Retention of files",
+                option_texts.KEEP_HOURS,
+                default=DEFAULT_KEEP_HOURS,
                 type="integer",
                 minimum=0,
-                title="Retention of files",
-                description=option_texts.KEEP_HOURS,
             ),
-            "keep_docs_days": Param(
-                DEFAULT_PAGES_RETENTION.days,
+            "keep_docs_days": form_field(
+                "Retention of quality pages",
+                option_texts.KEEP_DOCS_DAYS,
+                default=DEFAULT_PAGES_RETENTION.days,
                 type="integer",
                 minimum=1,
-                title="Retention of quality pages",
-                description=option_texts.KEEP_DOCS_DAYS,
             ),
-            "dry_run": Param(
-                False,
+            "dry_run": form_field(
+                "Dry run",
+                f"{option_texts.DRY_RUN} The logs of the tasks contain the result.",
+                default=False,
                 type="boolean",
-                title="Dry run",
-                description=f"{option_texts.DRY_RUN} The logs of the tasks contain the result.",
             ),
         },
     ) as dag:
