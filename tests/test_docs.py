@@ -27,6 +27,7 @@ _INDENTED = re.compile(r"(?:^ {4,}\S.*\n?)+", flags=re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _ON_SITE = re.compile(r"made from .* by\s`make docs`|The site shows|{toctree}")
+_AIRFLOW = re.compile(r"(?:\$ )?airflow +[a-z]")
 _TYPED = re.compile(r"(?:^|[ /])tidemark +(.*)$")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
@@ -115,6 +116,13 @@ def test_links_lead_to_existing_files_and_headings(page: Path) -> None:
 def test_commands_of_pages_exist_with_their_options(page: Path) -> None:
     wrong = {" ".join(words): error for words in commands(page) if (error := error_of(words))}
     assert wrong == {}
+
+
+@every_page
+def test_commands_of_airflow_begin_with_tidemark(page: Path) -> None:
+    """docs/reference/airflow.md describes the command in an Airflow of the reader's own."""
+    lines = (line for line in code(page) if _AIRFLOW.match(line.strip()))
+    assert [line for line in lines if line != "airflow standalone"] == []
 
 
 @every_page

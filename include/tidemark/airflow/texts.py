@@ -38,8 +38,9 @@ the run. A plan that did not land stays open, and the next run takes it over.
 plan again, `check` adds another attempt to the results, `publish` adds another event. After `plan`
 is cleared, events of typed and upsert tables begin at the current version.
 
-**To land offsets of your choice**, trigger the DAG `tidemark_backfill`. `airflow backfill create`
-lands records by their timestamps; all other runs read all unread offsets, with any date.
+**To land offsets of your choice**, trigger the DAG `tidemark_backfill`.
+`tidemark airflow backfill create` lands records by their timestamps; in an Airflow of your own, the
+command begins with `airflow`. All other runs read all unread offsets, with any date.
 """
 
 

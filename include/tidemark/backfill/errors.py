@@ -18,8 +18,8 @@ class BackfillAhead(TransientError):
 
     problem = BackfillOpen.problem
     fix = (
-        "Retry after it has landed. `airflow backfill create --max-active-runs 1` makes runs by "
-        "dates wait for each other."
+        "Retry after it has landed. `tidemark airflow backfill create --max-active-runs 1` makes "
+        "runs by dates wait for each other."
     )
 
 
