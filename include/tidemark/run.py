@@ -128,6 +128,7 @@ def run(
     plans: Sequence[Ref],
     print_line: Callable[[str], None],
     stop: Stop | None = None,
+    show_tasks: Callable[[int, int], None] | None = None,
 ) -> JobRun:
     """Run a job on an engine and wait for it.
 
@@ -139,11 +140,13 @@ def run(
         print_line: Called with each line that a job by spark-submit prints.
         stop: Ends the job when it is called: Spark executes no statement of the job after that.
             Before the start of the job, `run` raises EngineStopped.
+        show_tasks: Shows the finished and all tasks of the running queries on a Spark Connect
+            server. A process of spark-submit reports no tasks.
     """
     stop = stop or Stop()
     stop.check()
     if isinstance(engine, Server):
-        return _on_server(app, engine, JOBS[job], plans, stop)
+        return _on_server(app, engine, JOBS[job], plans, stop, show_tasks)
     return submit(
         app.layout.jobs / f"{job}.py",
         plan_arguments(plans),
@@ -161,7 +164,14 @@ def run(
     )
 
 
-def _on_server(app: App, server: Server, job: Job[Ref], plans: Sequence[Ref], stop: Stop) -> JobRun:
+def _on_server(
+    app: App,
+    server: Server,
+    job: Job[Ref],
+    plans: Sequence[Ref],
+    stop: Stop,
+    show_tasks: Callable[[int, int], None] | None,
+) -> JobRun:
     from tidemark.spark.connect import connect_sessions
     from tidemark.spark.settings import WRITE_OPTIONS
 
@@ -173,6 +183,7 @@ def _on_server(app: App, server: Server, job: Job[Ref], plans: Sequence[Ref], st
                 app.spec(plans[0].pipeline).spark,
                 write_options=WRITE_OPTIONS,
                 own_settings={LOG_FOLDER: str(app.layout.logs)},
+                show_tasks=show_tasks,
             ) as sessions,
             stop.ends(sessions.close),
         ):

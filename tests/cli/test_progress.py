@@ -45,6 +45,7 @@ def run_phase(
     *,
     terminal: bool,
     done: tuple[int, int] | None = None,
+    unit: str = "",
     quiet_s: float = 0.0,
 ) -> str:
     """Run a phase until its progress matches a pattern, and return the printed text.
@@ -54,12 +55,13 @@ def run_phase(
         pattern: Pattern of the progress.
         terminal: Whether the stream is a terminal.
         done: How many of how many parts are done; None if the phase has no parts.
+        unit: The name of the parts.
         quiet_s: Seconds without output.
     """
     stream = _Watched(pattern)
     show_on(monkeypatch, stream, terminal=terminal)
     monkeypatch.setattr(progress, "REPEAT_S", 0.01)
-    with progress.phase("starting Kafka", quiet_s=quiet_s) as show_done:
+    with progress.phase("starting Kafka", quiet_s=quiet_s, unit=unit) as show_done:
         if done:
             show_done(*done)
         assert stream.found.wait(20)
@@ -88,6 +90,14 @@ def test_a_phase_with_parts_shows_how_many_are_done(monkeypatch: pytest.MonkeyPa
     assert "━" in shown
     pattern = r"Kafka: 3 of 1,200, .*\n"
     assert "\x1b" not in run_phase(monkeypatch, pattern, terminal=False, done=(3, 1200))
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "3/4 files"), (False, "3 of 4 files, ")])
+def test_the_parts_of_a_phase_have_a_name(
+    monkeypatch: pytest.MonkeyPatch, shown: str, *, terminal: bool
+) -> None:
+    text = run_phase(monkeypatch, "files", terminal=terminal, done=(3, 4), unit="files")
+    assert shown in re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.connect.shell.progress import StageInfo
 
 from tests.support.disks import mounted
 from tests.support.waiting import wait_until
 from tidemark.core.errors import SetupError
 from tidemark.lake.errors import StorageUnavailable
-from tidemark.spark.connect import ConnectSessions, connect_sessions
+from tidemark.spark.connect import ConnectSessions, RunningTasks, connect_sessions
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
 from tidemark.spark.server import REDACTION, SparkServer
@@ -103,6 +104,29 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         server.stop()
     assert not server.status().running
     assert server.running() is None
+
+
+def test_the_tasks_of_running_queries_are_counted(connect_server: Server) -> None:
+    """The server sends the counts every two seconds. Each task takes longer."""
+    shown: list[tuple[int, int]] = []
+    with connect_sessions(
+        connect_server, {}, show_tasks=lambda *counts: shown.append(counts)
+    ) as sessions:
+        slow = "java_method('java.lang.Thread', 'sleep', id * 0 + 2500) IS NULL AS done"
+        assert len(sessions.own().range(0, 3, 1, 3).selectExpr(slow).collect()) == 3
+    assert shown
+    assert {total for _, total in shown} == {3}
+    assert [done for done, _ in shown] == sorted(done for done, _ in shown)
+
+
+def test_tasks_of_a_query_that_has_ended_are_not_counted() -> None:
+    shown: list[tuple[int, int]] = []
+    count = RunningTasks(lambda *counts: shown.append(counts))
+    first = [StageInfo(0, 4, 3, 0, False), StageInfo(1, 2, 0, 0, False)]
+    for stages, query, done in ((first, "a", False), (first[1:], "b", False), ([], "a", True)):
+        count(stages=stages, inflight_tasks=1, operation_id=query, done=done)
+    count(stages=[StageInfo(1, 2, 2, 0, True)], inflight_tasks=0, operation_id="b", done=False)
+    assert shown == [(3, 6), (3, 8), (2, 2)]
 
 
 def test_the_token_does_not_go_to_another_listener_on_the_port(connect_server: Server) -> None:

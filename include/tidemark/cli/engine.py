@@ -41,8 +41,9 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     engine = select_engine(app, master, names)
 
     def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
-        with phase(f"{job} of {', '.join(dict.fromkeys(ref.pipeline for ref in refs))}"):
-            return run(app, engine, job, refs, print_line=job_line)
+        text = f"{job} of {', '.join(dict.fromkeys(ref.pipeline for ref in refs))}"
+        with phase(text, unit="tasks of Spark") as show_tasks:
+            return run(app, engine, job, refs, print_line=job_line, show_tasks=show_tasks)
 
     return Pipelines(
         app=app,

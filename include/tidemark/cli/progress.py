@@ -33,7 +33,7 @@ ShowDone: TypeAlias = Callable[[int, int], None]
 
 
 @contextmanager
-def phase(text: str, *, quiet_s: float = 0.0) -> Iterator[ShowDone]:
+def phase(text: str, *, quiet_s: float = 0.0, unit: str = "") -> Iterator[ShowDone]:
     """Print one line about a phase, and show its elapsed time until it ends.
 
     A terminal shows the time in place, and removes it at the end. Logs and pipes get a line every
@@ -42,18 +42,19 @@ def phase(text: str, *, quiet_s: float = 0.0) -> Iterator[ShowDone]:
     Args:
         text: What is done.
         quiet_s: Seconds without output, for a phase that is usually short.
+        unit: The parts that the progress counts, if the text does not name them.
 
     Yields:
         A function that shows the progress, as a bar or as figures in lines. Any thread may call it.
     """
     shows_in_place = err.is_terminal and not err.is_dumb_terminal and not is_json_log()
-    shown = _in_place(text, quiet_s) if shows_in_place else _in_lines(text, quiet_s)
+    shown = (_in_place if shows_in_place else _in_lines)(text, quiet_s, unit)
     with shown as show_done:
         yield show_done
 
 
 @contextmanager
-def _in_place(text: str, quiet_s: float) -> Iterator[ShowDone]:
+def _in_place(text: str, quiet_s: float, unit: str) -> Iterator[ShowDone]:
     columns: tuple[ProgressColumn, ...] = (SpinnerColumn(), TextColumn("{task.description}"))
     progress = Progress(
         *columns, TimeElapsedColumn(), console=err, transient=True, redirect_stdout=False
@@ -65,7 +66,8 @@ def _in_place(text: str, quiet_s: float) -> Iterator[ShowDone]:
         progress.start()
 
     def show_done(done: int, total: int) -> None:
-        progress.columns = (*columns, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        counted = (MofNCompleteColumn(), TextColumn(unit)) if unit else (MofNCompleteColumn(),)
+        progress.columns = (*columns, BarColumn(), *counted, TimeElapsedColumn())
         progress.update(task, completed=done, total=total)
 
     starter = threading.Timer(quiet_s, start)
@@ -84,13 +86,13 @@ def _in_place(text: str, quiet_s: float) -> Iterator[ShowDone]:
 
 
 @contextmanager
-def _in_lines(text: str, quiet_s: float) -> Iterator[ShowDone]:
+def _in_lines(text: str, quiet_s: float, unit: str) -> Iterator[ShowDone]:
     ended = threading.Event()
     counts = ""
 
     def show_done(done: int, total: int) -> None:
         nonlocal counts
-        counts = f"{done:,} of {total:,}, "
+        counts = f"{' '.join(filter(None, (f'{done:,} of {total:,}', unit)))}, "
 
     def repeat() -> None:
         if quiet_s:

@@ -6,11 +6,11 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from tidemark.core.errors import SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server
@@ -75,6 +75,40 @@ _REDACTION_PREFIX = "spark.sql.redaction."
 """A pipeline must not change which options a server redacts from the text of plans."""
 
 
+ShowTasks: TypeAlias = Callable[[int, int], None]
+"""Shows the number of finished tasks of Spark, and the number of all tasks."""
+
+
+class RunningTasks:
+    """Counts the tasks of the running queries; a progress handler of PySpark.
+
+    Args:
+        show: Called after each message of the server, from the threads of the queries.
+    """
+
+    def __init__(self, show: ShowTasks) -> None:
+        self._show = show
+        self._lock = threading.Lock()
+        self._queries: dict[str | None, tuple[int, int]] = {}
+
+    def __call__(
+        self,
+        stages: Iterable[Any] | None,
+        inflight_tasks: int,  # noqa: ARG002  PySpark passes it by name
+        operation_id: str | None,
+        done: bool,
+    ) -> None:
+        """Add the stages of a query, or remove a query that has ended."""
+        with self._lock:
+            if done:
+                self._queries.pop(operation_id, None)
+                return
+            finished = [(each.num_completed_tasks, each.num_tasks) for each in stages or ()]
+            self._queries[operation_id] = (sum(n for n, _ in finished), sum(n for _, n in finished))
+            counts = list(self._queries.values())
+            self._show(sum(n for n, _ in counts), sum(n for _, n in counts))
+
+
 class ConnectSessions:
     """Sessions on one server.
 
@@ -83,6 +117,7 @@ class ConnectSessions:
         settings: Settings of the pipeline's `spark` section. They override Tidemark's settings.
         write_options: Options for writing Parquet files.
         own_settings: Tidemark's settings that a pipeline cannot override, such as the log folder.
+        show_tasks: Shows the tasks of the running queries; None to show none.
 
     Raises:
         EngineUnsuitable: A setting is not a session setting.
@@ -94,6 +129,7 @@ class ConnectSessions:
         settings: Mapping[str, str],
         write_options: Mapping[str, str],
         own_settings: Mapping[str, str],
+        show_tasks: ShowTasks | None = None,
     ) -> None:
         file_settings = {
             key: value for key, value in settings.items() if key.startswith(_PARQUET_PREFIX)
@@ -109,6 +145,7 @@ class ConnectSessions:
             **{key: value for key, value in settings.items() if key not in file_settings},
             **own_settings,
         }
+        self._running_tasks = RunningTasks(show_tasks) if show_tasks else None
         self._opened: list[Any] = []
         self._closed = threading.Event()
         self._heartbeat: threading.Thread | None = None
@@ -186,6 +223,8 @@ class ConnectSessions:
         client = session.client
         client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         attach_server_details(client)
+        if self._running_tasks:
+            session.registerProgressHandler(self._running_tasks)
         self._opened.append(session)
         self._start_heartbeat()
         if self._closed.is_set():
@@ -300,12 +339,13 @@ def connect_sessions(
     *,
     write_options: Mapping[str, str] = MappingProxyType({}),
     own_settings: Mapping[str, str] = MappingProxyType({}),
+    show_tasks: ShowTasks | None = None,
 ) -> Iterator[ConnectSessions]:
     """Provide sessions on a server; interrupt and close them at the end of the block.
 
     In the block PySpark uses the functions of Spark Connect, in all threads of the process.
     """
-    sessions = ConnectSessions(server, settings, write_options, own_settings)
+    sessions = ConnectSessions(server, settings, write_options, own_settings, show_tasks)
     before = os.environ.get(MODE_VARIABLE)
     os.environ[MODE_VARIABLE] = "1"
     disable_value_logging()
