@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.schema import StructType
 
@@ -127,6 +126,7 @@ def _rest_column(table: DeltaTable) -> str | None:
 
 def _unnamed_fields(table: DeltaTable, rest: str, first: int, last: int) -> UnnamedFields:
     import duckdb
+    import pyarrow as pa
 
     plans = f"plan_sequence BETWEEN {first} AND {last}"
     (counted,) = query_rows(table, f"SELECT count(*) AS decoded FROM t WHERE {plans}")
