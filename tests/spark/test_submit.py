@@ -67,17 +67,34 @@ def test_a_result_line_is_not_printed_and_a_truncated_one_is_no_result(
         ("kill -TERM $$", "he Spark process was killed by signal 15, SIGTERM"),
         ("exit 137", "he Spark process was killed by signal 9, SIGKILL (out of memory?)"),
         ("exit 143", "he Spark process was killed by signal 15, SIGTERM"),
-        ("exit 3", "he Spark process ended with exit code 3"),
+        ("exit 4", "he Spark process ended with exit code 4"),
         ("exit 255", "he Spark process ended with exit code 255"),
     ],
 )
 def test_an_exit_code_of_no_job_is_a_transient_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, what: str
 ) -> None:
-    """A JVM adds 128 to the signal of a killed Python; 3 means out of memory."""
+    """A JVM adds 128 to the signal of a killed Python."""
     run, _ = run_program(end, tmp_path, monkeypatch)
     assert run.failure is not None
     assert what in run.failure.rendered("problem")
+    assert run.exit_code is ExitCode.TRANSIENT
+
+
+@pytest.mark.parametrize("code", [3, 52])
+def test_the_error_for_a_full_heap_names_the_setting_of_the_heap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Spark's output of a task with values of 24 MB in a heap of 512 MB, which ended with 52."""
+    printed = (
+        "19:35:41 ERROR Executor: Exception in task 0.0 in stage 0.0 (TID 0)\n"
+        "org.apache.spark.SparkException [TASK_WRITE_FAILED]\n"
+        "19:35:41 ERROR FileFormatWriter: Aborting job 35cbd41f-4d81-4d3d-aec9-d240d5c5a235."
+    )
+    run, _ = run_program(f"echo '{printed}'\nexit {code}", tmp_path, monkeypatch)
+    assert run.failure is not None
+    assert f"ran out of Java heap (exit code {code})" in run.failure.rendered("problem")
+    assert run.failure.rendered("fix").startswith("Raise spark.driver.memory")
     assert run.exit_code is ExitCode.TRANSIENT
 
 

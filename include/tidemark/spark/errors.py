@@ -7,6 +7,9 @@ from signal import Signals
 
 from tidemark.core.errors import TerminalError, TransientError
 
+_HEAP_CODES = (3, 52)
+"""Exit codes after an OutOfMemoryError: of a JVM with ExitOnOutOfMemoryError, and of Spark."""
+
 
 @dataclass(kw_only=True, eq=False)
 class EngineStopped(TransientError):
@@ -20,14 +23,26 @@ class EngineStopped(TransientError):
     status: int
 
     problem = "The Spark process {end} before it reported a result."
-    fix = (
-        "Run the same plan again, which is safe. If memory ran out, add memory to the machine or "
-        "raise spark.driver.memory."
-    )
+    fix = "{advice}"
+
+    @property
+    def advice(self) -> str:
+        """The remedy, which depends on how the process ended."""
+        if self.status in _HEAP_CODES:
+            return (
+                "Raise spark.driver.memory (2g by default) in the spec's section spark, then run "
+                "the same plan again, which is safe."
+            )
+        return (
+            "Run the same plan again, which is safe. If memory ran out, add memory to the machine "
+            "or raise spark.driver.memory."
+        )
 
     @property
     def end(self) -> str:
         """How the process ended, as a predicate."""
+        if self.status in _HEAP_CODES:
+            return f"ran out of Java heap (exit code {self.status})"
         number = -self.status if self.status < 0 else self.status - 128
         if number not in {each.value for each in Signals}:
             return f"ended with exit code {self.status}"

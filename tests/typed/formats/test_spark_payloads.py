@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from tidemark.spec.decode import Format, Part, PayloadSpec
 from tidemark.spec.fields import Struct, parse_type
+from tidemark.typed.formats import spark_json
 from tidemark.typed.formats.spark_payloads import SETTINGS, detail, raw, reason, with_decoded
 
 if TYPE_CHECKING:
@@ -320,11 +321,16 @@ def test_details_of_json_name_the_expected_type_and_the_type_found_without_value
     assert dict(zip(cases, (row["detail"] for row in rows), strict=True)) == cases
 
 
-def test_extreme_json_is_quarantined_and_fails_no_job(spark: SparkSession) -> None:
+def test_extreme_json_is_quarantined_and_fails_no_job(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The payloads are deeper or longer than Spark's parser accepts."""
+    (long,) = read(spark, json_spec(), [b'{"text": "%s"}' % (b"x" * 25_000_000)])
+    assert (long["reason"], len(long["value"]["text"])) == (None, 25_000_000)
+    monkeypatch.setitem(spark_json._OPTIONS, "maxStringLen", "1000")
     deep = b"[" * 1_100 + b"]" * 1_100
     poison = [b'{"text": %s}' % deep, b'{"other": %s}' % deep, b'{"legs": %s}' % deep, deep]
-    poison += [b'{"text": "%s"}' % (b"x" * 25_000_000), b'{"text": "after"}']
+    poison += [b'{"text": "%s"}' % (b"x" * 1_001), b'{"text": "after"}']
     decoded = read(spark, json_spec(), poison, names_faults=True)
     assert [(row["reason"], row["path"]) for row in decoded] == [
         *[_NOT_JSON] * 4,

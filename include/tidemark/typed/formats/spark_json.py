@@ -35,6 +35,8 @@ _OPTIONS = {
     "allowNonNumericNumbers": "false",
     # Its thousands separator in quoted numbers is a character that few texts contain.
     "locale": "khq",
+    # The parser's default is 20 million characters. 64 MiB is also the limit of Avro's texts.
+    "maxStringLen": str(64 * 2**20),
 }
 _THOUSANDS = "\u00a0"
 """The thousands separator of that locale; the parser has no locale without one."""
