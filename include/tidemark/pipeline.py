@@ -258,9 +258,10 @@ class Pipeline:
         """Return the fields that the schema does not name, of a typed plan or of the newest plans.
 
         Returns:
-            None unless the spec keeps these fields. Without names if the suite masks values.
+            None for a copy, and unless the spec keeps these fields. Without names if the suite
+            masks values.
         """
-        decode = self.live_spec.decode
+        decode = None if self.ref.kind is PipelineKind.COPY else self.live_spec.decode
         if decode is None or not decode.value.keeps_rest:
             return None
         from tidemark.quality.suite import masked_payloads
