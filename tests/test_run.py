@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import PROJECT
+from tests.support.consoles import app_of
 from tests.support.typed_lake import home_typed_lake
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, LostRange, TidemarkError
@@ -23,7 +24,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.run import JOBS, Job, main, run
-from tidemark.spark.engine import JobRun, Submit
+from tidemark.spark.engine import JobRun, Server, Submit
 from tidemark.spark.submit import RESULT_MARKER
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import MergeRef, ReplayRef
@@ -55,6 +56,33 @@ def test_a_job_prints_the_results_of_all_plans_in_one_line(
         {"pipeline": "orders", "plan": 3, "records": 30},
         {"pipeline": "tides", "plan": 1, "records": 10},
     ]
+
+
+@pytest.mark.spark
+def test_a_job_on_a_server_shows_the_tasks_of_its_queries(
+    connect_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sends the counts every two seconds. Each task takes longer."""
+    home_typed_lake(tmp_path)
+    slow = "java_method('java.lang.Thread', 'sleep', id * 0 + 2500) IS NULL AS done"
+
+    def body(app: App, _: PlanRef) -> Mapping[str, object]:
+        rows = app.sessions.shared().range(0, 3, 1, 3).selectExpr(slow).collect()
+        return {"records": len(rows)}
+
+    shown: list[tuple[int, int]] = []
+    monkeypatch.setitem(JOBS, "check", Job.of_step(PlanRef.parse, body))
+    done = run(
+        app_of(tmp_path)(),
+        connect_server,
+        "check",
+        [PlanRef(pipeline="events", sequence=1)],
+        print,
+        show_tasks=lambda *counts: shown.append(counts),
+    )
+    assert [result["records"] for result in done.results or ()] == [3]
+    assert {total for _, total in shown} == {3}
+    assert [finished for finished, _ in shown] == sorted(finished for finished, _ in shown)
 
 
 def test_every_job_has_an_entry_point() -> None:

@@ -106,19 +106,6 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
     assert server.running() is None
 
 
-def test_the_tasks_of_running_queries_are_counted(connect_server: Server) -> None:
-    """The server sends the counts every two seconds. Each task takes longer."""
-    shown: list[tuple[int, int]] = []
-    with connect_sessions(
-        connect_server, {}, show_tasks=lambda *counts: shown.append(counts)
-    ) as sessions:
-        slow = "java_method('java.lang.Thread', 'sleep', id * 0 + 2500) IS NULL AS done"
-        assert len(sessions.own().range(0, 3, 1, 3).selectExpr(slow).collect()) == 3
-    assert shown
-    assert {total for _, total in shown} == {3}
-    assert [done for done, _ in shown] == sorted(done for done, _ in shown)
-
-
 def test_tasks_of_a_query_that_has_ended_are_not_counted() -> None:
     shown: list[tuple[int, int]] = []
     count = RunningTasks(lambda *counts: shown.append(counts))
