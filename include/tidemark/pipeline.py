@@ -442,6 +442,7 @@ class Pipeline:
         return Publication(
             pipeline=self.kafka_spec.name,
             control=self.control,
+            data_log=self._bronze(reads_only=True),
             publication=self._publication_table(),
             now=self.context.now,
         )

@@ -290,6 +290,12 @@ FENCES = (
         noticed_by=("tests/typed/test_decoder_published.py",),
     ),
     Fence(
+        marker="unrecorded-replacement-is-unchecked",
+        keeps="I7",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_decoder_published.py", "-k", "not_recorded"),
+    ),
+    Fence(
         marker="published-before-commit",
         keeps="I7",
         operation=Drop(),
@@ -607,6 +613,12 @@ FENCES = (
         keeps="I1",
         operation=Replace("newer"),
         noticed_by=("tests/spec/test_upsert.py",),
+    ),
+    Fence(
+        marker="new-decision-is-the-newest",
+        keeps="I7",
+        operation=Replace("now"),
+        noticed_by=("tests/quality/test_publication.py", "-k", "clock_ahead"),
     ),
     Fence(
         marker="failed-check-blocks",

@@ -59,6 +59,7 @@ def publication_of(lake: FileLake, minutes: int = 0) -> Publication:
     return Publication(
         pipeline="events",
         control=lake.control,
+        data_log=lake.table,
         publication=table_of(lake),
         now=lambda: NOW + timedelta(minutes=minutes),
     )
@@ -115,6 +116,13 @@ def check(
         now=lambda: NOW + timedelta(minutes=minutes),
     ).check(plan)
     return checker.removed
+
+
+def test_a_failed_check_hides_a_plan_that_a_clock_ahead_has_published(lake: FileLake) -> None:
+    """The decisions of other plans stay."""
+    check(lake, 1, passed=True, minutes=5)
+    check(lake, 1, passed=False, minutes=1)
+    assert published_rows(lake) == [(0, offset) for offset in (5, 6, 7, 8)]
 
 
 def test_drift_checks_ignore_undone_and_replaced_plans(lake: FileLake) -> None:

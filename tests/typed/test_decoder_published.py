@@ -54,11 +54,18 @@ def check_plans(lake: TypedLake, failed: int | None = None) -> None:
 
 def replace_rows(lake: TypedLake, start: int, end: int) -> int:
     """Replace rows at some offsets of partition 0, and return the number of the plan."""
+    sequence = commit_replacement(lake, start, end)
+    lake.bronze.ingest.execute(sequence)
+    return sequence
+
+
+def commit_replacement(lake: TypedLake, start: int, end: int) -> int:
+    """Replace rows as a driver that is killed before it records the landing."""
     plan = lake.bronze.planner.backfill(
         replace(wanted((0, start, end)), replaces=True), RunOrigin(f"test:{start}-{end}")
     ).plan
     assert plan is not None
-    lake.bronze.ingest.execute(plan.sequence)
+    lake.bronze.table.append(plan, lake.bronze.ingest.sink.write(plan, 100))
     return plan.sequence
 
 
@@ -163,7 +170,11 @@ def _undo(lake: TypedLake) -> None:
     lake.bronze.undo.undo(1, "test", "wrong")
 
 
-@pytest.mark.parametrize("refuse", [_reject, _replace, _undo])
+def _commit_replacement(lake: TypedLake) -> None:
+    commit_replacement(lake, 0, 2)
+
+
+@pytest.mark.parametrize("refuse", [_reject, _replace, _undo, _commit_replacement])
 def test_offsets_that_are_refused_during_a_job_are_not_committed(
     lake: TypedLake, refuse: Callable[[TypedLake], None]
 ) -> None:
@@ -232,6 +243,34 @@ def test_replaced_rows_leave_the_typed_table_until_the_new_rows_are_checked(
     check(lake.bronze, second, passed=False)
     lake.run()
     assert offsets(lake) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("decoded_before", [False, True])
+@pytest.mark.parametrize("lands_between", [False, True])
+@pytest.mark.parametrize("passed", [False, True])
+def test_rows_of_a_replacement_that_is_not_recorded_are_unchecked(
+    lake: TypedLake, decoded_before: bool, lands_between: bool, passed: bool
+) -> None:
+    """A live plan that is recorded in between has a later version of the bronze table."""
+    check_plans(lake)
+    if decoded_before:
+        lake.run()
+    sequence = commit_replacement(lake, 2, 5)
+    assert lake.decoding.backlog().unchecked == 3
+    end = 9
+    if lands_between:
+        check(lake.bronze, lake.bronze.run(2).sequence, passed=True)
+        end = 11
+    lake.run()
+    others = [0, 1, *range(5, end)]
+    assert offsets(lake) == others
+    lake.bronze.ingest.execute(sequence)
+    lake.run()
+    assert offsets(lake) == others
+    assert lake.decoding.backlog().unchecked == 3
+    check(lake.bronze, sequence, passed=passed)
+    lake.run()
+    assert offsets(lake) == (list(range(end)) if passed else others)
 
 
 _ACTIONS = st.sampled_from(

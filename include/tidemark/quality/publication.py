@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
@@ -59,19 +59,28 @@ class PublicationDecision:
     spans: Mapping[int, SpanSet] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def from_report(cls, report: QualityReport) -> Self:
-        """Return the decision of a check."""
+    def from_report(cls, report: QualityReport, earlier: Iterable[Self] = ()) -> Self:
+        """Return the decision of a check, given the earlier decisions about the plan."""
         blocks = report.outcome is CheckOutcome.FAILED  # fence: failed-check-blocks
         return cls(
             plan=report.plan_sequence,
             status=PublicationStatus.BLOCKED if blocks else PublicationStatus.PUBLISHED,
-            decided_at=report.run_at,
+            decided_at=time_after(earlier, report.run_at),
             reason=", ".join(result.name for result in report.failed_critical()) or None,
         )
 
     def as_record(self) -> dict[str, Any]:
         """Return the decision as plain values, for `--json`."""
         return record_of(self, without=["spans"])
+
+
+def time_after(earlier: Iterable[PublicationDecision], now: datetime) -> datetime:
+    """Return the time of a new decision: `now`, or a later time if `earlier` has newer ones.
+
+    The clock of another machine may be ahead.
+    """
+    # fence: new-decision-is-the-newest
+    return max([now, *(each.decided_at + timedelta(microseconds=1) for each in earlier)])
 
 
 def effective_decisions(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.accounting import Landing
@@ -19,12 +18,13 @@ from tidemark.core.offsets import (
 )
 from tidemark.core.plan import Plan
 from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
-from tidemark.ingest.protocols import Clock, ControlReader
+from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.quality.publication import (
     PublicationDecision,
     PublicationStatus,
     effective_decisions,
+    time_after,
 )
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.typed.decoder import HiddenOffsets
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TICK = timedelta(microseconds=1)
 _FEW_PLANS = 20
 """Maximum number of plans to read one by one. For more plans, reading all plans of a pipeline at
 once is faster."""
@@ -90,6 +89,7 @@ class Publication:
 
     pipeline: str
     control: ControlReader
+    data_log: DataLog
     publication: DeltaPublicationTable
     now: Clock
 
@@ -136,11 +136,28 @@ class Publication:
             elif not each.decision.status.is_visible:
                 decided = intersection_by_partition(each.landing.spans(), each.decision.spans)
                 refused.append((each.plan.topic_id, decided))
+        unchecked += self._replaced_unrecorded()  # fence: unrecorded-replacement-is-unchecked
         return HiddenOffsets(
             unchecked=_by_topic_id(unchecked),
             undecided=_by_topic_id(undecided),
             refused=_by_topic_id(refused),
         )
+
+    def _replaced_unrecorded(self) -> list[tuple[str, Mapping[int, SpanSet]]]:
+        """Return the offsets whose rows an open plan has replaced, by topic id.
+
+        The ledger still has the plans whose rows were there before.
+        """
+        ledger = self.control.summary(self.pipeline)
+        replacing = [each.plan for each in ledger.open_plans() if each.plan.replaces]
+        return [
+            (
+                plan.topic_id,
+                intersection_by_partition(plan.spans(), ledger.landed_of(plan.topic_id)),
+            )
+            for plan in replacing
+            if self.data_log.find_landing(plan)
+        ]
 
     def _current(self, sequences: Collection[int]) -> Iterable[PlanPublication]:
         """Return the given plans that have rows in the data table, oldest first.
@@ -218,13 +235,11 @@ class Publication:
     ) -> PlanPublication:
         record = recorded_plan(self.control, self.pipeline, sequence)
         landing = _current_landing(record)
-        # Another machine's clock may be ahead: the new decision is later than all earlier ones.
-        earlier = (each.decided_at for each in self.publication.decisions(self.pipeline, sequence))
-        after = max(earlier, default=self.now() - _TICK) + _TICK
+        earlier = self.publication.decisions(self.pipeline, sequence)
         decision = PublicationDecision(
             plan=sequence,
             status=status,
-            decided_at=max(self.now(), after),
+            decided_at=time_after(earlier, self.now()),
             decided_by=requested_by,
             reason=reason,
             spans=landing.spans(),

@@ -79,7 +79,9 @@ class Quality:
             ref, expected, self.spec.suite, self.now(), self._removed_plans()
         )
         self.checker.record(report)
-        self.publication.append(plan, landing, PublicationDecision.from_report(report))
+        earlier = self.publication.decisions(self.spec.name, sequence)
+        decision = PublicationDecision.from_report(report, earlier)
+        self.publication.append(plan, landing, decision)
         return report
 
     def _removed_plans(self) -> Collection[int]:
