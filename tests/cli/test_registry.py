@@ -112,6 +112,7 @@ def test_plans_with_stored_schemas_need_no_registry(
         job: str,
         plans: Sequence[PlanRef],
         print_line: Callable[[str], None],
+        show_tasks: object,
     ) -> JobRun:
         submitted.extend(map(str, plans))
         return JobRun(exit_code=ExitCode.TRANSIENT, results=None)

@@ -33,6 +33,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
         job: str,
         plans: Sequence[PlanRef | ReplayRef],
         print_line: Callable[[str], None],
+        show_tasks: object,
     ) -> JobRun:
         (plan,) = plans
         if isinstance(plan, ReplayRef):

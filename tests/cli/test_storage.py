@@ -139,7 +139,8 @@ def test_a_report_without_its_check_results_names_the_cause(
 ) -> None:
     """A file in place of a table is neither an empty history nor a traceback."""
     place = _occupied(lake, table)
-    shown, record = offline("report", "events"), offline("report", "events", "--json")
+    report = ("report", "events", "--since", "2026-01-01")
+    shown, record = offline(*report), offline(*report, "--json")
     first = _first_line(shown)
     problem = f"The storage refused using the table at {place}: Not a directory."
     assert first == f"StorageRefused: {problem}"

@@ -139,7 +139,7 @@ def test_landed_and_abandoned_plans_are_finished() -> None:
     assert [sequence for sequence in range(1, 7) if is_finished(sequence)] == [1, 3]
 
 
-def _refuse(plan: object) -> tuple[int, int]:
+def _refuse(plan: object, _: int) -> tuple[int, int]:
     raise EngineFailed(operation="removing", reason=str(plan))
 
 

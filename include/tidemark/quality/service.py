@@ -75,11 +75,12 @@ class Quality:
         plan, landing = self.landed(sequence)
         expected = RecordedRange.of(plan, landing)
         ref = self.batch_ref(plan, landing)
+        # Before the check: of two checks at the same time, the later start decides.
+        earlier = self.publication.decisions(self.spec.name, sequence)
         report = self.checker.check(
             ref, expected, self.spec.suite, self.now(), self._removed_plans()
         )
         self.checker.record(report)
-        earlier = self.publication.decisions(self.spec.name, sequence)
         decision = PublicationDecision.from_report(report, earlier)
         self.publication.append(plan, landing, decision)
         return report
