@@ -139,8 +139,8 @@ def test_landed_and_abandoned_plans_are_finished() -> None:
     assert [sequence for sequence in range(1, 7) if is_finished(sequence)] == [1, 3]
 
 
-def _refuse(plan: object, _: int) -> tuple[int, int]:
-    raise EngineFailed(operation="removing", reason=str(plan))
+def _refuse(plan: object, epoch: int) -> tuple[int, int]:
+    raise EngineFailed(operation="removing", reason=f"{plan} in epoch {epoch}")
 
 
 def test_reading_finished_plans_of_a_missing_control_table_is_an_error() -> None:
