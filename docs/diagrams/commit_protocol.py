@@ -100,12 +100,13 @@ PROTOCOL: Sequence[Situation | Write] = (
         ["The next process finds", "the commit and records", "it. Spark reads nothing", "again."],
         "live",
         [
-            ("Confirm", ["table.state", "table.find_landing"]),
+            (
+                "Confirm",
+                ["control.summary", "control.plan_record", "table.state", "table.find_landing"],
+            ),
             (
                 "Record",
                 [
-                    "control.summary",
-                    "control.plan_record",
                     "watermarks.topic_watermarks",
                     "table.offsets_without_rows",
                     "log_reader.read",

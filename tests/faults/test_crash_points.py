@@ -199,10 +199,10 @@ DRIVER = (
     "sink.write:1",
     "watermarks.topic_watermarks:2",
     "table.append:1",
-    "table.state:3",
-    "table.find_landing:2",
     "control.summary:2",
     "control.plan_record:2",
+    "table.state:3",
+    "table.find_landing:2",
     "watermarks.topic_watermarks:3",
     "table.offsets_without_rows:1",
     "log_reader.read:1",
@@ -220,6 +220,7 @@ UNDOING = (
     "control.summary:2",
     "table.state:2",
     "control.plan_record:2",
+    "table.state:3",
     "control.append:2",
 )
 ABANDONING = (
