@@ -24,8 +24,6 @@ from tidemark.quality.errors import QualityFailed
 from tidemark.run import Ref, identity
 from tidemark.spark.engine import JobRun
 
-pytestmark = pytest.mark.slow
-
 UNAVAILABLE = KafkaUnavailable(operation="list_offsets", reason="timed out")
 LOST = CommitNotFound(pipeline="events", sequence=1, seen="no commit")
 FAILED = QualityFailed(pipeline="events", sequence=1, failed=("rule",), data_docs="page")
