@@ -267,9 +267,12 @@ class Pipeline:
         from tidemark.quality.suite import masked_payloads
         from tidemark.typed.unnamed import newest_plans, unnamed_fields
 
-        typed = self._typed
-        plans = (sequence, sequence) if sequence else None
-        plans = plans or newest_plans(self.control.ledger(typed.name), typed._typed_table().size())
+        if sequence is None:
+            typed = self._typed
+            size = typed._typed_table().size()
+            plans = newest_plans(self.control.ledger(typed.name), size)
+        else:
+            plans = (sequence, sequence)
         found = plans and unnamed_fields(self._uri(decode.target), *plans)
         is_masked = Part.VALUE in masked_payloads(self.masked_columns())
         return found.without_names() if found and is_masked else found

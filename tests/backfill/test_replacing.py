@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from tests.support.file_lake import FileLake
-from tests.support.plans import MemoryPipeline, wanted
+from tests.support.plans import MemoryPipeline, around_removal, wanted
 from tests.support.services import NOW
 from tidemark.backfill.selection import OffsetRanges
 from tidemark.core.datafile import DataFile
@@ -522,13 +522,7 @@ def test_a_rebuild_records_replacements_that_a_control_table_backup_lacks(lake: 
 
 def test_an_undo_during_a_restore_is_not_recorded_as_done() -> None:
     pipeline = replaced_in_memory()
-    discard = pipeline.table.remove_rows
-
-    def too_late(plan: Plan, epoch: int) -> tuple[int, int]:
-        pipeline.table.restore(1)
-        return discard(plan, epoch)
-
-    pipeline.table.remove_rows = too_late  # type: ignore[method-assign]
+    around_removal(pipeline, before=lambda: pipeline.table.restore(1))
     with pytest.raises(TableRestored):
         pipeline.undo.undo(2, "ops", "wrong")
     pipeline.repair.rewind("ops", "restored")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.memory import MemoryTable
-from tests.support.plans import MemoryPipeline, wanted
+from tests.support.plans import MemoryPipeline, around_removal, wanted
 from tidemark.core.errors import TableRestored
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
@@ -126,25 +125,6 @@ def test_undone_offsets_of_a_backfill_are_read_by_the_next_run() -> None:
     assert not set(landed_offsets(pipeline)) & {5, 6}
     pipeline.run("next")
     assert pipeline.landed_identities() == pipeline.visible_identities()
-
-
-def around_removal(
-    pipeline: MemoryPipeline,
-    *,
-    before: Callable[[], object] = lambda: None,
-    after: Callable[[], object] = lambda: None,
-) -> None:
-    """Call functions around the next removal of rows."""
-    remove_rows = pipeline.table.remove_rows
-
-    def removal(plan: Plan, epoch: int) -> tuple[int, int]:
-        pipeline.table.remove_rows = remove_rows  # type: ignore[method-assign]
-        before()
-        done = remove_rows(plan, epoch)
-        after()
-        return done
-
-    pipeline.table.remove_rows = removal  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("repair", ["rewind", "rebuild"])

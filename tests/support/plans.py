@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -136,6 +136,25 @@ class MemoryPipeline(Services):
             for partition, log in self.kafka.topics[topic].items()
             for offset in log.records
         )
+
+
+def around_removal(
+    pipeline: MemoryPipeline,
+    *,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> None:
+    """Call functions around the next removal of rows."""
+    remove_rows = pipeline.table.remove_rows
+
+    def removal(plan: Plan, epoch: int) -> tuple[int, int]:
+        pipeline.table.remove_rows = remove_rows  # type: ignore[method-assign]
+        before()
+        done = remove_rows(plan, epoch)
+        after()
+        return done
+
+    pipeline.table.remove_rows = removal  # type: ignore[method-assign]
 
 
 def wanted(*ranges: tuple[int, int, int]) -> RequestedOffsets:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.core.accounting import Landing
 from tidemark.core.events import EventKind
-from tidemark.core.ledger import PlanRecord
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import (
     SpanSet,
     difference_by_partition,
@@ -117,38 +117,40 @@ class Publication:
         """
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
         decided = self.publication.decided_plans(self.pipeline)
-        found = self._current(set(landed).difference(decided))
+        ledger = self.control.summary(self.pipeline)
+        found = self._current(ledger, set(landed).difference(decided))
         return [each.plan.sequence for each in found if each.unchecked]
 
     def hidden(self) -> HiddenOffsets:
         """Return the landed offsets that the published view hides."""
         # Read the plans before the decisions: a plan that lands later is decided later.
+        ledger = self.control.summary(self.pipeline)
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
         statuses = self.publication.statuses(self.pipeline)
         others = set(landed).difference(
             plan for plan, status in statuses.items() if status.is_visible
         )
         unchecked, undecided, refused = [], [], []
-        for each in self._current(others):
+        for each in self._current(ledger, others):
             unchecked.append((each.plan.topic_id, each.unchecked))
             if each.decision is None:
                 undecided.append((each.plan.topic_id, each.unchecked))
             elif not each.decision.status.is_visible:
                 decided = intersection_by_partition(each.landing.spans(), each.decision.spans)
                 refused.append((each.plan.topic_id, decided))
-        unchecked += self._replaced_unrecorded()  # fence: unrecorded-replacement-is-unchecked
+        # fence: unrecorded-replacement-is-unchecked
+        unchecked += self._replaced_unrecorded(ledger)
         return HiddenOffsets(
             unchecked=_by_topic_id(unchecked),
             undecided=_by_topic_id(undecided),
             refused=_by_topic_id(refused),
         )
 
-    def _replaced_unrecorded(self) -> list[tuple[str, Mapping[int, SpanSet]]]:
+    def _replaced_unrecorded(self, ledger: Ledger) -> list[tuple[str, Mapping[int, SpanSet]]]:
         """Return the offsets whose rows an open plan has replaced, by topic id.
 
         The ledger still has the plans whose rows were there before.
         """
-        ledger = self.control.summary(self.pipeline)
         replacing = [each.plan for each in ledger.open_plans() if each.plan.replaces]
         return [
             (
@@ -159,13 +161,13 @@ class Publication:
             if self.data_log.find_landing(plan)
         ]
 
-    def _current(self, sequences: Collection[int]) -> Iterable[PlanPublication]:
+    def _current(self, ledger: Ledger, sequences: Collection[int]) -> Iterable[PlanPublication]:
         """Return the given plans that have rows in the data table, oldest first.
 
         May return other plans too: all plans if that is faster. In a later epoch, a RESTORE may
         have brought back offsets of any plan, which its decision does not cover.
         """
-        is_restored = self.control.summary(self.pipeline).epoch > 0
+        is_restored = ledger.epoch > 0
         if is_restored or len(sequences) > _FEW_PLANS:
             return self.plans()
         return self._each(sequences)
