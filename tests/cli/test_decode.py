@@ -28,11 +28,13 @@ from tests.support.transactions import (
     produce_committed,
     produce_records,
 )
+from tests.support.typed_lake import home_typed_lake
 from tidemark.cli.decode import _print as print_outcomes
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.samples import SAMPLES
+from tidemark.lake.table_io import query_rows
 from tidemark.pipelines import Outcomes
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
@@ -442,3 +444,17 @@ def test_unnamed_fields_are_counted_and_named(capsys: pytest.CaptureFixture[str]
         "; 2 with unnamed fields: 'venue' (2), \"a'b\" (1), more",
         "; 1,200 with unnamed fields",
     ]
+
+
+@pytest.mark.faults
+def test_a_text_of_25_million_characters_is_decoded_in_the_default_heap(
+    offline: Command, tmp_path: Path
+) -> None:
+    """Such a value fills the heap of a session that other tests share."""
+    lake = home_typed_lake(tmp_path, "value: {format: json, schema: {text: string}}")
+    lake.land_values([b'{"text": "%s"}' % (b"x" * 25_000_000)])
+    done = offline("decode", "events", "--json")
+    assert done.code == ExitCode.OK, done
+    length = "SELECT length(value['text']) AS length FROM t"
+    (row,) = query_rows(DeltaTable(tmp_path / "lakehouse" / "silver" / "events"), length)
+    assert row["length"] == 25_000_000

@@ -325,8 +325,6 @@ def test_extreme_json_is_quarantined_and_fails_no_job(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The payloads are deeper or longer than Spark's parser accepts."""
-    (long,) = read(spark, json_spec(), [b'{"text": "%s"}' % (b"x" * 25_000_000)])
-    assert (long["reason"], len(long["value"]["text"])) == (None, 25_000_000)
     monkeypatch.setitem(spark_json._OPTIONS, "maxStringLen", "1000")
     deep = b"[" * 1_100 + b"]" * 1_100
     poison = [b'{"text": %s}' % deep, b'{"other": %s}' % deep, b'{"legs": %s}' % deep, deep]
