@@ -174,6 +174,7 @@ def test_a_blocked_range_is_hidden_and_later_plans_are_published(lake: FileLake)
         "ranges": [[0, 2, 5]],
         "published": False,
         "unchecked": [],
+        "replaced": [],
         "status": "blocked",
         "decided_at": NOW.isoformat(),
         "decided_by": None,
@@ -260,6 +261,22 @@ def test_the_replacement_of_a_blocked_plan_needs_its_own_check(lake: FileLake) -
     assert published_rows(lake) == [(0, offset) for offset in range(9)]
     publication_of(lake).reject(1, "ann", "why")
     assert published_rows(lake) == [(0, offset) for offset in range(2, 9)]
+
+
+def test_rows_of_an_open_replacement_are_not_listed_as_published(lake: FileLake) -> None:
+    """The view does not show them. The ledger has the earlier plans until the plan is recorded."""
+    plan = lake.commit_again((0, 1, 4))
+    assert published_rows(lake) == [(0, 0), *((0, offset) for offset in range(5, 9))]
+    first, second, third = publication_of(lake).plans()
+    assert first.replaced == {0: SpanSet.of([Span(1, 2)])}
+    assert first.as_record()["replaced"] == [[0, 1, 2]]
+    assert [each.is_published for each in (first, second, third)] == [False, False, True]
+    hidden = publication_of(lake).hidden()
+    topic_id = first.plan.topic_id
+    assert hidden.unchecked == {topic_id: {0: SpanSet.of([Span(1, 4)])}}
+    assert hidden.refused == {topic_id: {0: SpanSet.of([Span(4, 5)])}}
+    lake.ingest.execute(plan.sequence)
+    assert [each.replaced for each in publication_of(lake).plans()] == [{}, {}, {}, {}]
 
 
 def test_offsets_that_a_restore_brought_back_need_their_own_decision(lake: FileLake) -> None:

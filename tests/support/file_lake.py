@@ -215,6 +215,12 @@ class FileLake(DeltaServices):
         self.ingest.execute(plan.sequence)
         return plan
 
+    def commit_again(self, *ranges: tuple[int, int, int], requested_by: str = "test") -> Plan:
+        """Plan them and replace the rows, as a driver that is killed before it records this."""
+        plan = self.plan_replacing(*ranges, requested_by=requested_by)
+        self.land(plan)
+        return plan
+
     def bronze_rows(self) -> list[dict[str, Any]]:
         """Return every row of the newest version, with all columns."""
         rows: list[dict[str, Any]] = pa.table(DeltaTable(self.uri).scan()).to_pylist()

@@ -13,11 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.quality.test_publication import check, publication_of, published_rows
-from tests.support.plans import wanted
 from tests.support.typed_lake import TypedLake
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.quality.errors import NotBlocked
 from tidemark.typed.decoder import HiddenOffsets
@@ -50,23 +48,6 @@ def check_plans(lake: TypedLake, failed: int | None = None) -> None:
     """Check the plans 1, 2 and 3; block the failed plan and publish the others."""
     for sequence in (1, 2, 3):
         check(lake.bronze, sequence, passed=sequence != failed)
-
-
-def replace_rows(lake: TypedLake, start: int, end: int) -> int:
-    """Replace rows at some offsets of partition 0, and return the number of the plan."""
-    sequence = commit_replacement(lake, start, end)
-    lake.bronze.ingest.execute(sequence)
-    return sequence
-
-
-def commit_replacement(lake: TypedLake, start: int, end: int) -> int:
-    """Replace rows as a driver that is killed before it records the landing."""
-    plan = lake.bronze.planner.backfill(
-        replace(wanted((0, start, end)), replaces=True), RunOrigin(f"test:{start}-{end}")
-    ).plan
-    assert plan is not None
-    lake.bronze.table.append(plan, lake.bronze.ingest.sink.write(plan, 100))
-    return plan.sequence
 
 
 def test_landed_records_wait_for_their_check(lake: TypedLake) -> None:
@@ -153,7 +134,7 @@ def test_rows_of_unchecked_plans_stay_when_a_decoder_begins_to_follow_decisions(
     lake.run()
     lake.hidden = lambda: publication_of(lake.bronze).hidden()
     assert lake.run() == []
-    replace_rows(lake, 2, 5)
+    lake.bronze.land_again((0, 2, 5))
     lake.run()
     assert 2 not in offsets(lake)
 
@@ -163,7 +144,7 @@ def _reject(lake: TypedLake) -> None:
 
 
 def _replace(lake: TypedLake) -> None:
-    replace_rows(lake, 0, 2)
+    lake.bronze.land_again((0, 0, 2))
 
 
 def _undo(lake: TypedLake) -> None:
@@ -171,7 +152,7 @@ def _undo(lake: TypedLake) -> None:
 
 
 def _commit_replacement(lake: TypedLake) -> None:
-    commit_replacement(lake, 0, 2)
+    lake.bronze.commit_again((0, 0, 2))
 
 
 @pytest.mark.parametrize("refuse", [_reject, _replace, _undo, _commit_replacement])
@@ -223,7 +204,7 @@ def test_offsets_that_a_restore_brought_back_are_unchecked(lake: TypedLake) -> N
     """The decision about their plan does not cover them, so the next check takes the plan."""
     check_plans(lake)
     version = lake.bronze.table.version_and_id()[0]
-    replace_rows(lake, 2, 4)
+    lake.bronze.land_again((0, 2, 4))
     check(lake.bronze, 2, passed=True, minutes=5)
     DeltaTable(str(lake.bronze.uri)).restore(version)
     lake.bronze.repair.rewind("test", "restored")
@@ -236,11 +217,11 @@ def test_replaced_rows_leave_the_typed_table_until_the_new_rows_are_checked(
     """The published view does not show them either. The new rows may be wrong."""
     check_plans(lake)
     lake.run()
-    first, second = replace_rows(lake, 0, 2), replace_rows(lake, 5, 9)
+    first, second = lake.bronze.land_again((0, 0, 2)), lake.bronze.land_again((0, 5, 9))
     lake.run()
     assert offsets(lake) == [2, 3, 4]
-    check(lake.bronze, first, passed=True)
-    check(lake.bronze, second, passed=False)
+    check(lake.bronze, first.sequence, passed=True)
+    check(lake.bronze, second.sequence, passed=False)
     lake.run()
     assert offsets(lake) == [0, 1, 2, 3, 4]
 
@@ -255,7 +236,7 @@ def test_rows_of_a_replacement_that_is_not_recorded_are_unchecked(
     check_plans(lake)
     if decoded_before:
         lake.run()
-    sequence = commit_replacement(lake, 2, 5)
+    sequence = lake.bronze.commit_again((0, 2, 5)).sequence
     assert lake.decoding.backlog().unchecked == 3
     end = 9
     if lands_between:
@@ -274,7 +255,7 @@ def test_rows_of_a_replacement_that_is_not_recorded_are_unchecked(
 
 
 _ACTIONS = st.sampled_from(
-    ["land", "pass", "fail", "release", "reject", "undo", "replace", "decode"]
+    ["land", "pass", "fail", "release", "reject", "undo", "replace", "commit", "decode"]
 )
 
 
@@ -340,9 +321,19 @@ def _act(lake: TypedLake, action: str, number: int, minutes: int) -> None:
     elif action == "undo":
         lake.bronze.undo.undo(sequence, "test", "wrong")
     elif action == "replace":
-        replace_rows(lake, span.start, span.end)
+        _record_open(lake)
+        lake.bronze.land_again((0, span.start, span.end))
+    elif action == "commit":
+        _record_open(lake)
+        lake.bronze.commit_again((0, span.start, span.end))
     else:
         lake.run()
+
+
+def _record_open(lake: TypedLake) -> None:
+    """Record the replacement of a killed driver, because a second one would be refused."""
+    for record in lake.bronze.control.ledger("events").open_plans():
+        lake.bronze.ingest.execute(record.plan.sequence)
 
 
 def _ignoring(error: type[Exception], act: Callable[[], object]) -> None:

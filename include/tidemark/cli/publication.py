@@ -128,6 +128,8 @@ def _row(publication: PlanPublication) -> tuple[object, ...]:
     status = decision.status.value if decision else NOT_CHECKED
     if decision and (unchecked := size_of(publication.unchecked)):
         status += f", {counted(unchecked, 'offset')} not checked"
+    if replaced := size_of(publication.replaced):
+        status += f", {counted(replaced, 'offset')} replaced by an open plan"
     ranges = ", ".join(f"{c.partition}:{c.start}-{c.end}" for c in publication.landing.counts)
     return (
         publication.plan.sequence,

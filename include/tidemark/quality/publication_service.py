@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.accounting import Landing
@@ -47,11 +47,14 @@ class PlanPublication:
         plan: The plan.
         landing: The rows of the plan in the data table, by range.
         decision: The effective decision; None if the plan was never checked, which hides it.
+        replaced: Offsets whose rows an open plan has replaced in the data table. Until that plan is
+            recorded, the ledger has the earlier rows, and the published view has neither.
     """
 
     plan: Plan
     landing: Landing
     decision: PublicationDecision | None
+    replaced: Mapping[int, SpanSet] = field(default_factory=dict)
 
     @property
     def unchecked(self) -> Mapping[int, SpanSet]:
@@ -63,7 +66,8 @@ class PlanPublication:
     @property
     def is_published(self) -> bool:
         """Whether the published view shows all rows of the plan."""
-        return self.decision is not None and self.decision.status.is_visible and not self.unchecked
+        is_visible = self.decision is not None and self.decision.status.is_visible
+        return is_visible and not self.unchecked and not self.replaced
 
     def as_record(self) -> dict[str, Any]:
         """Return the plan's publication as plain values, for `--json`."""
@@ -73,7 +77,8 @@ class PlanPublication:
             "records": self.landing.records,
             "ranges": [[c.partition, c.start, c.end] for c in self.landing.counts],
             "published": self.is_published,
-            "unchecked": [[p, s.start, s.end] for p, each in self.unchecked.items() for s in each],
+            "unchecked": _as_lists(self.unchecked),
+            "replaced": _as_lists(self.replaced),
             **(self.decision.as_record() if self.decision else undecided),
         }
 
@@ -96,11 +101,18 @@ class Publication:
     def plans(self) -> list[PlanPublication]:
         """Return every landed plan with ranges in the data table, oldest first."""
         decisions = effective_decisions(self.publication.decisions(self.pipeline))
+        ledger = self.control.ledger(self.pipeline)
+        replaced = self._replaced_unrecorded(ledger)
         return [
             PlanPublication(
-                plan=record.plan, landing=record.held_now, decision=decisions.get(sequence)
+                plan=record.plan,
+                landing=record.held_now,
+                decision=decisions.get(sequence),
+                replaced=intersection_by_partition(
+                    record.held_now.spans(), replaced.get(record.plan.topic_id, {})
+                ),
             )
-            for sequence, record in self.control.ledger(self.pipeline).plans.items()
+            for sequence, record in ledger.plans.items()
             if record.held_now is not None and record.held_now.counts
         ]
 
@@ -130,6 +142,7 @@ class Publication:
         others = set(landed).difference(
             plan for plan, status in statuses.items() if status.is_visible
         )
+        replaced = self._replaced_unrecorded(ledger)
         unchecked, undecided, refused = [], [], []
         for each in self._current(ledger, others):
             unchecked.append((each.plan.topic_id, each.unchecked))
@@ -137,29 +150,30 @@ class Publication:
                 undecided.append((each.plan.topic_id, each.unchecked))
             elif not each.decision.status.is_visible:
                 decided = intersection_by_partition(each.landing.spans(), each.decision.spans)
-                refused.append((each.plan.topic_id, decided))
+                rows = difference_by_partition(decided, replaced.get(each.plan.topic_id, {}))
+                refused.append((each.plan.topic_id, rows))
         # fence: unrecorded-replacement-is-unchecked
-        unchecked += self._replaced_unrecorded(ledger)
+        unchecked += replaced.items()
         return HiddenOffsets(
             unchecked=_by_topic_id(unchecked),
             undecided=_by_topic_id(undecided),
             refused=_by_topic_id(refused),
         )
 
-    def _replaced_unrecorded(self, ledger: Ledger) -> list[tuple[str, Mapping[int, SpanSet]]]:
+    def _replaced_unrecorded(self, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:
         """Return the offsets whose rows an open plan has replaced, by topic id.
 
         The ledger still has the plans whose rows were there before.
         """
         replacing = [each.plan for each in ledger.open_plans() if each.plan.replaces]
-        return [
+        return _by_topic_id(
             (
                 plan.topic_id,
                 intersection_by_partition(plan.spans(), ledger.landed_of(plan.topic_id)),
             )
             for plan in replacing
             if self.data_log.find_landing(plan)
-        ]
+        )
 
     def _current(self, ledger: Ledger, sequences: Collection[int]) -> Iterable[PlanPublication]:
         """Return the given plans that have rows in the data table, oldest first.
@@ -250,6 +264,10 @@ class Publication:
             self.publication.append(record.plan, landing, decision)
             log.info("decided pipeline=%s plan=%d status=%s", self.pipeline, sequence, status)
         return PlanPublication(plan=record.plan, landing=landing, decision=decision)
+
+
+def _as_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
+    return [[partition, span.start, span.end] for partition, each in spans.items() for span in each]
 
 
 def _by_topic_id(
