@@ -25,7 +25,7 @@ from tidemark.ingest.errors import CommitNotFound
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.run import JOBS, Job, main, run
 from tidemark.spark.engine import JobRun, Server, Submit
-from tidemark.spark.submit import RESULT_MARKER
+from tidemark.spark.submit import RESULT_MARKER, submit
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import MergeRef, ReplayRef
 
@@ -83,6 +83,34 @@ def test_a_job_on_a_server_shows_the_tasks_of_its_queries(
     assert [result["records"] for result in done.results or ()] == [3]
     assert {total for _, total in shown} == {3}
     assert [finished for finished, _ in shown] == sorted(finished for finished, _ in shown)
+
+
+@pytest.mark.spark
+def test_a_job_by_spark_submit_shows_the_tasks_of_its_stages(tmp_path: Path) -> None:
+    """Spark prints stages that take longer than half a second."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "rows = SparkSession.builder.getOrCreate().range(0, 3, 1, 3)\n"
+        "sleep = \"java_method('java.lang.Thread', 'sleep', id * 0 + 1500) IS NULL\"\n"
+        f"rows.selectExpr(sleep).collect(); print({RESULT_MARKER!r} + '[]')\n"
+    )
+    shown: list[tuple[int, int]] = []
+    lines: list[str] = []
+    done = submit(
+        script,
+        [],
+        name="tasks",
+        engine=Submit("local[1]"),
+        settings={"spark.ui.enabled": "false"},
+        environ=os.environ,
+        print_line=lines.append,
+        show_tasks=lambda *counts: shown.append(counts),
+    )
+    assert done == JobRun(exit_code=ExitCode.OK, results=[])
+    assert {total for _, total in shown} == {3}
+    assert [finished for finished, _ in shown] == sorted(finished for finished, _ in shown)
+    assert not [line for line in lines if "[Stage" in line or not line]
 
 
 def test_every_job_has_an_entry_point() -> None:

@@ -140,8 +140,7 @@ def run(
         print_line: Called with each line that a job by spark-submit prints.
         stop: Ends the job when it is called: Spark executes no statement of the job after that.
             Before the start of the job, `run` raises EngineStopped.
-        show_tasks: Shows the finished and all tasks of the running queries on a Spark Connect
-            server. A process of spark-submit reports no tasks.
+        show_tasks: Shows the finished and all tasks of the running queries; None to show none.
     """
     stop = stop or Stop()
     stop.check()
@@ -161,6 +160,7 @@ def run(
         },
         print_line=print_line,
         stop=stop,
+        show_tasks=show_tasks,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ _RESULT = {"pipeline": "prices", "plan": 7, "records": 10}
 
 
 def run_program(
-    script: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    script: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    show_tasks: Callable[[int, int], None] | None = None,
 ) -> tuple[JobRun, list[str]]:
     """Submit a job with a shell script instead of spark-submit."""
     program = folder / "spark-submit"
@@ -33,8 +37,43 @@ def run_program(
         settings={},
         environ={},
         print_line=lines.append,
+        show_tasks=show_tasks,
     )
     return run, lines
+
+
+def test_running_stages_are_shown_as_tasks_and_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark prints its progress on the error output, and may print other text after it."""
+    stage = r"[Stage 0:=====>     (1 + 3) / 5]"
+    script = (
+        rf'printf "first\n\r{stage}\r{stage}[Stage 12:>  (0 + 0) / 20]later\n" >&2'
+        "\n"
+        rf'printf "\r{stage}\r     \r"'
+        "\n"
+        rf"printf '\r{stage}{RESULT_MARKER}[{json.dumps(_RESULT)}]\n'"
+        "\n"
+        'echo "[Stage 1 of the pipeline]"; echo "$*"'
+    )
+    shown: list[tuple[int, int]] = []
+    run, lines = run_program(
+        script, tmp_path, monkeypatch, show_tasks=lambda *counts: shown.append(counts)
+    )
+    assert run.results == [_RESULT]
+    assert shown == [(1, 5), (1, 25), (1, 5), (1, 5)]
+    assert lines[:3] == ["first", "later", "[Stage 1 of the pipeline]"]
+    assert "spark.ui.showConsoleProgress=true" in lines[3]
+
+
+def test_tasks_that_nobody_sees_are_not_requested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of a scheduled run keeps all lines of the job."""
+    stage = "[Stage 0:>  (0 + 4) / 5]"
+    _, lines = run_program(f'echo "$*"; echo; echo "{stage}"', tmp_path, monkeypatch)
+    assert "showConsoleProgress" not in lines[0]
+    assert lines[1:] == ["", stage]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,11 @@ _TEMPORARY = re.compile(
 _START_FAILURE_CODES = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
 """Exit codes of spark-submit and of shells if the job cannot start."""
 
+_CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
+"""The setting with which Spark prints the tasks of its running stages."""
+_RUNNING_STAGES = re.compile(r"(?:\[Stage \d+:=*>? *\(\d+ \+ \d+\) / \d+\])+")
+_FINISHED_AND_ALL = re.compile(r"\((\d+) \+ \d+\) / (\d+)\]")
+
 RESULT_MARKER = "TIDEMARK_RESULT "
 """Prefix of the output line with the results of a job: a JSON list of results, one per plan."""
 
@@ -70,6 +75,7 @@ def submit(
     environ: Mapping[str, str],
     print_line: Callable[[str], None],
     stop: Stop | None = None,
+    show_tasks: Callable[[int, int], None] | None = None,
 ) -> JobRun:
     """Run a job in client mode and return its result.
 
@@ -82,6 +88,7 @@ def submit(
         environ: Environment of the driver, with its connections.
         print_line: Called with each line that the job prints, except the result line.
         stop: Kills the job when called.
+        show_tasks: Shows the finished and all tasks of the running stages; None to show none.
 
     Raises:
         SetupError: The spark-submit program is missing.
@@ -97,9 +104,10 @@ def submit(
             "requirements.txt in Airflow's environment.",
         )
     options = ["--name", name, "--master", engine.master, "--deploy-mode", "client"]
+    progress = {_CONSOLE_PROGRESS: "true"} if show_tasks else {}
     process = subprocess.Popen(
         [
-            *(program, *options, *conf_arguments({**engine.settings, **settings})),
+            *(program, *options, *conf_arguments({**engine.settings, **settings, **progress})),
             *(str(script), *arguments),
         ],
         env={**without_connect(environ), "PATH": path, "PYSPARK_PYTHON": sys.executable},
@@ -112,7 +120,10 @@ def submit(
     last = ""
     with process, (stop or Stop()).ends(process.kill):
         try:
-            for line in process.stdout or ():
+            for printed in process.stdout or ():
+                line = _without_tasks(printed, show_tasks) if show_tasks else printed
+                if not line:
+                    continue
                 if line.startswith(RESULT_MARKER):
                     results = _results(line.removeprefix(RESULT_MARKER))
                 else:
@@ -130,6 +141,19 @@ def submit(
         failure = missing_result_error(process.returncode, [*clues, last])
     code = failure.exit_code if failure else ExitCode(process.returncode)
     return JobRun(exit_code=code, results=results, failure=failure)
+
+
+def _without_tasks(line: str, show_tasks: Callable[[int, int], None]) -> str:
+    """Show the tasks in a line of Spark's console progress, and return the rest of the line.
+
+    Spark ends its progress by a carriage return, or by blanks that overwrite it.
+    """
+    found = _RUNNING_STAGES.match(line)
+    if found:
+        counts = [(int(each[1]), int(each[2])) for each in _FINISHED_AND_ALL.finditer(found[0])]
+        show_tasks(sum(done for done, _ in counts), sum(total for _, total in counts))
+    rest = line[found.end() :] if found else line
+    return rest if rest.strip() else ""
 
 
 def _results(text: str) -> list[Mapping[str, Any]] | None:
