@@ -154,7 +154,7 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     chain >> complete
     eager = [spec.name for spec in members if spec.catch_up]
     if eager:
-        # `complete` fails for the pipelines that failed. The others catch up without it.
+        # A failed pipeline fails `complete`. The other pipelines catch up without `complete`.
         chain[-1] >> _next_run({**run, "pipelines": eager})
 
 
@@ -186,7 +186,7 @@ def _next_run(run: Mapping[str, Any]) -> BaseOperator:
         op_kwargs=run,
         trigger_rule=_GOES_ON,
         execution_timeout=timedelta(minutes=15),
-        doc_md="Continues if a limit left offsets unread of a pipeline whose plan is published, "
+        doc_md="Continues if a limit left unread offsets of a pipeline whose plan is published, "
         "decoded and merged.",
     )
     again = TriggerDagRunOperator(

@@ -42,7 +42,7 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
 
     def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
         text = f"{job} of {', '.join(dict.fromkeys(ref.pipeline for ref in refs))}"
-        with phase(text, unit="tasks of Spark") as show_tasks:
+        with phase(text, unit="Spark tasks") as show_tasks:
             return run(app, engine, job, refs, print_line=job_line, show_tasks=show_tasks)
 
     return Pipelines(

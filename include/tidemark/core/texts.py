@@ -1,4 +1,4 @@
-"""Values as they stand in sentences."""
+"""Text of numbers, lists and durations, for use in sentences."""
 
 from __future__ import annotations
 

@@ -180,8 +180,9 @@ class PlanExecutor:
             return record.landed_originally
         # An operator may have rewound the pipeline to a state before this landing.
         refuse_cancelled(record)  # fence: abandoned-plan-is-not-recorded
-        # After the ledger. Later checks read only RESTOREs after the newest recorded landing, which
-        # may be another plan's. An earlier RESTORE may have removed the rows of this plan.
+        # Search for the landing after the read of the ledger. Later checks read only RESTOREs after
+        # the newest recorded landing, which another plan may have. An earlier RESTORE may have
+        # removed the rows of this plan.
         landing = self._find_landing(plan)  # fence: reported-commit-is-looked-up
         if landing is None:
             raise CommitNotFound(

@@ -162,7 +162,7 @@ class ControlReader(Protocol):
         """Return one plan with its outcome; None if the table has no such plan."""
 
     def plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
-        """Return the plans of any pipelines with their outcomes, without missing plans."""
+        """Return plans of any pipelines with their outcomes; omit missing plans."""
 
     def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
         """Return the plans with numbers `[first, end)` and their events, newest first."""
@@ -353,7 +353,7 @@ class DataTable(DataLog, Protocol):
         """
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """Raise transactions so far that no commit with one of them can follow.
+        """Raise transaction versions so far that no commit with one of them can follow.
 
         Returns:
             The table version from which on this holds.

@@ -200,7 +200,7 @@ class DeltaControlTable:
 
     @_reading
     def plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
-        """Return the plans of any pipelines with their outcomes, without missing plans."""
+        """Return plans of any pipelines with their outcomes; omit missing plans."""
         return self._plan_records(plans)
 
     def _plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:

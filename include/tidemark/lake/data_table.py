@@ -495,7 +495,7 @@ class DeltaDataTable:
         return rows, table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """Raise transactions to `FENCED_VERSION`, so that no commit with one of them follows.
+        """Raise transaction versions to `FENCED_VERSION`: no commit with one of them follows.
 
         Returns the version of the table from which that holds.
         """
@@ -560,7 +560,7 @@ class DataTableSnapshot:
     def find_landing(self, plan: Plan) -> Landing | None:
         """Find the commit that landed a plan; None without one.
 
-        The transaction version does not prove a landing, because abandoning a plan raises it, too.
+        The transaction version does not prove a landing, because abandoning a plan also raises it.
         The commit must contain the plan's fingerprint. If the log no longer contains the commit (it
         keeps 30 days by default), searches for the plan's rows.
         """

@@ -40,7 +40,7 @@ def remove_whole_files(
         uri: The table.
         sequence: The plan.
         metadata: Text for the commit's `userMetadata`.
-        check: Raises an error to refuse the commit, which follows the version that it gets.
+        check: Called with the version that the commit follows; raises an error to refuse it.
 
     Returns:
         The number of their rows.

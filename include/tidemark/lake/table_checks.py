@@ -48,7 +48,8 @@ def check_excluded(table: DeltaTable, uri: str, excluded: Mapping[str, str | Non
     Args:
         table: The table.
         uri: Its location.
-        excluded: Names of columns, each with the column beside which the name is allowed.
+        excluded: Names of columns. Each maps to the column beside which the name is allowed, or
+            to None if the name is never allowed.
     """
     names = {field.name for field in table.schema().fields}
     for name, beside in excluded.items():

@@ -76,7 +76,7 @@ _REDACTION_PREFIX = "spark.sql.redaction."
 
 
 ShowTasks: TypeAlias = Callable[[int, int], None]
-"""Shows the number of finished tasks of Spark, and the number of all tasks."""
+"""Shows the number of finished Spark tasks, and the number of all tasks."""
 
 
 class RunningTasks:

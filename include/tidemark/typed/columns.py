@@ -22,7 +22,7 @@ def typed_table(
         typed_schema(decode, columns),
         grows=True,
         has_unions=decode.has_unions,
-        # A table with the column `value` may have an own column `tombstone`.
+        # Users may add a column `tombstone` to a table with the column `value`.
         excluded={VALUE: None} if decode.flattens else {TOMBSTONE: VALUE},
     )
 

@@ -505,8 +505,8 @@ class TypedTablePair:
     def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
         """See `DataTable.remove_rows`; covers both tables.
 
-        A repair compares the ledger with the typed table only. So the quarantine follows it: after
-        this removal, a repair finds no rows there.
+        A repair compares the ledger with the typed table only. The method therefore removes the
+        typed rows first: a later repair finds no rows of the plan.
         """
         rows, version = self.typed.remove_rows(plan, epoch)
         quarantined, _ = self.quarantine.table.remove_rows(plan, None)

@@ -93,7 +93,7 @@ class SpecDraft:
         if name is None:
             name = pipeline_name(sample.topic)
             assumed.insert(0, Assumption(key="name", value=name, evidence="the topic's name"))
-        # The rules of a suite need Spark in each check, so a spec gets one only on request.
+        # The rules of a suite need Spark in each check, so a spec gets a suite only on request.
         after = f"after a run, tidemark suite init {name} drafts one"
         assumed.append(Assumption(key="quality.suite", value="no suite", evidence=after))
         return cls(

@@ -1,4 +1,4 @@
-"""Fields of decoded records that the schema in the spec does not name. Read without Spark.
+"""Read the fields of decoded records that the schema does not name, without Spark.
 
 The column `_rest` keeps these fields as the text of a JSON object. delta-rs streams the texts, and
 DuckDB counts their names.
@@ -24,9 +24,9 @@ MAX_NAMES = 20
 """Maximum number of names in a result."""
 _MAX_LENGTH = 100
 _REPORTED_RECORDS, _REPORTED_BYTES = 1_000_000, 64 * 2**20
-"""Most records of a report, and most bytes of them. A report is written after each check."""
+"""Maximum records and bytes that a report reads. Each check is followed by a report."""
 _ROWS_AT_ONCE = 256
-"""A text has up to the bytes of a record, and delta-rs has several batches in memory."""
+"""Rows of a batch. A text can be as large as a record; delta-rs keeps several batches in memory."""
 
 _COUNTS = f"""
     WITH named AS (
@@ -62,7 +62,7 @@ class UnnamedFields:
     has_more: bool = False
 
     def without_names(self) -> UnnamedFields:
-        """Return the numbers alone. A name may be a value, as in an object by customer."""
+        """Return only the numbers. A name can be a value, such as a customer number as a key."""
         return replace(self, names={}, has_more=False)
 
     def as_record(self) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from tidemark.spec.upsert import Envelope, UpsertSpec
 
 
 class SchemaFacet(schema_dataset.SchemaDatasetFacet):
-    """The types of columns. They contain no secret that the provider would have to search for."""
+    """The types of columns. The provider does not search them for secrets."""
 
     _additional_skip_redact: ClassVar[list[str]] = ["fields"]
 
 
 class ColumnLineage(column_lineage_dataset.ColumnLineageDatasetFacet):
-    """The source columns of each column. The provider searches them for no secret either."""
+    """The source columns of each column. The provider does not search them for secrets."""
 
     _additional_skip_redact: ClassVar[list[str]] = ["fields", "dataset"]
 
