@@ -279,7 +279,7 @@ def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
 
 
 def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
-    """The start follows `publish`, also after a failure. One such pipeline in a group is enough."""
+    """The start follows `publish`, even after a failure. One such pipeline in a group is enough."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
     (tmp_path / "eager.yaml").write_text(spec.format("eager"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
@@ -350,7 +350,7 @@ RUN_STATES: list[tuple[dict[str, str], str]] = [
 def test_a_run_succeeds_only_if_no_task_has_failed(
     probe: Probe, tmp_path: Path, limits: str
 ) -> None:
-    """A failed task stops neither later tasks nor the look for offsets that a limit left."""
+    """A failed task stops neither later tasks nor the search for offsets that a limit left."""
     name = "eager" if limits else "steady"
     spec = f"name: {name}\ntopic: t\nschedule: '@daily'\n{limits}"
     spec += "decode: {value: {format: string}, upsert: {}}"

@@ -44,7 +44,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
 def test_records_of_flattened_values_are_the_same_as_of_values_in_one_column(
     unconnected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names of fields are those of the values, also if their columns have other names."""
+    """The names of fields are those of the values, even if their columns have other names."""
     values = [
         b'{"n": 1, "timestamp": "noon", "tombstone": "a", "deep": {"x": 2}, "venue": "X"}',
         b"{}",

@@ -115,7 +115,7 @@ def test_figures_that_are_values_of_a_column_need_the_right_to_payloads(
 def test_names_of_unnamed_fields_need_the_right_to_payloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name can be a value, as in an object by customer."""
+    """A name can be a value, such as a customer number as a key."""
     monkeypatch.setattr(quality, "utc_now", lambda: NOW + timedelta(hours=1))
     decode = "value: {format: json, schema: {n: long}, keep_rest: true}"
     typed = home_typed_lake(tmp_path, decode)

@@ -76,7 +76,7 @@ def test_s20_first_and_end_offsets_are_those_that_a_consumer_finds(
     monkeypatch: pytest.MonkeyPatch,
     at_once: int,
 ) -> None:
-    """One call for several topics, also for more partitions than one request has.
+    """One call for several topics, even with more partitions than one request has.
 
     Topics that were not requested have no offsets.
     """

@@ -128,7 +128,7 @@ def test_undone_offsets_of_a_backfill_are_read_by_the_next_run() -> None:
 
 
 @pytest.mark.parametrize("repair", ["rewind", "rebuild"])
-def test_i1_an_undo_removes_no_rows_that_a_repair_has_recorded_meanwhile(repair: str) -> None:
+def test_i1_an_undo_removes_no_rows_that_a_concurrent_repair_has_recorded(repair: str) -> None:
     """The repair finds the rows and records the plan as landed. A repetition undoes it again."""
     pipeline = pipeline_after_runs(4, 3)
     around_removal(

@@ -124,7 +124,7 @@ def test_an_exit_code_of_no_job_is_a_transient_error(
 def test_the_error_for_a_full_heap_names_the_setting_of_the_heap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """Spark's output of a task with values of 24 MB in a heap of 512 MB, which ended with 52."""
+    """Spark printed this for values of 24 MB in a heap of 512 MB, and exited with code 52."""
     printed = (
         "19:35:41 ERROR Executor: Exception in task 0.0 in stage 0.0 (TID 0)\n"
         "org.apache.spark.SparkException [TASK_WRITE_FAILED]\n"
