@@ -70,7 +70,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.fixture
 def installed(parts: object, tmp_path: Path) -> Path:
     _write_jars(tmp_path / "incoming", JARS)
-    fetch.admit(parts, tmp_path / "incoming")
+    fetch.install(parts, tmp_path / "incoming")
     return tmp_path / "jvm"
 
 
@@ -86,7 +86,7 @@ def test_a_complete_set_of_jars_needs_no_ivy(parts: object, installed: Path) -> 
 def test_a_missing_jar_starts_a_download(parts: object, installed: Path) -> None:
     (installed / "spark/a-1.jar").unlink()
 
-    with pytest.raises(fetch.Refused, match="no java on PATH"):
+    with pytest.raises(fetch.FetchFailed, match="no java on PATH"):
         fetch.ensure(parts, "heading")
 
 
@@ -95,7 +95,7 @@ def test_a_changed_jar_is_removed_and_named(
 ) -> None:
     (installed / "kafka/b-2.jar").write_text("something else")
 
-    with pytest.raises(fetch.Refused):
+    with pytest.raises(fetch.FetchFailed):
         fetch.ensure(parts, "heading")
 
     assert not (installed / "kafka/b-2.jar").exists()
@@ -129,8 +129,8 @@ def test_a_download_that_differs_from_the_checksums_is_discarded(
     cached = {f"organisation/module/jars/{Path(n).name}": c for n, c in bad.items()}
     _write_jars(tmp_path / "cache", cached)
 
-    with pytest.raises(fetch.Refused, match=re.escape(message)):
-        fetch.admit(parts, tmp_path / "incoming")
+    with pytest.raises(fetch.FetchFailed, match=re.escape(message)):
+        fetch.install(parts, tmp_path / "incoming")
 
     assert not list((tmp_path / "jvm").glob("*"))
     assert not [name for name in bad if (tmp_path / "incoming" / name).exists()]
@@ -141,7 +141,26 @@ def test_a_changed_ivy_xml_invalidates_the_installed_jars(parts: object, install
     ivy_file = installed.parent / "ivy.xml"
     ivy_file.write_text(IVY_FILE.replace("test", "changed"))
 
-    assert not fetch.in_place(parts)
+    assert not fetch.is_installed(parts)
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"),
+    [
+        (False, "      10 of 25 jars downloaded\n      20 of 25 jars downloaded\n"),
+        (True, "".join(f"\r      {number} of 25 jars downloaded" for number in range(1, 26))),
+    ],
+)
+def test_a_download_shows_its_progress_in_place_on_a_terminal(
+    is_terminal: bool,
+    shown: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    for downloaded in range(1, 26):
+        fetch._show_downloaded(downloaded, 25)
+    assert capsys.readouterr().out == shown
 
 
 def test_the_error_of_a_failed_ivy_contains_its_reason(tmp_path: Path) -> None:
@@ -152,7 +171,7 @@ def test_the_error_of_a_failed_ivy_contains_its_reason(tmp_path: Path) -> None:
     )
     parts = fetch.Parts(ivy_file=ivy_file, checksums=tmp_path / "none", folder=tmp_path)
 
-    with pytest.raises(fetch.Refused, match=r"(?s)Ivy's last lines.*absent"):
+    with pytest.raises(fetch.FetchFailed, match=r"(?s)Ivy's last lines.*absent"):
         fetch.retrieve(parts, tmp_path / "incoming")
 
 

@@ -1,14 +1,13 @@
-"""Make the class-data-sharing archive that every Spark job of Tidemark starts with.
+"""Create the class data archive with which the JVMs of Spark jobs start faster.
 
     .venv/bin/python include/jvm/archive.py
 
-A JVM that starts Spark spends most of its first seconds loading and checking about 17,000 classes.
-JDK 17 can keep them in a file that is mapped instead (JEP 350). The classes worth keeping are those
-that real jobs load, so they are run: the embedded broker, a few records, both of jobs/.
+A JVM that starts Spark loads and checks about 17,000 classes in its first seconds. JDK 17 can map
+them from an archive instead (JEP 350). The archive contains the classes that a training run loads:
+the jobs `ingest` and `check` for a few records of an embedded broker.
 
-The JVM uses an archive only together with the jars of its creation, and otherwise ignores it
-silently. So an archive is harmless, and without it jobs are only slower. Therefore a failure here
-does not fail a set-up: it prints one line of warning.
+The JVM ignores an archive of other jars without a message. Jobs without the archive are slower and
+otherwise the same, so a failure prints a warning and does not fail the set-up.
 """
 
 from __future__ import annotations
@@ -40,58 +39,58 @@ SAMPLE = "prices"
 RECORDS = 1_000
 _SHARED = "-XX:SharedArchiveFile="
 _FROM_ARCHIVE = "shared objects file (top)"
-_LAST_WORDS = 3
+_LAST_LINES = 3
 
 
-class NoArchive(Exception):
-    """The archive could not be made; the message is the reason."""
+class ArchiveFailed(Exception):
+    """The archive could not be created; the message has the cause."""
 
 
 def identity(layout: Layout) -> str:
-    """Return a digest of the jars of the class path with their times, and of the JVM."""
+    """Return a digest of the class path's jars, their sizes and times, and the JVM's version."""
     digest = hashlib.sha256(str(layout.project).encode())
     for jar in (*_jars(layout.spark_jars), *_jars(_pyspark() / "jars")):
         stat = jar.stat()
         digest.update(f"{jar} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    told = subprocess.run([_java(), "-version"], capture_output=True, check=True)
-    digest.update(told.stderr)
+    version = subprocess.run([_java(), "-version"], capture_output=True, check=True)
+    digest.update(version.stderr)
     return digest.hexdigest()
 
 
-def make(layout: Layout, archive: Path) -> None:
-    """Run the jobs on a broker of their own and keep the classes that they loaded.
+def create(layout: Layout, archive: Path) -> None:
+    """Run the training job on a broker of its own, and keep the classes that it loads.
 
     Raises:
-        NoArchive: The job failed, or a JVM refuses the archive.
+        ArchiveFailed: The job failed, or the JVM does not use the archive.
     """
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=layout.jvm) as folder:
-        made = Path(folder) / archive.name
-        said: list[str] = []
+        created = Path(folder) / archive.name
+        printed: list[str] = []
         with _training_app(layout, Path(folder)) as app:
             plan = app.pipeline(PIPELINE).planner.plan("set-up").plan
             if plan is None:
-                raise NoArchive("the training topic is empty")
+                raise ArchiveFailed("the training topic is empty")
             run = submit(
                 Path(__file__).with_name("training.py"),
                 plan_arguments([plan.ref]),
                 name="tidemark-archive",
                 engine=Submit("local[2]"),
                 settings=_with_jvm_options(
-                    app, [f"-XX:ArchiveClassesAtExit={made}", "-XX:TieredStopAtLevel=1"]
+                    app, [f"-XX:ArchiveClassesAtExit={created}", "-XX:TieredStopAtLevel=1"]
                 ),
                 environ=app.environ,
-                print_line=said.append,
+                print_line=printed.append,
             )
-            if run.exit_code != ExitCode.OK or not made.exists():
-                raise NoArchive(f"the training job left none: {_end(*said)}")
-            if _classes_taken(app, made, Path(folder) / "classes.log") == 0:
-                raise NoArchive("the JVM does not take it")
-        made.replace(archive)
+            if run.exit_code != ExitCode.OK or not created.exists():
+                raise ArchiveFailed(f"the training job wrote none: {_end(*printed)}")
+            if _classes_from(created, app, Path(folder) / "classes.log") == 0:
+                raise ArchiveFailed("the JVM does not use it")
+        created.replace(archive)
 
 
 @contextmanager
 def _training_app(layout: Layout, home: Path) -> Iterator[App]:
-    """A Tidemark with a broker, a filled topic and one pipeline of its own."""
+    """Yield a Tidemark with its own broker, one pipeline, and a topic with records."""
     specs = home / "pipelines"
     specs.mkdir()
     spec = f'name: {PIPELINE}\ntopic: {SAMPLE}\nschedule: "@once"\nstart: earliest\n'
@@ -114,7 +113,7 @@ def _training_app(layout: Layout, home: Path) -> Iterator[App]:
 
 
 def _with_jvm_options(app: App, options: Iterable[str]) -> Mapping[str, str]:
-    """The settings of a job, with other JVM options than those that take the archive."""
+    """Return the settings of a job with other JVM options, and without those of the archive."""
     settings = dict(app.engines.submit_settings(app.spec(PIPELINE)))
     key = "spark.driver.extraJavaOptions"
     kept = [each for each in settings[key].split() if not each.startswith(_SHARED)]
@@ -122,8 +121,8 @@ def _with_jvm_options(app: App, options: Iterable[str]) -> Mapping[str, str]:
     return settings
 
 
-def _classes_taken(app: App, archive: Path, log: Path) -> int:
-    """How many classes a JVM with the class path of a job takes from the archive."""
+def _classes_from(archive: Path, app: App, log: Path) -> int:
+    """Return how many classes a JVM with the class path of a job loads from the archive."""
     settings = _with_jvm_options(app, [f"{_SHARED}{archive}", f"-Xlog:class+load:file={log}"])
     program = str(Path(sys.executable).parent / "spark-submit")
     done = subprocess.run(
@@ -134,36 +133,36 @@ def _classes_taken(app: App, archive: Path, log: Path) -> int:
         env={**app.environ, "PATH": search_path(app.environ)},
     )
     if done.returncode != 0:
-        raise NoArchive(f"spark-submit ended with {done.returncode}: {_end(done.stderr)}")
+        raise ArchiveFailed(f"spark-submit ended with {done.returncode}: {_end(done.stderr)}")
     return log.read_text().count(_FROM_ARCHIVE)
 
 
 def ensure(layout: Layout, heading: str) -> None:
-    """Make an archive that fits; print and do nothing if one exists.
+    """Create the archive, unless one of the same jars and JVM exists.
 
     Raises:
-        NoArchive: It could not be made.
+        ArchiveFailed: The archive could not be created.
     """
     archive, stamp = layout.class_archive, layout.class_archive.with_suffix(".made-for")
     wanted = identity(layout)
-    # One process at a time makes the archive; another waits and finds it.
+    # One process at a time creates the archive; another waits and finds it.
     with locked(layout.jvm / ".archive-lock"):
         if archive.exists() and stamp.exists() and stamp.read_text() == wanted:
             return
         say(heading)
         stamp.unlink(missing_ok=True)
-        make(layout, archive)
+        create(layout, archive)
         stamp.write_text(wanted)
 
 
 def say(line: str) -> None:
-    """Show one line of progress at once."""
+    """Print a line, and flush it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-def _end(*said: str) -> str:
-    return " | ".join("\n".join(said).strip().splitlines()[-_LAST_WORDS:])
+def _end(*printed: str) -> str:
+    return " | ".join("\n".join(printed).strip().splitlines()[-_LAST_LINES:])
 
 
 def _jars(folder: Path) -> list[Path]:
@@ -173,7 +172,7 @@ def _jars(folder: Path) -> list[Path]:
 def _pyspark() -> Path:
     found = find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise NoArchive(f"{sys.executable} has no PySpark")
+        raise ArchiveFailed(f"{sys.executable} has no PySpark")
     return Path(next(iter(found.submodule_search_locations)))
 
 
@@ -181,19 +180,19 @@ def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
-        raise NoArchive("there is no java")
+        raise ArchiveFailed("there is no java")
     return java
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the archive if it is missing; always 0, because everything works without it."""
+    """Create the archive if it is missing. Return 0 after a failure too: jobs run without it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--heading", default="Class archive", help="text to print before the work")
     options = parser.parse_args(arguments)
     try:
         ensure(App.from_environment().layout, options.heading)
-    except Exception as problem:  # noqa: BLE001  (a job without the archive is slower, not wrong)
-        sys.stderr.write(f"warning: jobs start slower, no class archive was made: {problem}\n")
+    except Exception as problem:  # noqa: BLE001  (a job without the archive is only slower)
+        sys.stderr.write(f"warning: jobs start slower without a class archive: {problem}\n")
     return 0
 
 

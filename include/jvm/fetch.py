@@ -1,11 +1,12 @@
-"""Bring the JVM parts of an ivy.xml to a folder, and let nothing in that is not in the checksums.
+"""Download the jars of an ivy.xml into a folder, and check their SHA-256.
 
-Apache Ivy does the resolving; PySpark ships it, so no Maven is needed. Jars are retrieved to a
-separate folder, checked there, and moved into place one by one. An interrupted run leaves either
-the old jar or the new one, and a concurrent process never finds the folder empty.
+Apache Ivy, which PySpark contains, resolves and downloads the jars into a separate folder. If all
+checksums are right, each jar is moved into place. After an interruption, each jar is the old or the
+new one, and a concurrent process never finds the folder empty.
 
-Standard library only. Run it with the Python that has PySpark: `.venv/bin/python
-include/jvm/fetch.py`. Exit code 0: every jar is in place and checked. 1: one line has the reason.
+Run it with the Python that has PySpark: `.venv/bin/python include/jvm/fetch.py`. It imports only
+the standard library, because the Docker image installs the jars before Tidemark. Exit code 0: every
+jar is in place. 1: the error output has the reason.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 IVY_CACHE = Path.home() / ".ivy2" / "cache"
 PROGRESS_EVERY = 10
-"""Artifacts between two lines of progress."""
+"""Number of downloaded jars between two lines of progress, in logs and pipes."""
 
 
-class Refused(Exception):
-    """One line for the user: the finding, the requirement, the fix."""
+class FetchFailed(Exception):
+    """The jars could not be installed; the message has the cause and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,36 +54,38 @@ class Parts:
 
     @property
     def settings(self) -> Path:
-        """Ivy's settings, beside the list; where there are none Ivy's own hold."""
+        """Ivy's settings file beside ivy.xml; without it, Ivy uses its defaults."""
         return self.ivy_file.with_name("ivysettings.xml")
 
     @property
     def stamp(self) -> Path:
-        """The file that identifies the ivy.xml and checksums of the jars in place.
+        """File that identifies the ivy.xml and the checksums of the installed jars.
 
-        Its time changes only with the set of jars: files that depend on the jars and are older
-        must be created again.
+        Its modification time changes only with the set of jars. Older files that depend on the
+        jars are out of date.
         """
         return self.folder / "verified"
 
     def identity(self) -> str:
-        """The content of the stamp."""
+        """Return the content of the stamp."""
         digest = hashlib.sha256(self.ivy_file.read_bytes())
         digest.update(self.checksums.read_bytes())
         return digest.hexdigest()
 
     def configurations(self) -> tuple[str, ...]:
-        """The names of ivy.xml's configurations: `spark`, `kafka`."""
+        """Return the names of ivy.xml's configurations, such as `spark` and `kafka`."""
         try:
             found = ElementTree.parse(self.ivy_file).getroot().iter("conf")
         except ElementTree.ParseError as problem:
-            raise Refused(f"{self.ivy_file.name} is not well-formed XML: {problem}") from problem
+            raise FetchFailed(
+                f"{self.ivy_file.name} is not well-formed XML: {problem}"
+            ) from problem
         return tuple(conf.attrib["name"] for conf in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The differences of a folder of jars from the checksums; names are `<folder>/<jar>`."""
+    """Differences between a folder of jars and the checksums; names are `<folder>/<jar>`."""
 
     missing: tuple[str, ...]
     extra: tuple[str, ...]
@@ -93,7 +96,7 @@ class Difference:
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """Existing files that must not be used."""
+        """Files that exist and are not the recorded jars."""
         return self.extra + self.differing
 
     def __str__(self) -> str:
@@ -106,28 +109,28 @@ class Difference:
 
 
 def read_checksums(path: Path) -> dict[str, str]:
-    """Read `<sha256>  <folder>/<jar>` lines into jar -> sha256.
+    """Return the SHA-256 of each `<folder>/<jar>`, from lines of `<sha256>  <folder>/<jar>`.
 
     Raises:
-        Refused: A line is not of that form.
+        FetchFailed: A line has another form.
     """
     sums = {}
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         match = re.fullmatch(r"([0-9a-f]{64})  ([\w.-]+/[\w.-]+\.(?:jar|tar\.gz))", line)
         if match is None:
-            raise Refused(f"{path.name} line {number}: expected `<sha256>  <folder>/<jar>`")
+            raise FetchFailed(f"{path.name} line {number}: expected `<sha256>  <folder>/<jar>`")
         sums[match[2]] = match[1]
     return sums
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def jars_in(folder: Path, configurations: tuple[str, ...]) -> dict[str, Path]:
-    """Every file of every configuration's folder, by `<configuration>/<name>`."""
+    """Return every file of the configurations' folders by `<configuration>/<name>`."""
     return {
         f"{name}/{path.name}": path
         for name in configurations
@@ -146,8 +149,8 @@ def compare(found: Mapping[str, Path], sums: Mapping[str, str]) -> Difference:
     )
 
 
-def in_place(parts: Parts) -> bool:
-    """Return whether every jar exists and is right; remove jars that must not be used."""
+def is_installed(parts: Parts) -> bool:
+    """Return whether every jar exists and is right; remove files that are not the recorded jars."""
     found = jars_in(parts.folder, parts.configurations())
     difference = compare(found, read_checksums(parts.checksums))
     if difference.unverified:
@@ -157,21 +160,21 @@ def in_place(parts: Parts) -> bool:
     return not difference and _read(parts.stamp) == parts.identity()
 
 
-def admit(parts: Parts, incoming: Path) -> None:
-    """Move retrieved jars into place if every one of them is right; otherwise remove the bad ones.
+def install(parts: Parts, incoming: Path) -> None:
+    """Move downloaded jars into place if all of them are right; otherwise remove the wrong ones.
 
     Raises:
-        Refused: `incoming` is not exactly the set of the checksums. Nothing was moved.
+        FetchFailed: The files of `incoming` differ from the checksums. No file was moved.
     """
     found = jars_in(incoming, parts.configurations())
     difference = compare(found, read_checksums(parts.checksums))
     if difference:
         for name in difference.unverified:
-            _forget(found[name])
-        raise Refused(
-            f"JVM parts refused: {difference}. Nothing was put in place, and the bad files were "
-            "removed from the Ivy cache. Run `make setup` again. If the error repeats, the "
-            f"repository serves other jars than {parts.checksums.name} records"
+            _remove_with_cache(found[name])
+        raise FetchFailed(
+            f"JVM parts differ from {parts.checksums.name}: {difference}. No file was installed, "
+            "and the wrong files were removed from Ivy's cache. Run `make setup` again. If the "
+            "error repeats, the Maven repository has other jars"
         )
     for name, path in found.items():
         destination = parts.folder / name
@@ -180,8 +183,8 @@ def admit(parts: Parts, incoming: Path) -> None:
     parts.stamp.write_text(parts.identity())
 
 
-def _forget(jar: Path) -> None:
-    """Remove a jar and the copies of it that Ivy's cache would hand out the next time."""
+def _remove_with_cache(jar: Path) -> None:
+    """Remove a jar and its copies in Ivy's cache, so that Ivy downloads it again."""
     content = sha256(jar)
     for cached in IVY_CACHE.glob(f"*/*/*/{jar.name}"):
         if sha256(cached) == content:
@@ -190,42 +193,42 @@ def _forget(jar: Path) -> None:
 
 
 def find_ivy() -> Path:
-    """The Ivy jar inside PySpark, found without importing PySpark.
+    """Return the path of PySpark's Ivy jar, without importing PySpark.
 
     Raises:
-        Refused: This Python has no PySpark, or a PySpark without Ivy.
+        FetchFailed: This Python has no PySpark, or its PySpark has no Ivy.
     """
     spec = find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec else []
     jars = [jar for place in places for jar in Path(place, "jars").glob("ivy-*.jar")]
     if not jars:
-        raise Refused(
-            f"JVM parts: {sys.executable} has no PySpark with Ivy in it; run `make setup`, or use "
+        raise FetchFailed(
+            f"JVM parts: {sys.executable} has no PySpark with Ivy. Run `make setup`, or use "
             ".venv/bin/python"
         )
     return jars[0]
 
 
 def find_java() -> str:
-    """The `java` of JAVA_HOME, else of PATH.
+    """Return the path of `java` in JAVA_HOME, else on PATH.
 
     Raises:
-        Refused: There is none.
+        FetchFailed: No `java` was found.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
-        raise Refused(
-            f"JVM parts: no java {f'in JAVA_HOME ({home})' if home else 'on PATH'}; install Java 17"
+        raise FetchFailed(
+            f"JVM parts: no java {f'in JAVA_HOME ({home})' if home else 'on PATH'}. Install Java 17"
         )
     return java
 
 
-def retrieve(parts: Parts, incoming: Path) -> None:
-    """Let Ivy resolve, download what its cache lacks, and copy the jars to `incoming`.
+def retrieve(parts: Parts, incoming: Path, total: int | None = None) -> None:
+    """Download the jars that Ivy's cache lacks, and copy all jars to `incoming`.
 
     Raises:
-        Refused: Ivy failed; the message ends with Ivy's last lines.
+        FetchFailed: Ivy failed. The message ends with Ivy's last lines.
     """
     pattern = f"{incoming}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
     command = [find_java(), "-cp", str(find_ivy()), "org.apache.ivy.Main"]
@@ -234,27 +237,42 @@ def retrieve(parts: Parts, incoming: Path) -> None:
     command += ["-ivy", str(parts.ivy_file), "-confs", *parts.configurations()]
     command += ["-retrieve", pattern]
     last: deque[str] = deque(maxlen=15)
-    fetched = 0
+    downloaded = 0
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=parts.folder
     ) as ivy:
-        assert ivy.stdout is not None  # noqa: S101  (PIPE was requested)
-        for line in ivy.stdout:
+        for line in ivy.stdout or ():
             last.append(line.rstrip())
             if "[SUCCESSFUL ]" in line:
-                fetched += 1
-                if fetched % PROGRESS_EVERY == 0:
-                    say(f"      {fetched} jars downloaded")
+                downloaded += 1
+                _show_downloaded(downloaded, total)
+    if downloaded and sys.stdout.isatty():
+        say("")
     if ivy.returncode != 0:
-        raise Refused(
-            "JVM parts: Ivy could not resolve them; check the network, then run the same command "
-            "again (finished downloads are kept). Ivy's last lines:\n  " + "\n  ".join(last)
+        raise FetchFailed(
+            "JVM parts: Ivy could not download them. Check the network and run the same command "
+            "again; finished downloads are kept. Ivy's last lines:\n  " + "\n  ".join(last)
         )
 
 
+def _show_downloaded(downloaded: int, total: int | None) -> None:
+    """Show the number of downloaded jars: in place on a terminal, else in some lines.
+
+    Args:
+        downloaded: Number of downloaded jars.
+        total: Number of all jars, some of which may be in Ivy's cache; None if it is not known.
+    """
+    text = f"      {downloaded}{f' of {total}' if total else ''} jars downloaded"
+    if sys.stdout.isatty():
+        sys.stdout.write(f"\r{text}")
+        sys.stdout.flush()
+    elif downloaded % PROGRESS_EVERY == 0:
+        say(text)
+
+
 @contextmanager
-def aside(folder: Path) -> Iterator[Path]:
-    """An empty folder on the same file system, held by one process at a time, removed after."""
+def locked_incoming(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder on the same file system, to one process at a time; remove it after."""
     folder.mkdir(parents=True, exist_ok=True)
     incoming = folder / ".incoming"
     with (folder / ".lock").open("w") as lock:
@@ -268,41 +286,42 @@ def aside(folder: Path) -> Iterator[Path]:
 
 
 def ensure(parts: Parts, heading: str) -> None:
-    """Retrieve and check every jar; print and download nothing if all are in place.
+    """Download and check the jars, unless all of them are installed.
 
     Raises:
-        Refused: It could not be done.
+        FetchFailed: A jar could not be downloaded, or it is not the recorded one.
     """
-    if in_place(parts):
+    if is_installed(parts):
         return
-    with aside(parts.folder) as incoming:
-        if in_place(parts):  # another process did it while this one waited
+    with locked_incoming(parts.folder) as incoming:
+        if is_installed(parts):  # Another process has installed them meanwhile.
             return
         say(heading)
-        retrieve(parts, incoming)
-        admit(parts, incoming)
-    say(f"      {len(read_checksums(parts.checksums))} jars in place, checksums right")
+        total = len(read_checksums(parts.checksums))
+        retrieve(parts, incoming, total)
+        install(parts, incoming)
+    say(f"      {total} jars installed, with the recorded checksums")
 
 
 def write_checksums(parts: Parts) -> None:
-    """Resolve ivy.xml and record the checksums of its jars, for a review of the changed file.
+    """Download the jars of ivy.xml, record their checksums, and install them.
 
     Raises:
-        Refused: Ivy failed.
+        FetchFailed: Ivy failed.
     """
-    with aside(parts.folder) as incoming:
+    with locked_incoming(parts.folder) as incoming:
         retrieve(parts, incoming)
         found = jars_in(incoming, parts.configurations())
         parts.checksums.write_text(
             "".join(f"{sha256(path)}  {name}\n" for name, path in sorted(found.items()))
         )
-        admit(parts, incoming)
-        in_place(parts)  # removes jars of the former list
-    say(f"{parts.checksums.name}: {len(found)} jars recorded; review the change before committing")
+        install(parts, incoming)
+        is_installed(parts)  # Removes jars that are no longer listed.
+    say(f"{parts.checksums.name}: {len(found)} jars recorded. Review the change.")
 
 
 def say(line: str) -> None:
-    """Show one line of progress at once."""
+    """Print a line, and flush it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -312,16 +331,21 @@ def _read(path: Path) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line, do it, and turn a refusal into one message and exit code 1."""
+    """Install the jars of the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument(
         "--parts", type=Path, default=HERE, help="folder with ivy.xml and checksums.sha256"
     )
-    parser.add_argument("--into", type=Path, default=PROJECT / ".tidemark" / "jvm")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=PROJECT / ".tidemark" / "jvm",
+        help="folder of the jars; default: .tidemark/jvm",
+    )
     parser.add_argument(
         "--write-checksums",
         action="store_true",
-        help="record the jars that ivy.xml resolves to now as the right ones",
+        help="download the jars of ivy.xml, and record their checksums as the right ones",
     )
     parser.add_argument("--heading", default="JVM parts", help="text to print before the work")
     options = parser.parse_args(arguments)
@@ -332,7 +356,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         write_checksums(parts) if options.write_checksums else ensure(parts, options.heading)
-    except (Refused, OSError) as problem:
+    except (FetchFailed, OSError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Check this machine before a long step starts. Print one line for each missing part, with the
-# finding, the requirement and the fix. All are reported at once.
+# Check the requirements of this machine before the set-up. Print one line for each missing
+# requirement, with the found version, the required one and the fix.
 #
-#   preflight.sh FREE_GB    check; exit code 1 if anything is missing
-#   preflight.sh --python   print the Python 3.11 to make the environment with
+#   preflight.sh FREE_GB    check; exit code 1 if a requirement is missing
+#   preflight.sh --python   print the path of the Python 3.11 for the virtual environment
 set -u
 
 failed=0
@@ -12,10 +12,10 @@ problem() {
     failed=1
 }
 
-# The environment to be made must not be made from itself.
+# The virtual environment must not be created by its own Python.
 PATH=$(printf '%s' "$PATH" | sed "s#$(pwd)/\.venv/bin:##g")
 
-# A name on PATH is not enough: version managers leave launchers that refuse to run.
+# Run each candidate: launchers of version managers are on PATH and may fail.
 python=""
 found_python="none on PATH"
 for candidate in python3.11 python3; do
@@ -37,11 +37,11 @@ if [ -z "$python" ]; then
     problem "Python: found $found_python, need 3.11;" \
         "install Python 3.11 so that python3.11 is on PATH"
 elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-    problem "Python: $version ($(command -v "$python")) lacks the modules venv and ensurepip, need" \
-        "them; install the package python3.11-venv"
+    problem "Python: $version ($(command -v "$python")) lacks the modules venv and ensurepip;" \
+        "install the package python3.11-venv"
 fi
 
-# Spark, Ivy and the broker all take JAVA_HOME before PATH.
+# Spark, Ivy and the broker prefer JAVA_HOME to PATH.
 if [ -n "${JAVA_HOME:-}" ]; then
     java=$JAVA_HOME/bin/java
     java_place="JAVA_HOME=$JAVA_HOME"
@@ -56,7 +56,7 @@ elif [ ! -x "$java" ]; then
 else
     # `openjdk version "17.0.15"`; Java 8 prints "1.8.0_402".
     java_version=$("$java" -version 2>&1 | sed -n 's/^.* version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p')
-    found_java="${java_version:-a java that tells no version} ($java_place)"
+    found_java="${java_version:-a java without a version} ($java_place)"
 fi
 case $found_java in
     "17 ("*) ;;

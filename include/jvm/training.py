@@ -1,4 +1,4 @@
-"""Both jobs in one JVM, so that the class archive has what either of them loads.
+"""Run two jobs in one JVM, so that the class archive has the classes of both.
 
 spark-submit include/jvm/training.py --plan training=1
 """

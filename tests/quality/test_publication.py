@@ -221,7 +221,7 @@ def test_an_operators_decision_overrides_later_checks(lake: FileLake) -> None:
 
 
 def test_the_newest_check_decides(lake: FileLake) -> None:
-    """The last recorded one is the newest, also with a clock that is behind."""
+    """The check that started last is the newest, also with a clock that is behind."""
     check(lake, 2, passed=True, minutes=-1)
     assert len(published_rows(lake)) == 9
     check(lake, 2, passed=False, minutes=-2)

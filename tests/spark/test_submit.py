@@ -66,10 +66,10 @@ def test_running_stages_are_shown_as_tasks_and_not_printed(
     assert "spark.ui.showConsoleProgress=true" in lines[3]
 
 
-def test_tasks_that_nobody_sees_are_not_requested(
+def test_a_job_without_a_display_prints_all_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log of a scheduled run keeps all lines of the job."""
+    """Spark shows no progress in the log of a scheduled run."""
     stage = "[Stage 0:>  (0 + 4) / 5]"
     _, lines = run_program(f'echo "$*"; echo; echo "{stage}"', tmp_path, monkeypatch)
     assert "showConsoleProgress" not in lines[0]

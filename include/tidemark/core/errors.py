@@ -510,8 +510,8 @@ class ControlTruncated(HistoriesDiverge, TerminalError):
     missing: int
 
     problem = (
-        "The control table lacks {missing} of the {event_number:event} of pipeline "
-        "{pipeline!r} that its log records."
+        "The control table has no rows for {missing:event} of pipeline {pipeline!r}: its log "
+        "records {event_number}."
     )
     fix = (
         "Restore the control table to its newest version, or rebuild the pipeline's events from "
