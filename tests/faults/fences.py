@@ -673,6 +673,30 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="quarantine-removals-are-fenced",
+        keeps="I1",
+        operation=Replace("self.quarantine.table.remove_rows(plan, None)"),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "undo_keeps"),
+    ),
+    Fence(
+        marker="half-fence-is-found",
+        keeps="I5",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "completes_a_fence"),
+    ),
+    Fence(
+        marker="fenced-quarantine-stops-a-driver",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "between_the_two_fences"),
+    ),
+    Fence(
+        marker="restored-quarantine-is-not-recorded",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "doubles_no_record"),
+    ),
+    Fence(
         marker="restore-reaches-quarantine",
         keeps="I5",
         operation=Drop(),

@@ -212,6 +212,9 @@ class _TablePort(_Port):
             return int(self._ask("version"))
         return int(self._ask("finish_fence_chains", pipeline, started_fence))
 
+    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+        """A table without a quarantine has none: this is no step."""
+
 
 def _pipeline(spec: PipelineSpec, script: _Script) -> MemoryPipeline:
     ports: dict[str, Any] = {

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from tests.support.file_lake import FileLake
 from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, around_removal, wanted
 from tidemark.core.errors import TableRestored
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
+from tidemark.lake import data_table, plan_removal
 from tidemark.lake.errors import EngineFailed, RemovalFenced
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.report.errors import UndoUnfinished
@@ -159,3 +164,31 @@ def test_i1_a_restore_after_the_removal_is_noticed_though_a_later_plan_lands() -
     assert pipeline.undo.undo(1, "ops", "a wrong deploy").rows == 4
     pipeline.run("next")
     assert pipeline.landed_identities() == pipeline.visible_identities()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lands", [True, False])
+def test_i1_an_undo_removes_rows_that_a_restore_brings_back_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lands: bool
+) -> None:
+    """Also if a later plan lands after the RESTORE; on a real table, which removes in two steps."""
+    lake = FileLake(root=tmp_path)
+    lake.run(4)
+    lake.run(3)
+    version = DeltaTable(lake.uri).version()
+    later = lake.plan(2)
+    remove_whole_files = plan_removal.remove_whole_files
+
+    def restore_after(*arguments: Any) -> int:
+        rows = remove_whole_files(*arguments)
+        monkeypatch.undo()
+        DeltaTable(lake.uri).restore(version)
+        if lands:
+            lake.ingest.execute(later.sequence)
+        return rows
+
+    monkeypatch.setattr(data_table, "remove_whole_files", restore_after)
+    lake.undo.undo(2, "ops", "a wrong deploy")
+    lake.ingest.execute(later.sequence)
+    lake.run(1)
+    assert lake.rows() == [(0, offset) for offset in range(10)]

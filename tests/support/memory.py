@@ -462,6 +462,9 @@ class MemoryTable:
                 self.commit(app_id, FENCED_VERSION)
         return len(self.commits)
 
+    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+        """See `DataTable.remove_leftovers`; a plan commits to this table only."""
+
     def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:
         """See `Sink.write`; each row has a separate file."""
         self.records_per_task = records_per_task

@@ -151,10 +151,12 @@ class TableState:
     Attributes:
         transactions: Newest version of each requested application id that the log has.
         restores: RESTOREs after the requested version.
+        half_fenced: Application ids that a repair has fenced in one of two tables only.
     """
 
     transactions: Mapping[str, int]
     restores: tuple[Restore, ...]
+    half_fenced: frozenset[str] = frozenset()
 
 
 def chains(ledger: Ledger) -> Mapping[PlanKind, str]:
@@ -213,7 +215,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
             if record.plan.kind is kind and record.plan.epoch == ledger.epoch
         )
         known = max([over, *opened])
-        if newest == FENCED_VERSION:
+        if newest == FENCED_VERSION or app_id in state.half_fenced:
             raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
         if newest < over:
             raise TableBehindLedger(pipeline=ledger.pipeline, sequence=over, newest=newest)

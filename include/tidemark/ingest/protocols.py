@@ -362,6 +362,16 @@ class DataTable(DataLog, Protocol):
             ForeignTable, TransactionConflict: See `prepare` and `append`.
         """
 
+    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+        """Remove what cancelled plans have left beside the table. Removes no row of the table.
+
+        Args:
+            plans: Plans that the ledger records as abandoned or undone. They can no longer land.
+
+        Raises:
+            EngineFailed: The outcome is unknown; run it again.
+        """
+
 
 class BronzeTable(DataTable, BronzeLog, Protocol):
     """A bronze table."""

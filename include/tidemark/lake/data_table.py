@@ -46,7 +46,7 @@ from tidemark.lake.errors import (
 from tidemark.lake.plan_counts import records_by_range
 from tidemark.lake.plan_removal import (
     files_with_plan,
-    has_other_files_with_plan,
+    may_have_plan,
     remove_whole_files,
 )
 from tidemark.lake.replacement import check_no_rows_lost, replace_rows
@@ -476,9 +476,10 @@ class DeltaDataTable:
 
         try:
             rows = remove_whole_files(self._uri, plan.sequence, metadata, check)
+            # Files with rows of other plans, and files that a RESTORE brought back meanwhile.
             table = DeltaTable(self._uri)
             # fence: removed-plan-is-gone-from-every-file
-            if not rows or has_other_files_with_plan(table, plan.sequence):
+            if not rows or may_have_plan(table, plan.sequence):
                 check(table)
                 # fence: removal-is-a-transaction
                 transactions = [Transaction(app_id, plan.sequence)] if app_id else []
@@ -510,6 +511,9 @@ class DeltaDataTable:
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
         return int(DeltaTable(self._uri).version())
+
+    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+        """See `DataTable.remove_leftovers`; a plan commits to this table only."""
 
     def _create(self, pipeline: str) -> DeltaTable:
         try:

@@ -26,9 +26,11 @@ def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], l
     return whole, mixed
 
 
-def has_other_files_with_plan(table: DeltaTable, sequence: int) -> bool:
-    """Whether rows of a plan may be in files that `remove_whole_files` does not remove."""
-    return bool(unsupported_files(table, live_files(table)) or files_with_plan(table, sequence)[1])
+def may_have_plan(table: DeltaTable, sequence: int) -> bool:
+    """Return whether a version of a table may have rows of a plan."""
+    return bool(
+        unsupported_files(table, live_files(table)) or any(files_with_plan(table, sequence))
+    )
 
 
 def remove_whole_files(

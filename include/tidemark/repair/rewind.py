@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import LedgerBehindTable, TidemarkError
-from tidemark.core.events import NewEpoch
+from tidemark.core.events import Abandoned, NewEpoch, Undone
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
@@ -110,6 +110,8 @@ class Repair:
                 newest=ledger.last_sequence,
             )
         if not found.any and self._agree(ledger):
+            if not dry_run:
+                self._remove_leftovers(ledger)
             raise NothingToDo(
                 pipeline=self.spec.name, finding="its control table and its data table agree"
             )
@@ -152,6 +154,8 @@ class Repair:
         landings, covered = self._landings(ledger, state)
         events = rules.repair_events(ledger, found, landings, covered, epoch)
         self.control.append(_corrected(ledger), events, self.now())
+        # Only now is it certain that these plans stay cancelled.
+        self._remove_leftovers(self.control.ledger(self.spec.name))
         log.info(
             "repaired pipeline=%s epoch=%d recorded=%d unread=%d",
             self.spec.name,
@@ -160,6 +164,17 @@ class Repair:
             len(found.gone),
         )
         return found
+
+    def _remove_leftovers(self, ledger: Ledger) -> None:
+        """Also remove the leftovers of earlier repairs, which may have been killed before."""
+        # fence: restore-reaches-quarantine
+        self.table.remove_leftovers(
+            [
+                record.plan
+                for record in ledger.plans.values()
+                if isinstance(record.cancelled_by, Abandoned | Undone)
+            ]
+        )
 
     def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
@@ -226,9 +241,13 @@ class Repair:
         and the ledger, so one more is included.
         """
         epochs = 0
-        while self.table.state(self.spec.name, self._app_ids(epochs)).transactions:
+        while self._is_in_table(epochs):
             epochs += 1
         return max(epochs, ledger.epoch) + 1
+
+    def _is_in_table(self, epoch: int) -> bool:
+        state = self.table.state(self.spec.name, self._app_ids(epoch))
+        return bool(state.transactions or state.half_fenced)
 
     def _app_ids(self, epoch: int) -> Sequence[str]:
         """Return the application ids of an epoch's landings, and of its removals of rows."""

@@ -28,11 +28,19 @@ from tidemark.core.offsets import (
 from tidemark.core.origins import PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import PlanCommit, RowRange, TableSize, TableState, survives_restores
+from tidemark.core.table_state import (
+    FENCED_VERSION,
+    PlanCommit,
+    RowRange,
+    TableSize,
+    TableState,
+    survives_restores,
+)
 from tidemark.ingest.protocols import Clock
 from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
+from tidemark.lake.errors import TransactionConflict
 from tidemark.lake.replacement import (
     replace_rows,
     spans_in_files,
@@ -84,16 +92,17 @@ class DeltaQuarantine:
         self._ever_landed = landed_sequences
         self.table = DeltaDataTable(uri, QUARANTINE_SCHEMA, grows=True)
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> None:
+    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
         """Add a plan's records and close the records at its offsets, in one commit.
 
-        A plan whose transaction has passed changes nothing.
+        Returns:
+            Whether this call committed them: false if the plan's transaction exists.
 
         Raises:
             TransactionConflict: Another commit of this transaction was first.
             EngineFailed: The commit failed, or its answer was lost.
         """
-        self.table.land(plan, files, self._replace)
+        return self.table.land(plan, files, self._replace)
 
     def _replace(
         self,
@@ -142,7 +151,10 @@ class DeltaQuarantine:
         kept = self._query(f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
         named = {row["closed_by"] for row in kept} - {None}
         if closers := named and named.intersection(self._held_plans()):
-            self._update(closers, dict.fromkeys(_PAYLOAD, "NULL"))
+            DeltaTable(self._uri).update(
+                predicate=f"closed_by IN ({_listed(closers)})",
+                updates=dict.fromkeys(_PAYLOAD, "NULL"),
+            )
 
     def check_not_restored(self, pipeline: str) -> None:
         """Check that no RESTORE removed the changes of landed plans.
@@ -175,36 +187,21 @@ class DeltaQuarantine:
                 at=max(restore.at for restore in restores),
             )
 
-    def remove_restored_plans(self) -> None:
-        """Remove the records of landed plans that a RESTORE removed from the typed table.
-
-        The next run decodes their offsets again, or the bronze table no longer has them.
-
-        Raises:
-            EngineFailed: Some records may be removed. Repeating the call is safe.
-        """
-        kept = {row["plan"] for row in self._query("SELECT DISTINCT plan_sequence AS plan FROM t")}
-        gone = kept.intersection(self._ever_landed()).difference(self._held_plans())
-        if gone:
-            DeltaTable(self._uri).delete(f"plan_sequence IN ({_listed(gone)})")
-
     def _query(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of an SQL query; none if the table is missing."""
         table = open_if_exists(self._uri)
         return [] if table is None or not table.file_uris() else query_rows(table, sql)
 
-    def _update(self, closed_by: Collection[int], updates: Mapping[str, str]) -> None:
-        """Update the records that some plans closed."""
-        if (table := open_if_exists(self._uri)) is not None:
-            table.update(predicate=f"closed_by IN ({_listed(closed_by)})", updates=dict(updates))
-
     def _held_plans(self) -> list[int]:
         """Return the plans in this table whose rows the typed table has."""
+        return sorted(self._typed.still_landed_plans(self._named_plans(), self._ever_landed))
+
+    def _named_plans(self) -> set[int]:
+        """Return the plans that added or closed a record of this table."""
         named = self._query(
             "SELECT plan_sequence AS plan FROM t UNION SELECT closed_by AS plan FROM t"
         )
-        plans = {row["plan"] for row in named} - {None}
-        return sorted(self._typed.still_landed_plans(plans, self._ever_landed))
+        return {row["plan"] for row in named} - {None}
 
     def _open_condition(self) -> str:
         """Return the SQL condition of records of landed plans that no landed plan closed."""
@@ -282,15 +279,32 @@ class DeltaQuarantine:
             table, topic_id, partition, span, condition=self._open_condition()
         )
 
-    def withdraw(self, plan: Plan) -> None:
-        """Remove the records of a plan that can no longer land, and reopen the ones that it closed.
+    def withdraw(self, plans: Collection[Plan]) -> None:
+        """Remove the records of plans that can no longer land, and reopen those that they closed.
+
+        Closed records without content stay closed: a later plan decodes them from the bronze table.
 
         Raises:
             EngineFailed: Some changes may be committed. Repeating the call is safe.
         """
-        if open_if_exists(self._uri) is not None:
-            self._update([plan.sequence], {"closed_by": "NULL", "closed_at": "NULL"})
-            self.table.remove_rows(plan, None)
+        named = self._named_plans() if plans else ()
+        for plan in plans:
+            if plan.sequence in named:
+                self._reopen(plan)
+                self.table.remove_rows(plan, None)
+
+    def _reopen(self, plan: Plan) -> None:
+        table = DeltaTable(self._uri)
+        closed = row_queries.spans_where(
+            table,
+            f"topic_id = '{plan.topic_id}' AND closed_by = {plan.sequence} AND NOT ({_ERASED})",
+        )
+        if closed:
+            here = row_queries.offsets_condition(plan.topic_id, closed)
+            table.update(
+                predicate=f"closed_by = {plan.sequence} AND {here}",
+                updates={"closed_by": "NULL", "closed_at": "NULL"},
+            )
 
     def records(self, *, closed: bool = False, most: int | None = None) -> list[QuarantinedRecord]:
         """Return the records in quarantine by partition and offset, without their content.
@@ -343,6 +357,10 @@ class DeltaQuarantine:
             for plan, record in row_queries.rows_at(table, topic_id, spans):
                 if (each := here.get((record.partition, record.offset, plan))) is not None:
                     yield each, record
+
+
+def _fenced(transactions: Mapping[str, int]) -> set[str]:
+    return {app_id for app_id, newest in transactions.items() if newest == FENCED_VERSION}
 
 
 def _open_without(unlanded: Collection[int]) -> str:
@@ -400,12 +418,21 @@ class TypedTablePair:
         kept = self.quarantine.table.state(pipeline, app_ids).transactions
         both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
         # fence: lost-quarantine-is-missed
-        return TableState(transactions=both, restores=typed.restores)
+        return TableState(
+            transactions=both,
+            restores=typed.restores,
+            # fence: half-fence-is-found
+            half_fenced=frozenset(_fenced(typed.transactions) ^ _fenced(kept)),
+        )
 
     def find_landing(self, plan: Plan) -> Landing | None:
         """See `DataLog.find_landing`; records are in either table."""
         landing = self.typed.find_landing(plan)
-        return landing and self._with_quarantined(plan, landing)
+        if landing is None:
+            return None
+        # fence: restored-quarantine-is-not-recorded
+        self.quarantine.check_not_restored(plan.pipeline)
+        return self._with_quarantined(plan, landing)
 
     def current_landing(self, plan: Plan) -> Landing:
         """See `DataLog.current_landing`; records are in either table."""
@@ -476,12 +503,18 @@ class TypedTablePair:
 
         Raises:
             DecodedDifferently: Another driver has quarantined other records of the plan.
+            TransactionConflict: A repair has fenced the plan in the quarantine.
         """
         if self.typed.has_transaction(plan):
             # Another driver has landed the plan, or it was abandoned.
             return False
         kept = [file for file in files if file.quarantined]
-        self.quarantine.append(plan, kept)
+        if not self.quarantine.append(plan, kept):
+            if self.typed.has_transaction(plan):
+                # The same, since the first look.
+                return False
+            # fence: fenced-quarantine-stops-a-driver
+            self._check_not_fenced(plan)
         self.quarantine.check_same(plan, kept)  # fence: drivers-agree-on-quarantine
         decoded = [file for file in files if not file.quarantined]
         wrote = self.typed.land(plan, decoded, replace_rows)
@@ -490,12 +523,17 @@ class TypedTablePair:
             self.quarantine.erase_closed()
         return wrote
 
+    def _check_not_fenced(self, plan: Plan) -> None:
+        found = self.quarantine.table.state(plan.pipeline, [plan.app_id]).transactions
+        if _fenced(found):
+            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
+
     def fence(self, plan: Plan) -> None:
         """See `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
         self.typed.fence(plan)
         self.quarantine.table.fence(plan)
         if self.typed.find_landing(plan) is None:
-            self.quarantine.withdraw(plan)
+            self.quarantine.withdraw([plan])
 
     def check_removable(self, plan: Plan) -> None:
         """See `DataTable.check_removable`; covers both tables."""
@@ -505,17 +543,19 @@ class TypedTablePair:
     def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
         """See `DataTable.remove_rows`; covers both tables.
 
-        A repair compares the ledger with the typed table only. The method therefore removes the
-        typed rows first: a later repair finds no rows of the plan.
+        Removes the typed rows first. After a kill in between, a repair still finds the plan's
+        records in the quarantine, and records the plan as landed with these.
         """
         rows, version = self.typed.remove_rows(plan, epoch)
-        quarantined, _ = self.quarantine.table.remove_rows(plan, None)
+        # fence: quarantine-removals-are-fenced
+        quarantined, _ = self.quarantine.table.remove_rows(plan, epoch)
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        """See `DataTable.fence_chains`; also removes restored plans from the quarantine."""
+        """See `DataTable.fence_chains`; covers both tables."""
         self.quarantine.table.fence_chains(pipeline, app_ids)
-        version = self.typed.fence_chains(pipeline, app_ids)
-        # After the fence, no further plan can land in the typed table.
-        self.quarantine.remove_restored_plans()  # fence: restore-reaches-quarantine
-        return version
+        return self.typed.fence_chains(pipeline, app_ids)
+
+    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+        """See `DataTable.remove_leftovers`; withdraws the plans from the quarantine."""
+        self.quarantine.withdraw(plans)

@@ -1,0 +1,239 @@
+"""Repairs, undos and drivers between the commits of a typed table and its quarantine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.typed_lake import TypedLake
+from tidemark.core.errors import RepairUnfinished
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plan import Plan
+from tidemark.ingest.errors import PlanCancelled
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import RemovalFenced, TransactionConflict
+from tidemark.repair.rewind import Repair
+from tidemark.typed.errors import QuarantineRestored
+from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
+
+pytestmark = pytest.mark.slow
+
+FIRST_PLAN = 1
+"""Version of the typed table after its first plan."""
+
+
+class Killed(BaseException):
+    """The kill of a process."""
+
+
+def kill() -> None:
+    """Kill the process."""
+    raise Killed
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> TypedLake:
+    """Two plans of four records have landed; the record at offset 1 is in quarantine."""
+    lake = TypedLake(root=tmp_path)
+    lake.land_and_run(4, 1)
+    lake.land_and_run(4, 1, 5)
+    lake.check()
+    return lake
+
+
+def after(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, act: Callable[[], object]
+) -> None:
+    """Act once, after the next call of a method."""
+    method = getattr(owner, name)
+
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        result = method(self, *arguments, **named)
+        monkeypatch.undo()
+        act()
+        return result
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def restore_typed(lake: TypedLake, version: int) -> None:
+    """Restore the typed table."""
+    DeltaTable(lake.typed_uri).restore(version)
+
+
+def check_each_record_is_in_one_table(lake: TypedLake) -> None:
+    """Check that each landed record is decoded once or quarantined once."""
+    found = Counter([*(row[:2] for row in lake.decoded()), *lake.quarantined()])
+    assert found == Counter(lake.bronze.rows())
+
+
+def replay_plan(lake: TypedLake) -> Plan:
+    """Plan a replay of the quarantined record, which can be decoded now."""
+    lake.broken = ()
+    plan = lake.decoding.replay("id-1", {0: SpanSet.of([Span(1, 2)])}).plan
+    assert plan is not None
+    return plan
+
+
+@pytest.mark.parametrize("restores", [True, False])
+def test_i1_an_undo_keeps_the_quarantine_of_a_plan_that_a_repair_has_recorded(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch, restores: bool
+) -> None:
+    """The repair begins after the undo has removed the typed rows."""
+    version = DeltaTable(lake.typed_uri).version()
+
+    def repair() -> None:
+        if restores:
+            restore_typed(lake, version)
+            lake.repair.rewind("other", "the rows are right")
+        else:
+            lake.repair.rebuild("other", "the control table is older")
+
+    after(monkeypatch, DeltaDataTable, "remove_rows", repair)
+    with pytest.raises(RemovalFenced):
+        lake.undo.undo(2, "test", "wrong")
+    lake.run()
+    check_each_record_is_in_one_table(lake)
+
+
+def test_i1_a_killed_rewind_keeps_the_quarantine_until_it_has_recorded(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator then restores the table again, because the first RESTORE was a mistake."""
+    newest = DeltaTable(lake.typed_uri).version()
+    restore_typed(lake, FIRST_PLAN)
+    after(monkeypatch, TypedTablePair, "fence_chains", kill)
+    with pytest.raises(Killed):
+        lake.repair.rewind("test", "a mistake")
+    restore_typed(lake, newest)
+    lake.repair.rewind("test", "the RESTORE was a mistake")
+    lake.run()
+    check_each_record_is_in_one_table(lake)
+    assert lake.quarantined() == [(0, 1), (0, 5)]
+
+
+def test_a_repeated_rewind_removes_the_quarantined_records_that_a_killed_one_left(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed one has recorded the plan as unread, so the second has nothing else to do."""
+    restore_typed(lake, FIRST_PLAN)
+    monkeypatch.setattr(Repair, "_remove_leftovers", lambda *_: kill())
+    with pytest.raises(Killed):
+        lake.repair.rewind("test", "a mistake")
+    monkeypatch.undo()
+    assert lake.in_quarantine_table() == [(0, 1), (0, 5)]
+    with pytest.raises(Exception, match="agree"):
+        lake.repair.rewind("test", "again")
+    assert lake.in_quarantine_table() == [(0, 1)]
+    lake.run()
+    check_each_record_is_in_one_table(lake)
+
+
+def test_a_driver_whose_plan_is_abandoned_before_its_first_commit_reports_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are not in the quarantine, and this is no difference between two drivers."""
+    lake = TypedLake(root=tmp_path)
+    lake.bronze.run(4)
+    lake.broken = {1}
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    has_transaction = DeltaDataTable.has_transaction
+
+    def abandon_after(table: DeltaDataTable, of: Plan) -> bool:
+        found = has_transaction(table, of)
+        monkeypatch.undo()
+        lake.abandon.abandon(plan.sequence, "test", "not wanted")
+        return found
+
+    monkeypatch.setattr(DeltaDataTable, "has_transaction", abandon_after)
+    with pytest.raises(PlanCancelled):
+        lake.ingest.execute(plan.sequence)
+
+
+def test_i1_a_driver_lands_nothing_between_the_two_fences_of_a_repair(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repair fences the quarantine first."""
+    plan = replay_plan(lake)
+    files = lake.sink.write(plan, 1)
+    restore_typed(lake, FIRST_PLAN)
+
+    def land() -> None:
+        with pytest.raises(TransactionConflict):
+            lake.table.append(plan, files)
+
+    after(monkeypatch, DeltaDataTable, "fence_chains", land)
+    lake.repair.rewind("test", "a mistake")
+    lake.run()
+    check_each_record_is_in_one_table(lake)
+
+
+def test_i1_a_rewind_completes_a_fence_of_the_quarantine_only(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the operator has restored the typed table, and nothing else is to do."""
+    newest = DeltaTable(lake.typed_uri).version()
+    restore_typed(lake, FIRST_PLAN)
+    after(monkeypatch, DeltaDataTable, "fence_chains", kill)
+    with pytest.raises(Killed):
+        lake.repair.rewind("test", "a mistake")
+    restore_typed(lake, newest)
+    with pytest.raises(RepairUnfinished):
+        lake.run()
+    lake.repair.rewind("test", "the RESTORE was a mistake")
+    lake.broken = {9}
+    lake.land_and_run(3, 9)
+    lake.broken = ()
+    lake.replay(Span(1, 2))
+    check_each_record_is_in_one_table(lake)
+    assert lake.quarantined() == [(0, 5), (0, 9)]
+
+
+@pytest.mark.parametrize("is_replay", [True, False])
+def test_a_rewind_withdraws_an_open_plan_from_the_quarantine(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch, is_replay: bool
+) -> None:
+    """Its driver was killed between its two commits. Otherwise the status would count wrongly."""
+    if is_replay:
+        plan = replay_plan(lake)
+    else:
+        lake.bronze.run(3)
+        lake.broken = {1, 5, 9}
+        found = lake.decoding.plan().plan
+        assert found is not None
+        plan = found
+    after(monkeypatch, DeltaQuarantine, "append", kill)
+    with pytest.raises(Killed):
+        lake.ingest.execute(plan.sequence)
+    restore_typed(lake, FIRST_PLAN)
+    lake.repair.rewind("test", "a mistake")
+    lake.broken = {5} if is_replay else ()
+    lake.run()
+    check_each_record_is_in_one_table(lake)
+    assert lake.quarantine.count_open(()) == len(lake.quarantined())
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_i1_a_restore_of_the_quarantine_during_a_landing_doubles_no_record(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch, corrected: bool
+) -> None:
+    """The fix of the error restores the record; it must not be decoded again."""
+    uri = lake.root / lake.decode.quarantine_target
+    version = DeltaTable(uri).version()
+    lake.bronze.run(4)
+    lake.broken = {1, 5, 9}
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    after(monkeypatch, DeltaQuarantine, "check_same", lambda: DeltaTable(uri).restore(version))
+    with pytest.raises(QuarantineRestored) as refused:
+        lake.ingest.execute(plan.sequence)
+    DeltaTable(uri).restore(refused.value.complete_version)
+    lake.broken = {1, 5} if corrected else {1, 5, 9}
+    lake.run()
+    check_each_record_is_in_one_table(lake)
