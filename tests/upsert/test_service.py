@@ -15,13 +15,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.file_lake import Payload
+from tests.support.plans import wanted
 from tests.support.typed_lake import DECODE, TypedLake
+from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.spec.decode import Format, Part, PayloadSpec
 from tidemark.spec.fields import Struct
 from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, TableChanges, UpsertSpec
+from tidemark.upsert import service
 from tidemark.upsert.service import Upserts
 from tidemark.upsert.spark import SparkMerger
 from tidemark.upsert.table import DeltaUpsertTable
@@ -271,6 +276,35 @@ def test_a_backfill_never_moves_a_row_back(lake: UpsertLake) -> None:
     assert (len(merge.changes.appended), len(merge.changes.replaced)) == (1, 0)
     lake.check()
     assert lake.visible() == {"a": "new", "c": "old", "d": "new"}
+
+
+def test_a_merge_that_waits_before_its_first_read_never_moves_a_row_back(
+    lake: UpsertLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run merges newer records meanwhile, and decodes older ones."""
+    lake.land_records(("other", "1"))
+    lake.merge()
+    lake.bronze.undo.undo(lake.land_records(("k", "old")), "ops", "read it again later")
+    lake.bronze.payloads[(0, 2)] = Payload(b"k", b"new")
+    lake.bronze.produce(1, 0)
+    newer = lake.bronze.planner.backfill(wanted((0, 2, 3)), RunOrigin("fill")).plan
+    assert newer is not None
+    lake.bronze.ingest.execute(newer.sequence)
+    checked_ledger = service.checked_ledger
+
+    def wait_after(*arguments: Any, **named: Any) -> CheckedLedger:
+        ledger = checked_ledger(*arguments, **named)
+        monkeypatch.undo()
+        lake.merge()
+        lake.bronze.run(0)
+        lake.run()
+        return ledger
+
+    monkeypatch.setattr(service, "checked_ledger", wait_after)
+    lake.upserts.execute(lake.merger)
+    lake.upserts.execute(lake.merger)
+    lake.check()
+    assert lake.visible()["k"] == "new"
 
 
 def test_an_undo_restores_the_previous_rows(lake: UpsertLake) -> None:

@@ -86,17 +86,19 @@ class Upserts:
             ForeignTable, TableAltered: The upsert table belongs to another pipeline or program.
             HistoriesDiverge: The typed table and the control table have different histories.
         """
-        ledger = checked_ledger(self.control, self.spec.name, self.typed)
         version, table_id = self.typed.version_and_id()
         columns = self.typed.columns()
-        if len(columns) < len(Part):
-            # No record with both a key and a value has been decoded.
+        if version < 0 or len(columns) < len(Part):
+            # No record with both a key and a value has been decoded, or the table was removed.
+            checked_ledger(self.control, self.spec.name, self.typed)
             return None
         # Read before the last merge. A rebuild that starts from an older state must not have the
         # transaction of one that starts from a newer state.
         upsert_version = self.table.version()
         last = self.table.last_merge(self.spec.origin)
         known = last if last and last.typed_table_id == table_id else None
+        # Read after the last merge, so that it has all offsets whose rows have been merged.
+        ledger = checked_ledger(self.control, self.spec.name, self.typed)
         changes = self.typed.changes_since(known.typed_version) if known else None
         appended = changes.appended if changes else ()
         topics = {*topic_ids_of(ledger), *(plan.topic_id for plan in appended)}
