@@ -21,6 +21,7 @@ from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
+from tidemark.ingest.ledgers import checked_ledger
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.spec.decode import Format, Part, PayloadSpec
@@ -290,7 +291,6 @@ def test_a_merge_that_waits_before_its_first_read_never_moves_a_row_back(
     newer = lake.bronze.planner.backfill(wanted((0, 2, 3)), RunOrigin("fill")).plan
     assert newer is not None
     lake.bronze.ingest.execute(newer.sequence)
-    checked_ledger = service.checked_ledger
 
     def wait_after(*arguments: Any, **named: Any) -> CheckedLedger:
         ledger = checked_ledger(*arguments, **named)
