@@ -57,6 +57,11 @@ def test_s20_topics_are_listed_and_described_with_their_pipelines(
         ["no-such-topic"],
         ["kafka_elsewhere"],
     )
+    selected = tidemark("topics", "list", "--matching", f"{topic[:-2]}*", "--json").json
+    assert [each["topic"] for each in selected["topics"]] == [topic]
+    assert selected["missing_topics"] == []
+    selected = tidemark("topics", "list", "--matching", "no-such-*").out
+    assert (rows(selected), "missing: no-such-topic" in selected) == ([], True)
 
     described = tidemark("topics", "describe", topic).out
     assert ["0", "0", "0", "0", "1", "1", "1"] in rows(described)

@@ -123,6 +123,18 @@ def test_offsets_are_read_of_the_shown_topics_only() -> None:
     ]
 
 
+@pytest.mark.parametrize("pattern", ["prices", "pr*", "p?ices", "[op]rices"])
+def test_a_pattern_selects_topics_and_missing_topics_by_their_whole_name(pattern: str) -> None:
+    reader = FixedCluster()
+    cluster = report(spec("a", "orders"), spec("b", "orders-old"), reader=reader)
+    view = cluster.topics(pattern=pattern)
+    assert reader.measured == [each.name for each in view.cluster.topics] == ["prices"]
+    assert view.missing_topics == ()
+    others = cluster.topics(internal=True, pattern="orders")
+    assert (others.cluster.topics, others.missing_topics) == ((), ("orders",))
+    assert cluster.topics(pattern="Prices").cluster.topics == ()
+
+
 def test_a_topic_without_settings_has_the_rest_and_the_reason() -> None:
     record = report(spec("a", "prices")).topic("prices").as_record()
     assert record["settings"] == []

@@ -34,6 +34,15 @@ def list_topics(
     internal: Annotated[
         bool, typer.Option("--internal", help="Also list the topics that Kafka itself uses.")
     ] = False,
+    matching: Annotated[
+        str,
+        typer.Option(
+            help="Only topics whose whole name matches this pattern, such as 'payments-*'. * is "
+            "any text, ? one character, [ab] one of some characters. Upper and lower case differ.",
+            metavar="PATTERN",
+            show_default=False,
+        ),
+    ] = "*",
     as_json: AsJson = False,
 ) -> None:
     """List the topics of a cluster, with partitions, records and the pipelines that read them.
@@ -41,8 +50,14 @@ def list_topics(
     `records` is the number of offsets in the log, an upper bound of the records: gaps count too.
     `under-replicated` counts partitions with a replica that is not in sync. Looking changes
     nothing: the command creates no topic and no consumer group.
-    """
-    view = App.from_environment().cluster(connection).topics(internal=internal)
+
+    \b
+    tidemark topics list --matching 'payments-*'
+
+    With --matching, the offsets of other topics are not read.
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    cluster = App.from_environment().cluster(connection)
+    view = cluster.topics(internal=internal, pattern=matching)
     if as_json:
         print_json(view.as_record())
         return

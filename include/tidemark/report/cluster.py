@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from tidemark.core.cluster import ClusterDescription, Settings, TopicDescription
@@ -147,19 +148,26 @@ class ClusterReport:
             other_connections=tuple(sorted({each.connection for each in self.specs} - used)),
         )
 
-    def topics(self, *, internal: bool = False) -> ClusterView:
-        """Return brokers and all topics with offsets.
+    def topics(self, *, internal: bool = False, pattern: str = "*") -> ClusterView:
+        """Return brokers and topics with offsets.
 
         Args:
             internal: Include the topics that Kafka itself uses.
+            pattern: Only topics whose whole name matches, also missing ones: `*` is any text, `?`
+                one character, `[ab]` one of some characters.
 
         Raises:
             KafkaUnavailable, KafkaRefused: As `overview`.
         """
         view = self.overview()
-        shown = [each for each in view.cluster.topics if internal or not each.internal]
+        shown = [
+            each
+            for each in view.cluster.topics
+            if (internal or not each.internal) and fnmatchcase(each.name, pattern)
+        ]
+        missing = tuple(each for each in view.missing_topics if fnmatchcase(each, pattern))
         cluster = replace(view.cluster, topics=self.reader.with_offsets(shown))
-        return replace(view, cluster=cluster)
+        return replace(view, cluster=cluster, missing_topics=missing)
 
     def topic(self, name: str) -> TopicView:
         """Return one topic with offsets and settings.
