@@ -198,14 +198,16 @@ def test_quarantined_records_are_counted_and_shown_without_content(
     page = Page(file)
     rule = f"above_0 {_SCRIPT}"
     assert "25 records, not decoded or against a row rule" in page.text
+    assert "The oldest of them is in plan 1 of the typed table." in page.text
     assert f"records rule_broken {rule} 23 malformed value 2 The first 20" in page.text
     assert f"rule bytes 0 4 malformed 1 0 10 rule_broken {rule} 2 0 11" in page.text
     assert page.text.count(rule) == 1 + 19
     assert (_SCRIPT in page.text, _SCRIPT in file.read_text()) == (True, False)
 
     quarantine = offline("report", "events", *PERIOD, "--json").json["quarantine"]
-    assert (quarantine["open"], quarantine["reasons"]) == (
+    assert (quarantine["open"], quarantine["oldest_plan"], quarantine["reasons"]) == (
         25,
+        1,
         [["rule_broken", "", rule, 23], ["malformed", "value", "", 2]],
     )
     assert [each["offset"] for each in quarantine["examples"]] == [4, *range(10, 29)]

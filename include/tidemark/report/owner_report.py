@@ -193,6 +193,11 @@ class PipelineReport:
         return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
     @property
+    def oldest_quarantining_plan(self) -> int | None:
+        """The oldest typed plan with an open record in quarantine; None without such records."""
+        return min((each.plan for each in self.quarantined or ()), default=None)
+
+    @property
     def examples(self) -> Sequence[QuarantinedRecord]:
         """The first `MAX_EXAMPLES` quarantined records, without their contents."""
         return list(self.quarantined or ())[:MAX_EXAMPLES]
@@ -203,6 +208,7 @@ class PipelineReport:
         if self.quarantined is not None:
             quarantine = {
                 "open": len(self.quarantined),
+                "oldest_plan": self.oldest_quarantining_plan,
                 "reasons": [[*reason, count] for reason, count in self.reasons.items()],
                 "examples": plain(self.examples),
             }
