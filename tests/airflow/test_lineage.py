@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable
@@ -34,6 +35,8 @@ from tidemark.airflow.lineage.places import table_place
 from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan
+from tidemark.lake.errors import EngineFailed
+from tidemark.pipelines import Outcomes
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.errors import QualityFailed
@@ -250,6 +253,25 @@ def test_a_merge_has_typed_table_and_upsert_table_with_their_versions(
         answer, (event,) = emit(task_probe, spark_submit, "upsert_run", versions=versions)
         assert answer.value["error"] is None
         assert (event["inputs"], event["outputs"]) == ([], [])
+
+
+def test_a_failed_search_for_an_earlier_merge_fails_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upsert table is up to date; only lineage needs the merge."""
+    from tidemark.airflow.tasks import upsert_run
+
+    home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "pipelines"))
+    spark = Mock()
+    spark.on().upsert.return_value = Outcomes(
+        records=[{"pipeline": "events", "plan": None, "outcome": "nothing to do"}], codes=[0]
+    )
+    failed = EngineFailed(operation="reading the log", reason="timed out")
+    monkeypatch.setattr(DeltaUpsertTable, "merge_after", Mock(side_effect=failed))
+    outcomes = upsert_run(spark, ["events"], json.dumps({"events@upsert": 3}))
+    assert (outcomes.exit_code, len(outcomes.records)) == (ExitCode.OK, 1)
 
 
 def test_the_tables_of_many_pipelines_are_read_once(task_probe: Probe, spark_submit: Path) -> None:

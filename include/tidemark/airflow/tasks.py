@@ -261,7 +261,13 @@ def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Out
         return None if version is None else pipeline.upserts.table.merge_after(version)
 
     for name, merge in for_each(App.from_environment(), list(planned), merged_before).items():
-        if merge is not None:
+        if isinstance(merge, TidemarkError):
+            # The table is up to date: an error of lineage must not fail the task.
+            log.warning(
+                "lineage not collected pipeline=%s error=%s message=%s",
+                *(name, type(merge).__name__, merge),
+            )
+        elif merge is not None:
             outcomes.add(name, merge)
     return outcomes
 
