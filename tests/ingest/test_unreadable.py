@@ -14,7 +14,7 @@ from tests.support.file_lake import WEEK, FileLake
 from tests.support.typed_lake import TypedLake
 from tidemark.lake.errors import UnreadableFile
 from tidemark.maintenance.rules import MaintenanceOutcome
-from tidemark.report.errors import UndoUnfinished
+from tidemark.repair.errors import UndoUnfinished
 
 pytestmark = pytest.mark.slow
 

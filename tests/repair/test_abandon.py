@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.plans import MemoryPipeline, around_removal, make_spec, wanted
 from tidemark.core.errors import TidemarkError, TopicRecreated
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.planner import PlanOutcome
-from tidemark.repair.errors import PlanLanded, PlanStillOpen, RowsInDoubt
+from tidemark.repair.errors import PlanLanded, PlanStillOpen, RowsInDoubt, UndoUnfinished
 from tidemark.spec.model import StartPolicy
 
 
@@ -96,6 +96,27 @@ def test_a_landed_plan_cannot_be_abandoned() -> None:
         with pytest.raises(PlanLanded):
             pipeline.abandon.abandon(1, "ops", "looked stuck")
     assert pipeline.committed()[0] == 10
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("discard", [False, True])
+def test_a_plan_that_is_being_undone_or_was_undone_cannot_be_abandoned(
+    dry_run: bool, discard: bool
+) -> None:
+    pipeline = pipeline_with_open_plan()
+    pipeline.ingest.execute(1)
+
+    def abandon() -> None:
+        pipeline.abandon.abandon(1, "ops", "why", discard=discard, dry_run=dry_run)
+
+    def abandon_concurrently() -> None:
+        with pytest.raises(UndoUnfinished):
+            abandon()
+
+    around_removal(pipeline, before=abandon_concurrently)
+    assert pipeline.undo.undo(1, "ops", "a wrong deploy").rows == 10
+    with pytest.raises(PlanCancelled, match="was undone: a wrong deploy"):
+        abandon()
 
 
 def test_abandoning_a_plan_twice_records_one_event() -> None:

@@ -18,8 +18,7 @@ from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
 from tidemark.lake import data_table, plan_removal
 from tidemark.lake.errors import EngineFailed, RemovalFenced
-from tidemark.repair.errors import PlanNotLanded
-from tidemark.report.errors import UndoUnfinished
+from tidemark.repair.errors import PlanNotLanded, UndoUnfinished
 
 
 def pipeline_after_runs(*runs: int) -> MemoryPipeline:

@@ -17,7 +17,7 @@ from tidemark.core.throughput import Forecast
 from tidemark.ingest.errors import LogTruncated, NoStartOffset
 from tidemark.ingest.ledgers import missing_rows
 from tidemark.kafka.errors import TopicMissing
-from tidemark.report.errors import UndoUnfinished
+from tidemark.repair.errors import UndoUnfinished
 from tidemark.spec.model import AlarmRules, StartPolicy
 
 

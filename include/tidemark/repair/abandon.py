@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TopicDiffers
-from tidemark.core.events import Abandoned
+from tidemark.core.events import Abandoned, Undone
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
+from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.repair.errors import PlanLanded, RowsInDoubt
+from tidemark.repair.errors import PlanLanded, RowsInDoubt, UndoUnfinished
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class Abandon:
         Raises:
             UnknownPlan: The control table has no such plan.
             PlanLanded: The plan has landed; the landing is recorded.
+            UndoUnfinished: The plan is being undone.
+            PlanCancelled: The plan was undone, or a RESTORE removed its rows.
             RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
             HistoriesDiverge, CommitConflict: See `ledgers.checked_ledger` and `retry_on_conflict`.
         """
@@ -65,6 +68,10 @@ class Abandon:
         ledger = checked_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, abandoned.sequence)
         plan = record.plan
+        if record.undoing:
+            raise UndoUnfinished(pipeline=plan.pipeline, sequence=plan.sequence)
+        if isinstance(record.cancelled_by, Undone):
+            raise PlanCancelled.by(plan.pipeline, plan.sequence, record.cancelled_by)
         if dry_run:
             self._check(record, discard=discard)
             return plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError
+from tidemark.core.errors import TerminalError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,6 +30,20 @@ class PlanNotLanded(TerminalError):
 
     problem = "Plan {sequence} of pipeline {pipeline!r} has not landed."
     fix = "Land it with `tidemark ingest {pipeline} --plan {sequence}` first."
+
+
+@dataclass(kw_only=True, eq=False)
+class UndoUnfinished(TransientError):
+    """A plan is being undone, or its undo was interrupted."""
+
+    pipeline: str
+    sequence: int
+
+    problem = "The undo of plan {sequence} of pipeline {pipeline!r} is not complete."
+    fix = (
+        "If no process is running the undo, continue it with "
+        "`tidemark undo {pipeline} --plan {sequence} --reason TEXT`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)

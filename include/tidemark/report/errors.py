@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.core.errors import TerminalError, TransientError
+from tidemark.core.errors import TerminalError
 from tidemark.core.texts import format_duration
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
@@ -30,20 +30,6 @@ class TableDiffers(TerminalError):
     fix = (
         "Until the table is repaired, keep the topic's retention long enough to read the records "
         "again."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class UndoUnfinished(TransientError):
-    """A plan is being undone, or its undo was interrupted."""
-
-    pipeline: str
-    sequence: int
-
-    problem = "The undo of plan {sequence} of pipeline '{pipeline}' is not complete."
-    fix = (
-        "If no process is running the undo, continue it with "
-        "`tidemark undo {pipeline} --plan {sequence} --reason TEXT`."
     )
 
 

@@ -22,12 +22,12 @@ from tidemark.ingest.ledgers import checked_ledger, missing_rows
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
+from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.errors import (
     LagTooLarge,
     LagTooLong,
     PipelineStalled,
     RunwayTooShort,
-    UndoUnfinished,
 )
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy

@@ -25,7 +25,7 @@ from tidemark.ingest.protocols import (
     LogReader,
     WatermarkReader,
 )
-from tidemark.report.errors import UndoUnfinished
+from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.verification import (
     MAX_LISTED,
     Difference,
