@@ -60,8 +60,9 @@ def report(
     """Write a page for the owner of a pipeline's data: landed records and their completeness.
 
     The page accounts for every offset of the period. It also contains the published plans, the
-    results of rules, the quarantine and trends. The default period is the last 30 days. The page is
-    one file without other resources. With --json, print the same content and write no page.
+    results of rules, the quarantine, unnamed fields and trends. The default period is the last 30
+    days. The page is one file without other resources. With --json, print the same content and
+    write no page.
 
     Without a pipeline, write the pages of all pipelines, and print the address of the start page.
     The start page shows the state of each pipeline and links to its pages.
