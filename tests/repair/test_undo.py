@@ -146,6 +146,24 @@ def test_i1_an_undo_removes_no_rows_that_a_concurrent_repair_has_recorded(repair
     assert pipeline.committed()[0] == 4
 
 
+def test_an_undo_fails_if_a_repair_has_recorded_its_restored_rows_as_landed() -> None:
+    """The operator restores and rewinds during the undo. A repetition undoes the plan again."""
+    pipeline = pipeline_after_runs(4, 3)
+    version = len(pipeline.table.commits)
+
+    def restore_and_rewind() -> None:
+        pipeline.table.restore(version)
+        pipeline.repair.rewind("other", "follows the RESTORE")
+
+    around_removal(pipeline, after=restore_and_rewind)
+    with pytest.raises(RemovalFenced):
+        pipeline.undo.undo(2, "ops", "a wrong deploy")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    assert pipeline.committed()[0] == 7
+    assert pipeline.undo.undo(2, "ops", "a wrong deploy").rows == 3
+    assert pipeline.committed()[0] == 4
+
+
 def test_i1_a_restore_after_the_removal_is_noticed_though_a_later_plan_lands() -> None:
     """The later plan's version follows the RESTORE, so a comparison from there on misses it."""
     pipeline = pipeline_after_runs(4)

@@ -149,8 +149,8 @@ class RemovalFenced(CommitConflict):
     sequence: int
 
     problem = (
-        "The rows of plan {sequence} of pipeline {pipeline!r} were not removed, or not all of "
-        "them: `tidemark rewind` or `tidemark control rebuild` started at the same time."
+        "The data table of pipeline {pipeline!r} still has rows of plan {sequence}, or has them "
+        "again: `tidemark rewind` or `tidemark control rebuild` ran at the same time."
     )
     fix = "When the repair has ended, run the command again; it reads the control table first."
 

@@ -14,6 +14,7 @@ from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable
 from tidemark.lake.conflicts import retry_on_conflict
+from tidemark.lake.errors import RemovalFenced
 from tidemark.repair.errors import PlanNotLanded
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ class Undo:
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
-            RemovalFenced: A repair started during the undo; run the undo again.
+            RemovalFenced: A repair ran during the undo, and the rows are still or again in the
+                table; run the undo again.
             TableRestored: A RESTORE brought the rows back; run the undo again.
             HistoriesDiverge, ControlConflict: See `checked_ledger` and `retry_on_conflict`.
         """
@@ -123,3 +125,6 @@ class Undo:
             # fence: restore-of-unrecorded-removal
             check_survives_restores(record.plan, undone.table_version, since.restores)
             self.control.append(ledger, [undone], self.now())
+        elif not isinstance(record.cancelled_by, Undone):
+            # A repair followed a RESTORE during the undo, and recorded the plan as landed.
+            raise RemovalFenced(pipeline=self.pipeline, sequence=undone.sequence)
