@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -72,6 +72,7 @@ class FixedResult:
     passed: bool
     severity: Severity
     removed: set[int] = field(default_factory=set)
+    during: Callable[[], object] = lambda: None
 
     def check(
         self,
@@ -81,7 +82,8 @@ class FixedResult:
         run_at: datetime,
         removed: Collection[int],
     ) -> QualityReport:
-        """Return a report with the fixed result."""
+        """Return a report with the fixed result, after a call of `during`."""
+        self.during()
         self.removed.update(removed)
         (result,) = REPORT.results
         return replace(
@@ -103,9 +105,10 @@ def check(
     passed: bool,
     severity: Severity = Severity.CRITICAL,
     minutes: int = 0,
+    during: Callable[[], object] = lambda: None,
 ) -> Collection[int]:
     """Check a plan, some minutes from now. Return the plans whose figures drift checks ignore."""
-    checker = FixedResult(passed, severity)
+    checker = FixedResult(passed, severity, during=during)
     Quality(
         spec=lake.spec,
         data_table=str(lake.uri),
@@ -123,6 +126,29 @@ def test_a_failed_check_hides_a_plan_that_a_clock_ahead_has_published(lake: File
     check(lake, 1, passed=True, minutes=5)
     check(lake, 1, passed=False, minutes=1)
     assert published_rows(lake) == [(0, offset) for offset in (5, 6, 7, 8)]
+
+
+def test_a_check_with_a_clock_ahead_does_not_publish_over_a_later_check_that_failed(
+    lake: FileLake,
+) -> None:
+    """The later check starts and blocks the plan while the other runs. The next check publishes."""
+    check(lake, 1, passed=True, minutes=60, during=lambda: check(lake, 1, passed=False, minutes=1))
+    assert published_rows(lake) == [(0, offset) for offset in (5, 6, 7, 8)]
+    check(lake, 1, passed=True, minutes=2)
+    assert published_rows(lake) == [(0, offset) for offset in (0, 1, 5, 6, 7, 8)]
+
+
+@pytest.mark.parametrize("later_passes", [True, False])
+def test_of_two_checks_at_the_same_time_the_one_that_starts_later_decides(
+    lake: FileLake, later_passes: bool
+) -> None:
+    """It ends first."""
+
+    def later() -> None:
+        check(lake, 1, passed=later_passes, minutes=2)
+
+    check(lake, 1, passed=not later_passes, minutes=1, during=later)
+    assert publication_of(lake).of(1).is_published == later_passes
 
 
 def test_drift_checks_ignore_undone_and_replaced_plans(lake: FileLake) -> None:

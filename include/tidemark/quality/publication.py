@@ -59,13 +59,27 @@ class PublicationDecision:
     spans: Mapping[int, SpanSet] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def from_report(cls, report: QualityReport, earlier: Iterable[Self] = ()) -> Self:
-        """Return the decision of a check, given the earlier decisions about the plan."""
+    def from_report(
+        cls, report: QualityReport, earlier: Iterable[Self] = (), during: Iterable[Self] = ()
+    ) -> Self:
+        """Return the decision of a check.
+
+        Args:
+            report: The results of the check.
+            earlier: The decisions about the plan before the check.
+            during: The decisions about the plan that were made during the check.
+        """
         blocks = report.outcome is CheckOutcome.FAILED  # fence: failed-check-blocks
+        decided_at = time_after(earlier, report.run_at)
+        if not blocks:
+            # A check that blocked the plan may have started later, though `run_at` is later: the
+            # clock of this machine may be ahead. Of equal times, the decision that hides wins.
+            blocked = [each for each in during if each.status is PublicationStatus.BLOCKED]
+            decided_at = min([decided_at, *(each.decided_at for each in blocked)])
         return cls(
             plan=report.plan_sequence,
             status=PublicationStatus.BLOCKED if blocks else PublicationStatus.PUBLISHED,
-            decided_at=time_after(earlier, report.run_at),
+            decided_at=decided_at,
             reason=", ".join(result.name for result in report.failed_critical()) or None,
         )
 

@@ -70,7 +70,8 @@ class Quality:
     def check(self, sequence: int) -> QualityReport:
         """Check one landed plan, store the results, and publish or block the plan.
 
-        A repetition adds another attempt. Raises `UnknownPlan`, and the errors of `landing_of`.
+        A repetition adds another attempt. A pass does not publish the plan if another check blocked
+        it during this one. Raises `UnknownPlan`, and the errors of `landing_of`.
         """
         plan, landing = self.landed(sequence)
         expected = RecordedRange.of(plan, landing)
@@ -81,7 +82,9 @@ class Quality:
             ref, expected, self.spec.suite, self.now(), self._removed_plans()
         )
         self.checker.record(report)
-        decision = PublicationDecision.from_report(report, earlier)
+        newest = self.publication.decisions(self.spec.name, sequence)
+        during = [decision for decision in newest if decision not in earlier]
+        decision = PublicationDecision.from_report(report, earlier, during)
         self.publication.append(plan, landing, decision)
         return report
 
