@@ -418,7 +418,7 @@ FENCES = (
         noticed_by=("tests/repair/test_rewind.py",),
     ),
     Fence(
-        marker="newer-epochs-are-fenced",
+        marker="one-more-epoch-is-fenced",
         keeps="I4",
         operation=Replace("original[:-1]"),
         noticed_by=("tests/repair/test_rewind.py",),

@@ -152,10 +152,11 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
         "of every pipeline.",
     )
     chain >> complete
+    publish = chain[-1]
     eager = [spec.name for spec in members if spec.catch_up]
     if eager:
         # A failed pipeline fails `complete`. The other pipelines catch up without `complete`.
-        chain[-1] >> _next_run({**run, "pipelines": eager})
+        publish >> _next_run({**run, "pipelines": eager})
 
 
 def _tables_of(spec: PipelineSpec) -> list[PipelineRef]:

@@ -456,7 +456,8 @@ def _table_event(
 def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
     """Return whether a limit left offsets out of a plan of a run.
 
-    A pipeline for which a task of this run failed does not count: another run would fail again.
+    Only a pipeline whose plan is published, and for which nothing waits, counts. Another run of a
+    blocked or failed pipeline would end in the same way.
 
     Raises:
         AirflowException, AirflowFailException: A pipeline failed, and no other left offsets.

@@ -101,7 +101,7 @@ class DeltaCheckResults:
         return figures
 
     def checked(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, CheckedPlan]:
-        """Return the newest check of each given plan, in the order of plans; omit unchecked ones.
+        """Return the newest check of each given plan, by pipeline and number; omit unchecked ones.
 
         All plans share one read of the table.
         """

@@ -119,7 +119,7 @@ class Repair:
         self._landings(ledger, state)
         if dry_run:
             return found
-        older = range(self._next_epoch(ledger))  # fence: newer-epochs-are-fenced
+        older = range(self._next_epoch(ledger))  # fence: one-more-epoch-is-fenced
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
         fenced = self.table.fence_chains(self.spec.name, app_ids)  # fence: older-epochs-are-fenced
         # No plan of an older epoch can still land: read the table again.
@@ -238,7 +238,7 @@ class Repair:
         """Return the first epoch that no driver can have a plan of.
 
         Each epoch starts with a fence in the table. The newest epoch may be missing from the table
-        and the ledger, so one more is included.
+        and the ledger, so the result is higher by one.
         """
         epochs = 0
         while self._is_in_table(epochs):

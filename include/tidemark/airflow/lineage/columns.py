@@ -18,7 +18,7 @@ from tidemark.spec.upsert import Envelope, UpsertSpec
 
 
 class SchemaFacet(schema_dataset.SchemaDatasetFacet):
-    """The types of columns. The provider does not search them for secrets."""
+    """The types of columns. The provider searches no names for secrets, which takes seconds."""
 
     _additional_skip_redact: ClassVar[list[str]] = ["fields"]
 
