@@ -256,7 +256,7 @@ def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, tmp_path: P
             decision = PublicationDecision(plan=plan.sequence, status=status, decided_at=at)
             if status is PublicationStatus.RELEASED:
                 decision = replace(decision, decided_by="ann", reason="it is right")
-            table.append(plan, landing, decision)
+            table.append(plan, landing, decision, table_id=table.table_id())
     rows = rows_of_query(
         "reference/quality.md",
         "-- DuckDB: offsets",

@@ -136,7 +136,7 @@ def test_a_run_with_undecoded_records_is_not_followed_by_another_run(
     )
     layout = App(environ=environ_of(spark_submit, ExitCode.OK)).layout
     table = DeltaPublicationTable(layout.publication_table, str(bronze.uri))
-    table.append(plan, record.held_now, decision)
+    table.append(plan, record.held_now, decision, table_id=table.table_id())
     for expected in (False, True):
         answer = task_probe.ask(
             "call_task",

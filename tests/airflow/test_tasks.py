@@ -94,9 +94,9 @@ def test_a_chunk_that_an_operator_rejected_is_not_published(
         for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={})):
             append_events(control, "prices", event)
         report = replace(REPORT, pipeline="prices", plan_sequence=number)
-        DeltaPublicationTable(app.layout.publication_table, uri).append(
-            plan, landing, PublicationDecision.from_report(report)
-        )
+        table = DeltaPublicationTable(app.layout.publication_table, uri)
+        decision = PublicationDecision.from_report(report)
+        table.append(plan, landing, decision, table_id=table.table_id())
     app.pipeline("prices").publication.reject(1, "ada", "wrong prices")
 
     def chunk(number: int) -> dict[str, Any]:

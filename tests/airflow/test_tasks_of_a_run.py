@@ -125,7 +125,12 @@ class Group:
         assert record is not None
         assert record.held_now is not None
         table = DeltaPublicationTable(app.layout.publication_table, uri)
-        table.append(record.plan, record.held_now, PublicationDecision.from_report(report))
+        table.append(
+            record.plan,
+            record.held_now,
+            PublicationDecision.from_report(report),
+            table_id=table.table_id(),
+        )
 
     def publication(self, pipeline: str) -> Publication:
         """Return the service behind `tidemark publication`."""

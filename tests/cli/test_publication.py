@@ -25,7 +25,7 @@ def lake(tmp_path: Path) -> FileLake:
         decision = PublicationDecision(
             plan=sequence, status=status, decided_at=NOW, reason="a rule"
         )
-        table.append(record.plan, record.held_now, decision)
+        table.append(record.plan, record.held_now, decision, table_id=table.table_id())
     return lake
 
 

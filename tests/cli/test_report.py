@@ -71,7 +71,12 @@ def lake(tmp_path: Path) -> FileLake:
         assert record is not None
         assert record.held_now is not None
         table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
-        table.append(record.plan, record.held_now, PublicationDecision.from_report(report))
+        table.append(
+            record.plan,
+            record.held_now,
+            PublicationDecision.from_report(report),
+            table_id=table.table_id(),
+        )
     return lake
 
 

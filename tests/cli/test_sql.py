@@ -76,7 +76,7 @@ def test_the_published_view_has_the_rows_of_published_plans(
         record = lake.ledger.plans[sequence]
         assert record.held_now is not None
         decision = PublicationDecision(plan=sequence, status=status, decided_at=NOW)
-        table.append(record.plan, record.held_now, decision)
+        table.append(record.plan, record.held_now, decision, table_id=table.table_id())
     query = "SELECT DISTINCT plan_sequence AS plan FROM published.events"
     assert offline("sql", query, "--json").json == [{"plan": 1}]
 

@@ -60,7 +60,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
     assert record is not None
     assert record.held_now is not None
     decision = PublicationDecision.from_report(report)
-    pipeline.publication.publication.append(record.plan, record.held_now, decision)
+    table = pipeline.publication.publication
+    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
     return lake
 
 

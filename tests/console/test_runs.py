@@ -157,7 +157,8 @@ def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(
     assert record is not None
     assert record.held_now is not None
     decision = PublicationDecision.from_report(report)
-    pipeline.publication.publication.append(record.plan, record.held_now, decision)
+    table = pipeline.publication.publication
+    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
     text = text_of(page_of(tmp_path))
     assert "rules failed 1 of 1 publication blocked" in text
     assert "all counts match observed 7, critical" in text

@@ -66,7 +66,8 @@ def record_decision(uri: str) -> None:
     counts = (RangeCount(partition=0, start=0, end=5, records=5),)
     decision = PublicationDecision(plan=1, status=PublicationStatus.BLOCKED, decided_at=NOW)
     landing = Landing(sequence=1, table_version=1, counts=counts)
-    DeltaPublicationTable(uri, f"{uri}-data").append(plan, landing, decision)
+    table = DeltaPublicationTable(uri, f"{uri}-data")
+    table.append(plan, landing, decision, table_id=table.table_id())
 
 
 def record_results(uri: str) -> None:

@@ -359,6 +359,21 @@ def test_a_recreated_data_table_has_no_decisions(lake: FileLake) -> None:
     assert published_rows(lake) == [(0, offset) for offset in range(10)]
 
 
+def test_a_check_of_a_removed_data_table_does_not_publish_the_recreated_one(lake: FileLake) -> None:
+    """The operator removes both tables during the check, and the new plan has the same number."""
+
+    def recreate() -> None:
+        shutil.rmtree(lake.uri)
+        shutil.rmtree(lake.root / "control")
+        lake.run(1)
+
+    check(lake, 1, passed=True, during=recreate)
+    assert publication_of(lake).unchecked() == [1]
+    assert published_rows(lake) == []
+    check(lake, 1, passed=True)
+    assert published_rows(lake) == [(0, offset) for offset in range(10)]
+
+
 def test_a_partly_replaced_plan_stays_blocked_and_can_be_released(lake: FileLake) -> None:
     """A plan without remaining rows cannot be released."""
     for name, span in (("part", (0, 2, 3)), ("rest", (0, 3, 5))):
@@ -435,7 +450,13 @@ def test_concurrent_decisions_are_all_recorded(lake: FileLake, tmp_path: Path) -
     decision = PublicationDecision(plan=1, status=PublicationStatus.PUBLISHED, decided_at=NOW)
     with ThreadPoolExecutor(6) as threads:
         decided_by = [replace(decision, decided_by=str(number)) for number in range(6)]
-        list(threads.map(lambda each: table.append(record.plan, landing, each), decided_by))
+        table_id = table.table_id()
+        list(
+            threads.map(
+                lambda each: table.append(record.plan, landing, each, table_id=table_id),
+                decided_by,
+            )
+        )
     assert len(table.decisions("events")) == 6
 
 

@@ -249,6 +249,7 @@ class Publication:
         *,
         dry_run: bool,
     ) -> PlanPublication:
+        table_id = self.publication.table_id()
         record = recorded_plan(self.control, self.pipeline, sequence)
         landing = _current_landing(record)
         earlier = self.publication.decisions(self.pipeline, sequence)
@@ -261,7 +262,7 @@ class Publication:
             spans=landing.spans(),
         )
         if not dry_run:
-            self.publication.append(record.plan, landing, decision)
+            self.publication.append(record.plan, landing, decision, table_id=table_id)
             log.info("decided pipeline=%s plan=%d status=%s", self.pipeline, sequence, status)
         return PlanPublication(plan=record.plan, landing=landing, decision=decision)
 

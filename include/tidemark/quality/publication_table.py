@@ -52,13 +52,25 @@ class DeltaPublicationTable:
         self._uri = uri
         self._data_table = data_table
 
-    def append(self, plan: Plan, landing: Landing, decision: PublicationDecision) -> None:
+    def table_id(self) -> str:
+        """Return the Delta id of the data table; empty if it does not exist."""
+        return _id_of(self._data_table)
+
+    def append(
+        self, plan: Plan, landing: Landing, decision: PublicationDecision, *, table_id: str
+    ) -> None:
         """Append a decision about a plan: a row for each of its landed ranges, in one commit.
+
+        Args:
+            plan: The plan.
+            landing: The ranges.
+            decision: The decision.
+            table_id: The `table_id` from before the plan was read. A recreated data table may have
+                a plan with the same number.
 
         Raises:
             EngineFailed: The append failed, or its result is unknown. Repeating it is safe.
         """
-        table_id = _id_of(self._data_table)
         rows = [
             {
                 "table_id": table_id,
@@ -88,7 +100,7 @@ class DeltaPublicationTable:
             table,
             "SELECT plan_sequence, status, decided_at, decided_by, reason, "
             "partition, start_offset, end_offset "
-            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'"
+            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{self.table_id()}'"
             f"{'' if plan is None else f' AND plan_sequence = {plan}'}",
         )
         found_spans: dict[PublicationDecision, list[Mapping[int, SpanSet]]] = {}
@@ -115,7 +127,7 @@ class DeltaPublicationTable:
         found = query_rows(
             table,
             "SELECT DISTINCT plan_sequence FROM t "
-            f"WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}'",
+            f"WHERE pipeline = '{pipeline}' AND table_id = '{self.table_id()}'",
         )
         return [row["plan_sequence"] for row in found]
 
@@ -139,7 +151,7 @@ class DeltaPublicationTable:
         found = query_rows(
             table,
             f"SELECT plan_sequence, first_value(status ORDER BY {_EFFECTIVE_FIRST}) AS status "
-            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{_id_of(self._data_table)}' "
+            f"FROM t WHERE pipeline = '{pipeline}' AND table_id = '{self.table_id()}' "
             f"{wanted} GROUP BY plan_sequence ORDER BY plan_sequence",
         )
         return {row["plan_sequence"]: PublicationStatus(row["status"]) for row in found}

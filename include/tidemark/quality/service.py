@@ -73,6 +73,8 @@ class Quality:
         A repetition adds another attempt. A pass does not publish the plan if another check blocked
         it during this one. Raises `UnknownPlan`, and the errors of `landing_of`.
         """
+        # Before the plan is read: another process may recreate the data table during the check.
+        table_id = self.publication.table_id()
         plan, landing = self.landed(sequence)
         expected = RecordedRange.of(plan, landing)
         ref = self.batch_ref(plan, landing)
@@ -85,7 +87,7 @@ class Quality:
         newest = self.publication.decisions(self.spec.name, sequence)
         during = [decision for decision in newest if decision not in earlier]
         decision = PublicationDecision.from_report(report, earlier, during)
-        self.publication.append(plan, landing, decision)
+        self.publication.append(plan, landing, decision, table_id=table_id)
         return report
 
     def _removed_plans(self) -> Collection[int]:
