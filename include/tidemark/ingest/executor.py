@@ -180,9 +180,9 @@ class PlanExecutor:
             return record.landed_originally
         # An operator may have rewound the pipeline to a state before this landing.
         refuse_cancelled(record)  # fence: abandoned-plan-is-not-recorded
-        # Search for the landing after the read of the ledger. The ledger's check reads only RESTOREs
-        # after the newest recorded landing, which another plan may have. So a landing that was
-        # found before may have lost its rows to a RESTORE that the check does not read.
+        # Search for the landing after the read of the ledger, whose check reads only RESTOREs after
+        # the newest recorded landing. Another plan may have that landing, so the check may not read
+        # a RESTORE that has removed the rows of this plan.
         landing = self._find_landing(plan)  # fence: reported-commit-is-looked-up
         if landing is None:
             raise CommitNotFound(
