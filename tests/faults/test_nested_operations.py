@@ -1,0 +1,242 @@
+"""Each operation on a typed table runs at every point between two changes of each other one.
+
+Afterwards the commands that the errors name repair the tables. Then each landed record is decoded
+once or quarantined once, and the status counts the quarantined records.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.typed_lake import FileDecoder, TypedLake
+from tidemark.core.errors import HistoriesDiverge, TidemarkError
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.ingest.errors import PlanFenced
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
+from tidemark.typed.quarantine import DeltaQuarantine
+
+pytestmark = pytest.mark.faults
+
+_CHANGES: Mapping[type, tuple[str, ...]] = {
+    DeltaDataTable: ("land", "fence", "fence_chains", "remove_rows"),
+    DeltaQuarantine: ("append", "withdraw", "erase_closed", "check_same"),
+    DeltaControlTable: ("append",),
+    FileDecoder: ("write",),
+}
+"""The methods before and after which the second operation runs."""
+
+_MOST_REPAIRS = 12
+
+
+class Killed(BaseException):
+    """The kill of the first operation."""
+
+
+class Versions(NamedTuple):
+    """Versions of the typed table and its quarantine after plan 1 and after plan 2."""
+
+    typed: tuple[int, int]
+    quarantine: tuple[int, int]
+
+
+class NestedLake(TypedLake):
+    """A typed lake with two decoded plans and a landed plan that is not decoded."""
+
+    versions: Versions
+
+    @classmethod
+    def create(cls, root: Path) -> NestedLake:
+        """Return it in an empty folder."""
+        lake = cls(root=root)
+        versions = []
+        for broken in ((1,), (1, 5)):
+            lake.land_and_run(4, *broken)
+            tables = (lake.typed_uri, lake.quarantine_uri)
+            versions.append([DeltaTable(each).version() for each in tables])
+        lake.bronze.run(3)
+        lake.broken = {1, 5, 9}
+        (typed_1, quarantine_1), (typed_2, quarantine_2) = versions
+        lake.versions = Versions((typed_1, typed_2), (quarantine_1, quarantine_2))
+        return lake
+
+    @property
+    def quarantine_uri(self) -> Path:
+        """The quarantine table."""
+        return self.root / self.decode.quarantine_target
+
+    def copied(self, root: Path) -> NestedLake:
+        """Return a copy in another folder."""
+        shutil.copytree(self.root, root)
+        other = copy.copy(self)
+        other.root = root
+        other.bronze = copy.copy(self.bronze)
+        other.bronze.root = root
+        other.bronze.kafka = copy.deepcopy(self.bronze.kafka)
+        other.broken = set(self.broken)
+        return other
+
+    def replay_one(self) -> None:
+        """Replay the record of plan 1, which can be decoded now."""
+        self.broken = set(self.broken) - {1}
+        plan = self.decoding.replay("id-1", {0: SpanSet.of([Span(1, 2)])}).plan
+        if plan is not None:
+            self.ingest.execute(plan.sequence)
+
+    def abandon_open(self) -> None:
+        """Abandon the open typed plans."""
+        for record in self.control.summary(self.spec.name).open_plans():
+            self.abandon.abandon(record.plan.sequence, "test", "not wanted")
+
+    def restore(self, plan: int, *, rewinds: bool = False) -> None:
+        """Restore the typed table to its state after a plan."""
+        DeltaTable(self.typed_uri).restore(self.versions.typed[plan - 1])
+        if rewinds:
+            self.repair.rewind("test", "a mistake")
+
+    def recover(self) -> None:
+        """Do what errors name, until a run decodes all records."""
+        for _ in range(_MOST_REPAIRS):
+            try:
+                for record in self.bronze.control.ledger("events").plans.values():
+                    if record.undoing:
+                        self.bronze.undo.undo(record.plan.sequence, "test", "again")
+                while (plan := self.bronze.planner.plan("recovery").plan) is not None:
+                    self.bronze.ingest.execute(plan.sequence)
+                self.run()
+            except HistoriesDiverge:
+                self._repair()
+            except QuarantineRestored as error:
+                DeltaTable(self.quarantine_uri).restore(error.complete_version)
+            except (PlanFenced, DecodedDifferently) as error:
+                self.abandon.abandon(error.sequence, "test", "as the error advises")
+            except TidemarkError:
+                continue
+            else:
+                return
+        pytest.fail("the named commands do not end")
+
+    def _repair(self) -> None:
+        for repair in (self.repair.rewind, self.repair.rebuild):
+            try:
+                repair("test", "as the error advises")
+            except TidemarkError:
+                continue
+            return
+
+    def check_records(self, where: str) -> None:
+        """Check that each record is in one table, and that the quarantine's count is right."""
+        found = Counter([*(row[:2] for row in self.decoded()), *self.quarantined()])
+        assert found == Counter(self.bronze.rows()), where
+        assert self.quarantine.count_open(()) == len(self.quarantined()), where
+
+
+def _kill(_: NestedLake) -> None:
+    raise Killed
+
+
+_FIRST: Mapping[str, Callable[[NestedLake], object]] = {
+    "decode": lambda lake: lake.run(),
+    "replay": lambda lake: lake.replay_one(),
+    "undo of plan 1": lambda lake: lake.undo.undo(1, "test", "wrong"),
+    "undo of plan 2": lambda lake: lake.undo.undo(2, "test", "wrong"),
+    "RESTORE to plan 1 and rewind": lambda lake: lake.restore(1, rewinds=True),
+    "rebuild": lambda lake: lake.repair.rebuild("test", "as a backup"),
+}
+_SECOND: Mapping[str, Callable[[NestedLake], object]] = {
+    **_FIRST,
+    "abandon": lambda lake: lake.abandon_open(),
+    "undo of bronze plan 2": lambda lake: lake.bronze.undo.undo(2, "test", "wrong"),
+    "replacement of bronze rows": lambda lake: lake.bronze.land_again((0, 0, 2)),
+    "RESTORE to plan 1": lambda lake: lake.restore(1),
+    "RESTORE to plan 2": lambda lake: lake.restore(2),
+    "RESTORE to plan 2 and rewind": lambda lake: lake.restore(2, rewinds=True),
+    "kill": _kill,
+}
+
+
+@dataclass
+class _Point:
+    """Runs an operation at one of the points between two changes.
+
+    Attributes:
+        number: The point, counted from 1.
+        operation: Runs there.
+        where: Name of the point; empty until it is reached.
+    """
+
+    number: int
+    operation: Callable[[], object]
+    where: str = ""
+    _passed: int = field(default=0, init=False)
+
+    @contextmanager
+    def between_changes(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Count the points of the changes, and run the operation at its point."""
+        with monkeypatch.context() as patched:
+            for owner, names in _CHANGES.items():
+                for name in names:
+                    patched.setattr(owner, name, self._hooked(owner, name))
+            yield
+
+    def _hooked(self, owner: type, name: str) -> Callable[..., Any]:
+        method = getattr(owner, name)
+
+        def call(instance: object, *arguments: Any, **named: Any) -> Any:
+            if self.where:
+                return method(instance, *arguments, **named)
+            self._pass(f"before {owner.__name__}.{name}")
+            result = method(instance, *arguments, **named)
+            self._pass(f"after {owner.__name__}.{name}")
+            return result
+
+        return call
+
+    def _pass(self, where: str) -> None:
+        self._passed += 1
+        if self._passed == self.number and not self.where:
+            self.where = where
+            try:
+                self.operation()
+            except TidemarkError:
+                return
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> NestedLake:
+    """The lake that each point starts from."""
+    return NestedLake.create(tmp_path_factory.mktemp("nested") / "lake")
+
+
+@pytest.mark.parametrize("second", _SECOND)
+@pytest.mark.parametrize("first", _FIRST)
+def test_i1_each_record_is_in_one_table_after_two_nested_operations(
+    template: NestedLake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    second: str,
+) -> None:
+    """The second operation may fail, and may be a kill of the first."""
+    for number in count(1):
+        lake = template.copied(tmp_path / str(number))
+        point = _Point(number, lambda lake=lake: _SECOND[second](lake))  # type: ignore[misc]
+        with point.between_changes(monkeypatch), suppress(Killed, TidemarkError):
+            _FIRST[first](lake)
+        if not point.where:
+            return
+        lake.recover()
+        lake.check_records(f"point {number}, {point.where}")
+        shutil.rmtree(lake.root)
