@@ -697,6 +697,12 @@ FENCES = (
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "doubles_no_record"),
     ),
     Fence(
+        marker="leftovers-are-removed-in-their-epoch",
+        keeps="I1",
+        operation=Replace("self.table.remove_rows(plan, None)"),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "stale_rewind"),
+    ),
+    Fence(
         marker="restore-reaches-quarantine",
         keeps="I5",
         operation=Drop(),

@@ -212,7 +212,7 @@ class _TablePort(_Port):
             return int(self._ask("version"))
         return int(self._ask("finish_fence_chains", pipeline, started_fence))
 
-    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """A table without a quarantine has none: this is no step."""
 
 

@@ -462,7 +462,7 @@ class MemoryTable:
                 self.commit(app_id, FENCED_VERSION)
         return len(self.commits)
 
-    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; a plan commits to this table only."""
 
     def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:

@@ -17,6 +17,7 @@ from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import RemovalFenced, TransactionConflict
+from tidemark.repair.errors import NothingToDo
 from tidemark.repair.rewind import Repair
 from tidemark.typed.errors import QuarantineRestored
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -117,6 +118,28 @@ def test_i1_a_killed_rewind_keeps_the_quarantine_until_it_has_recorded(
     assert lake.quarantined() == [(0, 1), (0, 5)]
 
 
+def test_i1_a_stale_rewind_keeps_the_quarantine_of_a_plan_that_a_newer_one_has_recorded(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one follows a second RESTORE, before the first removes records of the plan."""
+    newest = DeltaTable(lake.typed_uri).version()
+    restore_typed(lake, FIRST_PLAN)
+    withdraw = DeltaQuarantine.withdraw
+
+    def repair_before(*arguments: Any) -> None:
+        monkeypatch.undo()
+        restore_typed(lake, newest)
+        lake.repair.rewind("other", "the RESTORE was a mistake")
+        withdraw(*arguments)
+
+    monkeypatch.setattr(DeltaQuarantine, "withdraw", repair_before)
+    with pytest.raises(NothingToDo):
+        lake.repair.rewind("test", "a mistake")
+    lake.run()
+    check_each_record_is_in_one_table(lake)
+    assert lake.quarantined() == [(0, 1), (0, 5)]
+
+
 def test_a_repeated_rewind_removes_the_quarantined_records_that_a_killed_one_left(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +150,7 @@ def test_a_repeated_rewind_removes_the_quarantined_records_that_a_killed_one_lef
         lake.repair.rewind("test", "a mistake")
     monkeypatch.undo()
     assert lake.in_quarantine_table() == [(0, 1), (0, 5)]
-    with pytest.raises(Exception, match="agree"):
+    with pytest.raises(NothingToDo):
         lake.repair.rewind("test", "again")
     assert lake.in_quarantine_table() == [(0, 1)]
     lake.run()

@@ -362,13 +362,15 @@ class DataTable(DataLog, Protocol):
             ForeignTable, TransactionConflict: See `prepare` and `append`.
         """
 
-    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """Remove what cancelled plans have left beside the table. Removes no row of the table.
 
         Args:
             plans: Plans that the ledger records as abandoned or undone. They can no longer land.
+            epoch: The epoch of that ledger.
 
         Raises:
+            RemovalFenced: A repair has fenced the epoch, and may have recorded a plan as landed.
             EngineFailed: The outcome is unknown; run it again.
         """
 

@@ -512,7 +512,7 @@ class DeltaDataTable:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
         return int(DeltaTable(self._uri).version())
 
-    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; a plan commits to this table only."""
 
     def _create(self, pipeline: str) -> DeltaTable:

@@ -173,7 +173,8 @@ class Repair:
                 record.plan
                 for record in ledger.plans.values()
                 if isinstance(record.cancelled_by, Abandoned | Undone)
-            ]
+            ],
+            ledger.epoch,
         )
 
     def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:

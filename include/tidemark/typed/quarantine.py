@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
@@ -26,7 +26,7 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan
+from tidemark.core.plan import Plan, removal_app_id
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -40,7 +40,7 @@ from tidemark.ingest.protocols import Clock
 from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
-from tidemark.lake.errors import TransactionConflict
+from tidemark.lake.errors import RemovalFenced, TransactionConflict
 from tidemark.lake.replacement import (
     replace_rows,
     spans_in_files,
@@ -279,22 +279,32 @@ class DeltaQuarantine:
             table, topic_id, partition, span, condition=self._open_condition()
         )
 
-    def withdraw(self, plans: Collection[Plan]) -> None:
+    def withdraw(self, plans: Collection[Plan], epoch: int | None = None) -> None:
         """Remove the records of plans that can no longer land, and reopen those that they closed.
 
         Closed records without content stay closed: a later plan decodes them from the bronze table.
 
+        Args:
+            plans: The plans.
+            epoch: As in `DeltaDataTable.remove_rows`.
+
         Raises:
+            RemovalFenced: The epoch is fenced.
             EngineFailed: Some changes may be committed. Repeating the call is safe.
         """
         named = self._named_plans() if plans else ()
         for plan in plans:
             if plan.sequence in named:
-                self._reopen(plan)
-                self.table.remove_rows(plan, None)
+                # Before the removal, which fails if the epoch is fenced by then.
+                self._reopen(plan, epoch)
+                # fence: leftovers-are-removed-in-their-epoch
+                self.table.remove_rows(plan, epoch)
 
-    def _reopen(self, plan: Plan) -> None:
+    def _reopen(self, plan: Plan, epoch: int | None) -> None:
         table = DeltaTable(self._uri)
+        app_id = None if epoch is None else removal_app_id(plan.pipeline, epoch)
+        if app_id and (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
+            raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         closed = row_queries.spans_where(
             table,
             f"topic_id = '{plan.topic_id}' AND closed_by = {plan.sequence} AND NOT ({_ERASED})",
@@ -304,6 +314,9 @@ class DeltaQuarantine:
             table.update(
                 predicate=f"closed_by = {plan.sequence} AND {here}",
                 updates={"closed_by": "NULL", "closed_at": "NULL"},
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(app_id, plan.sequence)] if app_id else []
+                ),
             )
 
     def records(self, *, closed: bool = False, most: int | None = None) -> list[QuarantinedRecord]:
@@ -556,6 +569,6 @@ class TypedTablePair:
         self.quarantine.table.fence_chains(pipeline, app_ids)
         return self.typed.fence_chains(pipeline, app_ids)
 
-    def remove_leftovers(self, plans: Collection[Plan]) -> None:
+    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; withdraws the plans from the quarantine."""
-        self.quarantine.withdraw(plans)
+        self.quarantine.withdraw(plans, epoch)
