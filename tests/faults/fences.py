@@ -699,7 +699,7 @@ FENCES = (
     Fence(
         marker="leftovers-are-removed-in-their-epoch",
         keeps="I1",
-        operation=Replace("self.table.remove_rows(plan, None)"),
+        operation=Replace("self.quarantine.withdraw(plans)"),
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "stale_rewind"),
     ),
     Fence(

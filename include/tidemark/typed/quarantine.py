@@ -297,7 +297,6 @@ class DeltaQuarantine:
             if plan.sequence in named:
                 # Before the removal, which fails if the epoch is fenced by then.
                 self._reopen(plan, epoch)
-                # fence: leftovers-are-removed-in-their-epoch
                 self.table.remove_rows(plan, epoch)
 
     def _reopen(self, plan: Plan, epoch: int | None) -> None:
@@ -571,4 +570,5 @@ class TypedTablePair:
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; withdraws the plans from the quarantine."""
+        # fence: leftovers-are-removed-in-their-epoch
         self.quarantine.withdraw(plans, epoch)
