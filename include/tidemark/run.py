@@ -25,7 +25,7 @@ from tidemark.core.errors import ExitCode, SetupError, TidemarkError
 from tidemark.core.logs import configure_logging
 from tidemark.core.parallel import map_in_threads
 from tidemark.core.plan import PlanRef
-from tidemark.spark.engine import Engine, JobRun, Server, Stop, without_secrets
+from tidemark.spark.engine import Engine, JobRun, Server, ShowTasks, Stop, without_secrets
 from tidemark.spark.sessions import disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.spec.layout import LOG_FOLDER
@@ -128,7 +128,7 @@ def run(
     plans: Sequence[Ref],
     print_line: Callable[[str], None],
     stop: Stop | None = None,
-    show_tasks: Callable[[int, int], None] | None = None,
+    show_tasks: ShowTasks | None = None,
 ) -> JobRun:
     """Run a job on an engine and wait for it.
 
@@ -170,7 +170,7 @@ def _on_server(
     job: Job[Ref],
     plans: Sequence[Ref],
     stop: Stop,
-    show_tasks: Callable[[int, int], None] | None,
+    show_tasks: ShowTasks | None,
 ) -> JobRun:
     from tidemark.spark.connect import connect_sessions
     from tidemark.spark.settings import WRITE_OPTIONS

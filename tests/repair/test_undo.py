@@ -131,6 +131,16 @@ def test_undone_offsets_of_a_backfill_are_read_by_the_next_run() -> None:
     assert pipeline.landed_identities() == pipeline.visible_identities()
 
 
+def check_undo_is_fenced_once(pipeline: MemoryPipeline) -> None:
+    """Check that an undo of plan 2 fails and keeps all rows, and that a repetition removes them."""
+    with pytest.raises(RemovalFenced):
+        pipeline.undo.undo(2, "ops", "a wrong deploy")
+    assert pipeline.landed_identities() == pipeline.visible_identities()
+    assert pipeline.committed()[0] == 7
+    assert pipeline.undo.undo(2, "ops", "a wrong deploy").rows == 3
+    assert pipeline.committed()[0] == 4
+
+
 @pytest.mark.parametrize("repair", ["rewind", "rebuild"])
 def test_i1_an_undo_removes_no_rows_that_a_concurrent_repair_has_recorded(repair: str) -> None:
     """The repair finds the rows and records the plan as landed. A repetition undoes it again."""
@@ -138,12 +148,7 @@ def test_i1_an_undo_removes_no_rows_that_a_concurrent_repair_has_recorded(repair
     around_removal(
         pipeline, before=lambda: getattr(pipeline.repair, repair)("other", "unaware of the undo")
     )
-    with pytest.raises(RemovalFenced):
-        pipeline.undo.undo(2, "ops", "a wrong deploy")
-    assert pipeline.landed_identities() == pipeline.visible_identities()
-    assert pipeline.committed()[0] == 7
-    assert pipeline.undo.undo(2, "ops", "a wrong deploy").rows == 3
-    assert pipeline.committed()[0] == 4
+    check_undo_is_fenced_once(pipeline)
 
 
 def test_an_undo_fails_if_a_repair_has_recorded_its_restored_rows_as_landed() -> None:
@@ -156,12 +161,7 @@ def test_an_undo_fails_if_a_repair_has_recorded_its_restored_rows_as_landed() ->
         pipeline.repair.rewind("other", "follows the RESTORE")
 
     around_removal(pipeline, after=restore_and_rewind)
-    with pytest.raises(RemovalFenced):
-        pipeline.undo.undo(2, "ops", "a wrong deploy")
-    assert pipeline.landed_identities() == pipeline.visible_identities()
-    assert pipeline.committed()[0] == 7
-    assert pipeline.undo.undo(2, "ops", "a wrong deploy").rows == 3
-    assert pipeline.committed()[0] == 4
+    check_undo_is_fenced_once(pipeline)
 
 
 def test_i1_a_restore_after_the_removal_is_noticed_though_a_later_plan_lands() -> None:

@@ -165,9 +165,14 @@ class TypedLake(Services):
         return self.root / self.decode.target
 
     @property
+    def quarantine_uri(self) -> Path:
+        """The location of the quarantine table."""
+        return self.root / self.decode.quarantine_target
+
+    @property
     def quarantine(self) -> DeltaQuarantine:
         """The quarantine table."""
-        uri = str(self.root / self.decode.quarantine_target)
+        uri = str(self.quarantine_uri)
         landed = lambda: self.control.ledger(self.spec.name).landed_sequences()  # noqa: E731
         return DeltaQuarantine(uri, lambda: NOW, self.typed, landed)
 
@@ -277,13 +282,17 @@ class TypedLake(Services):
 
     def in_quarantine_table(self) -> list[tuple[int, int]]:
         """Return partition and offset of all open rows of the quarantine, landed or not."""
-        rows = pa.table(DeltaTable(self.root / self.decode.quarantine_target).scan()).to_pylist()
+        rows = pa.table(DeltaTable(self.quarantine_uri).scan()).to_pylist()
         return sorted((row["partition"], row["offset"]) for row in rows if row["closed_by"] is None)
+
+    def check_rows(self, when: str = "") -> None:
+        """Check that each bronze row is decoded once or quarantined once."""
+        decoded = [place[:2] for place in self.decoded()]
+        assert sorted([*decoded, *self.quarantined()]) == self.bronze.rows(), when
 
     def check(self) -> None:
         """Check that each bronze row is in one of both tables once, and in the ledger."""
-        decoded = [place[:2] for place in self.decoded()]
-        assert sorted([*decoded, *self.quarantined()]) == self.bronze.rows()
+        self.check_rows()
         self.verify.verify().check()
         bronze = self.control.summary("events")
         ledger = self.control.summary(self.spec.name)

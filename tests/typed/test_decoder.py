@@ -75,7 +75,7 @@ def test_undecodable_records_go_to_the_quarantine_with_their_bytes(lake: TypedLa
     lake.land_and_run(4, 2)
     lake.check()
     assert lake.quarantined() == [(0, 2)]
-    (row,) = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
+    (row,) = DeltaTable(lake.quarantine_uri).to_pyarrow_table().to_pylist()
     (bronze,) = [each for each in lake.bronze_rows() if each["offset"] == 2]
     assert (row["value"], row["reason"], row["plan_sequence"]) == (bronze["value"], "malformed", 1)
     landing = lake.ingest.execute(1).landing
@@ -302,7 +302,7 @@ def test_a_replay_abandoned_half_way_leaves_its_records_open(lake: TypedLake) ->
 
 def content(lake: TypedLake) -> list[tuple[Any, ...]]:
     """Return offset, value and headers of the open records of the quarantine."""
-    rows = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(lake.quarantine_uri).to_pyarrow_table().to_pylist()
     some = [row for row in rows if row["closed_by"] is None]
     return sorted((row["offset"], row["value"], row["headers"]) for row in some)
 
@@ -312,7 +312,7 @@ def test_a_closed_record_has_no_content(lake: TypedLake) -> None:
     lake.land_and_run(4, 1)
     lake.broken = ()
     plan = lake.replay(Span(1, 2))
-    (row,) = DeltaTable(lake.root / DECODE.quarantine_target).to_pyarrow_table().to_pylist()
+    (row,) = DeltaTable(lake.quarantine_uri).to_pyarrow_table().to_pylist()
     assert (row["key"], row["value"], row["headers"]) == (None, None, None)
     assert (row["offset"], row["reason"], row["closed_by"]) == (1, "malformed", plan.sequence)
 
@@ -327,7 +327,7 @@ def test_a_failed_erasure_is_repeated_before_the_next_plan_lands(
         failed = EngineFailed(operation="erasing", reason="a conflict")
         hindered.setattr(DeltaQuarantine, "erase_closed", Mock(side_effect=[None, failed]))
         plan = lake.replay(Span(1, 2))
-    quarantine = DeltaTable(lake.root / DECODE.quarantine_target)
+    quarantine = DeltaTable(lake.quarantine_uri)
 
     def kept() -> list[tuple[int, bytes | None]]:
         quarantine.update_incremental()
@@ -343,7 +343,7 @@ def test_a_failed_erasure_is_repeated_before_the_next_plan_lands(
 def test_a_quarantine_table_that_was_lost_raises_an_error(lake: TypedLake) -> None:
     """No other plan lands, because the typed table lacks the quarantined records."""
     lake.land_and_run(4, 1)
-    shutil.rmtree(lake.root / DECODE.quarantine_target)
+    shutil.rmtree(lake.quarantine_uri)
     with pytest.raises(TableBehindLedger):
         lake.decoding.plan()
 
@@ -352,7 +352,7 @@ def test_a_quarantine_table_that_was_lost_raises_an_error(lake: TypedLake) -> No
 def test_a_restore_of_the_quarantine_is_detected(lake: TypedLake, replayed: bool) -> None:
     """A record would be in neither table, or in both. The error contains the fix."""
     lake.land_and_run(4, 1)
-    table = DeltaTable(lake.root / DECODE.quarantine_target)
+    table = DeltaTable(lake.quarantine_uri)
     before = table.version()
     lake.broken = ()
     if replayed:
@@ -375,7 +375,7 @@ def test_a_restore_of_the_quarantine_is_detected(lake: TypedLake, replayed: bool
 def test_an_undo_repairs_a_restore_of_the_quarantine(lake: TypedLake) -> None:
     """The bronze table still has the records."""
     lake.land_and_run(4)
-    table = DeltaTable(lake.root / DECODE.quarantine_target)
+    table = DeltaTable(lake.quarantine_uri)
     before = table.version()
     lake.land_and_run(4, 6)
     table.update_incremental()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,6 @@ def restore_typed(lake: TypedLake, version: int) -> None:
     DeltaTable(lake.typed_uri).restore(version)
 
 
-def check_each_record_is_in_one_table(lake: TypedLake) -> None:
-    """Check that each landed record is decoded once or quarantined once."""
-    found = Counter([*(row[:2] for row in lake.decoded()), *lake.quarantined()])
-    assert found == Counter(lake.bronze.rows())
-
-
 def replay_plan(lake: TypedLake) -> Plan:
     """Plan a replay of the quarantined record, which can be decoded now."""
     lake.broken = ()
@@ -99,7 +92,7 @@ def test_i1_an_undo_keeps_the_quarantine_of_a_plan_that_a_repair_has_recorded(
     with pytest.raises(RemovalFenced):
         lake.undo.undo(2, "test", "wrong")
     lake.run()
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()
 
 
 def test_i1_a_killed_rewind_keeps_the_quarantine_until_it_has_recorded(
@@ -114,7 +107,7 @@ def test_i1_a_killed_rewind_keeps_the_quarantine_until_it_has_recorded(
     restore_typed(lake, newest)
     lake.repair.rewind("test", "the RESTORE was a mistake")
     lake.run()
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()
     assert lake.quarantined() == [(0, 1), (0, 5)]
 
 
@@ -136,7 +129,7 @@ def test_i1_a_stale_rewind_keeps_the_quarantine_of_a_plan_that_a_newer_one_has_r
     with pytest.raises(NothingToDo):
         lake.repair.rewind("test", "a mistake")
     lake.run()
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()
     assert lake.quarantined() == [(0, 1), (0, 5)]
 
 
@@ -154,7 +147,7 @@ def test_a_repeated_rewind_removes_the_quarantined_records_that_a_killed_one_lef
         lake.repair.rewind("test", "again")
     assert lake.in_quarantine_table() == [(0, 1)]
     lake.run()
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()
 
 
 def test_a_driver_whose_plan_is_abandoned_before_its_first_commit_reports_that(
@@ -194,7 +187,7 @@ def test_i1_a_driver_lands_nothing_between_the_two_fences_of_a_repair(
     after(monkeypatch, DeltaDataTable, "fence_chains", land)
     lake.repair.rewind("test", "a mistake")
     lake.run()
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()
 
 
 def test_i1_a_rewind_completes_a_fence_of_the_quarantine_only(
@@ -214,7 +207,7 @@ def test_i1_a_rewind_completes_a_fence_of_the_quarantine_only(
     lake.land_and_run(3, 9)
     lake.broken = ()
     lake.replay(Span(1, 2))
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()
     assert lake.quarantined() == [(0, 5), (0, 9)]
 
 
@@ -238,7 +231,7 @@ def test_a_rewind_withdraws_an_open_plan_from_the_quarantine(
     lake.repair.rewind("test", "a mistake")
     lake.broken = {5} if is_replay else ()
     lake.run()
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()
     assert lake.quarantine.count_open(()) == len(lake.quarantined())
 
 
@@ -247,7 +240,7 @@ def test_i1_a_restore_of_the_quarantine_during_a_landing_doubles_no_record(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch, corrected: bool
 ) -> None:
     """The fix of the error restores the record; it must not be decoded again."""
-    uri = lake.root / lake.decode.quarantine_target
+    uri = lake.quarantine_uri
     version = DeltaTable(uri).version()
     lake.bronze.run(4)
     lake.broken = {1, 5, 9}
@@ -259,4 +252,4 @@ def test_i1_a_restore_of_the_quarantine_during_a_landing_doubles_no_record(
     DeltaTable(uri).restore(refused.value.complete_version)
     lake.broken = {1, 5} if corrected else {1, 5, 9}
     lake.run()
-    check_each_record_is_in_one_table(lake)
+    lake.check_rows()

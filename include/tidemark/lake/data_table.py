@@ -19,7 +19,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan, removal_app_id
+from tidemark.core.plan import Plan
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -40,13 +40,13 @@ from tidemark.lake.errors import (
     ForeignCommit,
     ForeignTable,
     LandingOvertaken,
-    RemovalFenced,
     TransactionConflict,
 )
 from tidemark.lake.plan_counts import records_by_range
 from tidemark.lake.plan_removal import (
     files_with_plan,
     may_have_plan,
+    removal_transactions,
     remove_whole_files,
 )
 from tidemark.lake.replacement import check_no_rows_lost, replace_rows
@@ -467,12 +467,9 @@ class DeltaDataTable:
         if open_if_exists(self._uri) is None:
             return 0, 0
         metadata = json.dumps({"removed_plan": plan.sequence})
-        app_id = None if epoch is None else removal_app_id(plan.pipeline, epoch)
 
-        def check(table: DeltaTable) -> None:
-            # fence: older-removals-are-fenced
-            if app_id and (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
-                raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+        def check(table: DeltaTable) -> list[Transaction]:
+            return removal_transactions(table, plan, epoch)
 
         try:
             rows = remove_whole_files(self._uri, plan.sequence, metadata, check)
@@ -480,12 +477,9 @@ class DeltaDataTable:
             table = DeltaTable(self._uri)
             # fence: removed-plan-is-gone-from-every-file
             if not rows or may_have_plan(table, plan.sequence):
-                check(table)
-                # fence: removal-is-a-transaction
-                transactions = [Transaction(app_id, plan.sequence)] if app_id else []
                 done = table.delete(
                     f"plan_sequence = {plan.sequence}",
-                    commit_properties=_properties(transactions, metadata),
+                    commit_properties=_properties(check(table), metadata),
                 )
                 rows += int(done.get("num_deleted_rows") or 0)
         except (DeltaError, OSError) as failed:

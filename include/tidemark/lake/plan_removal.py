@@ -1,14 +1,38 @@
-"""Removal of a plan's files from a data table, without reading them."""
+"""Removal of a plan's rows from a data table: its files, without reading them, and its fence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Transaction
 
+from tidemark.core.plan import Plan, removal_app_id
+from tidemark.core.table_state import FENCED_VERSION
 from tidemark.lake.checked_commits import Change, commit_checked
+from tidemark.lake.errors import RemovalFenced
 from tidemark.lake.live_files import LiveFile, live_files, unsupported_files
+
+
+def removal_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> list[Transaction]:
+    """Return the transactions of a commit that removes or reverts changes of a plan.
+
+    Args:
+        table: The version that the commit follows.
+        plan: The plan.
+        epoch: The epoch of the decision; None if the ledger does not depend on the changes.
+
+    Raises:
+        RemovalFenced: A repair has fenced the epoch.
+    """
+    if epoch is None:
+        return []
+    app_id = removal_app_id(plan.pipeline, epoch)
+    # fence: older-removals-are-fenced
+    if (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
+        raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+    # fence: removal-is-a-transaction
+    return [Transaction(app_id, plan.sequence)]
 
 
 def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
@@ -34,7 +58,7 @@ def may_have_plan(table: DeltaTable, sequence: int) -> bool:
 
 
 def remove_whole_files(
-    uri: str, sequence: int, metadata: str, check: Callable[[DeltaTable], None]
+    uri: str, sequence: int, metadata: str, check: Callable[[DeltaTable], object]
 ) -> int:
     """Remove the files with rows of one plan only, in one commit, without reading them.
 

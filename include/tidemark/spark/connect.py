@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidemark.core.errors import SetupError
-from tidemark.spark.engine import MODE_VARIABLE, Server
+from tidemark.spark.engine import MODE_VARIABLE, Server, ShowTasks
 from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
 from tidemark.spark.sessions import SQL_SETTINGS, disable_value_logging
 
@@ -73,10 +73,6 @@ _PARQUET_PREFIX = "spark.hadoop.parquet."
 _SESSION_PREFIXES = ("spark.sql.", "spark.databricks.delta.")
 _REDACTION_PREFIX = "spark.sql.redaction."
 """A pipeline must not change which options a server redacts from the text of plans."""
-
-
-ShowTasks: TypeAlias = Callable[[int, int], None]
-"""Shows the number of finished Spark tasks, and the number of all tasks."""
 
 
 class RunningTasks:

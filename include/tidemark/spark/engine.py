@@ -13,6 +13,9 @@ from urllib.parse import unquote, urlsplit
 from tidemark.core.errors import ExitCode, SetupError, TidemarkError
 from tidemark.spark.errors import EngineStopped
 
+ShowTasks: TypeAlias = Callable[[int, int], None]
+"""Shows the number of finished Spark tasks, and the number of all Spark tasks."""
+
 SCHEME = "sc"
 """Scheme of the address of a Spark Connect server."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemark.core.errors import ExitCode, SetupError, TidemarkError, Unforeseen
 from tidemark.core.plan import PlanRef
-from tidemark.spark.engine import JobRun, Stop, Submit, without_connect
+from tidemark.spark.engine import JobRun, ShowTasks, Stop, Submit, without_connect
 from tidemark.spark.errors import EngineStopped
 from tidemark.spec.ref import MergeRef, ReplayRef
 
@@ -75,7 +75,7 @@ def submit(
     environ: Mapping[str, str],
     print_line: Callable[[str], None],
     stop: Stop | None = None,
-    show_tasks: Callable[[int, int], None] | None = None,
+    show_tasks: ShowTasks | None = None,
 ) -> JobRun:
     """Run a job in client mode and return its result.
 
@@ -143,7 +143,7 @@ def submit(
     return JobRun(exit_code=code, results=results, failure=failure)
 
 
-def _without_tasks(line: str, show_tasks: Callable[[int, int], None]) -> str:
+def _without_tasks(line: str, show_tasks: ShowTasks) -> str:
     """Show the tasks in a line of Spark's console progress, and return the rest of the line.
 
     Spark ends its progress by a carriage return, or by blanks that overwrite it.

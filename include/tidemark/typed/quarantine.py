@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
@@ -26,7 +26,7 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan, removal_app_id
+from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -40,7 +40,8 @@ from tidemark.ingest.protocols import Clock
 from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
-from tidemark.lake.errors import RemovalFenced, TransactionConflict
+from tidemark.lake.errors import TransactionConflict
+from tidemark.lake.plan_removal import removal_transactions
 from tidemark.lake.replacement import (
     replace_rows,
     spans_in_files,
@@ -301,9 +302,7 @@ class DeltaQuarantine:
 
     def _reopen(self, plan: Plan, epoch: int | None) -> None:
         table = DeltaTable(self._uri)
-        app_id = None if epoch is None else removal_app_id(plan.pipeline, epoch)
-        if app_id and (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
-            raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+        properties = CommitProperties(app_transactions=removal_transactions(table, plan, epoch))
         closed = row_queries.spans_where(
             table,
             f"topic_id = '{plan.topic_id}' AND closed_by = {plan.sequence} AND NOT ({_ERASED})",
@@ -313,9 +312,7 @@ class DeltaQuarantine:
             table.update(
                 predicate=f"closed_by = {plan.sequence} AND {here}",
                 updates={"closed_by": "NULL", "closed_at": "NULL"},
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(app_id, plan.sequence)] if app_id else []
-                ),
+                commit_properties=properties,
             )
 
     def records(self, *, closed: bool = False, most: int | None = None) -> list[QuarantinedRecord]:
