@@ -124,6 +124,10 @@ def text_of(page: Path) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", body).split())
 
 
+def test_invisible_characters_of_descriptions_are_escapes(tmp_path: Path) -> None:
+    assert r"left\u{202E}right" in text_of(write_start_page(tmp_path, {"new": "left\u202eright"}))
+
+
 def test_the_start_page_lists_all_pipelines_with_state_and_existing_pages(tmp_path: Path) -> None:
     write_check_pages(tmp_path, "prices", NOW, plan=7)
     folders = DocsFolders(home=tmp_path, pipeline="prices")

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from tidemark.console import charts, lag_charts
 from tidemark.core.errors import TidemarkError, Unforeseen
+from tidemark.core.html_templates import html_environment
 from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
@@ -25,21 +26,9 @@ FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
 
 
-def _shown(value: Any) -> Any:
-    """Make invisible characters of texts visible. Markup comes from this package only."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([FOLDER / "templates", TEMPLATES]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = html_environment(FOLDER / "templates", TEMPLATES)
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
     environment.filters |= {"minute": minute, "disclosed": disclosed, "with_code": with_code}
     environment.filters["counted"] = counted

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import markupsafe
 
+from tidemark.core.html_templates import html_environment
 from tidemark.lake.local_files import locked, read_json, replace_text
 from tidemark.lake.unreferenced_files import checked_storage_time
 from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport
@@ -262,12 +264,12 @@ def listed_runs(site: Path) -> list[dict[str, Any]]:
 
 def rendered(template: str, **values: Any) -> str:
     """Return a page from a template of this package. All values are escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = html_environment(TEMPLATES)
     environment.filters["observed"] = observed_text
     environment.filters["minute"] = lambda text: text[:16].replace("T", " ")
-    return environment.get_template(template).render(**values)
+    return environment

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from math import floor, isfinite, log10
 from os.path import relpath
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Any
 
 import jinja2
 
+from tidemark.core.html_templates import html_environment
 from tidemark.core.texts import counted
-from tidemark.core.visible_text import visible
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import figure_text, observed_text
@@ -100,18 +101,16 @@ def render(report: PipelineReport, docs: str | None = None, start: str | None = 
         docs: Address of the Data Docs; None for a page without the link.
         start: Address of the start page of all pipelines; None for a page without the link.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    values = {**report_values(report, docs), "start": start}
+    return _environment().get_template("report.html").render(values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = html_environment(TEMPLATES)
     environment.filters |= {"number": lambda number: f"{number:,}", "minute": minute}
     environment.filters["counted"] = counted
-    values = {**report_values(report, docs), "start": start}
-    return environment.get_template("report.html").render(values)
+    return environment
 
 
 def report_values(report: PipelineReport, docs: str | None) -> Mapping[str, Any]:
