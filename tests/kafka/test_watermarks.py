@@ -24,7 +24,7 @@ from tests.support.transactions import (
 from tidemark.core.watermarks import IsolationLevel, Watermarks
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka import admin as admin_requests
-from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, TopicMissing
+from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, NoTopicId, TopicMissing
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.spark.sockets import free_ports
 
@@ -116,6 +116,17 @@ def test_s5_a_recreated_topic_has_another_id(
     ids = [reader.topic_watermarks(name, COMMITTED).topic_id for name in (first, second)]
     assert len(set(ids)) == 2
     assert reader.topic_watermarks(first, COMMITTED).topic_id == ids[0]
+
+
+def test_s5_brokers_that_return_no_topic_id_raise_an_error(
+    reader: KafkaWatermarkReader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old broker's answer has zeros in place of the id; here they are the id of a topic."""
+    name = topic()
+    topic_id = reader.topic_watermarks(name, COMMITTED).topic_id
+    monkeypatch.setattr(admin_requests, "_NO_TOPIC_ID", {topic_id})
+    with pytest.raises(NoTopicId, match=name):
+        reader.topic_watermarks(name, COMMITTED)
 
 
 def test_s9_offsets_at_a_moment_are_exact_to_the_millisecond(

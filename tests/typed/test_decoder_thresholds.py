@@ -1,4 +1,4 @@
-"""Row rules and quarantine limits, on real Spark and real tables."""
+"""Row rules, their changes, and quarantine limits, on real Spark and real tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.framed_lake import FramedLake
 from tidemark.core.offsets import Span
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
-from tidemark.typed.errors import InvalidRule, TooManyQuarantined
+from tidemark.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +77,20 @@ def test_an_invalid_rule_raises_an_error_before_anything_is_written(
     assert refused.value.rule == "wrong"
     assert seen in refused.value.seen.lower()
     assert lake.rows() == before
+
+
+def test_a_plan_of_other_rules_writes_nothing(lake: FramedLake) -> None:
+    """The next run abandons the plan and makes a new one."""
+    lake.bronze.land_again((0, 0, 10))
+    before, plan = lake.rows(), lake.decoding.plan().plan
+    assert plan is not None
+    lake.decode = replace(_DECODE, rules=(("small", "value.n < 8"),))
+    with pytest.raises(DecoderChanged) as refused:
+        lake.ingest.execute(plan.sequence)
+    assert refused.value.sequence == plan.sequence
+    assert lake.rows() == before
+    assert lake.run() == [plan.sequence + 1]
+    lake.check()
 
 
 def test_records_that_fail_again_do_not_count_for_the_limit(lake: FramedLake) -> None:
