@@ -93,12 +93,13 @@ class NestedLake(TypedLake):
 
     def recover(self) -> None:
         """Do what errors name, until a run decodes all records."""
+        requests = map("recovery {}".format, range(_MOST_REPAIRS * 10))
         for _ in range(_MOST_REPAIRS):
             try:
                 for record in self.bronze.control.ledger("events").plans.values():
                     if record.undoing:
                         self.bronze.undo.undo(record.plan.sequence, "test", "again")
-                while (plan := self.bronze.planner.plan("recovery").plan) is not None:
+                while (plan := self.bronze.planner.plan(next(requests)).plan) is not None:
                     self.bronze.ingest.execute(plan.sequence)
                 self.run()
             except HistoriesDiverge:
