@@ -477,6 +477,12 @@ FENCES = (
         noticed_by=("tests/repair/test_rewind.py",),
     ),
     Fence(
+        marker="numbers-of-forgotten-plans-stay-used",
+        keeps="I5",
+        operation=Replace("0"),
+        noticed_by=("tests/repair/test_rewind.py", "-k", "reuses_no_number"),
+    ),
+    Fence(
         marker="plans-carry-new-epoch",
         keeps="I4",
         operation=Drop(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -523,4 +524,30 @@ def test_a_rebuild_restores_an_undo_that_the_control_table_lost(tmp_path: Path) 
     lake.repair.rebuild("ops", "from a backup")
     assert lake.control.summary("events").committed_offset(0) == 0
     lake.run(1)
+    assert lake.verified() == [(6, 6)]
+
+
+def test_a_rebuild_reuses_no_number_of_a_plan_that_only_a_transaction_has(
+    tmp_path: Path,
+) -> None:
+    """A decision about an undone plan never applies to a new plan.
+
+    The log's old commits were removed after their retention, and the plan has no rows.
+    """
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    control = Path(lake.control_uri)
+    backup = shutil.copytree(control, tmp_path / "backup")
+    lake.run(2)
+    lake.undo.undo(2, "ops", "wrong")
+    table = DeltaTable(lake.uri)
+    table.create_checkpoint()
+    for commit in Path(lake.uri, "_delta_log").glob("*.json"):
+        if int(commit.stem) < table.version():
+            commit.unlink()
+    shutil.rmtree(control)
+    backup.rename(control)
+    lake.repair.rebuild("ops", "from a backup")
+    lake.run(1)
+    assert sorted(lake.control.ledger("events").plans) == [1, 3]
     assert lake.verified() == [(6, 6)]

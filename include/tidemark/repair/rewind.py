@@ -17,7 +17,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
-from tidemark.core.table_state import PlanCommit, Restore, RowRange
+from tidemark.core.table_state import FENCED_VERSION, PlanCommit, Restore, RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
@@ -121,6 +121,8 @@ class Repair:
             return found
         older = range(self._next_epoch(ledger))  # fence: one-more-epoch-is-fenced
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
+        # Before `fence_chains`, which overwrites it.
+        newest = self._newest_transaction(app_ids)  # fence: numbers-of-forgotten-plans-stay-used
         fenced = self.table.fence_chains(self.spec.name, app_ids)  # fence: older-epochs-are-fenced
         # No plan of an older epoch can still land: read the table again.
         state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
@@ -139,12 +141,12 @@ class Repair:
         epoch = NewEpoch(
             epoch=len(older),
             table_version=fenced,
-            # Do not reuse the number of a plan that a RESTORE removed.
+            # Never reuse the number of a plan without rows: decisions about it apply to its number.
             sequence=max(
                 ledger.last_sequence,
+                newest,
                 *(plan.sequence for plan in found.unknown),
                 *(commit.plan.sequence for commit in state.commits),
-                0,
             ),
             committed={},
             requested_by=requested_by,
@@ -249,6 +251,11 @@ class Repair:
     def _is_in_table(self, epoch: int) -> bool:
         state = self.table.state(self.spec.name, self._app_ids(epoch))
         return bool(state.transactions or state.half_fenced)
+
+    def _newest_transaction(self, app_ids: Sequence[str]) -> int:
+        """Return the highest plan number of the table's transactions, which outlive the log."""
+        versions = self.table.state(self.spec.name, app_ids).transactions.values()
+        return max((each for each in versions if each != FENCED_VERSION), default=0)
 
     def _app_ids(self, epoch: int) -> Sequence[str]:
         """Return the application ids of an epoch's landings, and of its removals of rows."""
