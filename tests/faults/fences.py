@@ -834,7 +834,7 @@ FENCES = (
     Fence(
         marker="removed-plan-is-gone-from-every-file",
         keeps="I1",
-        operation=Replace("not rows"),
+        operation=Replace("whole_files"),
         noticed_by=("tests/lake/test_deletion_vectors.py", "-k", "undo"),
         real=True,
     ),

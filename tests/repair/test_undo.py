@@ -17,7 +17,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
 from tidemark.lake import data_table, plan_removal
-from tidemark.lake.errors import EngineFailed, RemovalFenced
+from tidemark.lake.errors import EngineFailed, RemovalConflict, RemovalFenced
 from tidemark.repair.errors import PlanNotLanded, UndoUnfinished
 
 
@@ -209,3 +209,50 @@ def test_i1_an_undo_removes_rows_that_a_restore_brings_back_before_it_ends(
     lake.ingest.execute(later.sequence)
     lake.run(1)
     assert lake.rows() == [(0, offset) for offset in range(10)]
+
+
+@pytest.fixture
+def compacted(tmp_path: Path) -> FileLake:
+    """A lake with two plans in one file."""
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    lake.run(2)
+    DeltaTable(lake.uri).optimize.compact()
+    return lake
+
+
+@pytest.mark.parametrize("other", ["undo", "run"])
+def test_i1_an_undo_in_a_shared_file_succeeds_beside_another_undo_or_a_run(
+    compacted: FileLake, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """delta-rs refuses the commit if another process has removed the same file meanwhile."""
+    delete = DeltaTable.delete
+
+    def overtaken(table: DeltaTable, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        if other == "undo":
+            compacted.undo.undo(2, "ops", "wrong, too")
+        else:
+            compacted.run(4)
+        return delete(table, *arguments, **named)
+
+    monkeypatch.setattr(DeltaTable, "delete", overtaken)
+    assert compacted.undo.undo(1, "ops", "wrong").rows == 3
+    compacted.run(1)
+    assert compacted.verified() == [(6, 6) if other == "undo" else (10, 10)]
+
+
+def test_an_undo_that_is_overtaken_in_every_attempt_can_be_run_again(
+    compacted: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = DeltaTable.delete
+
+    def overtaken(table: DeltaTable, *arguments: Any, **named: Any) -> Any:
+        DeltaTable(compacted.uri).optimize.z_order(["offset"])
+        return delete(table, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "delete", overtaken)
+        with pytest.raises(RemovalConflict):
+            compacted.undo.undo(1, "ops", "wrong")
+    assert compacted.undo.undo(1, "ops", "wrong").rows == 3

@@ -348,6 +348,7 @@ class DataTable(DataLog, Protocol):
 
         Raises:
             RemovalFenced: A repair has fenced the epoch; the ledger may rely on the rows.
+            RemovalConflict: Other processes changed the table in every attempt.
             UnreadableFile: See `check_removable`.
             EngineFailed: The outcome is unknown; run it again.
         """

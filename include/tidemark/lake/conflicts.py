@@ -25,7 +25,7 @@ _PAUSE = wait_random_exponential(multiplier=0.05, max=1)
 """Seconds before a retry: random, below 0.05, 0.1, 0.2 and so on."""
 
 
-def retry_on_conflict(step: Callable[[], T]) -> T:
+def retry_on_conflict(step: Callable[[], T], conflict: type[CommitConflict] = CommitConflict) -> T:
     """Run a step until it has no conflict, and return its result.
 
     Waits for a random time before each retry, so that competing processes do not repeat their
@@ -33,12 +33,13 @@ def retry_on_conflict(step: Callable[[], T]) -> T:
 
     Args:
         step: Reads the current state, decides and writes.
+        conflict: Only these errors are retried.
 
     Raises:
         CommitConflict: A concurrent process was first in every attempt.
     """
     retrying = Retrying(
-        retry=retry_if_exception_type(CommitConflict),
+        retry=retry_if_exception_type(conflict),
         stop=stop_after_attempt(_ATTEMPTS),
         wait=_PAUSE,
         before_sleep=_log_conflict,

@@ -34,12 +34,14 @@ from tidemark.core.table_state import (
 from tidemark.lake import commit_log, row_queries
 from tidemark.lake.columns import BRONZE_SCHEMA
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.delta_errors import tidemark_error, translates_delta_errors
 from tidemark.lake.errors import (
     EngineFailed,
     ForeignCommit,
     ForeignTable,
     LandingOvertaken,
+    RemovalConflict,
     TransactionConflict,
 )
 from tidemark.lake.plan_counts import records_by_range
@@ -463,31 +465,49 @@ class DeltaDataTable:
 
         Raises:
             RemovalFenced: The epoch is fenced.
+            RemovalConflict: Other processes changed the table in every attempt.
         """
         if open_if_exists(self._uri) is None:
             return 0, 0
-        metadata = json.dumps({"removed_plan": plan.sequence})
-
-        def check(table: DeltaTable) -> list[Transaction]:
-            return removal_transactions(table, plan, epoch)
-
         try:
-            rows = remove_whole_files(self._uri, plan.sequence, metadata, check)
-            # Files with rows of other plans, and files that a RESTORE brought back meanwhile.
-            table = DeltaTable(self._uri)
-            # fence: removed-plan-is-gone-from-every-file
-            if not rows or may_have_plan(table, plan.sequence):
-                done = table.delete(
-                    f"plan_sequence = {plan.sequence}",
-                    commit_properties=_properties(check(table), metadata),
-                )
-                rows += int(done.get("num_deleted_rows") or 0)
+            rows = remove_whole_files(
+                self._uri,
+                plan.sequence,
+                _removal_metadata(plan),
+                lambda table: removal_transactions(table, plan, epoch),
+            )
+            others, version = retry_on_conflict(
+                lambda: self._remove_other_rows(plan, epoch, whole_files=rows > 0), RemovalConflict
+            )
         except (DeltaError, OSError) as failed:
-            check(DeltaTable(self._uri))
             self.check_removable(plan)
             operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
             raise tidemark_error(failed, self._uri, operation) from failed
-        return rows, table.version()
+        return rows + others, version
+
+    def _remove_other_rows(
+        self, plan: Plan, epoch: int | None, *, whole_files: bool
+    ) -> tuple[int, int]:
+        """Remove a plan's rows from files with rows of other plans, or that a RESTORE brought back.
+
+        Args:
+            plan: The plan.
+            epoch: As in `remove_rows`.
+            whole_files: Whether files with rows of this plan only were removed before.
+        """
+        table = DeltaTable(self._uri)
+        # fence: removed-plan-is-gone-from-every-file
+        if whole_files and not may_have_plan(table, plan.sequence):
+            return 0, table.version()
+        transactions = removal_transactions(table, plan, epoch)
+        try:
+            done = table.delete(
+                f"plan_sequence = {plan.sequence}",
+                commit_properties=_properties(transactions, _removal_metadata(plan)),
+            )
+        except CommitFailedError as conflict:
+            raise RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+        return int(done.get("num_deleted_rows") or 0), table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
         """Raise transaction versions to `FENCED_VERSION`: no commit with one of them follows.
@@ -592,6 +612,10 @@ def _replace_all(
 
 def _add(table: DeltaTable, added: list[AddAction], properties: CommitProperties) -> None:
     table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
+
+
+def _removal_metadata(plan: Plan) -> str:
+    return json.dumps({"removed_plan": plan.sequence})
 
 
 def _properties(transactions: list[Transaction], metadata: str) -> CommitProperties:

@@ -142,6 +142,20 @@ class TransactionConflict(CommitConflict):
 
 
 @dataclass(kw_only=True, eq=False)
+class RemovalConflict(CommitConflict):
+    """Other processes changed the table in each attempt to remove rows of a plan."""
+
+    pipeline: str
+    sequence: int
+
+    problem = (
+        "The rows of plan {sequence} of pipeline {pipeline!r} were not removed: other processes "
+        "changed the data table in every attempt."
+    )
+    fix = "Run the command again; it continues."
+
+
+@dataclass(kw_only=True, eq=False)
 class RemovalFenced(CommitConflict):
     """A repair of the control table began after the decision to remove rows of a plan."""
 

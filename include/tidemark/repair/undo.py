@@ -68,6 +68,7 @@ class Undo:
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
+            RemovalConflict: Other processes changed the table in every attempt; run the undo again.
             RemovalFenced: A repair ran during the undo, and the rows are still or again in the
                 table; run the undo again.
             TableRestored: A RESTORE brought the rows back; run the undo again.
