@@ -23,7 +23,7 @@ from tests.support.services import NOW
 from tests.support.transactions import produce_months
 from tidemark.app import App
 from tidemark.connections import kafka_connection
-from tidemark.core.accounting import Landing
+from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Landed, Planned, Superseded
 from tidemark.core.origins import RunOrigin
@@ -97,12 +97,14 @@ class Group:
         event = Landed(plan=plan, landing=landing, committed={})
         append_events(self.control, plan.pipeline, event)
 
-    def record_replacement(self, pipeline: str) -> None:
-        """Land plan 5, which replaces all rows of plan 4."""
+    def record_replacement(self, pipeline: str, start: int = 0) -> None:
+        """Land plan 5, which replaces the rows of plan 4 from an offset on."""
         plan = make_plan(
-            (0, 0, 5), pipeline=pipeline, sequence=5, kind=PlanKind.BACKFILL, replaces=True
-        )
-        older = Superseded(sequence=4, by=5, topic_id=plan.topic_id, counts=())
+            (0, start, start + 5), pipeline=pipeline, sequence=5, kind=PlanKind.BACKFILL,
+            replaces=True,
+        )  # fmt: skip
+        counts = (RangeCount(partition=0, start=0, end=start, records=start),) if start else ()
+        older = Superseded(sequence=4, by=5, topic_id=plan.topic_id, counts=counts)
         append_events(self.control, pipeline, Planned(plan=plan), older)
         self._land(plan)
 
@@ -461,6 +463,18 @@ def test_a_replaced_plan_of_one_pipeline_does_not_keep_others_from_being_publish
     group.record_replacement("a")
     events, answer = group.publish()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
+
+
+def test_the_event_of_a_partly_replaced_plan_has_the_ranges_that_are_left(group: Group) -> None:
+    """The rows of the newer plan may be blocked."""
+    group.record_plan("a", landed=True)
+    group.record_check("a", passed=True)
+    group.record_replacement("a", start=3)
+    events, answer = group.publish()
+    assert events == [("a", 4)]
+    assert [(each["records"], each["ranges"]) for each in answer.value["events"]] == [
+        (3, [[0, 0, 3]])
+    ]
 
 
 def test_an_error_of_one_pipeline_does_not_keep_others_from_being_published(group: Group) -> None:

@@ -397,6 +397,8 @@ def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkErr
 def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
     """Return the extra data of the asset event of a landed plan.
 
+    Ranges and records are those that later plans have not replaced.
+
     Returns:
         The data; None if the published view does not show all rows of the plan, which is logged. A
         plan whose rows were undone or replaced has nothing to publish.
@@ -405,7 +407,6 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
         PlanNotLanded
     """
     from tidemark.quality.publication import NOT_CHECKED
-    from tidemark.quality.publication_service import landing_of
 
     plan = record.plan
     name, sequence = plan.pipeline, plan.sequence
@@ -421,7 +422,7 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
         status = publication.decision.status if publication.decision else NOT_CHECKED
         log.warning("not published pipeline=%s plan=%d status=%s", name, sequence, status)
         return None
-    landing = landing_of(record)
+    landing = publication.landing
     return {
         "pipeline": name,
         "plan": sequence,
@@ -430,7 +431,7 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
         "table_version": landing.table_version,
         "records": landing.records,
         "replaces": plan.replaces,
-        "ranges": [[r.partition, r.start, r.end] for r in plan.ranges],
+        "ranges": [[each.partition, each.start, each.end] for each in landing.counts],
     }
 
 
