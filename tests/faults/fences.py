@@ -627,6 +627,12 @@ FENCES = (
         noticed_by=("tests/quality/test_publication.py", "-k", "clock_ahead"),
     ),
     Fence(
+        marker="concurrent-block-wins",
+        keeps="I7",
+        operation=Replace("earlier"),
+        noticed_by=("tests/quality/test_publication.py", "-k", "the_one_that_blocks"),
+    ),
+    Fence(
         marker="failed-check-blocks",
         keeps="I7",
         operation=Replace("False"),

@@ -62,7 +62,7 @@ class PublicationDecision:
     def from_report(
         cls, report: QualityReport, earlier: Iterable[Self] = (), during: Iterable[Self] = ()
     ) -> Self:
-        """Return the decision of a check.
+        """Return the decision of a check. A block wins over a pass at the same time.
 
         Args:
             report: The results of the check.
@@ -70,10 +70,12 @@ class PublicationDecision:
             during: The decisions about the plan that were made during the check.
         """
         blocks = report.outcome is CheckOutcome.FAILED  # fence: failed-check-blocks
-        decided_at = time_after(earlier, report.run_at)
+        # Clocks differ, so `run_at` does not show which of several checks started last.
+        # fence: concurrent-block-wins
+        before = [*earlier, *during] if blocks else earlier
+        decided_at = time_after(before, report.run_at)
         if not blocks:
-            # A check that blocked the plan may have started later, though `run_at` is later: the
-            # clock of this machine may be ahead. Of equal times, the decision that hides wins.
+            # Of equal times, the decision that hides wins.
             blocked = [each for each in during if each.status is PublicationStatus.BLOCKED]
             decided_at = min([decided_at, *(each.decided_at for each in blocked)])
         return cls(

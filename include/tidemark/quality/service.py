@@ -70,15 +70,15 @@ class Quality:
     def check(self, sequence: int) -> QualityReport:
         """Check one landed plan, store the results, and publish or block the plan.
 
-        A repetition adds another attempt. A pass does not publish the plan if another check blocked
-        it during this one. Raises `UnknownPlan`, and the errors of `landing_of`.
+        A repetition adds another attempt. If checks run at the same time, a block wins.
+
+        Raises `UnknownPlan`, and the errors of `landing_of`.
         """
         # Before the plan is read: another process may recreate the data table during the check.
         table_id = self.publication.table_id()
         plan, landing = self.landed(sequence)
         expected = RecordedRange.of(plan, landing)
         ref = self.batch_ref(plan, landing)
-        # Before the check: of two checks at the same time, the later start decides.
         earlier = self.publication.decisions(self.spec.name, sequence)
         report = self.checker.check(
             ref, expected, self.spec.suite, self.now(), self._removed_plans()
