@@ -6,18 +6,13 @@ once or quarantined once, and the status counts the quarantined records.
 
 from __future__ import annotations
 
-import copy
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.nesting import kill, nested
 from tests.support.typed_lake import FileDecoder, TypedLake
 from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
@@ -40,10 +35,6 @@ _CHANGES: Mapping[type, tuple[str, ...]] = {
 _MOST_REPAIRS = 12
 
 
-class Killed(BaseException):
-    """The kill of the first operation."""
-
-
 class NestedLake(TypedLake):
     """A typed lake with two decoded plans and a landed plan that is not decoded."""
 
@@ -61,17 +52,6 @@ class NestedLake(TypedLake):
         lake.bronze.run(3)
         lake.broken = {1, 5, 9}
         return lake
-
-    def copied(self, root: Path) -> NestedLake:
-        """Return a copy in another folder."""
-        shutil.copytree(self.root, root)
-        other = copy.copy(self)
-        other.root = root
-        other.bronze = copy.copy(self.bronze)
-        other.bronze.root = root
-        other.bronze.kafka = copy.deepcopy(self.bronze.kafka)
-        other.broken = set(self.broken)
-        return other
 
     def replay_one(self) -> None:
         """Replay the record of plan 1, which can be decoded now."""
@@ -133,10 +113,6 @@ class NestedLake(TypedLake):
         assert self.quarantine.count_open(()) == len(self.quarantined()), where
 
 
-def _kill(_: NestedLake) -> None:
-    raise Killed
-
-
 _FIRST: Mapping[str, Callable[[NestedLake], object]] = {
     "decode": lambda lake: lake.run(),
     "replay": lambda lake: lake.replay_one(),
@@ -153,53 +129,8 @@ _SECOND: Mapping[str, Callable[[NestedLake], object]] = {
     "RESTORE to plan 1": lambda lake: lake.restore(1),
     "RESTORE to plan 2": lambda lake: lake.restore(2),
     "RESTORE to plan 2 and rewind": lambda lake: lake.restore(2, rewinds=True),
-    "kill": _kill,
+    "kill": kill,
 }
-
-
-@dataclass
-class _Point:
-    """Runs an operation at one of the points between two changes.
-
-    Attributes:
-        number: The point, counted from 1.
-        operation: Runs there.
-        where: Name of the point; empty until it is reached.
-    """
-
-    number: int
-    operation: Callable[[], object]
-    where: str = ""
-    _passed: int = field(default=0, init=False)
-
-    @contextmanager
-    def between_changes(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Count the points of the changes, and run the operation at its point."""
-        with monkeypatch.context() as patched:
-            for owner, names in _CHANGES.items():
-                for name in names:
-                    patched.setattr(owner, name, self._hooked(owner, name))
-            yield
-
-    def _hooked(self, owner: type, name: str) -> Callable[..., Any]:
-        method = getattr(owner, name)
-
-        def call(instance: object, *arguments: Any, **named: Any) -> Any:
-            if self.where:
-                return method(instance, *arguments, **named)
-            self._pass(f"before {owner.__name__}.{name}")
-            result = method(instance, *arguments, **named)
-            self._pass(f"after {owner.__name__}.{name}")
-            return result
-
-        return call
-
-    def _pass(self, where: str) -> None:
-        self._passed += 1
-        if self._passed == self.number:
-            self.where = where
-            with suppress(TidemarkError):
-                self.operation()
 
 
 @pytest.fixture(scope="module")
@@ -211,20 +142,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> NestedLake:
 @pytest.mark.parametrize("second", _SECOND)
 @pytest.mark.parametrize("first", _FIRST)
 def test_i1_each_record_is_in_one_table_after_two_nested_operations(
-    template: NestedLake,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    first: str,
-    second: str,
+    template: NestedLake, tmp_path: Path, first: str, second: str
 ) -> None:
     """The second operation may fail, and may be a kill of the first."""
-    for number in count(1):
-        lake = template.copied(tmp_path / str(number))
-        point = _Point(number, lambda lake=lake: _SECOND[second](lake))  # type: ignore[misc]
-        with point.between_changes(monkeypatch), suppress(Killed, TidemarkError):
-            _FIRST[first](lake)
-        if not point.where:
-            return
+    for lake, where in nested(template, tmp_path, _CHANGES, _FIRST[first], _SECOND[second]):
         lake.recover()
-        lake.check_records(f"point {number}, {point.where}")
-        shutil.rmtree(lake.root)
+        lake.check_records(where)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -148,6 +150,18 @@ class TypedLake(Services):
 
     def __post_init__(self) -> None:
         self.bronze = FileLake(root=self.root)
+
+    def copied(self, root: Path) -> Self:
+        """Return a copy in another folder."""
+        shutil.copytree(self.root, root)
+        other = copy.copy(self)
+        other.root = root
+        other.bronze = copy.copy(self.bronze)
+        other.bronze.root = root
+        other.bronze.kafka = copy.deepcopy(self.bronze.kafka)
+        other.bronze.payloads = dict(self.bronze.payloads)
+        other.broken = set(self.broken)
+        return other
 
     @property
     def spec(self) -> PipelineSpec:

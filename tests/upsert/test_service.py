@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -17,18 +15,17 @@ from deltalake import DeltaTable
 
 from tests.support.file_lake import Payload
 from tests.support.plans import wanted
-from tests.support.typed_lake import DECODE, TypedLake
+from tests.support.upsert_lake import UpsertLake, change
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
-from tidemark.spec.decode import Format, Part, PayloadSpec
+from tidemark.spec.decode import Part
 from tidemark.spec.fields import Struct
 from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, TableChanges, UpsertSpec
 from tidemark.upsert import service
-from tidemark.upsert.service import Upserts
 from tidemark.upsert.spark import SparkMerger
 from tidemark.upsert.table import DeltaUpsertTable
 
@@ -36,161 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-Row = dict[str, Any]
-
-_CONTENT = Struct((("n", "string"),))
-_CHANGE = Struct((("before", _CONTENT), ("after", _CONTENT), ("op", "string")))
-
-
-def change(op: str | None, content: str | None) -> str:
-    """Return Debezium's JSON for a row that has this content, or had it before."""
-    row = None if content is None else {"n": content}
-    is_there = op not in ("d", "m")
-    return json.dumps(
-        {"before": None if is_there else row, "after": row if is_there else None, "op": op}
-    )
-
-
-@dataclass
-class UpsertLake(TypedLake):
-    """A typed table and its upsert table."""
-
-    spark: SparkSession = field(kw_only=True)
-    deletes: Deletes = Deletes.SOFT
-    envelope: Envelope = Envelope.NONE
-    flattens: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.envelope is Envelope.DEBEZIUM:
-            changes = PayloadSpec(format=Format.JSON, schema=_CHANGE)
-            self.decode = replace(DECODE, value=changes, flattens=self.flattens)
-
-    @property
-    def upsert_uri(self) -> Path:
-        """The upsert table."""
-        return self.root / "silver" / "upsert"
-
-    @property
-    def upserts(self) -> Upserts:
-        """The service that merges."""
-        table = DeltaUpsertTable(str(self.upsert_uri), self.upsert)
-        return Upserts(
-            spec=self.spec,
-            upsert=self.upsert,
-            control=self.control,
-            typed=self.table,
-            table=table,
-        )
-
-    @property
-    def upsert(self) -> UpsertSpec:
-        """The spec of the upsert table."""
-        return UpsertSpec(
-            target="silver/upsert",
-            deletes=self.deletes,
-            envelope=self.envelope,
-            flattens=self.flattens,
-        )
-
-    @property
-    def merger(self) -> SparkMerger:
-        """Executes merges with Spark."""
-        return SparkMerger(
-            lambda: self.spark, str(self.typed_uri), str(self.upsert_uri), self.upsert
-        )
-
-    def merge(self) -> MergePlan | None:
-        """Decode and merge the missing records; return the merge."""
-        self.run()
-        return self.upserts.execute(self.merger)
-
-    def land_records(self, *payloads: tuple[str | None, str | None], partition: int = 0) -> int:
-        """Land records with these keys and values; return the plan number."""
-        pairs = [
-            (None if key is None else key.encode(), None if value is None else value.encode())
-            for key, value in payloads
-        ]
-        return self.bronze.land_payloads(pairs, partition).sequence
-
-    def typed_rows(self) -> list[Row]:
-        """Rows of the typed table, with values in one column."""
-        rows: list[Row] = pa.table(DeltaTable(self.typed_uri).scan()).to_pylist()
-        if self.flattens:
-            for row in rows:
-                value = {name: row.pop(name) for name in ("before", "after", "op")}
-                row["value"] = None if row.pop("tombstone") else value
-        return rows
-
-    def upsert_rows(self) -> dict[tuple[int, bytes], Row]:
-        """Rows of the upsert table by partition and key; no key has two rows.
-
-        Flattened content is one value again; no content has only null fields.
-        """
-        rows = pa.table(DeltaTable(self.upsert_uri).scan()).to_pylist()
-        if self.flattens:
-            for row in rows:
-                content = row.pop("n")
-                row["value"] = None if content is None else {"n": content}
-        found = {(row["partition"], row["key"]): row for row in rows}
-        assert len(found) == len(rows)
-        return found
-
-    def visible(self) -> dict[str, Any]:
-        """Content by key, without deleted rows."""
-        rows = self.upsert_rows().values()
-        return {row["key"].decode(): row["value"] for row in rows if not row["deleted"]}
-
-    def content_of(self, value: Any) -> tuple[Any, bool]:
-        """Return the content of a value, and whether it is a deletion."""
-        if self.envelope is Envelope.NONE or value is None:
-            return value, value is None
-        return value["after"], value["op"] == "d"
-
-    def payload(self, random: Random) -> str | None:
-        """Return a random value."""
-        content = random.choice(["1", "2", "3"])
-        if self.envelope is Envelope.NONE:
-            return random.choice([None, content, content, content])
-        op = random.choice([None, "c", "u", "r", "d", "d", "m", "tombstone"])
-        return None if op == "tombstone" else change(op, content)
-
-    def expected_rows(self, order: tuple[str, ...]) -> dict[tuple[int, bytes], Row]:
-        """Return the expected rows, computed from the typed table in Python."""
-        newest: dict[tuple[int, bytes], Row] = {}
-        content: dict[tuple[int, bytes], Any] = {}
-        ordered = sorted(
-            self.typed_rows(), key=lambda row: (order.index(row["topic_id"]), row["offset"])
-        )
-        for row in ordered:
-            if row["key"] is None:
-                continue
-            place = (row["partition"], row["key"])
-            after, deleted = self.content_of(row["value"])
-            if after is None and not deleted:
-                continue
-            newest[place] = row
-            if not deleted:
-                content[place] = after
-        made = {}
-        for place, row in newest.items():
-            _, deleted = self.content_of(row["value"])
-            if deleted and self.deletes is Deletes.HARD:
-                continue
-            names = ("topic_id", "partition", "offset", "timestamp", "plan_sequence", "key")
-            made[place] = {
-                **{name: row[name] for name in names},
-                "value": content.get(place),
-                "deleted": deleted,
-            }
-        return made
-
-    def check(self, order: tuple[str, ...] = ("id-1",)) -> None:
-        """Check that the table has the rows of the model, and that nothing is left to merge."""
-        super().check()
-        assert self.upsert_rows() == self.expected_rows(order)
-        assert self.upserts.next() is None
 
 
 @pytest.fixture

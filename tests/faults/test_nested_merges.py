@@ -1,0 +1,240 @@
+"""Other operations run at every point between two steps of a merge into an upsert table.
+
+After the next merges, the upsert table has the newest typed row of each key.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tests.support.nesting import kill, nested
+from tests.support.upsert_lake import Row, UpsertLake
+from tidemark.core.errors import TidemarkError
+from tidemark.lake.control_table import DeltaControlTable
+from tidemark.lake.errors import EngineFailed
+from tidemark.spec.upsert import Deletes, MergePlan, MergeScope
+from tidemark.typed.quarantine import TypedTablePair
+from tidemark.upsert.table import DeltaUpsertTable
+
+pytestmark = pytest.mark.faults
+
+_MOST_MERGES = 5
+
+
+@dataclass
+class FileMerger:
+    """Merges without Spark, with the transaction and the scopes of `SparkMerger`."""
+
+    lake: UpsertLake
+
+    def merge(self, merge: MergePlan) -> None:
+        """Merge; see `SparkMerger.merge`."""
+        try:
+            self._merge_in_transaction(merge)
+        except EngineFailed:
+            if merge.scope is not MergeScope.KEYS:
+                raise
+            self._merge_in_transaction(merge.as_rebuild())
+
+    def _merge_in_transaction(self, merge: MergePlan) -> None:
+        table = DeltaTable(self.lake.upsert_uri)
+        if (table.transaction_version(merge.app_id) or -1) >= merge.version:
+            return
+        found = pa.table(table.scan()).to_pylist()
+        rows = {(row["partition"], row["key"]): row for row in found}
+        if merge.scope is MergeScope.ALL:
+            rows = self._newest(merge, self._rows(merge.version))
+        else:
+            self._update(merge, rows)
+        self._commit(table, merge, list(rows.values()))
+
+    def _update(self, merge: MergePlan, rows: dict[tuple[int, bytes], Row]) -> None:
+        """Change the rows of a table."""
+        changes, typed = merge.changes, self._rows(merge.version)
+        added = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
+        new = [row for row in typed if row["plan_sequence"] in added]
+        keys = {(row["partition"], row["key"]) for row in new}
+        if merge.scope is MergeScope.KEYS:
+            for row in self._rows(merge.since or 0):
+                is_replaced = any(
+                    span.start <= row["offset"] < span.end
+                    for plan in changes.replaced
+                    for span in plan.spans().get(row["partition"], ())
+                )
+                if is_replaced or row["plan_sequence"] in changes.removed:
+                    keys.add((row["partition"], row["key"]))
+            new = [row for row in typed if (row["partition"], row["key"]) in keys]
+        newest = self._newest(merge, new)
+        for key in keys:
+            rows.pop(key, None)
+            if key in newest:
+                rows[key] = newest[key]
+
+    def _newest(self, merge: MergePlan, rows: list[Row]) -> dict[tuple[int, bytes], Row]:
+        return self.lake.newest_rows(rows, merge.incarnations)
+
+    def _rows(self, version: int) -> list[Row]:
+        rows: list[Row] = pa.table(DeltaTable(self.lake.typed_uri, version).scan()).to_pylist()
+        return rows
+
+    def _commit(self, table: DeltaTable, merge: MergePlan, rows: list[Row]) -> None:
+        schema = pa.schema(table.schema().to_arrow())
+        try:
+            write_deltalake(
+                table,
+                pa.Table.from_pylist(rows, schema=schema),
+                mode="overwrite",
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(merge.app_id, merge.version)],
+                    custom_metadata={"userMetadata": merge.commit_metadata()},
+                    max_commit_retries=0,
+                ),
+            )
+        except CommitFailedError as conflict:
+            raise EngineFailed(operation="merging", reason="a conflict") from conflict
+
+
+_STEPS: Mapping[type, tuple[str, ...]] = {
+    TypedTablePair: ("version_and_id", "columns", "changes_since"),
+    DeltaUpsertTable: ("version", "last_merge", "fits", "prepare"),
+    DeltaControlTable: ("summary", "ledger"),
+    FileMerger: ("merge", "_merge_in_transaction", "_commit"),
+}
+"""The methods before which the other operation runs."""
+
+
+class NestedLake(UpsertLake):
+    """An upsert table with two merged plans; plan 3 is decoded, and plan 4 has landed."""
+
+    typed_version: int
+    """Version of the typed table after plan 2."""
+
+    @classmethod
+    def create(cls, root: Path) -> NestedLake:
+        """Return it in an empty folder."""
+        lake = cls(root=root, deletes=Deletes.HARD)
+        lake.land_records(("a", "1"), ("b", "1"), ("c", "1"))
+        lake.merge()
+        lake.land_records(("a", "2"), ("b", None), ("d", "1"))
+        lake.merge()
+        lake.typed_version = DeltaTable(lake.typed_uri).version()
+        lake.land_records(("a", "3"), ("d", None), ("e", "1"))
+        lake.run()
+        lake.land_records(("a", "4"), ("c", "2"))
+        return lake
+
+    @property
+    def merger(self) -> FileMerger:
+        """Merges without Spark."""
+        return FileMerger(self)
+
+    def merge_decoded(self) -> MergePlan | None:
+        """Merge the rows that are decoded."""
+        return self.upserts.execute(self.merger)
+
+    def undo_and_decode(self, plan: int) -> None:
+        """Undo a bronze plan, and decode."""
+        self.bronze.undo.undo(plan, "test", "wrong")
+        self.run()
+
+    def restore_typed(self) -> None:
+        """Restore the typed table to its state after plan 2, and rewind."""
+        DeltaTable(self.typed_uri).restore(self.typed_version)
+        self.repair.rewind("test", "a mistake")
+
+    def lose_upsert_table(self) -> None:
+        """Remove the upsert table."""
+        shutil.rmtree(self.upsert_uri, ignore_errors=True)
+
+    def recover(self) -> None:
+        """Merge until the upsert table is up to date."""
+        self.bronze.run(1)
+        self.run()
+        for _ in range(_MOST_MERGES):
+            try:
+                if self.merge_decoded() is None:
+                    return
+            except TidemarkError:
+                continue
+        pytest.fail("the merges do not end")
+
+
+def _undo_later(lake: NestedLake) -> None:
+    lake.merge()
+    lake.undo_and_decode(3)
+    lake.merge_decoded()
+
+
+def _replace(lake: NestedLake) -> None:
+    lake.bronze.land_again((0, 1, 5))
+    lake.merge()
+
+
+def _undo(plan: int, *, merges: bool) -> Callable[[NestedLake], None]:
+    def undo(lake: NestedLake) -> None:
+        lake.undo_and_decode(plan)
+        if merges:
+            lake.merge_decoded()
+
+    return undo
+
+
+def _lose(lake: NestedLake) -> None:
+    lake.lose_upsert_table()
+    lake.merge()
+
+
+def _rewind(lake: NestedLake) -> None:
+    lake.restore_typed()
+    lake.merge()
+
+
+_BEFORE: Mapping[str, Callable[[NestedLake], object]] = {
+    "new rows": lambda _: None,
+    "undone rows": lambda lake: lake.undo_and_decode(2),
+    "a lost table": lambda lake: lake.lose_upsert_table(),
+}
+_OTHERS: Mapping[str, Callable[[NestedLake], object]] = {
+    "the same merge": lambda lake: lake.merge_decoded(),
+    "a merge of more rows": lambda lake: lake.merge(),
+    "an undo of plan 1": _undo(1, merges=False),
+    "an undo of plan 1 and a merge": _undo(1, merges=True),
+    "an undo of plan 3": _undo(3, merges=False),
+    "an undo of plan 3 and a merge": _undo(3, merges=True),
+    "a merge, an undo of plan 3 and a merge": _undo_later,
+    "a replacement and a merge": _replace,
+    "a RESTORE of the typed table and a merge": _rewind,
+    "a RESTORE of the upsert table": lambda lake: DeltaTable(lake.upsert_uri).restore(1),
+    "a loss of the upsert table and a merge": _lose,
+    "a kill": kill,
+}
+
+
+@pytest.fixture(scope="module", params=_BEFORE)
+def template(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> NestedLake:
+    """The lake that each point starts from."""
+    lake = NestedLake.create(tmp_path_factory.mktemp("nested") / "lake")
+    _BEFORE[request.param](lake)
+    return lake
+
+
+@pytest.mark.parametrize("other", _OTHERS)
+def test_each_key_has_its_newest_row_after_an_operation_during_a_merge(
+    template: NestedLake, tmp_path: Path, other: str
+) -> None:
+    """Each may fail."""
+    for lake, where in nested(
+        template, tmp_path, _STEPS, NestedLake.merge_decoded, _OTHERS[other], after=False
+    ):
+        lake.recover()
+        assert lake.upsert_rows() == lake.expected_rows(("id-1",)), where
