@@ -141,7 +141,7 @@ def test_a_changed_ivy_xml_invalidates_the_installed_jars(parts: object, install
     ivy_file = installed.parent / "ivy.xml"
     ivy_file.write_text(IVY_FILE.replace("test", "changed"))
 
-    assert not fetch.is_installed(parts)
+    assert not fetch.keep_verified(parts)
 
 
 @pytest.mark.parametrize(

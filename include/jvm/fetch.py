@@ -149,8 +149,8 @@ def compare(found: Mapping[str, Path], sums: Mapping[str, str]) -> Difference:
     )
 
 
-def is_installed(parts: Parts) -> bool:
-    """Return whether every jar exists and is right; remove files that are not the recorded jars."""
+def keep_verified(parts: Parts) -> bool:
+    """Remove files that are not the recorded jars; return whether no jar is missing."""
     found = jars_in(parts.folder, parts.configurations())
     difference = compare(found, read_checksums(parts.checksums))
     if difference.unverified:
@@ -291,10 +291,10 @@ def ensure(parts: Parts, heading: str) -> None:
     Raises:
         FetchFailed: A jar could not be downloaded, or it is not the recorded one.
     """
-    if is_installed(parts):
+    if keep_verified(parts):
         return
     with locked_incoming(parts.folder) as incoming:
-        if is_installed(parts):  # Another process has installed them meanwhile.
+        if keep_verified(parts):  # Another process has installed them meanwhile.
             return
         say(heading)
         total = len(read_checksums(parts.checksums))
@@ -316,7 +316,7 @@ def write_checksums(parts: Parts) -> None:
             "".join(f"{sha256(path)}  {name}\n" for name, path in sorted(found.items()))
         )
         install(parts, incoming)
-        is_installed(parts)  # Removes jars that are no longer listed.
+        keep_verified(parts)
     say(f"{parts.checksums.name}: {len(found)} jars recorded. Review the change.")
 
 

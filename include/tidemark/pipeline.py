@@ -265,7 +265,7 @@ class Pipeline:
         if decode is None or not decode.value.keeps_rest:
             return None
         from tidemark.quality.suite import masked_payloads
-        from tidemark.typed.unnamed import newest_plans, unnamed_fields
+        from tidemark.typed.unnamed import newest_plans, read_unnamed_fields
 
         if sequence is None:
             typed = self._typed
@@ -273,7 +273,7 @@ class Pipeline:
             plans = newest_plans(self.control.ledger(typed.name), size)
         else:
             plans = (sequence, sequence)
-        found = plans and unnamed_fields(self._uri(decode.target), *plans)
+        found = plans and read_unnamed_fields(self._uri(decode.target), *plans)
         is_masked = Part.VALUE in masked_payloads(self.masked_columns())
         return found.without_names() if found and is_masked else found
 

@@ -326,7 +326,7 @@ def test_a_failed_removal_raises_engine_failed(lake: FileLake) -> None:
 def test_a_removed_file_is_no_error(lake: FileLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another maintenance or a log cleanup removed it since it was listed."""
     lake.run(3)
-    listed = maintained_table._listed
+    listed = maintained_table._stored_files
 
     def outdated(files: object) -> list[StoredFile]:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
@@ -336,7 +336,7 @@ def test_a_removed_file_is_no_error(lake: FileLake, monkeypatch: pytest.MonkeyPa
             *(StoredFile(path=path, size=1, modified_ms=when) for path, when in removed_files),
         ]
 
-    monkeypatch.setattr(maintained_table, "_listed", outdated)
+    monkeypatch.setattr(maintained_table, "_stored_files", outdated)
     removed = lake.maintenance().maintain(WEEK).removed
     assert [file.path for file in removed] == ["part-gone.parquet"]
 

@@ -16,7 +16,7 @@ from tidemark.lake.errors import ColumnsDiffer
 from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import Struct
-from tidemark.typed.unnamed import unnamed_fields
+from tidemark.typed.unnamed import read_unnamed_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +116,7 @@ def test_unnamed_fields_are_kept_and_counted(lake: FramedLake) -> None:
     }
     plans = {row["plan_sequence"] for row in lake.rows().values()}
     assert plans == {1}
-    found = unnamed_fields(str(lake.typed_uri), 1, 1)
+    found = read_unnamed_fields(str(lake.typed_uri), 1, 1)
     assert found is not None
     assert (found.records, found.names) == (2, {"colour": 2, "N": 1, "deep": 1})
 
@@ -129,7 +129,7 @@ def test_values_in_one_column_keep_unnamed_fields_in_a_field(
     lake.land_values([b'{"n": 1, "x": "1"}', b'{"n": 2}'])
     lake.run()
     assert [row["value"]["_rest"] for row in lake.rows().values()] == ['{"x":"1"}', None]
-    found = unnamed_fields(str(lake.typed_uri), 1, 1)
+    found = read_unnamed_fields(str(lake.typed_uri), 1, 1)
     assert found is not None
     assert (found.records, found.names) == (1, {"x": 1})
     rows = pa.table(DeltaTable(lake.typed_uri).scan())

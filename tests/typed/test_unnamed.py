@@ -16,7 +16,7 @@ from tidemark.core.table_state import TableSize
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 from tidemark.typed import unnamed
-from tidemark.typed.unnamed import MAX_NAMES, UnnamedFields, newest_plans, unnamed_fields
+from tidemark.typed.unnamed import MAX_NAMES, UnnamedFields, newest_plans, read_unnamed_fields
 
 DECODE = DecodeSpec(
     key=PayloadSpec(),
@@ -41,10 +41,10 @@ def land(lake: TypedLake, *values: dict[str, Any] | None) -> int:
 def test_records_and_names_of_a_plan_are_counted(lake: TypedLake) -> None:
     """A name in another case is another field. A long name is shortened."""
     plan = land(lake, {"n": 1}, {"n": 2, "venue": 1, "N": 2}, None, {"venue": None, "x" * 200: 1})
-    assert unnamed_fields(str(lake.typed_uri), plan, plan) == UnnamedFields(
+    assert read_unnamed_fields(str(lake.typed_uri), plan, plan) == UnnamedFields(
         first_plan=1, decoded=4, records=2, names={"venue": 2, "N": 1, "x" * 100: 1}
     )
-    assert unnamed_fields(str(lake.typed_uri), 2, 2) == UnnamedFields(
+    assert read_unnamed_fields(str(lake.typed_uri), 2, 2) == UnnamedFields(
         first_plan=2, decoded=0, records=0
     )
 
@@ -52,7 +52,7 @@ def test_records_and_names_of_a_plan_are_counted(lake: TypedLake) -> None:
 def test_a_long_list_of_names_ends_with_the_most_frequent(lake: TypedLake) -> None:
     names = [f"f{number:02}" for number in range(MAX_NAMES + 1)]
     plan = land(lake, dict.fromkeys(names, 1), {names[-1]: 1})
-    found = unnamed_fields(str(lake.typed_uri), plan, plan)
+    found = read_unnamed_fields(str(lake.typed_uri), plan, plan)
     assert found is not None
     assert list(found.names.items()) == [(names[-1], 2), *((name, 1) for name in names[:-2])]
     assert found.has_more
@@ -74,7 +74,7 @@ def test_a_report_reads_the_newest_plans_up_to_a_number_of_records_or_bytes(
     assert newest_plans(ledger, TableSize(records=1, bytes=2**30)) == (3, 3)
     monkeypatch.setattr(unnamed, "_REPORTED_RECORDS", 5)
     assert newest_plans(ledger, nothing) == (2, 3)
-    found = unnamed_fields(str(lake.typed_uri), 2, 3)
+    found = read_unnamed_fields(str(lake.typed_uri), 2, 3)
     assert found == UnnamedFields(first_plan=2, decoded=4, records=4, names={"f2": 2, "f3": 2})
 
 
@@ -82,13 +82,13 @@ def test_a_table_without_unnamed_fields_has_no_counts(tmp_path: Path) -> None:
     """The next plan adds the column to a table of an earlier spec."""
     value = replace(DECODE.value, keeps_rest=False)
     lake = TypedLake(tmp_path, decode=replace(DECODE, value=value))
-    assert unnamed_fields(str(lake.typed_uri), 1, 1) is None
+    assert read_unnamed_fields(str(lake.typed_uri), 1, 1) is None
     land(lake, {"n": 1})
-    assert unnamed_fields(str(lake.typed_uri), 1, 1) is None
+    assert read_unnamed_fields(str(lake.typed_uri), 1, 1) is None
 
 
 def test_a_text_that_the_counter_cannot_read_counts_as_a_record(tmp_path: Path) -> None:
     rows = {"plan_sequence": pa.array([1, 1]), "_rest": ['{"x": 1}', "{not JSON"]}
     write_deltalake(tmp_path, pa.table(rows))
-    found = unnamed_fields(str(tmp_path), 1, 1)
+    found = read_unnamed_fields(str(tmp_path), 1, 1)
     assert found == UnnamedFields(first_plan=1, decoded=2, records=2, names={"x": 1})

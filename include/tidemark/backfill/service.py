@@ -145,11 +145,11 @@ class BackfillPreview:
             "replaces": self.replaces,
             "files_rewritten": self.rewritten,
             "plans_replaced": {str(plan): size for plan, size in sorted(self.plans.items())},
-            "ranges": _listed(self.found.missing),
-            "replaced": _listed(self.found.replaced),
-            "landed_or_lost": _listed(self.found.covered),
-            "planned": _listed(self.found.planned),
-            "deleted": _listed(self.found.deleted),
+            "ranges": _span_lists(self.found.missing),
+            "replaced": _span_lists(self.found.replaced),
+            "landed_or_lost": _span_lists(self.found.covered),
+            "planned": _span_lists(self.found.planned),
+            "deleted": _span_lists(self.found.deleted),
             "notes": list(self.notes),
         }
 
@@ -542,5 +542,5 @@ def _spans(ends: Mapping[int, tuple[int, int]]) -> Mapping[int, SpanSet]:
     return {p: SpanSet((Span(start, end),)) for p, (start, end) in ends.items() if start < end}
 
 
-def _listed(spans: Mapping[int, SpanSet]) -> list[list[int]]:
+def _span_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
     return [[p, span.start, span.end] for p, some in sorted(spans.items()) for span in some]

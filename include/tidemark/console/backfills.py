@@ -59,11 +59,11 @@ class BackfillForm(BaseModel):
     def command(self, pipeline: str) -> str:
         """Return the command of the selection."""
         options = [
-            *(("--offsets", each) for each in _listed(self.offsets)),
+            *(("--offsets", each) for each in _split_list(self.offsets)),
             ("--from", self.start),
             ("--until", self.end),
             ("--plan", self.plan),
-            *(("--partition", each) for each in _listed(self.partitions)),
+            *(("--partition", each) for each in _split_list(self.partitions)),
             ("--chunk", self.chunk),
             ("--reason", self.reason),
         ]
@@ -77,7 +77,7 @@ class BackfillForm(BaseModel):
     @property
     def way(self) -> SelectBy:
         """The way that a valid form selects offsets."""
-        if _listed(self.offsets):
+        if _split_list(self.offsets):
             return SelectBy.OFFSETS
         if self.retained:
             return SelectBy.RETAINED
@@ -139,12 +139,12 @@ def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
 
 def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPreview:
     selection = select(
-        offsets=_listed(form.offsets),
+        offsets=_split_list(form.offsets),
         start=form.start or None,
         end=form.end or None,
         retained=form.retained,
         plan=_number(form.plan, "plan"),
-        partitions=[_required_number(each, "partitions") for each in _listed(form.partitions)],
+        partitions=[_required_number(each, "partitions") for each in _split_list(form.partitions)],
     )
     pipeline = context.pipeline(name)
     if form.replace:
@@ -179,7 +179,7 @@ def recorded_backfill(pipeline: Pipeline, request: BackfillRequested) -> Recorde
     return RecordedBackfill(request=request, chunks=chunks)
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [part.strip() for part in text.replace("\n", ",").split(",") if part.strip()]
 
 

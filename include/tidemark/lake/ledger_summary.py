@@ -37,7 +37,7 @@ MAX_ROWS_IN_PYTHON = 200
 """Largest number of events and rows that Python sums up; SQL sums up larger pipelines."""
 
 
-def _listed(kinds: tuple[str, ...]) -> str:
+def _sql_list(kinds: tuple[str, ...]) -> str:
     return ", ".join(f"'{kind}'" for kind in kinds)
 
 
@@ -80,7 +80,7 @@ CREATE TABLE settled AS
 WITH over AS (
   SELECT plan_sequence, max(superseded_by) AS newest FROM events GROUP BY plan_sequence
   HAVING {_once("planned")} AND {_once("landed")}
-    AND count(CASE WHEN event IN ({_listed(CORRECTING_EVENTS)}) THEN 1 END) = 0)
+    AND count(CASE WHEN event IN ({_sql_list(CORRECTING_EVENTS)}) THEN 1 END) = 0)
 SELECT plan_sequence, newest FROM over WHERE plan_sequence NOT IN (
   SELECT plan_sequence FROM events WHERE event = '{EventKind.SUPERSEDED}'
     AND superseded_by NOT IN (SELECT plan_sequence FROM over))
@@ -117,7 +117,7 @@ SELECT * FROM ranges WHERE is_held AND {_IN_WINDOW} ORDER BY start_offset
 """
 
 _IS_OTHER = f"""
-event <> '{EventKind.BACKFILL_REQUESTED}' AND (event NOT IN ({_listed(SETTLED_PLAN_EVENTS)})
+event <> '{EventKind.BACKFILL_REQUESTED}' AND (event NOT IN ({_sql_list(SETTLED_PLAN_EVENTS)})
   OR plan_sequence NOT IN (SELECT plan_sequence FROM settled))
 """
 

@@ -124,7 +124,7 @@ class DeltaMaintainedTable:
             newest = self._keys_of_newest_version()
             files = table_filesystem(self._uri)
             since_ms = int((now - retention).timestamp() * 1000)
-            listed = list(_listed(files))
+            listed = list(_stored_files(files))
             # fence: files-of-retained-versions-stay
             referenced = newest | _keys_since(files, listed, since_ms)
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
@@ -173,7 +173,7 @@ class DeltaMaintainedTable:
                     Path(folder).rmdir()
 
 
-def _listed(files: FileSystem) -> Iterator[StoredFile]:
+def _stored_files(files: FileSystem) -> Iterator[StoredFile]:
     from pyarrow.fs import FileSelector, FileType
 
     for info in files.get_file_info(FileSelector("", recursive=True)):

@@ -340,9 +340,9 @@ class _SchemaDraft:
         if counts.is_map:
             evidence += f", as JSON text: the objects have more than {MAX_FIELDS} different fields"
         elif kind == "string" and len(counts.kinds) > 1:
-            evidence += f", of several types: {_listed(counts.kinds)}"
+            evidence += f", of several types: {_by_frequency(counts.kinds)}"
         elif fitting < counts.values:
-            others = _listed(
+            others = _by_frequency(
                 {
                     each: number
                     for each, number in counts.kinds.items()
@@ -359,7 +359,7 @@ def _is_counted(counts: TypeCounts, kind: FieldType, each: FieldType) -> bool:
     return TypeCounts(kinds=Counter({each: counts.kinds[each]})).fitting(kind) > 0
 
 
-def _listed(kinds: Mapping[FieldType, int]) -> str:
+def _by_frequency(kinds: Mapping[FieldType, int]) -> str:
     """Return a text such as `300 long, 2 string`, the most frequent type first."""
     return ", ".join(f"{count:,} {kind}" for kind, count in Counter(kinds).most_common())
 

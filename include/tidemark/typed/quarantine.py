@@ -153,7 +153,7 @@ class DeltaQuarantine:
         named = {row["closed_by"] for row in kept} - {None}
         if closers := named and named.intersection(self._held_plans()):
             DeltaTable(self._uri).update(
-                predicate=f"closed_by IN ({_listed(closers)})",
+                predicate=f"closed_by IN ({_sql_list(closers)})",
                 updates=dict.fromkeys(_PAYLOAD, "NULL"),
             )
 
@@ -206,7 +206,7 @@ class DeltaQuarantine:
 
     def _open_condition(self) -> str:
         """Return the SQL condition of records of landed plans that no landed plan closed."""
-        held = _listed(self._held_plans())
+        held = _sql_list(self._held_plans())
         closed_for_now = [
             f"closed_by NOT IN ({held})",
             f"NOT ({_ERASED})",  # fence: erased-records-are-decoded-again
@@ -374,11 +374,11 @@ def _fenced(transactions: Mapping[str, int]) -> set[str]:
 
 def _open_without(unlanded: Collection[int]) -> str:
     """Return the SQL condition of open records, without the changes of plans that did not land."""
-    plans = _listed(unlanded)
+    plans = _sql_list(unlanded)
     return f"plan_sequence NOT IN ({plans}) AND (closed_by IS NULL OR closed_by IN ({plans}))"
 
 
-def _listed(plans: Collection[int]) -> str:
+def _sql_list(plans: Collection[int]) -> str:
     """Return plan numbers as a list in SQL, which must not be empty."""
     return ", ".join(map(str, sorted(plans))) or "-1"
 

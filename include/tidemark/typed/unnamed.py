@@ -95,7 +95,7 @@ def newest_plans(ledger: Ledger, size: TableSize) -> tuple[int, int] | None:
     return None if first is None else (first, numbers[0])
 
 
-def unnamed_fields(typed: str, first: int, last: int) -> UnnamedFields | None:
+def read_unnamed_fields(typed: str, first: int, last: int) -> UnnamedFields | None:
     """Return the unnamed fields of some plans; None if the table does not keep such fields.
 
     Args:
@@ -111,7 +111,7 @@ def unnamed_fields(typed: str, first: int, last: int) -> UnnamedFields | None:
         rest = None if table is None else _rest_column(table)
         if table is None or rest is None:
             return None
-        return _unnamed_fields(table, rest, first, last)
+        return _count_names(table, rest, first, last)
 
 
 def _rest_column(table: DeltaTable) -> str | None:
@@ -124,7 +124,7 @@ def _rest_column(table: DeltaTable) -> str | None:
     return f"{VALUE}['{REST}']" if has_rest else None
 
 
-def _unnamed_fields(table: DeltaTable, rest: str, first: int, last: int) -> UnnamedFields:
+def _count_names(table: DeltaTable, rest: str, first: int, last: int) -> UnnamedFields:
     import duckdb
     import pyarrow as pa
 

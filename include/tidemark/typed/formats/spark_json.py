@@ -135,7 +135,7 @@ def reading(
         yield from _explanations(text, schema, place)
 
 
-def unnamed_fields(text: Column, schema: Struct) -> Column:
+def rest_of(text: Column, schema: Struct) -> Column:
     """Return the fields of an object that a schema does not name, as JSON; null without any.
 
     Numbers of more than 38 digits become doubles. Spark's VARIANT accepts neither an object that

@@ -162,7 +162,7 @@ def with_decoded(
             read = frames.with_steps(rows, [reading]).select(*rows.columns, *names)
             if not spec.keeps_rest:
                 return read
-            rest = spark_json.unnamed_fields(text, spec.schema)
+            rest = spark_json.rest_of(text, spec.schema)
             return read.withColumn(part.value, F.col(part.value).withField(REST, rest))
         case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
             return _framed(rows, part, spec.format, written or WriterSchemas(), names_faults)
