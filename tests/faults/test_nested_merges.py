@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import DeltaError
 
 from tests.support.nesting import kill, nested
 from tests.support.upsert_lake import Row, UpsertLake
@@ -98,8 +98,8 @@ class FileMerger:
                     max_commit_retries=0,
                 ),
             )
-        except CommitFailedError as conflict:
-            raise EngineFailed(operation="merging", reason="a conflict") from conflict
+        except DeltaError as failure:
+            raise EngineFailed(operation="merging", reason=str(failure)) from failure
 
 
 _STEPS: Mapping[type, tuple[str, ...]] = {
