@@ -213,7 +213,10 @@ def test_quarantined_records_are_counted_and_shown_without_content(
     assert (quarantine["open"], quarantine["oldest_plan"], quarantine["reasons"]) == (
         25,
         1,
-        [["rule_broken", "", rule, 23], ["malformed", "value", "", 2]],
+        [
+            {"reason": "rule_broken", "part": None, "detail": rule, "records": 23},
+            {"reason": "malformed", "part": "value", "detail": None, "records": 2},
+        ],
     )
     assert [each["offset"] for each in quarantine["examples"]] == [4, *range(10, 29)]
 

@@ -209,7 +209,10 @@ class PipelineReport:
             quarantine = {
                 "open": len(self.quarantined),
                 "oldest_plan": self.oldest_quarantining_plan,
-                "reasons": [[*reason, count] for reason, count in self.reasons.items()],
+                "reasons": [
+                    {"reason": reason, "part": part or None, "detail": detail or None, "records": n}
+                    for (reason, part, detail), n in self.reasons.items()
+                ],
                 "examples": plain(self.examples),
             }
         return record_of(
