@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+MANY = 500
+"""A run of fewer tests prints nothing."""
 SLOWEST = 40
-"""Number of listed tests; a run of fewer tests prints nothing."""
+"""Number of listed tests."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -18,7 +20,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 tests[report.nodeid] += report.duration
-    if len(tests) < SLOWEST:
+    if len(tests) < MANY:
         return
     terminalreporter.section("times")
     for line in summary(tests):
