@@ -96,6 +96,16 @@ def test_a_check_uses_the_landed_plan_of_its_chunk_and_plans_nothing(chunks: Chu
     assert chunks.run("check", 3).value["kind"] == "AirflowSkipException"
 
 
+def test_a_check_includes_the_plan_whose_missed_records_a_later_plan_landed(
+    chunks: Chunks,
+) -> None:
+    """Otherwise its rows stay hidden."""
+    for sequence in (1, 2):
+        chunks.record_plan(sequence, ChunkOrigin(RUN, 1), landed=True)
+    chunks.run("check", 1)
+    assert chunks.submitted_plans() == ["prices=1", "prices=2"]
+
+
 def test_an_open_chunk_lands_before_the_next_chunk(chunks: Chunks) -> None:
     """A chunk that waits for its retry does not block the others."""
     chunks.record_plan(1, ChunkOrigin(RUN, 1))

@@ -17,6 +17,8 @@ import pytest
 from tests.airflow.conftest import Answer, Probe, submit_environ
 from tests.airflow.test_job_operator import KAFKA, SECRET
 from tests.conftest import TopicFactory
+from tests.support.file_lake import FileSink
+from tests.support.kafka_file_lake import KafkaFileLake
 from tests.support.plans import append_events, make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
@@ -24,11 +26,13 @@ from tests.support.transactions import produce_months
 from tidemark.app import App
 from tidemark.connections import kafka_connection
 from tidemark.core.accounting import Landing, RangeCount
+from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Landed, Planned, Superseded
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.dev.broker import BrokerStatus
+from tidemark.ingest.errors import RecordsMissed
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.quality.publication import PublicationDecision
@@ -40,6 +44,27 @@ pytestmark = pytest.mark.slow
 RUN = "airflow:tidemark_group_tides:manual__1"
 BEFORE = "airflow:tidemark_group_tides:manual__0"
 CONNECTIONS = {"a": "kafka_default", "b": "kafka_other", "c": "kafka_third"}
+
+
+class LakeWithoutPartition1(KafkaFileLake):
+    """A lake whose reader misses the records of partition 1."""
+
+    @property
+    def sink(self) -> FileSink:
+        """Writes the files of partition 0."""
+        return SinkWithoutPartition1(self.uri, self.log_reader)
+
+    def ingest_rest(self) -> None:
+        """Land plan 2 completely."""
+        sink = FileSink(self.uri, self.log_reader)
+        replace(self.ingest, sink=sink).execute(2)
+
+
+class SinkWithoutPartition1(FileSink):
+    """Writes the files of partition 0."""
+
+    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
+        return [file for file in super().write(plan, records_per_task) if file.partition == 0]
 
 
 class Group:
@@ -164,6 +189,11 @@ class Group:
         spec = self._home / "pipelines" / f"{pipeline}.yaml"
         spec.write_text(spec.read_text().replace("topic: t\n", f"topic: {topic}\n"))
         self.connect(CONNECTIONS[pipeline], kafka_connection(bootstrap))
+
+    def lake_without_partition_1(self, pipeline: str, bootstrap: str) -> LakeWithoutPartition1:
+        """The lake of a pipeline, whose reader misses the records of partition 1."""
+        spec = App(environ=self._environ).spec(pipeline)
+        return LakeWithoutPartition1(root=self._home / "lakehouse", spec=spec, bootstrap=bootstrap)
 
     def connect(self, conn_id: str, definition: str | None) -> None:
         """Replace the definition of a connection; None removes it."""
@@ -544,3 +574,17 @@ def test_a_run_by_dates_plans_the_interval_of_each_member(
             for name in CONNECTIONS
         }
         assert ranges == {"a": [[(0, 4, 10), (1, 4, 10)]], "b": [[(0, 0, 2), (1, 0, 2)]], "c": []}
+
+    # The reader of `a` misses all records of partition 1. Airflow then repeats `ingest` alone.
+    lake = group.lake_without_partition_1("a", broker.bootstrap)
+    lake.table.prepare("a")
+    with pytest.raises(RecordsMissed):
+        lake.ingest.execute(1)
+    group.run_job("ingest")
+    assert group.submitted_plans() == ["b=1", "a=2"]
+    rest = group.control.ledger("a").plans[2].plan
+    assert [(each.partition, each.start, each.end) for each in rest.ranges] == [(1, 4, 10)]
+    # Both plans are checked and published.
+    lake.ingest_rest()
+    group.run_job("check")
+    assert group.submitted_plans() == ["a=1", "a=2"]

@@ -414,6 +414,26 @@ def test_missed_records_of_a_chunk_are_planned_again() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
 
 
+def test_missed_records_of_a_window_are_planned_again() -> None:
+    """I1. They are before the start of the pipeline, so no other plan would read them."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 6)
+    pipeline.planner.plan("begin")
+    window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(days=1))
+    plan = pipeline.backfills.plan_whole(window, "by date").plan
+    assert plan is not None
+    pipeline.table.append(plan, [f for f in pipeline.table.write(plan, 1) if f.first != 1])
+    with pytest.raises(RecordsMissed):
+        pipeline.ingest.execute(plan.sequence)
+    rest = pipeline.backfills.plan_rest(plan, "by date").plan
+    assert rest is not None
+    assert [(r.partition, r.start, r.end) for r in rest.ranges] == [(0, 1, 2)]
+    pipeline.ingest.execute(rest.sequence)
+    assert pipeline.backfills.plan_rest(rest, "by date").outcome is PlanOutcome.KEPT
+    assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
+    assert [each.plan for each in pipeline.control.plans_of("events", plan.origin)] == [plan, rest]
+
+
 def test_offsets_deleted_before_planning_are_refused_or_skipped_as_requested() -> None:
     pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-3"]), 2, "strict")

@@ -299,6 +299,10 @@ class MemoryControlTable:
         found = {plan: self.plan_record(plan.pipeline, plan.sequence) for plan in plans}
         return {plan: record for plan, record in found.items() if record is not None}
 
+    def plans_of(self, pipeline: str, origin: PlanOrigin) -> Sequence[PlanRecord]:
+        plans = self.ledger(pipeline).plans
+        return [plans[number] for number in sorted(plans) if plans[number].plan.origin == origin]
+
     def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
         mine = [row for row in self.rows if row["pipeline"] == pipeline]
         of_plans = [row for row in mine if row.get("plan_sequence") is not None]

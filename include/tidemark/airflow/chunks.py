@@ -11,11 +11,18 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures
-from tidemark.airflow.tasks import landed_before, plan_event, table_asset
+from tidemark.airflow.tasks import (
+    is_replaced,
+    landed_before,
+    plan_event,
+    plans_of_origin,
+    table_asset,
+)
 from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import ChunkOrigin
 from tidemark.core.plan import PlanKind, PlanRef
+from tidemark.core.texts import listed
 from tidemark.pipelines import Outcomes
 
 if TYPE_CHECKING:
@@ -100,23 +107,35 @@ def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int)
 
 
 def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
-    """Check the newest plan of a chunk; skips the task without a plan. Plans nothing."""
-    on_engine = spark.on(pipeline)
-    record = _record_of(pipeline, chunk, newest_plan(pipeline, requested_by, chunk))
-    return on_engine.execute("check", [record.plan.ref])
+    """Check the plans of a chunk; skips the task without a plan. Plans nothing."""
+    found = plans_of_chunk(pipeline, requested_by, chunk)
+    plans = [each for each in found if not is_replaced(each)]
+    if not plans:
+        raise _nothing_left(chunk)
+    for each in plans:
+        _log_plan(each, chunk)
+    return spark.on(pipeline).execute("check", [each.plan.ref for each in plans])
 
 
 def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:
     from tidemark.ingest.ledgers import recorded_plan
 
     if sequence is None:
-        raise AirflowSkipException(f"no offset of chunk {chunk} is left")
+        raise _nothing_left(chunk)
     record = recorded_plan(App.from_environment().control, pipeline, sequence)
+    _log_plan(record, chunk)
+    return record
+
+
+def _nothing_left(chunk: int) -> AirflowSkipException:
+    return AirflowSkipException(f"no offset of chunk {chunk} is left")
+
+
+def _log_plan(record: PlanRecord, chunk: int) -> None:
     log.info(
         "plan of the chunk pipeline=%s plan=%d chunk=%d\n%s",
-        *(pipeline, sequence, chunk, record.plan.explain()),
+        *(record.plan.pipeline, record.plan.sequence, chunk, record.plan.explain()),
     )
-    return record
 
 
 def _other_open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef | None:
@@ -130,24 +149,22 @@ def _other_open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef |
 
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
-    """Emit an asset event for the landed plan of a chunk if the plan is published."""
-    from tidemark.ingest.ledgers import recorded_plan
-
+    """Emit an asset event for each landed plan of a chunk that is published."""
     with airflow_failures():
-        sequence = newest_plan(pipeline, requested_by, chunk)
-        if sequence is None:
-            return
+        plans = plans_of_chunk(pipeline, requested_by, chunk)
         app = App.from_environment()
-        event = plan_event(app, recorded_plan(app.control, pipeline, sequence))
-        if event is None:
-            raise AirflowSkipException(f"plan {sequence} of {pipeline} is not published")
-        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=event)
+        events = [event for each in plans if (event := plan_event(app, each)) is not None]
+        for event in events:
+            outlet_events[BACKFILLED].add(table_asset(pipeline), extra=event)
+        if plans and not events:
+            numbers = listed("plan", [each.plan.sequence for each in plans])
+            raise AirflowSkipException(f"{numbers} of {pipeline}: not published")
 
 
-def newest_plan(pipeline: str, requested_by: str, chunk: int) -> int | None:
-    """Return the newest plan of a chunk of a backfill; None without a plan."""
-    ledger = App.from_environment().control.summary(pipeline)
-    return ledger.plan_requested_by(ChunkOrigin(requested_by, chunk))
+def plans_of_chunk(pipeline: str, requested_by: str, chunk: int) -> list[PlanRecord]:
+    """Return the plans of a chunk of a backfill as `plans_of_origin` does."""
+    origin = ChunkOrigin(requested_by, chunk)
+    return plans_of_origin(App.from_environment().control, pipeline, origin)
 
 
 def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:

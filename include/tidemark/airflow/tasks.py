@@ -21,9 +21,9 @@ from tidemark.airflow.failures import airflow_failures, failure_text, raise_fail
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFields
-from tidemark.core.origins import RunOrigin
+from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.core.plan import PlanRef
+from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.pipelines import Outcomes, for_each, plan_each
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tidemark.backfill.selection import TimeWindow
     from tidemark.core.ledger import PlanRecord
     from tidemark.ingest.planner import PlanResult
+    from tidemark.ingest.protocols import ControlReader
     from tidemark.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def _window_of(dag_run: DagRun) -> TimeWindow | None:
 
 
 def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) -> Outcomes:
-    """Land the open plans of a run.
+    """Land the open plans of a run, and what an earlier attempt at a backfill missed.
 
     Raises:
         AirflowSkipException: The run has no plan.
@@ -185,8 +186,37 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
         raise AirflowSkipException("this run has no plan")
     for each in done:
         outcomes.add(each.plan.pipeline, landed_before(each))
-    outcomes.extend(_executed(spark, "ingest", [each.plan.ref for each in unlanded]))
+    plans = [each.plan.ref for each in unlanded]
+    for name, rest in _rest_of_backfills(spark, [*unlanded, *done], requested_by).items():
+        if isinstance(rest, TidemarkError):
+            outcomes.add(name, rest)
+        elif rest is not None:
+            plans.append(rest)
+    outcomes.extend(_executed(spark, "ingest", plans))
     return outcomes
+
+
+def _rest_of_backfills(
+    spark: SparkTask, records: Sequence[PlanRecord], requested_by: str
+) -> Mapping[str, PlanRef | TidemarkError | None]:
+    """Plan what the landed backfill plans of a run missed; return the new plans by pipeline."""
+    newest = {record.plan.pipeline: record for record in sorted(records, key=_sequence_of)}
+    names = [
+        name
+        for name, record in newest.items()
+        if record.plan.kind is PlanKind.BACKFILL and record.held_now is not None
+    ]
+
+    def rest_of(pipeline: Pipeline) -> PlanRef | None:
+        landed = newest[pipeline.name].plan
+        plan = pipeline.backfills.plan_rest(landed, requested_by).plan
+        return None if plan is None or plan.sequence == landed.sequence else plan.ref
+
+    return for_each(spark.on(*names).app, names, rest_of) if names else {}
+
+
+def _sequence_of(record: PlanRecord) -> int:
+    return record.plan.sequence
 
 
 def landed_before(record: PlanRecord) -> dict[str, Any]:
@@ -211,7 +241,7 @@ def check_run(
         AirflowSkipException: No plan has to be checked.
     """
     _, done, outcomes = _plans_of_run(pipelines, requested_by)
-    plans = [each.plan.ref for each in done]
+    plans = [each.plan.ref for each in done if not is_replaced(each)]
     selected: Mapping[str, Sequence[int]] = json.loads(earlier) or {}
     for name, came in _unchecked(App.from_environment(), pipelines).items():
         if isinstance(came, TidemarkError):
@@ -286,24 +316,44 @@ def _plans_of_run(
     pipelines: Sequence[str], requested_by: str
 ) -> tuple[list[PlanRecord], list[PlanRecord], Outcomes]:
     """Return the open plans and the landed plans of a run, and errors of pipelines."""
-    from tidemark.ingest.ledgers import recorded_plan
-
     control, run = App.from_environment().control, RunOrigin(requested_by)
-
-    def record_of(pipeline: str) -> PlanRecord | None:
-        number = control.summary(pipeline).plan_requested_by(run)
-        return None if number is None else recorded_plan(control, pipeline, number)
-
     unlanded: list[PlanRecord] = []
     done: list[PlanRecord] = []
     outcomes = Outcomes()
-    found = map_in_threads(pipelines, record_of, PLANNING_THREADS)
+    found = map_in_threads(
+        pipelines, lambda each: plans_of_origin(control, each, run), PLANNING_THREADS
+    )
     for pipeline, came in zip(pipelines, found, strict=True):
         if isinstance(came, TidemarkError):
             outcomes.add(pipeline, came)
-        elif came is not None:
-            (unlanded if came.held_now is None else done).append(came)
+            continue
+        for record in came:
+            (unlanded if record.held_now is None else done).append(record)
     return unlanded, done, outcomes
+
+
+def is_replaced(record: PlanRecord) -> bool:
+    """Return whether later plans have replaced all rows of a landed plan."""
+    return record.held_now is not None and not record.held_now.counts
+
+
+def plans_of_origin(
+    control: ControlReader, pipeline: str, origin: RunOrigin | ChunkOrigin
+) -> list[PlanRecord]:
+    """Return the newest plan of an origin, and the older landed ones of a backfill; oldest first.
+
+    A backfill has several plans if the landing of one missed records.
+    """
+    from tidemark.ingest.ledgers import recorded_plan
+
+    number = control.summary(pipeline).plan_requested_by(origin)
+    if number is None:
+        return []
+    newest = recorded_plan(control, pipeline, number)
+    if newest.plan.kind is not PlanKind.BACKFILL:
+        return [newest]
+    older = (each for each in control.plans_of(pipeline, origin) if each.held_now is not None)
+    return [*(each for each in older if each.plan.sequence != number), newest]
 
 
 # -- publish -------------------------------------------------------------------------------------

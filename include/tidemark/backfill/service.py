@@ -29,7 +29,7 @@ from tidemark.core.events import BackfillRequested, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
 from tidemark.core.origins import ChunkOrigin, RunOrigin
-from tidemark.core.plan import PlanKind
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
 from tidemark.core.texts import counted, listed
@@ -40,6 +40,7 @@ from tidemark.ingest.ledgers import checked_ledger, recorded_plan
 from tidemark.ingest.planner import (
     Planner,
     PlannerState,
+    PlanOutcome,
     PlanResult,
     refuse_open_backfill,
 )
@@ -349,6 +350,23 @@ class Backfills:
             # A time window selects no fixed offsets, so deleted offsets need no error.
             readable_only=isinstance(selection, TimeWindow),
         )
+        return self._plan(wanted, RunOrigin(requested_by))
+
+    def plan_rest(self, plan: Plan, requested_by: str) -> PlanResult:
+        """Plan the offsets that the landing of a plan of `plan_whole` missed, or return the plan.
+
+        No other run reads them if they are before the start of the pipeline.
+
+        Args:
+            plan: The newest plan of the requester.
+            requested_by: The requester.
+
+        Raises:
+            BackfillAhead: Another backfill plan of this pipeline is open.
+        """
+        if plan.topic_id != self.control.summary(self.spec.name).topic_id:
+            return PlanResult(outcome=PlanOutcome.KEPT, plan=plan)
+        wanted = RequestedOffsets(spans=plan.spans(), topic_id=plan.topic_id, readable_only=True)
         return self._plan(wanted, RunOrigin(requested_by))
 
     def _plan(self, wanted: RequestedOffsets, origin: RunOrigin | ChunkOrigin) -> PlanResult:

@@ -103,7 +103,10 @@ class RecordsMissed(TransientError):
         "Plan {sequence} of pipeline {pipeline!r} landed without {records:record} that Kafka "
         "shows, the first at {first_position}."
     )
-    fix = "The landed rows are recorded. The next run reads the missed offsets."
+    fix = (
+        "The landed rows are recorded. The next run reads the missed offsets. Those of a backfill "
+        "may be before the start of the pipeline: run the backfill again."
+    )
 
     @property
     def first_position(self) -> str:

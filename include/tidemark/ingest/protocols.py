@@ -164,6 +164,12 @@ class ControlReader(Protocol):
     def plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
         """Return plans of any pipelines with their outcomes; omit missing plans."""
 
+    def plans_of(self, pipeline: str, origin: PlanOrigin) -> Sequence[PlanRecord]:
+        """Return all plans of an origin with their outcomes, oldest first.
+
+        A repeated request has further plans, for example if a landing missed records.
+        """
+
     def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
         """Return the plans with numbers `[first, end)` and their events, newest first."""
 

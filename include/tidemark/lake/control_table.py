@@ -19,6 +19,7 @@ from tidemark.core.event_rows import Row, backfill_requests, decode, encode, los
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span
+from tidemark.core.origins import PlanOrigin, origin_columns
 from tidemark.core.plan import PlanRef
 from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
 from tidemark.core.throughput import RUNS, Run, Throughput
@@ -227,6 +228,27 @@ class DeltaControlTable:
         return {plan: record for plan, record in found.items() if record is not None}
 
     @_reading
+    def plans_of(self, pipeline: str, origin: PlanOrigin) -> list[PlanRecord]:
+        """See `ControlReader.plans_of`."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return []
+        requested_by, chunk = origin_columns(origin)
+        wanted = f"requested_by = {_quoted(requested_by)}"
+        if chunk is not None:
+            wanted += f" AND chunk = {chunk}"
+        elif "chunk" in {field.name for field in table.schema().fields}:
+            wanted += " AND chunk IS NULL"
+        found = query_rows(
+            table,
+            "SELECT DISTINCT plan_sequence FROM t "
+            f"WHERE pipeline = '{pipeline}' AND event = '{EventKind.PLANNED}' AND {wanted}",
+        )
+        plans = [PlanRef(pipeline=pipeline, sequence=row["plan_sequence"]) for row in found]
+        records = self._plan_records(plans)
+        return [records[plan] for plan in sorted(records, key=lambda each: each.sequence)]
+
+    @_reading
     def plan_history(self, pipeline: str, first: int, end: int) -> list[PlanEntry]:
         """Return the plans with numbers `[first, end)` and their events, newest first."""
         table = open_if_exists(self._uri)
@@ -254,8 +276,7 @@ class DeltaControlTable:
             return ()
         wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}'"
         if requested_by is not None:
-            requester = requested_by.replace("'", "''")
-            wanted += f" AND requested_by = '{requester}'"
+            wanted += f" AND requested_by = {_quoted(requested_by)}"
         history = decode(pipeline, python_rows(table.scan(predicate=wanted).read_all()))
         return backfill_requests(history)
 
@@ -361,6 +382,11 @@ SELECT partition, min(low_watermark) AS low FROM t
 WHERE pipeline = '{pipeline}' AND event = 'planned' AND plan_sequence = {sequence}
 GROUP BY partition
 """
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a string in SQL."""
+    return "'{}'".format(text.replace("'", "''"))
 
 
 def _read_throughput(table: DeltaTable, pipeline: str) -> Throughput:
