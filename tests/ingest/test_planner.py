@@ -385,6 +385,9 @@ def test_a_plan_of_expiring_offsets_counts_the_offsets_it_leaves() -> None:
     plan = pipeline.run("first")
     assert plan is not None
     assert (plan.size, plan.left) == (11, 999)
+    backfill = pipeline.planner.backfill(wanted((1, 500, 600)), RunOrigin("by date")).plan
+    assert backfill is not None
+    assert backfill.left == 0
     assert pipeline.status().lag == 999
 
 

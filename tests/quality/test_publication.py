@@ -294,6 +294,8 @@ def test_rows_of_an_open_replacement_are_not_listed_as_published(lake: FileLake)
     topic_id = first.plan.topic_id
     assert hidden.unchecked == {topic_id: {0: SpanSet.of([Span(1, 4)])}}
     assert hidden.refused == {topic_id: {0: SpanSet.of([Span(4, 5)])}}
+    assert not publication_of(lake).of(3).replaced
+    assert publication_of(lake).of(1).replaced == first.replaced
     lake.ingest.execute(plan.sequence)
     assert [each.replaced for each in publication_of(lake).plans()] == [{}, {}, {}, {}]
 
@@ -310,8 +312,26 @@ def test_offsets_that_a_restore_brought_back_need_their_own_decision(lake: FileL
     back = publication_of(lake).plans()[1]
     assert (back.is_published, back.unchecked) == (False, {0: SpanSet.of([Span(3, 4)])})
     assert back.as_record()["unchecked"] == [[0, 3, 4]]
+    assert publication_of(lake).decision_of(lake.control.ledger("events").plans[2]) is None
+    assert publication_of(lake).unchecked() == [2]
     assert publication_of(lake, 2).release(2, "ann", "it is right").is_published
     assert published_rows(lake) == [(0, offset) for offset in range(9)]
+
+
+def test_a_check_is_not_repeated_for_offsets_that_only_an_operator_can_decide(
+    lake: FileLake,
+) -> None:
+    """A check cannot override the operator, whose decision covered the rest of the plan."""
+    before = DeltaTable(lake.uri).version()
+    lake.land_again((0, 3, 4))
+    publication_of(lake).release(2, "ann", "it is right")
+    check(lake, 4, passed=True, minutes=1)
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("ann", "a mistake")
+    check(lake, 2, passed=True, minutes=2)
+    assert not publication_of(lake).of(2).is_published
+    assert publication_of(lake).unchecked() == []
+    assert publication_of(lake, 3).release(2, "ann", "it is right").is_published
 
 
 def test_decisions_are_separate_by_pipeline_and_combine_the_ranges_of_a_plan(

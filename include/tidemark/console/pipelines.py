@@ -160,7 +160,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         spec=pipeline.spec,
         entry=entries[0],
         has_checks=has_checks,
-        decision=pipeline.publication.decision(sequence) if has_checks else None,
+        decision=pipeline.publication.decision_of(entries[0].record) if has_checks else None,
         checked=checked,
         observed=context.observed(pipeline) if checked else None,
         suite_error=context.suite_error(pipeline) if checked else None,

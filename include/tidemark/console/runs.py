@@ -53,7 +53,7 @@ class RunPlan:
         name: The pipeline.
         entry: The plan and its events.
         checked: Results of its newest check; None without one.
-        decision: The effective publication decision; None without one.
+        decision: The effective publication decision; None unless it covers all rows of the plan.
         observed: Returns what a check observed, by the rights of the viewer.
     """
 
@@ -145,8 +145,10 @@ def _plans(context: PageContext, name: str, asked: Sequence[str]) -> list[RunPla
         for number, record in ledger.plans.items()
         if not set(asked).isdisjoint(record.requesters)
     }
-    current = (ledger.plan_requested_by(RunOrigin(each)) for each in asked)
-    numbers |= {number for number in current if number is not None}
+    for origin in map(RunOrigin, asked):
+        if (newest := ledger.plan_requested_by(origin)) is not None:
+            numbers.add(newest)
+        numbers |= {each.plan.sequence for each in pipeline.control.plans_of(name, origin)}
     plans = []
     for number in sorted(numbers, reverse=True):
         (entry,) = context.home.plans(name, number + 1, 1)
@@ -156,7 +158,7 @@ def _plans(context: PageContext, name: str, asked: Sequence[str]) -> list[RunPla
                 name=name,
                 entry=entry,
                 checked=pipeline.check_results.checked([ref]).get(ref),
-                decision=pipeline.publication.decision(number),
+                decision=pipeline.publication.decision_of(entry.record),
                 observed=context.observed(pipeline),
             )
         )

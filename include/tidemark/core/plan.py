@@ -168,7 +168,9 @@ class Plan:
 
     @property
     def left(self) -> int:
-        """Number of readable offsets after the planned ranges, which the plan leaves for later."""
+        """Number of readable offsets after the ranges of a live plan, which it leaves for later."""
+        if self.kind is not PlanKind.LIVE:
+            return 0
         return sum(planned.log_end_offset - planned.end for planned in self._last_ranges())
 
     @property

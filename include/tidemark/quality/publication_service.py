@@ -104,14 +104,7 @@ class Publication:
         ledger = self.control.ledger(self.pipeline)
         replaced = self._replaced_unrecorded(ledger)
         return [
-            PlanPublication(
-                plan=record.plan,
-                landing=record.held_now,
-                decision=decisions.get(sequence),
-                replaced=intersection_by_partition(
-                    record.held_now.spans(), replaced.get(record.plan.topic_id, {})
-                ),
-            )
+            _publication_of(record.plan, record.held_now, decisions.get(sequence), replaced)
             for sequence, record in ledger.plans.items()
             if record.held_now is not None and record.held_now.counts
         ]
@@ -122,16 +115,32 @@ class Publication:
             sequence
         )
 
-    def unchecked(self) -> list[int]:
-        """Return the plans with landed offsets without a decision, oldest first.
+    def decision_of(self, record: PlanRecord) -> PublicationDecision | None:
+        """Return the effective decision about a plan; None unless it covers all rows of the plan.
 
-        The published view omits these offsets.
+        It does not cover offsets that a RESTORE brought back.
+        """
+        decision = self.decision(record.plan.sequence)
+        held = record.held_now.spans() if record.held_now else {}
+        is_whole = decision and not difference_by_partition(held, decision.spans)
+        return decision if is_whole else None
+
+    def unchecked(self) -> list[int]:
+        """Return the plans with landed offsets that need a check, oldest first.
+
+        The published view omits these offsets. Omits plans that an operator has decided: a check
+        cannot override the decision, and only another one covers offsets that a RESTORE brought
+        back.
         """
         landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
         decided = self.publication.decided_plans(self.pipeline)
         ledger = self.control.summary(self.pipeline)
         found = self._current(ledger, set(landed).difference(decided))
-        return [each.plan.sequence for each in found if each.unchecked]
+        return [
+            each.plan.sequence
+            for each in found
+            if each.unchecked and not (each.decision and each.decision.decided_by)
+        ]
 
     def hidden(self) -> HiddenOffsets:
         """Return the landed offsets that the published view hides."""
@@ -184,13 +193,15 @@ class Publication:
         is_restored = ledger.epoch > 0
         if is_restored or len(sequences) > _FEW_PLANS:
             return self.plans()
-        return self._each(sequences)
+        return self._each(ledger, sequences)
 
-    def _each(self, sequences: Collection[int]) -> Iterator[PlanPublication]:
+    def _each(self, ledger: Ledger, sequences: Collection[int]) -> Iterator[PlanPublication]:
+        replaced = self._replaced_unrecorded(ledger)
         for sequence in sorted(sequences):
             record = self.control.plan_record(self.pipeline, sequence)
             if record and record.held_now and record.held_now.counts:
-                yield self._with_decision(record.plan, record.held_now)
+                decision = self.decision(sequence)
+                yield _publication_of(record.plan, record.held_now, decision, replaced)
 
     def of(self, sequence: int) -> PlanPublication:
         """Return one landed plan with its effective decision."""
@@ -201,11 +212,9 @@ class Publication:
 
         The record may be older than the decisions.
         """
-        return self._with_decision(record.plan, _current_landing(record))
-
-    def _with_decision(self, plan: Plan, landing: Landing) -> PlanPublication:
-        decisions = effective_decisions(self.publication.decisions(self.pipeline, plan.sequence))
-        return PlanPublication(plan=plan, landing=landing, decision=decisions.get(plan.sequence))
+        landing = _current_landing(record)
+        replaced = self._replaced_unrecorded(self.control.summary(self.pipeline))
+        return _publication_of(record.plan, landing, self.decision(record.plan.sequence), replaced)
 
     def release(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
@@ -265,6 +274,17 @@ class Publication:
             self.publication.append(record.plan, landing, decision, table_id=table_id)
             log.info("decided pipeline=%s plan=%d status=%s", self.pipeline, sequence, status)
         return PlanPublication(plan=record.plan, landing=landing, decision=decision)
+
+
+def _publication_of(
+    plan: Plan,
+    landing: Landing,
+    decision: PublicationDecision | None,
+    replaced: Mapping[str, Mapping[int, SpanSet]],
+) -> PlanPublication:
+    """Return a plan with its decision; `replaced` is from `_replaced_unrecorded`."""
+    gone = intersection_by_partition(landing.spans(), replaced.get(plan.topic_id, {}))
+    return PlanPublication(plan=plan, landing=landing, decision=decision, replaced=gone)
 
 
 def _as_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
