@@ -177,7 +177,7 @@ def test_a_plan_that_fails_does_not_stop_the_others(
     crashed, refused, landed = results_of(capsys.readouterr().out)
     assert code == ExitCode.CRASH
     assert (crashed["error"], crashed["retryable"]) == ("Unforeseen", True)
-    assert crashed["actual"] == "ZeroDivisionError: by zero"
+    assert crashed["actual"] == "ZeroDivisionError"
     assert (refused["error"], refused["retryable"]) == ("LostRange", False)
     assert landed == {"pipeline": "tides", "plan": 1, "wrote": True}
 

@@ -29,24 +29,21 @@ def airflow_failures() -> Iterator[None]:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 
-def raise_failed(outcomes: Outcomes, output: str = "") -> None:
-    """Fail the task if a pipeline has failed. Airflow retries it if a retry can end differently.
-
-    Args:
-        outcomes: Results and errors of the pipelines.
-        output: The last lines of the jobs' output, shown if a job ended abnormally or if no error
-            is named.
-    """
+def raise_failed(outcomes: Outcomes) -> None:
+    """Fail the task if a pipeline has failed. Airflow retries it if a retry can end differently."""
     code = outcomes.exit_code
     if code == ExitCode.OK:
         return
     count_errors(outcomes)
     failure = AirflowException if code.retryable else AirflowFailException
-    raise failure(failure_text(outcomes, output))
+    raise failure(failure_text(outcomes))
 
 
-def failure_text(outcomes: Outcomes, output: str = "") -> str:
-    """Return the errors of some outcomes as text, one line for each error; see `raise_failed`."""
+def failure_text(outcomes: Outcomes) -> str:
+    """Return the errors of some outcomes as text, one line for each error.
+
+    Alarms send it. So it has no output of jobs, which may contain values of records; the log has.
+    """
     named: dict[str, list[str]] = {}
     for record in outcomes.records:
         if "error" in record or record.get("exit_code"):
@@ -61,7 +58,5 @@ def failure_text(outcomes: Outcomes, output: str = "") -> str:
     ]
     if not named:
         code = int(outcomes.exit_code)
-        lines.append(f"the job ended with exit code {code} and no error")
-    if not named or outcomes.failures or any("exit_code" in each for each in outcomes.records):
-        lines.append(output)
+        lines.append(f"the job ended with exit code {code} and no error; see the lines above")
     return "\n".join(lines)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LAST_LINES = 20
-"""Number of output lines in the error of a task whose job reports no result."""
-
 
 class SparkTask:
     """Runs the jobs of one task.
@@ -41,13 +38,11 @@ class SparkTask:
         spark_connection: Airflow connection id of Spark.
 
     Attributes:
-        last_lines: The last lines of the jobs' output.
         stop: Ends the jobs; Spark commits nothing for them afterwards.
     """
 
     def __init__(self, spark_connection: str = SPARK_CONNECTION) -> None:
         self._spark_connection = spark_connection
-        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.stop = Stop()
 
     def on(self, *names: str) -> Pipelines:
@@ -73,11 +68,7 @@ class SparkTask:
         kafka = kafka_environment(*tables_of(refs)) if JOBS[job].reads_kafka else {}
         app = App.from_environment(extra=kafka)
         with timed(job):
-            return run(app, engine, job, refs, self._log_line, self.stop)
-
-    def _log_line(self, line: str) -> None:
-        log_job_line(log, line)
-        self.last_lines.append(line)
+            return run(app, engine, job, refs, partial(log_job_line, log), self.stop)
 
 
 class JobOperator(BaseOperator):
@@ -112,7 +103,7 @@ class JobOperator(BaseOperator):
             outcomes = self.python_callable(self._spark, **self.op_kwargs)
         count_landed(outcomes)
         self._lineage = collect_lineage(outcomes)
-        raise_failed(outcomes, "\n".join(self._spark.last_lines))
+        raise_failed(outcomes)
 
     def get_openlineage_facets_on_complete(self, _: object) -> OperatorLineage[Any, Any]:
         """Return the lineage that `execute` collected; Airflow's OpenLineage provider calls this.

@@ -13,7 +13,6 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tidemark.console import charts, lag_charts
-from tidemark.core.errors import TidemarkError, Unforeseen
 from tidemark.core.html_templates import html_environment
 from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
@@ -30,7 +29,7 @@ STATIC = FOLDER / "static"
 def _environment() -> jinja2.Environment:
     environment = html_environment(FOLDER / "templates", TEMPLATES)
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
-    environment.filters |= {"minute": minute, "disclosed": disclosed, "with_code": with_code}
+    environment.filters |= {"minute": minute, "with_code": with_code}
     environment.filters["counted"] = counted
     environment.tests["measured"] = is_measured
     environment.filters["outcome"] = outcome_of
@@ -46,14 +45,6 @@ def _environment() -> jinja2.Environment:
 def render(template: str, values: Mapping[str, Any]) -> str:
     """Return a page as HTML."""
     return _environment().get_template(template).render(values)
-
-
-def disclosed(error: TidemarkError) -> TidemarkError:
-    """Return an error as pages show it: an unexpected one without its text, which the log has.
-
-    The text can have values of records or addresses of storage.
-    """
-    return Unforeseen(kind=error.kind, text="") if isinstance(error, Unforeseen) else error
 
 
 def with_code(text: str) -> Markup:

@@ -281,7 +281,7 @@ class _Console:
             # Starlette answers other errors outside the middleware, without security headers.
             log.exception("a page of the console failed")
             # The text may have values of records or addresses of storage; the log has it.
-            raise Unforeseen(kind=type(error).__name__, text="") from error
+            raise Unforeseen(kind=type(error).__name__) from error
 
     # -- errors ------------------------------------------------------------------------------------
 

@@ -204,19 +204,20 @@ class SetupError(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class Unforeseen(TidemarkError):
-    """An exception other than `TidemarkError`, in a command that continued with other pipelines."""
+    """An exception other than `TidemarkError`, in a command that continued with other pipelines.
+
+    Only the log has the message: it may contain values of records or secrets, and errors also go to
+    tables, webhooks and Airflow's database.
+
+    Attributes:
+        kind: The type of the exception.
+    """
 
     kind: str
-    text: str
 
     problem = "An unexpected error occurred."
-    actual = "{cause}"
-    fix = "Run the command again, which is safe. The log has the traceback."
-
-    @property
-    def cause(self) -> str:
-        """Type and message of the exception."""
-        return f"{self.kind}: {self.text}" if self.text else self.kind
+    actual = "{kind}"
+    fix = "Run the command again, which is safe. The log has the message."
 
 
 @dataclass(kw_only=True, eq=False)

@@ -31,7 +31,7 @@ def result_or_error(item: T, step: Callable[[T], R]) -> R | TidemarkError:
         return error
     except Exception as error:
         log.exception("unexpected error item=%s", item)
-        return Unforeseen(kind=type(error).__name__, text=str(error)[:500])
+        return Unforeseen(kind=type(error).__name__)
 
 
 def result_of_thread(item: T, step: Callable[[T], R]) -> R | TidemarkError:
@@ -43,7 +43,7 @@ def result_of_thread(item: T, step: Callable[[T], R]) -> R | TidemarkError:
         return result_or_error(item, step)
     except BaseException as panic:
         log.exception("unexpected error item=%s", item)
-        return Unforeseen(kind=type(panic).__name__, text=str(panic)[:500])
+        return Unforeseen(kind=type(panic).__name__)
 
 
 def map_in_threads(

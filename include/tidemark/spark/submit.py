@@ -181,7 +181,7 @@ def missing_result_error(exit_code: int, printed: Sequence[str]) -> TidemarkErro
             return EngineStopped(status=exit_code)
         if mistake or exit_code != ExitCode.CRASH:
             return mistake or _start_error(f"exit code {exit_code}: {last.strip()}")
-        return Unforeseen(kind=f"exit code {exit_code} of spark-submit", text=last.strip())
+        return Unforeseen(kind=f"exit code {exit_code} of spark-submit")
     return None if exit_code in set(ExitCode) else EngineStopped(status=exit_code)
 
 
