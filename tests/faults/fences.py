@@ -477,6 +477,18 @@ FENCES = (
         noticed_by=("tests/repair/test_rewind.py",),
     ),
     Fence(
+        marker="copy-from-before-an-undo-is-noticed",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/repair/test_undo.py", "-k", "from_before_an_undo"),
+    ),
+    Fence(
+        marker="ledger-from-before-an-undo-is-noticed",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/repair/test_undo.py", "-k", "from_before_an_undo"),
+    ),
+    Fence(
         marker="numbers-of-forgotten-plans-stay-used",
         keeps="I5",
         operation=Replace("0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 from tests.support.file_lake import FileLake
 from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, around_removal, wanted
-from tidemark.core.errors import TableRestored
+from tidemark.core.errors import LedgerBehindTable, TableRestored, UndoLost
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
@@ -256,3 +257,36 @@ def test_an_undo_that_is_overtaken_in_every_attempt_can_be_run_again(
         with pytest.raises(RemovalConflict):
             compacted.undo.undo(1, "ops", "wrong")
     assert compacted.undo.undo(1, "ops", "wrong").rows == 3
+
+
+def test_a_data_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path) -> None:
+    """I1. Otherwise the run lands the records of the undone plan a second time."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    backup = shutil.copytree(lake.uri, tmp_path / "backup")
+    lake.undo.undo(2, "ops", "wrong")
+    shutil.rmtree(lake.uri)
+    backup.rename(lake.uri)
+    with pytest.raises(UndoLost):
+        lake.planner.plan("next")
+    lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    assert lake.verified() == [(7, 7)]
+
+
+def test_a_control_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path) -> None:
+    """I3. Otherwise the offsets of the undone plan count as landed."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    control = Path(lake.control_uri)
+    backup = shutil.copytree(control, tmp_path / "backup")
+    lake.undo.undo(2, "ops", "wrong")
+    shutil.rmtree(control)
+    backup.rename(control)
+    with pytest.raises(LedgerBehindTable):
+        lake.planner.plan("next")
+    lake.repair.rebuild("ops", "a backup")
+    lake.run(1)
+    assert lake.verified() == [(7, 7)]

@@ -430,6 +430,7 @@ class MemoryTable:
         newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: number for app_id, number in newest.items() if number},
+            version=len(self.commits),
             restores=tuple(
                 restore
                 for restore in self.restores
@@ -455,7 +456,7 @@ class MemoryTable:
         kept = [row for row in self.rows if row[3] != plan.sequence]
         removed = len(self.rows) - len(kept)
         self.rows = kept
-        self.commit("", 0)
+        self.commit(removal_app_id(plan.pipeline, epoch), plan.sequence)
         self.removed[plan.sequence] = len(self.commits)
         return removed, len(self.commits)
 

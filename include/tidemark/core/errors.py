@@ -289,6 +289,26 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class UndoLost(HistoriesDiverge, TerminalError):
+    """The data table is a copy from before an undo that the control table records."""
+
+    sequence: int
+    version: int
+    newest: int
+
+    problem = (
+        "The data table of {pipeline!r} is older than the undo of plan {sequence}, so the rows of "
+        "the plan may be in it again."
+    )
+    expected = "version {version} or later, which the undo created"
+    actual = "version {newest}"
+    fix = (
+        "If the table was restored from a backup, run "
+        "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the differences."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class LedgerBehindTable(HistoriesDiverge, TerminalError):
     """The data table's log contains a plan that the control table lacks."""
 

@@ -99,6 +99,7 @@ class Ledger:
         epoch: Epoch of new plans.
         epoch_version: Version of the data table at which the epoch began; -1 for the first epoch.
         last_sequence: Highest plan number in use.
+        newest_undo: The newest undo of this epoch that removed rows; None without one.
     """
 
     pipeline: str
@@ -118,6 +119,7 @@ class Ledger:
     epoch: int = 0
     epoch_version: int = -1
     last_sequence: int = 0
+    newest_undo: Undone | None = None
 
     @classmethod
     def fold(
@@ -385,7 +387,11 @@ def _with_event(ledger: L, event: ControlEvent) -> L:
                 epoch=event.epoch,  # fence: plans-carry-new-epoch
                 epoch_version=event.table_version,
                 last_sequence=event.sequence,
+                # The table may be an older copy, in which the undo was lost.
+                newest_undo=None,
             )
+        case Undone(table_version=int()):
+            return replace(ledger, newest_undo=event)
         case (
             BackfillRequested()
             | Planned()

@@ -13,10 +13,11 @@ from tidemark.core.errors import (
     RepairUnfinished,
     TableBehindLedger,
     TableRestored,
+    UndoLost,
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span
-from tidemark.core.plan import Plan, PlanKind, transaction_app_id
+from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
 from tidemark.core.texts import counted
 
 FENCED_VERSION = 2**62
@@ -152,11 +153,13 @@ class TableState:
         transactions: Newest version of each requested application id that the log has.
         restores: RESTOREs after the requested version.
         half_fenced: Application ids that a repair has fenced in one of two tables only.
+        version: The version of the table; None without a table.
     """
 
     transactions: Mapping[str, int]
     restores: tuple[Restore, ...]
     half_fenced: frozenset[str] = frozenset()
+    version: int | None = None
 
 
 def chains(ledger: Ledger) -> Mapping[PlanKind, str]:
@@ -221,6 +224,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
             raise TableBehindLedger(pipeline=ledger.pipeline, sequence=over, newest=newest)
         if newest > known:
             raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=newest, newest=known)
+    _check_removals(ledger, state)
     known_versions = {
         record.landed_originally.table_version: record.plan.sequence
         for record in ledger.plans.values()
@@ -239,6 +243,29 @@ def check_table(ledger: Ledger, state: TableState) -> None:
                 sequence=sequence,
                 version=max(state.restores, key=lambda restore: restore.at).to,
             )
+
+
+def _check_removals(ledger: Ledger, state: TableState) -> None:
+    """Raise if one of the tables is a copy from before an undo that the other one has."""
+    undo = ledger.newest_undo
+    # fence: copy-from-before-an-undo-is-noticed
+    if undo and undo.table_version and (state.version or 0) < undo.table_version:
+        raise UndoLost(
+            pipeline=ledger.pipeline,
+            sequence=undo.sequence,
+            version=undo.table_version,
+            newest=state.version or 0,
+        )
+    removed = state.transactions.get(removal_app_id(ledger.pipeline, ledger.epoch))
+    if removed is None or removed == FENCED_VERSION:
+        return
+    record = ledger.plans.get(removed)
+    # A summary has no records of plans with all rows.
+    is_held = record is None or not (record.is_open or record.cancelled_by)
+    if is_held:  # fence: ledger-from-before-an-undo-is-noticed
+        raise LedgerBehindTable(
+            pipeline=ledger.pipeline, sequence=removed, newest=ledger.last_sequence
+        )
 
 
 def max_rows(ledger: Ledger) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemark.core.errors import LedgerBehindTable, RepairUnfinished
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
+from tidemark.core.plan import removal_app_id
 from tidemark.core.table_state import (
     chains,
     check_table,
@@ -34,7 +35,8 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> C
         HistoriesDiverge: The data table and the control table have different histories.
         ControlConflict: The ledger is not current; read it again.
     """
-    app_ids = [*chains(ledger).values(), *fenced_chains(ledger)]
+    removals = removal_app_id(ledger.pipeline, ledger.epoch)
+    app_ids = [*chains(ledger).values(), *fenced_chains(ledger), removals]
     state = data_log.state(ledger.pipeline, app_ids, restores_since=newest_table_version(ledger))
     compared = ledger
     if state.restores:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from tenacity import before_sleep_log, retry, retry_if_exception_type, stop_after_attempt
@@ -25,11 +25,13 @@ class Change:
         actions: Added and removed files; if there are none, there is no commit.
         metadata: Text for the commit's `userMetadata`.
         count: The number that `commit_checked` returns.
+        transactions: Transactions of the commit.
     """
 
     actions: Sequence[AddAction | RemoveAction]
     metadata: str
     count: int
+    transactions: Sequence[Transaction] = ()
 
 
 @retry(
@@ -68,6 +70,7 @@ def _commit(table: DeltaTable, change: Change) -> None:
         partition_by=table.metadata().partition_columns,
         commit_properties=CommitProperties(
             max_commit_retries=0,  # fence: checked-commit-follows-its-check
+            app_transactions=list(change.transactions),
             custom_metadata={"userMetadata": change.metadata},
         ),
     )

@@ -116,6 +116,7 @@ class DeltaDataTable:
         found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: newest for app_id, newest in found.items() if newest},
+            version=table.version(),
             restores=()
             if restores_since is None
             else commit_log.restores_since(table, restores_since),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from deltalake import DeltaTable, Transaction
@@ -58,7 +58,7 @@ def may_have_plan(table: DeltaTable, sequence: int) -> bool:
 
 
 def remove_whole_files(
-    uri: str, sequence: int, metadata: str, check: Callable[[DeltaTable], object]
+    uri: str, sequence: int, metadata: str, check: Callable[[DeltaTable], Sequence[Transaction]]
 ) -> int:
     """Remove the files with rows of one plan only, in one commit, without reading them.
 
@@ -66,20 +66,22 @@ def remove_whole_files(
         uri: The table.
         sequence: The plan.
         metadata: Text for the commit's `userMetadata`.
-        check: Called with the version that the commit follows; raises an error to refuse it.
+        check: Called with the version that the commit follows. Returns the transactions of the
+            commit, or raises an error to refuse it.
 
     Returns:
         The number of their rows.
     """
 
     def removal(table: DeltaTable) -> Change:
-        check(table)
+        transactions = check(table)
         whole, _ = files_with_plan(table, sequence)
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return Change(
             actions=[file.removal(now_ms, data_change=True) for file in whole],
             metadata=metadata,
             count=sum(file.records or 0 for file in whole),
+            transactions=transactions,
         )
 
     return commit_checked(uri, removal)

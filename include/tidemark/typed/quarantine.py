@@ -429,6 +429,7 @@ class TypedTablePair:
         # fence: lost-quarantine-is-missed
         return TableState(
             transactions=both,
+            version=typed.version,
             restores=typed.restores,
             # fence: half-fence-is-found
             half_fenced=frozenset(_fenced(typed.transactions) ^ _fenced(kept)),
