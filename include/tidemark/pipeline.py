@@ -482,10 +482,18 @@ class Pipeline:
         )
 
     def undo(
-        self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
+        self,
+        sequence: int,
+        requested_by: str,
+        reason: str,
+        *,
+        allow_loss: bool = False,
+        dry_run: bool = False,
     ) -> UndoResult:
         """Remove the rows of a landed plan; its offsets can be read again. See `Undo.undo`."""
-        return self._undo.undo(sequence, requested_by, reason, dry_run=dry_run)
+        return self._undo.undo(
+            sequence, requested_by, reason, allow_loss=allow_loss, dry_run=dry_run
+        )
 
     def accept_loss(
         self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool = False
@@ -592,7 +600,11 @@ class Pipeline:
         from tidemark.repair.undo import Undo
 
         return Undo(
-            pipeline=self.name, control=self.control, table=self.table, now=self.context.now
+            pipeline=self.name,
+            control=self.control,
+            table=self.table,
+            now=self.context.now,
+            watermarks=None if self.spec.is_typed else lambda: self.watermarks,
         )
 
     @property

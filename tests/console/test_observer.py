@@ -184,7 +184,7 @@ def test_an_unexpected_error_is_shown_as_such(reads: Reads, observer: StatusObse
     reads.next = ZeroDivisionError("bug")
     seen = observer.one("prices")
     assert seen.status is None
-    assert "ZeroDivisionError: bug" in str(seen.error)
+    assert "ZeroDivisionError" in str(seen.error)
 
 
 def test_slow_pipelines_block_neither_the_page_nor_more_than_their_threads() -> None:

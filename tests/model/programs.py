@@ -90,7 +90,7 @@ def abandon(sequence: int, *, discard: bool = False) -> Program:
 
 
 def undo(sequence: int) -> Program:
-    return lambda pipeline: pipeline.undo.undo(sequence, "ops", "it was wrong")
+    return lambda pipeline: pipeline.undo.undo(sequence, "ops", "it was wrong", allow_loss=True)
 
 
 def rewind() -> Program:

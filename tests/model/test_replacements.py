@@ -66,7 +66,7 @@ class Operations:
     def undo(self) -> None:
         plans = [n for n, record in self.pipeline.ledger.plans.items() if record.held_now]
         if plans:
-            self.pipeline.undo.undo(self.chance.choice(plans), "ops", "a test")
+            self.pipeline.undo.undo(self.chance.choice(plans), "ops", "a test", allow_loss=True)
 
     def abandon(self) -> None:
         for record in self.pipeline.ledger.open_plans():

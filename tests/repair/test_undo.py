@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,16 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake
-from tests.support.memory import MemoryTable
+from tests.support.memory import MemoryKafka, MemoryTable
 from tests.support.plans import MemoryPipeline, around_removal, wanted
 from tidemark.core.errors import LedgerBehindTable, TableRestored, UndoLost
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
+from tidemark.kafka.errors import KafkaUnreachable
 from tidemark.lake import data_table, plan_removal
 from tidemark.lake.errors import EngineFailed, RemovalConflict, RemovalFenced
-from tidemark.repair.errors import PlanNotLanded, UndoUnfinished
+from tidemark.repair.errors import OnlyCopy, PlanNotLanded, UndoUnfinished
 
 
 def pipeline_after_runs(*runs: int) -> MemoryPipeline:
@@ -290,3 +292,42 @@ def test_a_control_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: P
     lake.repair.rebuild("ops", "a backup")
     lake.run(1)
     assert lake.verified() == [(7, 7)]
+
+
+def deleted(pipeline: MemoryPipeline) -> None:
+    """Let Kafka delete two offsets of plan 1."""
+    pipeline.kafka.delete_records("events", 0, 2)
+
+
+def recreated(pipeline: MemoryPipeline) -> None:
+    """Recreate the topic and accept it."""
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.decisions.accept_recreation("ops", "a new cluster")
+
+
+@pytest.mark.parametrize(("lose", "lost"), [(deleted, 2), (recreated, 4)])
+def test_an_undo_of_the_only_copy_of_records_is_refused(
+    lose: Callable[[MemoryPipeline], None], lost: int
+) -> None:
+    """Plan 2 can be read again. An explicit permission removes the rows nevertheless."""
+    pipeline = pipeline_after_runs(4, 3)
+    lose(pipeline)
+    rows = pipeline.landed_identities()
+    with pytest.raises(OnlyCopy) as refused:
+        pipeline.undo.undo(1, "ops", "wrong")
+    assert refused.value.offsets == lost
+    assert pipeline.landed_identities() == rows
+    assert pipeline.undo.undo(1, "ops", "wrong", dry_run=True).lost == lost
+    assert pipeline.undo.undo(1, "ops", "wrong", allow_loss=True).rows == 4
+
+
+def test_an_undo_without_an_answer_of_kafka_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is then unknown whether Kafka has the records."""
+    pipeline = pipeline_after_runs(4, 3)
+
+    def unreachable(*_: object) -> None:
+        raise KafkaUnreachable(addresses="broker:9092", operation="a test", reason="no answer")
+
+    monkeypatch.setattr(MemoryKafka, "topic_watermarks", unreachable)
+    undone = pipeline.undo.undo(2, "ops", "wrong")
+    assert (undone.rows, undone.lost) == (3, None)

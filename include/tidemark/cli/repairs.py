@@ -80,16 +80,24 @@ def undo(
     pipeline: PipelineName,
     plan_number: LandedPlan,
     reason: Reason,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="Also remove rows whose records Kafka no longer has."),
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove exactly the rows of a landed plan; its offsets are unread again.
 
     The next run reads them again, or the next backfill those before the pipeline's start. Rows that
-    the plan had replaced do not come back. After a stop, run the command again: it continues.
+    the plan had replaced do not come back. After a stop, run the command again: it continues. If
+    Kafka has deleted some of the offsets, the command refuses. It continues if Kafka does not
+    answer.
     """
     app = App.from_environment()
-    undone = app.pipeline(pipeline).undo(plan_number, requester(), reason, dry_run=dry_run)
+    undone = app.pipeline(pipeline).undo(
+        plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run
+    )
     if not dry_run:
         app.refresh_pages(pipeline)
     if as_json:
@@ -97,6 +105,11 @@ def undo(
         return
     verb = "would be" if dry_run else "is"
     out.print(f"plan {plan_number} of {pipeline} {verb} undone: {counted(undone.rows, 'row')}")
+    if undone.lost:
+        lost = counted(undone.lost, "offset")
+        out.print(f"Kafka no longer has {lost} of the plan: no run can read them again")
+    elif undone.lost is None:
+        out.print("Kafka did not answer: it is unknown whether a run can read the offsets again")
 
 
 def accept_loss(

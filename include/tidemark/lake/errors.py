@@ -243,7 +243,7 @@ class UnreadableFile(TerminalError):
             return (
                 f"The file contains rows of plan {self.first_plan} only. "
                 f"`tidemark undo PIPELINE --plan {self.first_plan} --reason TEXT` removes the file "
-                "without reading it, and the next run lands the plan's offsets again."
+                "without reading it. The next run lands the plan's offsets again if Kafka has them."
             )
         return (
             "The file contains rows of several plans. RESTORE the table to the version before the "
@@ -385,7 +385,7 @@ class DuplicatesDiffer(TerminalError):
     )
     fix = (
         "`tidemark undo {pipeline} --plan {sequence} --reason TEXT` removes the rows of the plan, "
-        "and the next run reads them again."
+        "and the next run reads them again if Kafka has them."
     )
 
 

@@ -33,6 +33,30 @@ class PlanNotLanded(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class OnlyCopy(TerminalError):
+    """The rows of the plan to undo are the only copy of records: Kafka no longer has them.
+
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: The plan.
+        offsets: Number of offsets of the plan that Kafka no longer has.
+    """
+
+    pipeline: str
+    sequence: int
+    offsets: int
+
+    problem = (
+        "Kafka no longer has {offsets:offset} of plan {sequence} of pipeline {pipeline!r}, so an "
+        "undo would remove the only copy of their records. Nothing was changed."
+    )
+    fix = (
+        "Keep the rows: `tidemark publication reject {pipeline} --plan {sequence} --reason TEXT` "
+        "hides them. To remove them for ever, run the undo with `--allow-loss`."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class UndoUnfinished(TransientError):
     """A plan is being undone, or its undo was interrupted."""
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.core.errors import TidemarkError
 from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
+from tidemark.core.offsets import Span, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import checked_ledger, recorded_plan
-from tidemark.ingest.protocols import Clock, ControlTable, DataTable
+from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
+from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import RemovalFenced
-from tidemark.repair.errors import PlanNotLanded
+from tidemark.repair.errors import OnlyCopy, PlanNotLanded
 
 log = logging.getLogger(__name__)
 
@@ -27,27 +31,41 @@ class UndoResult:
     Attributes:
         plan: The plan.
         rows: Number of rows removed, or to remove in a dry run.
+        lost: Number of the plan's offsets that Kafka no longer has; None if Kafka did not answer.
     """
 
     plan: Plan
     rows: int
+    lost: int | None = 0
 
     def as_record(self) -> dict[str, Any]:
         """Return plain values, for `--json`."""
-        return {**self.plan.as_record(), "rows": self.rows}
+        return {**self.plan.as_record(), "rows": self.rows, "lost": self.lost}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """Removes exactly the rows of landed plans of one pipeline."""
+    """Removes exactly the rows of landed plans of one pipeline.
+
+    Attributes:
+        watermarks: Opens a reader of Kafka's watermarks; None for a typed table, which can be
+            decoded again.
+    """
 
     pipeline: str
     control: ControlTable
     table: DataTable
     now: Clock
+    watermarks: Callable[[], WatermarkReader] | None = None
 
     def undo(
-        self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
+        self,
+        sequence: int,
+        requested_by: str,
+        reason: str,
+        *,
+        allow_loss: bool = False,
+        dry_run: bool = False,
     ) -> UndoResult:
         """Record that the undo begins, remove the plan's rows, record that the undo is complete.
 
@@ -59,9 +77,11 @@ class Undo:
             sequence: The plan.
             requested_by: The operator.
             reason: The operator's reason.
+            allow_loss: Also undo a plan whose records Kafka no longer has.
             dry_run: Only return the rows to remove.
 
         Raises:
+            OnlyCopy: Kafka no longer has offsets of the plan. Not raised if Kafka does not answer.
             UnknownPlan: The control table has no such plan.
             PlanNotLanded: The plan is open; it can be abandoned instead.
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
@@ -74,6 +94,9 @@ class Undo:
             TableRestored: A RESTORE brought the rows back; run the undo again.
             HistoriesDiverge, ControlConflict: See `checked_ledger` and `retry_on_conflict`.
         """
+        lost = self._lost_offsets(self.control.plan_record(self.pipeline, sequence))
+        if lost and not allow_loss and not dry_run:
+            raise OnlyCopy(pipeline=self.pipeline, sequence=sequence, offsets=lost)
         record, epoch = retry_on_conflict(
             lambda: self._record_start(sequence, requested_by, reason, dry_run)
         )
@@ -81,14 +104,40 @@ class Undo:
         if record.undone_version is not None:
             return UndoResult(plan=plan, rows=0)
         if dry_run:
-            return UndoResult(plan=plan, rows=self.table.current_landing(plan).records)
+            rows = self.table.current_landing(plan).records
+            return UndoResult(plan=plan, rows=rows, lost=lost)
         rows, version = self.table.remove_rows(plan, epoch)
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
         retry_on_conflict(lambda: self._record_end(undone))
         log.info("undone pipeline=%s plan=%d rows=%d", plan.pipeline, sequence, rows)
-        return UndoResult(plan=plan, rows=rows)
+        return UndoResult(plan=plan, rows=rows, lost=lost)
+
+    def _lost_offsets(self, record: PlanRecord | None) -> int | None:
+        """Return the number of a landed plan's offsets that Kafka has deleted; None if unknown.
+
+        The offsets of an undo that has begun do not count: it has to be completed. Offsets after
+        the end of a truncated log do not count either: `EndBehindCommitted` has advice about them.
+        """
+        if self.watermarks is None or record is None or record.held_now is None:
+            return 0
+        plan, spans = record.plan, record.held_now.spans()
+        try:
+            now = self.watermarks().topic_watermarks(plan.topic, plan.isolation_level)
+        except TopicMissing:
+            return size_of(spans)
+        except TidemarkError as error:
+            log.warning(
+                "not compared with Kafka pipeline=%s plan=%d error=%s message=%s",
+                *(plan.pipeline, plan.sequence, type(error).__name__, error),
+            )
+            return None
+        if now.topic_id != plan.topic_id:
+            return size_of(spans)
+        lows = {p: now.partitions[p].low for p in spans if p in now.partitions}
+        deleted = {p: some.within(Span(0, lows[p])) for p, some in spans.items() if lows.get(p)}
+        return size_of(deleted)
 
     def _record_start(
         self, sequence: int, requested_by: str, reason: str, dry_run: bool
