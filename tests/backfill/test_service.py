@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -412,6 +412,37 @@ def test_missed_records_of_a_chunk_are_planned_again() -> None:
     land(pipeline, 2)
     assert [each.done for each in pipeline.backfills.progress("ops")] == [True, True]
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
+
+
+def recreated(pipeline: MemoryPipeline) -> None:
+    """Recreate the topic."""
+    pipeline.kafka.create("events", 2, "id-2")
+
+
+def truncated(pipeline: MemoryPipeline) -> None:
+    """Restore the broker's log of partition 0 to its first four offsets."""
+    pipeline.kafka.restore_log("events", 0, 4)
+
+
+@pytest.mark.parametrize("lose", [recreated, truncated])
+def test_a_backfill_of_readable_offsets_is_not_done_after_a_recreation_or_truncation(
+    lose: Callable[[MemoryPipeline], None],
+) -> None:
+    """It leaves out only offsets that Kafka has deleted."""
+    pipeline = started_pipeline()
+    seen = preview(pipeline, select(offsets=["0:0-10"]), 5, readable_only=True)
+    pipeline.backfills.request(seen, "ops", approved=False)
+    lose(pipeline)
+    assert [each.done for each in pipeline.backfills.progress("ops")] == [False, False]
+
+
+def test_a_chunk_whose_offsets_kafka_has_deleted_has_nothing_left_to_land() -> None:
+    pipeline = started_pipeline()
+    seen = preview(pipeline, select(offsets=["0:0-10"]), 5, readable_only=True)
+    pipeline.backfills.request(seen, "ops", approved=False)
+    pipeline.kafka.delete_records("events", 0, 5)
+    first, second = pipeline.backfills.progress("ops")
+    assert (first.state, second.state) == ("nothing left to land", "not landed")
 
 
 def test_missed_records_of_a_window_are_planned_again() -> None:

@@ -171,6 +171,13 @@ class ChunkState:
     plan: int | None
     done: bool
 
+    @property
+    def state(self) -> str:
+        """The state in words. A chunk is also done if other plans landed it or Kafka deleted it."""
+        if not self.done:
+            return "not landed"
+        return "landed" if self.plan else "nothing left to land"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfills:
@@ -524,11 +531,20 @@ class Backfills:
     def _readable(
         self, request: BackfillRequested, spans: Mapping[int, SpanSet]
     ) -> Mapping[int, SpanSet]:
-        """Return the offsets without those that Kafka has deleted, if the request skips them."""
+        """Return the offsets without those that Kafka has deleted, if the request skips them.
+
+        Offsets of a recreated topic, or after the end of a truncated log, are not skipped: the
+        request does not select them, or they were lost without retention.
+        """
         if not request.readable_only:
             return spans
-        here = self.watermarks.topic_watermarks(request.topic, self.spec.isolation_level).partitions
-        kept = {p: here[p].readable(some) if p in here else some for p, some in spans.items()}
+        now = self.watermarks.topic_watermarks(request.topic, self.spec.isolation_level)
+        if now.topic_id != request.topic_id:
+            return spans
+        lows = {
+            p: SpanSet.of([Span(0, each.low)]) for p, each in now.partitions.items() if each.low
+        }
+        kept = {p: some.difference(lows.get(p, SpanSet())) for p, some in spans.items()}
         return {p: some for p, some in kept.items() if some}
 
 

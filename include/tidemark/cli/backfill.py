@@ -198,10 +198,7 @@ def _print_chunks(
     print_table(
         f"{pipeline}: chunks of {requested_by}",
         ("chunk", "offsets", "plan", "state"),
-        [
-            (each.number, each.offsets, each.plan, "landed" if each.done else "not landed")
-            for each in chunks
-        ],
+        [(each.number, each.offsets, each.plan, each.state) for each in chunks],
     )
     if failed and "error" in failed:
         print_error_record(failed)
