@@ -121,6 +121,18 @@ def test_i1_a_compaction_is_refused_once_its_files_have_left_the_table(
     assert len(set(expected)) == len(expected)
 
 
+def test_i1_a_compaction_is_refused_once_its_new_files_were_removed(lake: FileLake) -> None:
+    """A maintenance removes uncommitted files of a process that slept for longer than a week."""
+    compaction = Compaction(str(lake.uri))
+    rewrites = compaction.rewrite()
+    for each in rewrites:
+        for path in each.added_paths:
+            (lake.uri / path).unlink()
+    with pytest.raises(CompactionConflict):
+        compaction.commit(rewrites)
+    assert lake.rows() == ROWS
+
+
 @pytest.mark.parametrize("other", CONFLICTS.values(), ids=CONFLICTS)
 def test_i1_a_compaction_is_refused_if_its_files_leave_just_before_its_commit(
     lake: FileLake, other: Callable[[FileLake], None], monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -85,15 +85,22 @@ class Compaction:
         done = [each for each in rewrites if live.issuperset(each.added_paths)]
         # fence: compaction-replaces-live-files
         ready = [each for each in rewrites if live.issuperset(each.replaced_paths)]
+        # Another maintenance has removed files that were not committed for a long time.
+        # fence: committed-rewrites-exist
+        ready = [each for each in ready if self._exist(each.added_paths)]
         if rewrites and not done and not ready:
             raise CompactionConflict(
-                table=self._uri, reason="the table no longer has the files to replace"
+                table=self._uri, reason="the table no longer has the files to replace, or new ones"
             )
         return Change(
             actions=_actions(ready),
             metadata=json.dumps({"compacted": sum(len(each.replaced) for each in ready)}),
             count=sum(len(each.replaced) for each in (*done, *ready)),
         )
+
+    def _exist(self, paths: Collection[str]) -> bool:
+        found = table_filesystem(self._uri).get_file_info(list(paths))
+        return all(each.is_file for each in found)
 
     def run(self, partition: Mapping[str, str] | None = None) -> int:
         """Rewrite and commit. Returns the number of replaced files."""
