@@ -414,6 +414,21 @@ def test_missed_records_of_a_chunk_are_planned_again() -> None:
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(6)]
 
 
+def test_a_window_is_planned_beside_the_live_plan_of_the_same_requester() -> None:
+    """A backfill by dates takes over a failed scheduled run, whose plan may be open."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 5)
+    pipeline.planner.plan("begin")
+    pipeline.produce(0, 3)
+    live = pipeline.planner.plan("the run").plan
+    window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(days=1))
+    plan = pipeline.backfills.plan_whole(window, "the run").plan
+    assert live is not None
+    assert plan is not None
+    assert [(r.partition, r.start, r.end) for r in plan.ranges] == [(0, 0, 5)]
+    assert pipeline.backfills.plan_whole(window, "the run").plan == plan
+
+
 def recreated(pipeline: MemoryPipeline) -> None:
     """Recreate the topic."""
     pipeline.kafka.create("events", 2, "id-2")

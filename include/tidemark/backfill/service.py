@@ -533,8 +533,8 @@ class Backfills:
     ) -> Mapping[int, SpanSet]:
         """Return the offsets without those that Kafka has deleted, if the request skips them.
 
-        Offsets of a recreated topic, or after the end of a truncated log, are not skipped: the
-        request does not select them, or they were lost without retention.
+        Retention has not deleted offsets of a recreated topic, or after the end of a truncated log.
+        So they count.
         """
         if not request.readable_only:
             return spans

@@ -161,8 +161,10 @@ class Planner:
         mine = ledger.plan_requested_by(origin)  # fence: plan-of-a-run-is-kept
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)
+            # A backfill by dates may have taken over the live plan of a failed run.
+            is_open = kept.is_open and kept.plan.kind is kind
             # No other plan would read the offsets that the plan of a backfill missed.
-            if wanted is None or kept.is_open or wanted.is_planned(ledger):
+            if wanted is None or is_open or wanted.is_planned(ledger):
                 return PlanResult(outcome=PlanOutcome.KEPT, plan=kept.plan)
             # Its landed offsets must not be replaced a second time.
             wanted = replace(wanted, replaces=False)
