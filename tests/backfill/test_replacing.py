@@ -40,7 +40,7 @@ from tidemark.quality.checker import BatchChecker
 from tidemark.quality.publication import PublicationStatus, effective_decisions
 from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import Quality
-from tidemark.repair.errors import PlanLanded
+from tidemark.repair.errors import NothingToDo, PlanLanded
 from tidemark.report.errors import TableDiffers
 
 pytestmark = pytest.mark.slow
@@ -460,14 +460,15 @@ def test_a_rebuild_records_a_replacement_that_a_second_restore_returned(lake: Fi
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
-def test_a_rewind_follows_a_restore_to_a_timestamp_after_an_undo(lake: FileLake) -> None:
-    """The table's log does not contain the restored version, so the rows decide."""
+def test_a_restore_to_a_timestamp_after_an_undo_needs_no_rewind(lake: FileLake) -> None:
+    """The log does not contain the restored version. The files of the versions show it."""
     plan = lake.land_again((0, 4, 12))
     lake.undo.undo(plan.sequence, "ops", "wrong")
     moment = datetime.now(UTC)
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 13")
     DeltaTable(lake.uri).restore(moment)
-    lake.repair.rewind("ops", "restored")
+    with pytest.raises(NothingToDo):
+        lake.repair.rewind("ops", "restored")
     assert rows_by_plan(lake) == ledger_by_plan(lake)
     lake.run(0)
     assert lake.verified() == [(15, 15), (5, 5)]

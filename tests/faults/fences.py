@@ -489,6 +489,12 @@ FENCES = (
         noticed_by=("tests/repair/test_undo.py", "-k", "from_before_an_undo"),
     ),
     Fence(
+        marker="removed-commit-proves-nothing",
+        keeps="I5",
+        operation=Replace("record.held_now.records > 0"),
+        noticed_by=("tests/repair/test_rewind.py", "-k", "deleted_rows_of_a_removed_commit"),
+    ),
+    Fence(
         marker="numbers-of-forgotten-plans-stay-used",
         keeps="I5",
         operation=Replace("0"),
@@ -855,6 +861,12 @@ FENCES = (
         operation=Replace("whole_files"),
         noticed_by=("tests/lake/test_deletion_vectors.py", "-k", "undo"),
         real=True,
+    ),
+    Fence(
+        marker="committed-rewrites-exist",
+        keeps="I1",
+        operation=Replace("ready"),
+        noticed_by=("tests/lake/test_compaction.py", "-k", "refused"),
     ),
     Fence(
         marker="compaction-replaces-live-files",

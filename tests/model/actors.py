@@ -57,7 +57,7 @@ _READS = frozenset(
             "row_ranges",
             "plan_commits",
         ),
-        *("removal_versions", "rows_of", "last_rows", "row_count", "size", "version"),
+        *("removal_versions", "log_start", "rows_of", "last_rows", "row_count", "size", "version"),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -527,6 +528,33 @@ def test_a_rebuild_restores_an_undo_that_the_control_table_lost(tmp_path: Path) 
     assert lake.verified() == [(6, 6)]
 
 
+def remove_old_commits(lake: FileLake) -> None:
+    """Remove all commits of the data table's log but the newest, after a checkpoint."""
+    table = DeltaTable(lake.uri)
+    table.create_checkpoint()
+    for commit in Path(lake.uri, "_delta_log").glob("*.json"):
+        if int(commit.stem) < table.version():
+            commit.unlink()
+
+
+def test_deleted_rows_of_a_removed_commit_are_not_read_again_after_a_repair(
+    tmp_path: Path,
+) -> None:
+    """The rows were erased on purpose. The log no longer has the commit of their landing."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    DeltaTable(lake.uri).delete("plan_sequence = 1")
+    remove_old_commits(lake)
+    with pytest.raises(NothingToDo):
+        lake.repair.rewind("ops", "by mistake")
+    before = DeltaTable(lake.uri).version()
+    lake.run(2)
+    DeltaTable(lake.uri).restore(before)
+    found = lake.repair.rewind("ops", "a mistake")
+    assert [plan.sequence for plan in found.gone] == [4]
+
+
 def test_a_rebuild_reuses_no_number_of_a_plan_that_only_a_transaction_has(
     tmp_path: Path,
 ) -> None:
@@ -540,14 +568,26 @@ def test_a_rebuild_reuses_no_number_of_a_plan_that_only_a_transaction_has(
     backup = shutil.copytree(control, tmp_path / "backup")
     lake.run(2)
     lake.undo.undo(2, "ops", "wrong")
-    table = DeltaTable(lake.uri)
-    table.create_checkpoint()
-    for commit in Path(lake.uri, "_delta_log").glob("*.json"):
-        if int(commit.stem) < table.version():
-            commit.unlink()
+    remove_old_commits(lake)
     shutil.rmtree(control)
     backup.rename(control)
     lake.repair.rebuild("ops", "from a backup")
     lake.run(1)
     assert sorted(lake.control.ledger("events").plans) == [1, 3]
     assert lake.verified() == [(6, 6)]
+
+
+def test_a_restore_by_timestamp_removes_only_what_came_after_its_version(tmp_path: Path) -> None:
+    """Its commit does not contain the version. Deleted rows of earlier plans stay deleted."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    table = DeltaTable(lake.uri)
+    table.delete("plan_sequence = 2")
+    moment = datetime.fromtimestamp(table.history(1)[0]["timestamp"] / 1000, UTC)
+    while datetime.now(UTC) <= moment + timedelta(milliseconds=2):
+        pass
+    lake.run(2)
+    DeltaTable(lake.uri).restore(moment + timedelta(milliseconds=1))
+    found = lake.repair.rewind("ops", "a mistake")
+    assert [plan.sequence for plan in found.gone] == [4]

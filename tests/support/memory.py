@@ -659,6 +659,9 @@ class MemoryTable:
     def removal_versions(self) -> Mapping[int, int]:
         return dict(self.removed)
 
+    def log_start(self) -> int:
+        return 0
+
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         for row_id, row_partition, offset, sequence in sorted(self.rows):
             if (row_id, row_partition) == (topic_id, partition) and (

@@ -244,6 +244,9 @@ class DataLog(Protocol):
     def removal_versions(self) -> Mapping[int, int]:
         """Return the newest version that removed each plan's rows, as far as the log reaches."""
 
+    def log_start(self) -> int:
+        """Return the oldest version whose commit the log has; 0 without a table."""
+
     def current_landing(self, plan: Plan) -> Landing:
         """Count the rows of a plan in the newest version, added by any commit.
 

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import Restore
 
 _RECENT_COMMITS = 50
+
+_SEARCHED_VERSIONS = 1_000
+"""Versions before a RESTORE by timestamp that may be the restored one."""
 
 _NEUTRAL_OPERATIONS = {
     *("OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "UPGRADE PROTOCOL"),
@@ -35,6 +39,11 @@ class CommitHistory:
         self._commits: Sequence[dict[str, Any]] = ()
         self._limit: int | None = 0
 
+    @property
+    def table_uri(self) -> str:
+        """The URI of the table."""
+        return str(self._table.table_uri)
+
     def version(self) -> int:
         """Return the version of the loaded table."""
         return int(self._table.version())
@@ -52,11 +61,34 @@ def restores_since(table: DeltaTable | CommitHistory, version: int) -> tuple[Res
     if commits <= 0:
         return ()
     return tuple(
-        # A RESTORE by timestamp does not contain the version: assume the first one.
-        Restore(at=commit["version"], to=int(_parameters(commit).get("version") or 0))
+        Restore(at=commit["version"], to=_restored_version(table, commit))
         for commit in table.history(commits)
         if commit.get("operation") == "RESTORE"
     )
+
+
+def _restored_version(table: DeltaTable | CommitHistory, commit: Mapping[str, Any]) -> int:
+    """Return the version that a RESTORE restored; 0 if the log does not show it.
+
+    A RESTORE by timestamp does not contain the version. Spark writes its timestamp without a time
+    zone. So the newest earlier version with the same files is looked for.
+    """
+    version = _parameters(commit).get("version")
+    if version is not None:
+        return int(version)
+    at = int(commit["version"])
+    try:
+        restored = _files_of(table.table_uri, at)
+        for earlier in range(at - 1, max(at - _SEARCHED_VERSIONS, 0) - 1, -1):
+            if _files_of(table.table_uri, earlier) == restored:
+                return earlier
+    except DeltaError:
+        pass
+    return 0
+
+
+def _files_of(uri: str, version: int) -> frozenset[str]:
+    return frozenset(DeltaTable(uri, version=version).file_uris())
 
 
 def _parameters(commit: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -259,6 +259,11 @@ class DeltaDataTable:
             if "removed_plan" in metadata
         }
 
+    def log_start(self) -> int:
+        """See `DataLog.log_start`; maintenance removes old commits."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else min(each["version"] for each in table.history())
+
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Return plan and record of each row at some offsets of one partition."""
         table = open_if_exists(self._uri)

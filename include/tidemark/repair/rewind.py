@@ -187,8 +187,15 @@ class Repair:
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
         restores = self.table.state(self.spec.name, (), restores_since=-1).restores
-        removal_versions = self.table.removal_versions()
-        found = rules.compare(ledger, row_ranges, commits, restores, removal_versions, fallback)
+        found = rules.compare(
+            ledger,
+            row_ranges,
+            commits,
+            restores,
+            self.table.removal_versions(),
+            self.table.log_start(),
+            fallback,
+        )
         return _RepairState(
             watermarks=watermarks,
             row_ranges=row_ranges,

@@ -81,6 +81,7 @@ def compare(
     commits: Sequence[PlanCommit],
     restores: Sequence[Restore],
     removal_versions: Mapping[int, int],
+    log_start: int,
     fallback: Plan,
 ) -> Differences:
     """Find the differences between a data table and a ledger.
@@ -91,6 +92,7 @@ def compare(
         commits: Commits of plans in the table's log, newest first.
         restores: Every RESTORE in the table's log.
         removal_versions: Table versions that removed a plan's rows, by plan.
+        log_start: The oldest version whose commit the log has.
         fallback: Values for the fields that rows do not contain, for plans without a commit.
 
     Raises:
@@ -121,7 +123,9 @@ def compare(
         elif not held and _is_discarded(record.held_now, removal_versions.get(sequence), restores):
             gone.append(record.plan)
             discarded[sequence] = removal_versions[sequence]
-        elif not held and _is_restored_away(record, committed_plans.get(sequence), restores):
+        elif not held and _is_restored_away(
+            record, committed_plans.get(sequence), restores, log_start
+        ):
             gone.append(record.plan)
         elif any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence):
             recounted.append(record.plan)
@@ -172,7 +176,10 @@ def _is_discarded(landing: Landing, version: int | None, restores: Sequence[Rest
 
 
 def _is_restored_away(
-    record: PlanRecord, committed_plan: Plan | None, restores: Sequence[Restore]
+    record: PlanRecord,
+    committed_plan: Plan | None,
+    restores: Sequence[Restore],
+    log_start: int,
 ) -> bool:
     """Return whether a RESTORE removed the rows of a landed plan without rows.
 
@@ -181,11 +188,16 @@ def _is_restored_away(
     """
     if record.landed_originally is None or record.held_now is None:
         return False
+    landed_at = record.landed_originally.table_version
+    if committed_plan is None and landed_at < log_start:
+        # Maintenance has removed the commit, so its absence does not prove another table.
+        # fence: removed-commit-proves-nothing
+        return not survives_restores(restores, landed_at)
     if committed_plan is None:
         return record.held_now.records > 0
     here = committed_plan.fingerprint == record.plan.fingerprint
     return record.landed_originally.records > 0 and not (
-        here and survives_restores(restores, record.landed_originally.table_version)
+        here and survives_restores(restores, landed_at)
     )
 
 

@@ -491,6 +491,10 @@ class TypedTablePair:
         """See `DataLog.removal_versions`; reads the typed table."""
         return self.typed.removal_versions()
 
+    def log_start(self) -> int:
+        """See `DataLog.log_start`; reads the typed table."""
+        return self.typed.log_start()
+
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """See `DataLog.rows_of`; covers both tables, without keys and values."""
         for table in (self.typed, self.quarantine):
