@@ -137,7 +137,10 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
     assert lost["absence"]["reason"] == "lost, and the loss was accepted"
     assert lost["absence"]["detail"].endswith(" UTC: outage")
 
-    assert tidemark("undo", "events", "--plan", "1", "--reason", "bad").code == ExitCode.OK
+    assert (
+        tidemark("undo", "events", "--plan", "1", "--reason", "bad", "--allow-loss").code
+        == ExitCode.OK
+    )
     (undone,) = tidemark(*ask, "--offset", "0", "--count", "1", "--json").json["records"]
     assert (undone["rows"], undone["absence"]["reason"]) == ([], "undone")
 

@@ -154,6 +154,11 @@ class NestedLake(UpsertLake):
         """Remove the upsert table."""
         shutil.rmtree(self.upsert_uri, ignore_errors=True)
 
+    def restore_upsert_table(self) -> None:
+        """Restore the upsert table to its state after plan 1, if it has changed since then."""
+        if self.upserts.table.version() > 1:
+            DeltaTable(self.upsert_uri).restore(1)
+
     def recover(self) -> None:
         """Merge until the upsert table is up to date."""
         self.bronze.run(1)
@@ -212,7 +217,7 @@ _OTHERS: Mapping[str, Callable[[NestedLake], object]] = {
     "a merge, an undo of plan 3 and a merge": _undo_later,
     "a replacement and a merge": _replace,
     "a RESTORE of the typed table and a merge": _rewind,
-    "a RESTORE of the upsert table": lambda lake: DeltaTable(lake.upsert_uri).restore(1),
+    "a RESTORE of the upsert table": lambda lake: lake.restore_upsert_table(),
     "a loss of the upsert table and a merge": _lose,
     "a kill": kill,
 }

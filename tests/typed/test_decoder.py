@@ -565,6 +565,17 @@ def test_bronze_rows_landed_before_two_rewinds_are_decoded_again(lake: TypedLake
     lake.check()
 
 
+def test_a_typed_plan_without_quarantined_records_is_undone_and_decoded_again(
+    lake: TypedLake,
+) -> None:
+    """Only the typed table then has the transaction of the removal."""
+    lake.land_and_run(4, 1)
+    (plan,) = lake.land_and_run(3)
+    assert lake.undo.undo(plan, "ops", "wrong").rows == 3
+    lake.run()
+    lake.check()
+
+
 def test_undoing_a_typed_plan_removes_its_quarantined_records(lake: TypedLake) -> None:
     """The next run decodes all its records again."""
     lake.land_and_run(4, 1)
@@ -603,7 +614,7 @@ def test_an_undo_in_an_older_incarnation_removes_its_typed_rows(lake: TypedLake)
     lake.land_and_run(2)
     recreate(lake, "id-2")
     lake.land_and_run(1)
-    lake.bronze.undo.undo(2, "test", "a mistake")
+    lake.bronze.undo.undo(2, "test", "a mistake", allow_loss=True)
     assert lake.run() == [3]
     assert len(lake.decoded()) == 4
     assert lake.run() == []

@@ -13,11 +13,11 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tidemark.console import charts, lag_charts
-from tidemark.core.html_templates import html_environment
 from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
 from tidemark.quality.docs import TEMPLATES
+from tidemark.quality.html_templates import html_environment
 from tidemark.report.owner_report import outcome_of
 from tidemark.report.page import minute
 

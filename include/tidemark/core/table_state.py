@@ -257,7 +257,8 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
             newest=state.version or 0,
         )
     removed = state.transactions.get(removal_app_id(ledger.pipeline, ledger.epoch))
-    if removed is None or removed == FENCED_VERSION:
+    # 0 if only one of two tables had rows of the plan.
+    if not removed or removed == FENCED_VERSION:
         return
     record = ledger.plans.get(removed)
     # A summary has no records of plans with all rows.

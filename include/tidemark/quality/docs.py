@@ -17,11 +17,11 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from tidemark.core.html_templates import html_environment
 from tidemark.lake.local_files import locked, read_json, replace_text
 from tidemark.lake.unreferenced_files import checked_storage_time
 from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport
 from tidemark.quality.checks import DRIFT, NO_LIMIT, observed_text
+from tidemark.quality.html_templates import html_environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 RUNS_LISTED = 200

@@ -16,12 +16,12 @@ from typing import Any
 
 import jinja2
 
-from tidemark.core.html_templates import html_environment
 from tidemark.core.texts import counted
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import figure_text, observed_text
 from tidemark.quality.docs import TEMPLATES, DocsFolders, drift_line
+from tidemark.quality.html_templates import html_environment
 from tidemark.quality.publication import PublicationStatus
 from tidemark.quality.start_page import Summary, start_page
 from tidemark.report.owner_report import PipelineReport, RuleOutcome
