@@ -187,7 +187,7 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
     for each in done:
         outcomes.add(each.plan.pipeline, landed_before(each))
     plans = [each.plan.ref for each in unlanded]
-    for name, rest in _rest_of_backfills(spark, [*unlanded, *done], requested_by).items():
+    for name, rest in _rest_of_backfills(spark, [*done, *unlanded], requested_by).items():
         if isinstance(rest, TidemarkError):
             outcomes.add(name, rest)
         elif rest is not None:
@@ -199,8 +199,11 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
 def _rest_of_backfills(
     spark: SparkTask, records: Sequence[PlanRecord], requested_by: str
 ) -> Mapping[str, PlanRef | TidemarkError | None]:
-    """Plan what the landed backfill plans of a run missed; return the new plans by pipeline."""
-    newest = {record.plan.pipeline: record for record in sorted(records, key=_sequence_of)}
+    """Plan what the landed backfill plans of a run missed; return the new plans by pipeline.
+
+    The newest plan of a pipeline is the last of its `records`.
+    """
+    newest = {record.plan.pipeline: record for record in records}
     names = [
         name
         for name, record in newest.items()
@@ -213,10 +216,6 @@ def _rest_of_backfills(
         return None if plan is None or plan.sequence == landed.sequence else plan.ref
 
     return for_each(spark.on(*names).app, names, rest_of) if names else {}
-
-
-def _sequence_of(record: PlanRecord) -> int:
-    return record.plan.sequence
 
 
 def landed_before(record: PlanRecord) -> dict[str, Any]:

@@ -541,10 +541,11 @@ class Backfills:
         now = self.watermarks.topic_watermarks(request.topic, self.spec.isolation_level)
         if now.topic_id != request.topic_id:
             return spans
-        lows = {
-            p: SpanSet.of([Span(0, each.low)]) for p, each in now.partitions.items() if each.low
+        here = now.partitions
+        kept = {
+            p: some.difference(here[p].deleted(some)) if p in here else some
+            for p, some in spans.items()
         }
-        kept = {p: some.difference(lows.get(p, SpanSet())) for p, some in spans.items()}
         return {p: some for p, some in kept.items() if some}
 
 

@@ -37,6 +37,10 @@ class Watermarks:
         """Return the offsets of `spans` that the log contains now."""
         return spans.within(Span(self.low, self.end)) if self.low < self.end else SpanSet()
 
+    def deleted(self, spans: SpanSet) -> SpanSet:
+        """Return the offsets of `spans` before the low watermark."""
+        return spans.within(Span(0, self.low)) if self.low else SpanSet()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:

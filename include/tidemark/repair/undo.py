@@ -10,7 +10,7 @@ from typing import Any
 from tidemark.core.errors import TidemarkError
 from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
-from tidemark.core.offsets import Span, size_of
+from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
@@ -135,9 +135,8 @@ class Undo:
             return None
         if now.topic_id != plan.topic_id:
             return size_of(spans)
-        lows = {p: now.partitions[p].low for p in spans if p in now.partitions}
-        deleted = {p: some.within(Span(0, lows[p])) for p, some in spans.items() if lows.get(p)}
-        return size_of(deleted)
+        here = now.partitions
+        return size_of({p: here[p].deleted(some) for p, some in spans.items() if p in here})
 
     def _record_start(
         self, sequence: int, requested_by: str, reason: str, dry_run: bool
