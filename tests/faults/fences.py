@@ -495,6 +495,12 @@ FENCES = (
         noticed_by=("tests/repair/test_rewind.py", "-k", "deleted_rows_of_a_removed_commit"),
     ),
     Fence(
+        marker="deleted-rows-stay-landed",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/repair/test_rewind.py", "-k", "deleted_rows_of_a_partly_replaced"),
+    ),
+    Fence(
         marker="numbers-of-forgotten-plans-stay-used",
         keeps="I5",
         operation=Replace("0"),

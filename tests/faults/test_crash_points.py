@@ -211,15 +211,17 @@ DRIVER = (
     "control.append:1",
 )
 UNDOING = (
+    "control.plan_record:1",
+    "watermarks.topic_watermarks:1",
     "control.summary:1",
     "table.state:1",
-    "control.plan_record:1",
+    "control.plan_record:2",
     "table.check_removable:1",
     "control.append:1",
     "table.remove_rows:1",
     "control.summary:2",
     "table.state:2",
-    "control.plan_record:2",
+    "control.plan_record:3",
     "table.state:3",
     "control.append:2",
 )

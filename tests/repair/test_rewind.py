@@ -591,3 +591,41 @@ def test_a_restore_by_timestamp_removes_only_what_came_after_its_version(tmp_pat
     DeltaTable(lake.uri).restore(moment + timedelta(milliseconds=1))
     found = lake.repair.rewind("ops", "a mistake")
     assert [plan.sequence for plan in found.gone] == [4]
+
+
+def test_deleted_rows_of_a_partly_replaced_plan_are_not_read_again_after_a_repair(
+    tmp_path: Path,
+) -> None:
+    """Kafka still has their records. The rewind only reads the offsets of a later plan again."""
+    lake = FileLake(root=tmp_path)
+    lake.run(10)
+    lake.land_again((0, 0, 5))
+    table = DeltaTable(lake.uri)
+    table.delete("offset in (2, 7, 8)")
+    before = table.version()
+    lake.run(2)
+    DeltaTable(lake.uri).restore(before)
+    found = lake.repair.rewind("ops", "a mistake")
+    assert [plan.sequence for plan in found.gone] == [3]
+    assert found.recounted == ()
+    assert lake.control.summary("events").committed_offset(0) == 10
+    lake.run(1)
+    offsets = [offset for _, offset in lake.rows()]
+    assert sorted(offsets) == [0, 1, 3, 4, 5, 6, 9, 10, 11, 12]
+
+
+def test_a_dry_run_of_a_repair_lists_plans_that_hold_replaced_rows_again(tmp_path: Path) -> None:
+    """A RESTORE to a version before a replacement gives the first plan its rows back."""
+    lake = FileLake(root=tmp_path)
+    lake.run(10)
+    before = DeltaTable(lake.uri).version()
+    lake.run(2)
+    lake.land_again((0, 0, 5))
+    DeltaTable(lake.uri).restore(before)
+    found = lake.repair.rewind("ops", "a mistake", dry_run=True)
+    assert [plan.sequence for plan in found.gone] == [2, 3]
+    assert [plan.sequence for plan in found.recounted] == [1]
+    recorded = lake.repair.rewind("ops", "a mistake")
+    assert [plan.sequence for plan in recorded.recounted] == [1]
+    lake.run(0)
+    assert lake.verified() == [(12, 12)]

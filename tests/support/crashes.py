@@ -284,10 +284,14 @@ class Trace:
 
 
 class _Traced:
-    def __init__(self, adapter: object, port: str, trace: Trace) -> None:
+    def __init__(self, adapter: Any, port: str, trace: Trace) -> None:
         self._adapter = adapter
         self._port = port
         self._trace = trace
+
+    def __call__(self) -> _Traced:
+        """Open a port that the service opens on its first call."""
+        return _Traced(self._adapter(), self._port, self._trace)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._adapter, name)

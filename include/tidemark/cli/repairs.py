@@ -238,6 +238,7 @@ def _pipeline(name: str) -> Pipeline:
 def _print_differences(outcome: str, dry_run: bool, found: Differences, as_json: bool) -> None:
     groups: Mapping[str, Sequence[Plan]] = {
         "recorded again": found.to_record,
+        "recorded with other offsets": found.recounted,
         "unread again": found.gone,
         "abandoned": found.open,
     }

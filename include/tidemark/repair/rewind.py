@@ -116,9 +116,9 @@ class Repair:
                 pipeline=self.spec.name, finding="its control table and its data table agree"
             )
         # Raise for unexplained rows before anything is fenced.
-        self._landings(ledger, state)
+        landings, _ = self._landings(ledger, state)
         if dry_run:
-            return found
+            return rules.with_recounts(ledger, found, landings)
         older = range(self._next_epoch(ledger))  # fence: one-more-epoch-is-fenced
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
         # Before `fence_chains`, which overwrites it.
@@ -165,7 +165,7 @@ class Repair:
             len(found.to_record),
             len(found.gone),
         )
-        return found
+        return rules.with_recounts(ledger, found, landings)
 
     def _remove_leftovers(self, ledger: Ledger) -> None:
         """Also remove the leftovers of earlier repairs, which may have been killed before."""
@@ -228,7 +228,7 @@ class Repair:
                     rules.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
-                landings[sequence] = self._landing(plan, left, state)
+                landings[sequence] = self._landing(plan, left, known, state)
                 rules.add_coverage(covered, plan, landings[sequence])
             elif record and record.held_now:
                 rules.add_coverage(covered, record.plan, record.held_now)
@@ -269,12 +269,19 @@ class Repair:
         landings = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
         return [*landings, removal_app_id(self.spec.name, epoch)]
 
-    def _landing(self, plan: Plan, parts: Sequence[Plan | None], state: _RepairState) -> Landing:
+    def _landing(
+        self,
+        plan: Plan,
+        parts: Sequence[Plan | None],
+        known: Mapping[int, SpanSet],
+        state: _RepairState,
+    ) -> Landing:
         """Return what the table contains of a plan; gaps of a deleted topic stay unproven.
 
         Args:
             plan: The plan.
             parts: Candidates for its offsets; the first that contains all its rows is used.
+            known: Offsets that the ledger has as landed by the plan.
             state: The state of the table.
         """
         rows = sum(each.rows for each in state.row_ranges if each.sequence == plan.sequence)
@@ -288,9 +295,11 @@ class Repair:
                 return held
             if plan.topic_id != state.watermarks.topic_id:
                 return held.with_unproven_gaps()
-            return self._recorder.account_for(part, held, was_read=plan not in state.found.by_rows)[
-                0
-            ]
+            was_read = plan not in state.found.by_rows
+            landing, _ = self._recorder.account_for(
+                part, held, was_read=was_read, landed_before=known
+            )
+            return landing
         if self.table.row_ranges() != state.row_ranges:
             # Another process changed the table between two reads.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)

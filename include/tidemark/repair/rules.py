@@ -154,6 +154,25 @@ def compare(
     )
 
 
+def with_recounts(
+    ledger: Ledger, found: Differences, landings: Mapping[int, Landing]
+) -> Differences:
+    """Return the differences with those recounted plans alone whose landed offsets change.
+
+    Args:
+        ledger: The ledger before the repair.
+        found: Result of `compare`.
+        landings: Landing of every plan to record, by number.
+    """
+    changed = [
+        plan
+        for plan in found.recounted
+        if (held := ledger.plans[plan.sequence].held_now)
+        and held.spans() != landings[plan.sequence].spans()
+    ]
+    return replace(found, recounted=tuple(changed))
+
+
 def _by_plan(row_ranges: Sequence[RowRange]) -> Mapping[int, list[RowRange]]:
     rows: dict[int, list[RowRange]] = {}
     for each in row_ranges:
