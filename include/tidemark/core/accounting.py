@@ -20,8 +20,8 @@ class RangeCount:
         start: First offset.
         end: Next offset after the range.
         records: Number of records in the data table.
-        unproven_gaps: Number of gaps that a second reader could not confirm: Kafka had deleted
-            the offsets, or a program had deleted their rows from the table.
+        unproven_gaps: Number of gaps that a second reader could not confirm. Either Kafka had
+            deleted the offsets, or a program had deleted their rows from the table.
     """
 
     partition: int
