@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker]
 
-ROUNDS = 200
+ROUNDS = 100
 SPARK_ROUNDS = 20
 """One of these rounds takes some seconds."""
 JUDGED_EVERY = 10

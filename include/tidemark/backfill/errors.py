@@ -77,7 +77,10 @@ class UnknownBackfill(TerminalError):
         "Pipeline {pipeline!r} has no chunk {chunk} of a backfill requested by {requested_by} "
         "(recorded chunks: {chunks})."
     )
-    fix = "Request the offsets again; offsets that have landed are skipped."
+    fix = (
+        "Request the offsets again, with --replace if the lost request had it; without --replace "
+        "offsets that have landed are skipped."
+    )
 
 
 @dataclass(kw_only=True, eq=False)

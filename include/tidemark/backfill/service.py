@@ -27,7 +27,7 @@ from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import BackfillRequested, Started
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
+from tidemark.core.offsets import Span, SpanSet, size_of, span_lists, union_by_partition
 from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.plan_rules import ClassifiedOffsets
@@ -113,9 +113,7 @@ class BackfillPreview:
             lines.append(f"{partition:>10} {cells}  {ranges}")
         lines += self.notes
         if not self.offsets:
-            return "\n".join(
-                [*lines, "nothing to do: all readable offsets have landed or are in an open plan"]
-            )
+            return "\n".join([*lines, "nothing to do: no selected offset is left to land"])
         lines.append(
             f"{counted(self.offsets, 'offset')} to land in {counted(len(self.chunks), 'chunk')}, "
             f"{self.size_estimate.explain()}; {self._rewriting()}"
@@ -146,11 +144,11 @@ class BackfillPreview:
             "replaces": self.replaces,
             "files_rewritten": self.rewritten,
             "plans_replaced": {str(plan): size for plan, size in sorted(self.plans.items())},
-            "ranges": _span_lists(self.found.missing),
-            "replaced": _span_lists(self.found.replaced),
-            "landed_or_lost": _span_lists(self.found.covered),
-            "planned": _span_lists(self.found.planned),
-            "deleted": _span_lists(self.found.deleted),
+            "ranges": span_lists(self.found.missing),
+            "replaced": span_lists(self.found.replaced),
+            "landed_or_lost": span_lists(self.found.covered),
+            "planned": span_lists(self.found.planned),
+            "deleted": span_lists(self.found.deleted),
             "notes": list(self.notes),
         }
 
@@ -575,7 +573,3 @@ def _partitions(selected: Collection[int], watermarks: TopicWatermarks) -> Mappi
 def _spans(ends: Mapping[int, tuple[int, int]]) -> Mapping[int, SpanSet]:
     """Return spans by partition; omit partitions with an empty span."""
     return {p: SpanSet((Span(start, end),)) for p, (start, end) in ends.items() if start < end}
-
-
-def _span_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
-    return [[p, span.start, span.end] for p, some in sorted(spans.items()) for span in some]

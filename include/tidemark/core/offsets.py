@@ -65,6 +65,11 @@ def intersection_by_partition(
     return {partition: spans for partition, spans in both.items() if spans}
 
 
+def span_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
+    """Return plain values of offsets, for JSON: partition, start and end of each span."""
+    return [[p, span.start, span.end] for p, some in sorted(spans.items()) for span in some]
+
+
 def size_of(spans: Mapping[int, SpanSet]) -> int:
     """Return the number of offsets in all partitions."""
     return sum(each.size for each in spans.values())

@@ -14,6 +14,7 @@ from tidemark.core.offsets import (
     SpanSet,
     difference_by_partition,
     intersection_by_partition,
+    span_lists,
     union_by_partition,
 )
 from tidemark.core.plan import Plan
@@ -77,8 +78,8 @@ class PlanPublication:
             "records": self.landing.records,
             "ranges": [[c.partition, c.start, c.end] for c in self.landing.counts],
             "published": self.is_published,
-            "unchecked": _as_lists(self.unchecked),
-            "replaced": _as_lists(self.replaced),
+            "unchecked": span_lists(self.unchecked),
+            "replaced": span_lists(self.replaced),
             **(self.decision.as_record() if self.decision else undecided),
         }
 
@@ -285,10 +286,6 @@ def _publication_of(
     """Return a plan with its decision; `replaced` is from `_replaced_unrecorded`."""
     gone = intersection_by_partition(landing.spans(), replaced.get(plan.topic_id, {}))
     return PlanPublication(plan=plan, landing=landing, decision=decision, replaced=gone)
-
-
-def _as_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
-    return [[partition, span.start, span.end] for partition, each in spans.items() for span in each]
 
 
 def _by_topic_id(
