@@ -107,8 +107,8 @@ class Recorder:
             landing: The plan's rows in the table.
             was_read: Whether the engine is known to have read the whole plan. If not, offsets that
                 Kafka has deleted since are left out: they may have had records.
-            landed_before: Offsets that the ledger has as landed by this plan. A missing row was
-                deleted from the table, so its offset is not read again.
+            landed_before: Offsets that the plan is known to have landed. A missing row was deleted
+                from the table since, so its offset is not read again.
 
         Returns:
             The landing, and the evidence for its gaps.

@@ -41,6 +41,7 @@ class _RepairState:
         row_ranges: Contents of the table.
         commits: Commits of plans in the table's log, newest first.
         restores: Every RESTORE in the table's log.
+        removals: Table versions that removed a plan's rows, by plan.
         found: Differences between ledger and table.
     """
 
@@ -48,6 +49,7 @@ class _RepairState:
     row_ranges: Sequence[RowRange]
     commits: Sequence[PlanCommit]
     restores: Sequence[Restore]
+    removals: Mapping[int, int]
     found: Differences
 
 
@@ -187,20 +189,16 @@ class Repair:
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
         restores = self.table.state(self.spec.name, (), restores_since=-1).restores
+        removals = self.table.removal_versions()
         found = rules.compare(
-            ledger,
-            row_ranges,
-            commits,
-            restores,
-            self.table.removal_versions(),
-            self.table.log_start(),
-            fallback,
+            ledger, row_ranges, commits, restores, removals, self.table.log_start(), fallback
         )
         return _RepairState(
             watermarks=watermarks,
             row_ranges=row_ranges,
             commits=commits,
             restores=restores,
+            removals=removals,
             found=found,
         )
 
@@ -228,7 +226,11 @@ class Repair:
                     rules.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
-                landings[sequence] = self._landing(plan, left, known, state)
+                # An undo may have removed some rows of a plan. The quarantine of a typed table
+                # loses records that are decoded again.
+                is_complete = plan in found.recounted and sequence not in state.removals
+                landed_before = known if is_complete and not self.spec.is_typed else {}
+                landings[sequence] = self._landing(plan, left, landed_before, state)
                 rules.add_coverage(covered, plan, landings[sequence])
             elif record and record.held_now:
                 rules.add_coverage(covered, record.plan, record.held_now)
@@ -273,7 +275,7 @@ class Repair:
         self,
         plan: Plan,
         parts: Sequence[Plan | None],
-        known: Mapping[int, SpanSet],
+        landed_before: Mapping[int, SpanSet],
         state: _RepairState,
     ) -> Landing:
         """Return what the table contains of a plan; gaps of a deleted topic stay unproven.
@@ -281,7 +283,7 @@ class Repair:
         Args:
             plan: The plan.
             parts: Candidates for its offsets; the first that contains all its rows is used.
-            known: Offsets that the ledger has as landed by the plan.
+            landed_before: See `Recorder.account_for`.
             state: The state of the table.
         """
         rows = sum(each.rows for each in state.row_ranges if each.sequence == plan.sequence)
@@ -297,7 +299,7 @@ class Repair:
                 return held.with_unproven_gaps()
             was_read = plan not in state.found.by_rows
             landing, _ = self._recorder.account_for(
-                part, held, was_read=was_read, landed_before=known
+                part, held, was_read=was_read, landed_before=landed_before
             )
             return landing
         if self.table.row_ranges() != state.row_ranges:
