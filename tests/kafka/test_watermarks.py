@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -24,6 +28,7 @@ from tests.support.transactions import (
 from tidemark.core.watermarks import IsolationLevel, Watermarks
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka import admin as admin_requests
+from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, NoTopicId, TopicMissing
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.spark.sockets import free_ports
@@ -270,3 +275,43 @@ def test_s24_the_number_of_requests_does_not_grow_with_the_partitions(
 
     assert len(reader.topic_watermarks(large, COMMITTED).partitions) == 1_000
     assert best_of_three(large) < 100 * best_of_three(small)
+
+
+def test_no_offsets_are_requested_while_the_client_waits_for_others(
+    reader: KafkaWatermarkReader,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two such requests at once can end the process: both threads of librdkafka free one list."""
+    name = topic(partitions=2)
+    list_offsets = AdminClient.list_offsets
+    waiting: list[Future[Any]] = []
+
+    def recorded(admin: AdminClient, *arguments: Any, **named: Any) -> Mapping[Any, Future[Any]]:
+        assert all(future.done() for future in waiting)
+        futures = list_offsets(admin, *arguments, **named)
+        waiting.extend(futures.values())
+        return futures
+
+    monkeypatch.setattr(AdminClient, "list_offsets", recorded)
+    reader.topic_watermarks(name, COMMITTED)
+    reader.offsets_at(name, [0, 1], datetime(2025, 1, 1, tzinfo=UTC))
+    cluster = KafkaClusterReader({"bootstrap.servers": broker.bootstrap})
+    cluster.with_offsets(cluster.describe([name]).topics)
+    assert len(waiting) == 3 * 2 * 2
+
+
+@pytest.mark.faults
+def test_new_clients_that_request_offsets_one_after_the_other_do_not_end_the_process(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """With both requests at once, two of three runs of 400 clients ended with SIGSEGV."""
+    names = [topic(partitions=20) for _ in range(40)]
+    program = (
+        "import sys; from tidemark.kafka.cluster import KafkaClusterReader; "
+        "config = {'bootstrap.servers': sys.argv[1]}; "
+        "topics = KafkaClusterReader(config).describe(sys.argv[2:]).topics; "
+        "[KafkaClusterReader(config).with_offsets(topics) for _ in range(400)]"
+    )
+    subprocess.run([sys.executable, "-c", program, broker.bootstrap, *names], check=True)

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from tidemark.core.errors import TidemarkError
 from tidemark.kafka.errors import (
@@ -170,6 +170,27 @@ class AdminRequests(KafkaErrorMapper):
             )
         except KafkaException as raised:
             raise client_settings_error(raised) from raised
+
+    def list_offsets(
+        self, places: Collection[TopicPartition], spec: OffsetSpec, timeout: float, **options: Any
+    ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
+        """Request one offset of each partition.
+
+        Wait for the results before the next call. librdkafka looks up the leaders in this thread,
+        and again in its own thread when metadata arrives. If the metadata of one request arrives
+        while the next one starts, both threads free the same memory, and the process ends with
+        SIGSEGV.
+
+        Args:
+            places: The partitions.
+            spec: Which offset.
+            timeout: Longest duration, in seconds.
+            options: Further arguments of `AdminClient.list_offsets`.
+        """
+        futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = self.admin.list_offsets(
+            dict.fromkeys(places, spec), request_timeout=timeout, **options
+        )
+        return futures
 
     def result(self, operation: str, topic: str, future: Future[T]) -> Any:
         """Wait for a request and return its result."""

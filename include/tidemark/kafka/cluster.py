@@ -118,14 +118,13 @@ class KafkaClusterReader:
         deadline = time.monotonic() + self._timeout
         for start in range(0, len(places), PARTITIONS_AT_ONCE):
             some = places[start : start + PARTITIONS_AT_ONCE]
-            timeout = max(deadline - time.monotonic(), _LEAST_TIMEOUT_S)
-            # Send both requests before waiting for either.
-            answers = [
-                requests.admin.list_offsets(dict.fromkeys(some, spec), request_timeout=timeout)
-                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-            ]
-            for found, futures in zip((first, end), answers, strict=True):
-                found |= _offsets(requests, futures)
+            # Half of the time is left for the second request if a leader does not answer the first.
+            for found, spec, share in (
+                (first, OffsetSpec.earliest(), 2),
+                (end, OffsetSpec.latest(), 1),
+            ):
+                timeout = max((deadline - time.monotonic()) / share, _LEAST_TIMEOUT_S)
+                found |= _offsets(requests, requests.list_offsets(some, spec, timeout))
         return tuple(_with_offsets(topic, first, end) for topic in topics)
 
     def topic_settings(self, topic: str) -> Settings:

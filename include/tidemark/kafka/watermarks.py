@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -56,12 +55,8 @@ class KafkaWatermarkReader:
         """Return the watermarks of all partitions, the topic id and the cluster id."""
         self._requests.connect()
         cluster_id, topic_id, partitions = self._describe(topic)
-        # Send both requests before waiting for either.
-        requests = [
-            self._request_offsets(topic, partitions, spec, isolation_level)
-            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-        ]
-        lows, ends = (self._offsets(topic, futures) for futures in requests)
+        lows = self._offsets(topic, partitions, OffsetSpec.earliest(), isolation_level)
+        ends = self._offsets(topic, partitions, OffsetSpec.latest(), isolation_level)
         return TopicWatermarks(
             cluster_id=cluster_id,
             topic=topic,
@@ -87,11 +82,9 @@ class KafkaWatermarkReader:
         self._describe(topic)
         spec = OffsetSpec.for_timestamp(_milliseconds(moment))
         level = IsolationLevel.READ_UNCOMMITTED
-        requests = [
-            self._request_offsets(topic, partitions, each, level)
-            for each in (spec, OffsetSpec.latest())
-        ]
-        found, ends = (self._offsets(topic, futures) for futures in requests)
+        # The ends first: a record that is produced between both requests is not skipped.
+        ends = self._offsets(topic, partitions, OffsetSpec.latest(), level)
+        found = self._offsets(topic, partitions, spec, level)
         return {p: found[p].offset if found[p].offset >= 0 else ends[p].offset for p in partitions}
 
     def retention_time(self, topic: str) -> timedelta | None:
@@ -122,26 +115,20 @@ class KafkaWatermarkReader:
             raise NoTopicId(topic=topic)
         return cluster_id, topic_id, [p.id for p in described.partitions]
 
-    def _request_offsets(
+    def _offsets(
         self,
         topic: str,
         partitions: Sequence[int],
         spec: OffsetSpec,
         isolation_level: IsolationLevel,
-    ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
-        futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = (
-            self._requests.admin.list_offsets(
-                {TopicPartition(topic, p): spec for p in partitions},
-                # fence: ends-of-readers-isolation-level
-                isolation_level=_ISOLATION[isolation_level],
-                request_timeout=self._timeout,
-            )
-        )
-        return futures
-
-    def _offsets(
-        self, topic: str, futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
     ) -> Mapping[int, ListOffsetsResultInfo]:
+        futures = self._requests.list_offsets(
+            [TopicPartition(topic, p) for p in partitions],
+            spec,
+            self._timeout,
+            # fence: ends-of-readers-isolation-level
+            isolation_level=_ISOLATION[isolation_level],
+        )
         infos = {
             place.partition: self._requests.result("list_offsets", topic, future)
             for place, future in futures.items()
