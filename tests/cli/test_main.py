@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,10 @@ STARTS_AND_STOPS = {
 
 PASSED_ON = {("airflow",)}
 """Commands whose options belong to another program."""
+
+
+def test_the_version_is_that_of_the_installed_package(command: Command) -> None:
+    assert command("--version").out == f"tidemark {version('tidemark-lakehouse')}\n"
 
 
 def test_commands_have_json_and_a_dry_run() -> None:

@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from functools import cache
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +40,7 @@ from tidemark.cli import (
     suites,
     topics,
 )
-from tidemark.cli.output import print_error_record, print_json
+from tidemark.cli.output import out, print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 from tidemark.core.logs import configure_logging
 
@@ -114,10 +115,22 @@ local.register(app)
 demo.register(app)
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        out.print(f"tidemark {version('tidemark-lakehouse')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log each step on standard error.")
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     configure_logging(App.from_environment().log_format)
