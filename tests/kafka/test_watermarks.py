@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.conftest import TopicFactory
 from tests.support.transactions import (
@@ -300,6 +300,23 @@ def test_no_offsets_are_requested_while_the_client_waits_for_others(
     cluster = KafkaClusterReader({"bootstrap.servers": broker.bootstrap})
     cluster.with_offsets(cluster.describe([name]).topics)
     assert len(waiting) == 3 * 2 * 2
+
+
+def test_a_client_that_still_waits_for_offsets_is_replaced(
+    broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """A refusal by one broker ends the wait for the others."""
+    places = [TopicPartition(topic(partitions=1), 0)]
+    requests = admin_requests.AdminRequests({"bootstrap.servers": broker.bootstrap})
+    first = requests.admin
+    for _ in range(2):
+        ended = requests.list_offsets(places, OffsetSpec.latest(), 10)[places[0]]
+        ended.result()
+    assert requests.admin is first
+    requests._requested = {places[0]: Future()}
+    again = requests.list_offsets(places, OffsetSpec.latest(), 10)
+    assert requests.admin is not first
+    assert again[places[0]].result().offset == 0
 
 
 @pytest.mark.faults

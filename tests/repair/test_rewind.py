@@ -629,3 +629,43 @@ def test_a_dry_run_of_a_repair_lists_plans_that_hold_replaced_rows_again(tmp_pat
     assert [plan.sequence for plan in recorded.recounted] == [1]
     lake.run(0)
     assert lake.verified() == [(12, 12)]
+
+
+def test_offsets_of_an_undone_replacement_are_read_again_after_a_repair(tmp_path: Path) -> None:
+    """The log no longer has the replacement. The first plan had its rows before, and has no more.
+
+    The RESTORE removes the plan that read them again.
+    """
+    lake = FileLake(root=tmp_path)
+    lake.run(10)
+    lake.land_again((0, 0, 5))
+    lake.run(1, partition=1)
+    remove_old_commits(lake)
+    lake.undo.undo(2, "ops", "wrong")
+    before = DeltaTable(lake.uri).version()
+    lake.run(2)
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("ops", "a mistake")
+    lake.run(1)
+    assert lake.verified() == [(13, 13), (1, 1)]
+
+
+def test_a_plan_whose_rows_were_deleted_is_read_again_after_a_restore_to_before_it(
+    tmp_path: Path,
+) -> None:
+    """An earlier repair recorded the plan again without rows."""
+    lake = FileLake(root=tmp_path)
+    lake.run(1, partition=1)
+    before_all = DeltaTable(lake.uri).version()
+    lake.run(10)
+    lake.land_again((0, 0, 5))
+    table = DeltaTable(lake.uri)
+    table.delete("partition = 0 and offset >= 5")
+    before = table.version()
+    lake.run(2)
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("ops", "a mistake")
+    DeltaTable(lake.uri).restore(before_all)
+    lake.repair.rewind("ops", "a second mistake")
+    lake.run(1)
+    assert lake.verified() == [(13, 13), (1, 1)]

@@ -20,8 +20,8 @@ class RangeCount:
         start: First offset.
         end: Next offset after the range.
         records: Number of records in the data table.
-        unproven_gaps: Number of gaps that a second reader could not confirm. Either Kafka had
-            deleted the offsets, or a program had deleted their rows from the table.
+        unproven_gaps: Number of gaps that a second reader could not confirm, because Kafka had
+            deleted the offsets.
     """
 
     partition: int
@@ -140,20 +140,6 @@ class GapEvidence:
             for partition in {*self.visible, *self.deleted}
         }
         return GapEvidence(gaps=self.gaps, visible=missed, deleted={})
-
-    def with_landed(self, landed: Mapping[int, SpanSet]) -> GapEvidence:
-        """Return a copy in which offsets that have landed before are unproven gaps, not missed.
-
-        Their rows were deleted from the table.
-        """
-        visible, unproven = {}, dict(self.deleted)
-        for partition, spans in self.visible.items():
-            before = landed.get(partition, SpanSet())
-            visible[partition] = spans.difference(before)
-            unproven[partition] = unproven.get(partition, SpanSet()).union(
-                spans.intersection(before)
-            )
-        return GapEvidence(gaps=self.gaps, visible=visible, deleted=unproven)
 
     @property
     def missed(self) -> int:

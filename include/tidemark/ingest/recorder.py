@@ -6,7 +6,6 @@ A recorded landing is the only event that moves committed offsets in a regular r
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.core import plan_rules
@@ -14,7 +13,7 @@ from tidemark.core.accounting import GapEvidence, Landing, apply_gap_evidence
 from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Landed
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import RecordsMissed
@@ -31,8 +30,6 @@ log = logging.getLogger(__name__)
 
 NO_EVIDENCE = GapEvidence(gaps={}, visible={}, deleted={})
 """The evidence for a plan without gaps."""
-NOTHING_LANDED: Mapping[int, SpanSet] = {}
-"""The landed offsets of a plan that the ledger has no landing of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +90,7 @@ class Recorder:
         return landing
 
     def account_for(
-        self,
-        plan: Plan,
-        landing: Landing,
-        *,
-        was_read: bool = True,
-        landed_before: Mapping[int, SpanSet] = NOTHING_LANDED,
+        self, plan: Plan, landing: Landing, *, was_read: bool = True
     ) -> tuple[Landing, GapEvidence]:
         """Classify each offset of a landing: a record, a gap, or missed and left out.
 
@@ -107,8 +99,6 @@ class Recorder:
             landing: The plan's rows in the table.
             was_read: Whether the engine is known to have read the whole plan. If not, offsets that
                 Kafka has deleted since are left out: they may have had records.
-            landed_before: Offsets that the plan is known to have landed. A missing row was deleted
-                from the table since, so its offset is not read again.
 
         Returns:
             The landing, and the evidence for its gaps.
@@ -128,8 +118,6 @@ class Recorder:
             return landing.with_unproven_gaps(), NO_EVIDENCE
         if not was_read:
             evidence = evidence.with_deleted_as_missed()
-        # fence: deleted-rows-stay-landed
-        evidence = evidence.with_landed(landed_before)
         return apply_gap_evidence(landing, evidence), evidence
 
     def _same_topic(self, plan: Plan) -> TopicWatermarks:

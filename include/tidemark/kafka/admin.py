@@ -148,6 +148,7 @@ class AdminRequests(KafkaErrorMapper):
     ) -> None:
         super().__init__(refusal_codes, needed)
         self._config = config
+        self._requested: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = {}
         self.connect()
 
     def connect(self) -> None:
@@ -179,7 +180,7 @@ class AdminRequests(KafkaErrorMapper):
         Wait for the results before the next call. librdkafka looks up the leaders in this thread,
         and again in its own thread when metadata arrives. If the metadata of one request arrives
         while the next one starts, both threads free the same memory, and the process ends with
-        SIGSEGV.
+        SIGSEGV. So a client that still waits for an answer is replaced.
 
         Args:
             places: The partitions.
@@ -187,10 +188,12 @@ class AdminRequests(KafkaErrorMapper):
             timeout: Longest duration, in seconds.
             options: Further arguments of `AdminClient.list_offsets`.
         """
-        futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = self.admin.list_offsets(
+        if not all(future.done() for future in self._requested.values()):
+            self.connect()
+        self._requested = self.admin.list_offsets(
             dict.fromkeys(places, spec), request_timeout=timeout, **options
         )
-        return futures
+        return self._requested
 
     def result(self, operation: str, topic: str, future: Future[T]) -> Any:
         """Wait for a request and return its result."""

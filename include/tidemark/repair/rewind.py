@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import LedgerBehindTable, TidemarkError
 from tidemark.core.events import Abandoned, NewEpoch, Undone
-from tidemark.core.ledger import CheckedLedger, Ledger
+from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
@@ -226,11 +226,8 @@ class Repair:
                     rules.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
-                # An undo may have removed some rows of a plan. The quarantine of a typed table
-                # loses records that are decoded again.
-                is_complete = plan in found.recounted and sequence not in state.removals
-                landed_before = known if is_complete and not self.spec.is_typed else {}
-                landings[sequence] = self._landing(plan, left, landed_before, state)
+                unchanged = self._unchanged_landing(record, left[0], state)
+                landings[sequence] = unchanged or self._landing(plan, left, state)
                 rules.add_coverage(covered, plan, landings[sequence])
             elif record and record.held_now:
                 rules.add_coverage(covered, record.plan, record.held_now)
@@ -271,19 +268,35 @@ class Repair:
         landings = [transaction_app_id(self.spec.name, epoch, kind) for kind in PlanKind]
         return [*landings, removal_app_id(self.spec.name, epoch)]
 
-    def _landing(
-        self,
-        plan: Plan,
-        parts: Sequence[Plan | None],
-        landed_before: Mapping[int, SpanSet],
-        state: _RepairState,
-    ) -> Landing:
+    def _unchanged_landing(
+        self, record: PlanRecord | None, left: Plan | None, state: _RepairState
+    ) -> Landing | None:
+        """Return the recorded landing of a plan that holds the same offsets as before.
+
+        Its missing rows were deleted from the table, so their offsets are not read again. None for
+        all other plans: an undo or a replay may have removed their rows.
+        """
+        if record is None or record.held_now is None or left is None:
+            return None
+        plan = record.plan
+        if (
+            self.spec.is_typed
+            or plan not in state.found.recounted
+            or plan.sequence in state.removals
+            or record.held_now.spans() != left.spans()
+        ):
+            return None
+        rows = sum(each.rows for each in state.row_ranges if each.sequence == plan.sequence)
+        if self.table.current_landing(left).records == rows:  # fence: deleted-rows-stay-landed
+            return record.held_now
+        return None
+
+    def _landing(self, plan: Plan, parts: Sequence[Plan | None], state: _RepairState) -> Landing:
         """Return what the table contains of a plan; gaps of a deleted topic stay unproven.
 
         Args:
             plan: The plan.
             parts: Candidates for its offsets; the first that contains all its rows is used.
-            landed_before: See `Recorder.account_for`.
             state: The state of the table.
         """
         rows = sum(each.rows for each in state.row_ranges if each.sequence == plan.sequence)
@@ -298,10 +311,7 @@ class Repair:
             if plan.topic_id != state.watermarks.topic_id:
                 return held.with_unproven_gaps()
             was_read = plan not in state.found.by_rows
-            landing, _ = self._recorder.account_for(
-                part, held, was_read=was_read, landed_before=landed_before
-            )
-            return landing
+            return self._recorder.account_for(part, held, was_read=was_read)[0]
         if self.table.row_ranges() != state.row_ranges:
             # Another process changed the table between two reads.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
