@@ -118,6 +118,19 @@ def test_plans_are_submitted_until_all_records_are_decoded(
     lake.check()
 
 
+def test_the_report_shows_records_that_a_run_quarantined(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    lake = home_typed_lake(spark_submit.parent)
+    lake.land_values([b"a"])
+    layout = App(environ=environ_of(spark_submit, ExitCode.OK)).layout
+    assert not [*layout.quality_home.rglob("*.html")]
+    spark_submit.write_text(DECODING)
+    assert run(task_probe, spark_submit).value["error"] is None
+    pages = [page.read_text() for page in layout.quality_home.rglob("*.html")]
+    assert any("In quarantine" in page for page in pages)
+
+
 def test_a_run_with_undecoded_records_is_not_followed_by_another_run(
     task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:

@@ -263,8 +263,14 @@ def check_run(
 
 
 def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
-    """Decode published records, plan by plan, until none are left; also of earlier runs."""
-    return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
+    """Decode published records, plan by plan, until none are left; also of earlier runs.
+
+    Then the report shows the quarantined records.
+    """
+    try:
+        return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
+    finally:
+        App.from_environment().refresh_pages(*pipelines)
 
 
 def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Outcomes:
