@@ -148,13 +148,13 @@ class AdminRequests(KafkaErrorMapper):
     ) -> None:
         super().__init__(refusal_codes, needed)
         self._config = config
-        self._requested: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = {}
         self.connect()
 
     def connect(self) -> None:
         """Replace the client by a new one: an old client may wait for a node that has ended."""
         self.refusals.clear()
         self.connection_failures.clear()
+        self._requested: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = {}
         # None until the first statistics.
         self._has_connected: bool | None = None
         self._connect_deadline = time.monotonic() + CONNECT_TIMEOUT_S

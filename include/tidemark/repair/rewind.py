@@ -226,8 +226,7 @@ class Repair:
                     rules.remaining_plan(plan, spans, replacers, covered)
                     for spans in (known, plan.spans())
                 ]
-                unchanged = self._unchanged_landing(record, left[0], state)
-                landings[sequence] = unchanged or self._landing(plan, left, state)
+                landings[sequence] = self._landing(plan, record, left, state)
                 rules.add_coverage(covered, plan, landings[sequence])
             elif record and record.held_now:
                 rules.add_coverage(covered, record.plan, record.held_now)
@@ -269,33 +268,36 @@ class Repair:
         return [*landings, removal_app_id(self.spec.name, epoch)]
 
     def _unchanged_landing(
-        self, record: PlanRecord | None, left: Plan | None, state: _RepairState
+        self, record: PlanRecord | None, part: Plan, state: _RepairState
     ) -> Landing | None:
         """Return the recorded landing of a plan that holds the same offsets as before.
 
         Its missing rows were deleted from the table, so their offsets are not read again. None for
         all other plans: an undo or a replay may have removed their rows.
         """
-        if record is None or record.held_now is None or left is None:
-            return None
-        plan = record.plan
         if (
-            self.spec.is_typed
-            or plan not in state.found.recounted
-            or plan.sequence in state.removals
-            or record.held_now.spans() != left.spans()
+            record is None
+            or record.held_now is None
+            or self.spec.is_typed
+            or record.plan not in state.found.recounted
+            or record.plan.sequence in state.removals
+            or record.held_now.spans() != part.spans()
         ):
             return None
-        rows = sum(each.rows for each in state.row_ranges if each.sequence == plan.sequence)
-        if self.table.current_landing(left).records == rows:  # fence: deleted-rows-stay-landed
-            return record.held_now
-        return None
+        return record.held_now
 
-    def _landing(self, plan: Plan, parts: Sequence[Plan | None], state: _RepairState) -> Landing:
+    def _landing(
+        self,
+        plan: Plan,
+        record: PlanRecord | None,
+        parts: Sequence[Plan | None],
+        state: _RepairState,
+    ) -> Landing:
         """Return what the table contains of a plan; gaps of a deleted topic stay unproven.
 
         Args:
             plan: The plan.
+            record: What the ledger has of it.
             parts: Candidates for its offsets; the first that contains all its rows is used.
             state: The state of the table.
         """
@@ -308,6 +310,9 @@ class Repair:
                 continue
             if part is None:
                 return held
+            unchanged = self._unchanged_landing(record, part, state)
+            if unchanged is not None:  # fence: deleted-rows-stay-landed
+                return unchanged
             if plan.topic_id != state.watermarks.topic_id:
                 return held.with_unproven_gaps()
             was_read = plan not in state.found.by_rows
