@@ -501,6 +501,12 @@ FENCES = (
         noticed_by=("tests/repair/test_rewind.py", "-k", "deleted_rows_of_a_partly_replaced"),
     ),
     Fence(
+        marker="older-contents-are-counted-again",
+        keeps="I3",
+        operation=Replace("False"),
+        noticed_by=("tests/repair/test_rewind.py", "-k", "half_removed"),
+    ),
+    Fence(
         marker="numbers-of-forgotten-plans-stay-used",
         keeps="I5",
         operation=Replace("0"),

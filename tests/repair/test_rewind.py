@@ -669,3 +669,59 @@ def test_a_plan_whose_rows_were_deleted_is_read_again_after_a_restore_to_before_
     lake.repair.rewind("ops", "a second mistake")
     lake.run(1)
     assert lake.verified() == [(13, 13), (1, 1)]
+
+
+def test_rows_of_a_half_removed_plan_are_read_again_after_two_restores(tmp_path: Path) -> None:
+    """I3. An undo of compacted rows makes two commits; the second RESTORE goes between them."""
+    lake = FileLake(root=tmp_path)
+    lake.produce(5_000, partition=1)
+    lake.run(3)
+    lake.run(2)
+    # Joins the small files of both plans.
+    DeltaTable(lake.uri).optimize.compact(target_size=30_000)
+    before = DeltaTable(lake.uri).version()
+    lake.undo.undo(1, "ops", "wrong")
+    assert DeltaTable(lake.uri).version() == before + 2
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("ops", "it was right")
+    DeltaTable(lake.uri).restore(before + 1)
+    found = lake.repair.rewind("ops", "it was wrong")
+    assert [plan.sequence for plan in found.recounted] == [1]
+    lake.run(1)
+    assert lake.verified() == [(6, 6), (5_000, 5_000)]
+
+
+def test_a_plan_has_its_deleted_rows_again_after_a_restore_to_before_the_delete(
+    tmp_path: Path,
+) -> None:
+    """An earlier repair recorded the plan without them."""
+    lake = FileLake(root=tmp_path)
+    lake.run(10)
+    table = DeltaTable(lake.uri)
+    table.delete("offset >= 5")
+    lake.undo.undo(1, "ops", "wrong")
+    DeltaTable(lake.uri).restore(table.version())
+    lake.repair.rewind("ops", "it was right")
+    DeltaTable(lake.uri).restore(table.version() - 1)
+    lake.repair.rewind("ops", "the DELETE was wrong")
+    lake.run(1)
+    assert lake.verified() == [(11, 11)]
+
+
+@pytest.mark.parametrize("undone", [False, True])
+@pytest.mark.parametrize("command", ["rewind", "rebuild"])
+def test_a_copy_of_the_table_from_before_a_replacement_is_repaired(
+    tmp_path: Path, command: str, undone: bool
+) -> None:
+    """The log of the copy has neither the replacement nor a RESTORE."""
+    lake = FileLake(root=tmp_path)
+    lake.run(10)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    lake.land_again((0, 0, 5))
+    if undone:
+        lake.undo.undo(2, "ops", "wrong")
+    shutil.rmtree(lake.uri)
+    copy.rename(lake.uri)
+    getattr(lake.repair, command)("ops", "from a backup")
+    lake.run(1)
+    assert lake.verified() == [(11, 11)]

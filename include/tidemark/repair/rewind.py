@@ -42,6 +42,7 @@ class _RepairState:
         commits: Commits of plans in the table's log, newest first.
         restores: Every RESTORE in the table's log.
         removals: Table versions that removed a plan's rows, by plan.
+        log_start: The oldest version whose commit the log has.
         found: Differences between ledger and table.
     """
 
@@ -50,6 +51,7 @@ class _RepairState:
     commits: Sequence[PlanCommit]
     restores: Sequence[Restore]
     removals: Mapping[int, int]
+    log_start: int
     found: Differences
 
 
@@ -189,16 +191,15 @@ class Repair:
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
         restores = self.table.state(self.spec.name, (), restores_since=-1).restores
-        removals = self.table.removal_versions()
-        found = rules.compare(
-            ledger, row_ranges, commits, restores, removals, self.table.log_start(), fallback
-        )
+        removals, log_start = self.table.removal_versions(), self.table.log_start()
+        found = rules.compare(ledger, row_ranges, commits, restores, removals, log_start, fallback)
         return _RepairState(
             watermarks=watermarks,
             row_ranges=row_ranges,
             commits=commits,
             restores=restores,
             removals=removals,
+            log_start=log_start,
             found=found,
         )
 
@@ -212,7 +213,7 @@ class Repair:
         found = state.found
         to_land = {plan.sequence: plan for plan in found.to_land}
         gone = {plan.sequence for plan in found.gone}
-        replacers = rules.replacing_plans(ledger, state.commits, state.restores)
+        replacers = rules.replacing_plans(ledger, state.commits, state.restores, state.log_start)
         landings: dict[int, Landing] = {}
         covered: dict[tuple[str, int], SpanSet] = {}
         for sequence in sorted({*ledger.plans, *to_land} - gone, reverse=True):
@@ -273,7 +274,7 @@ class Repair:
         """Return the recorded landing of a plan that holds the same offsets as before.
 
         Its missing rows were deleted from the table, so their offsets are not read again. None for
-        all other plans: an undo or a replay may have removed their rows.
+        all other plans: an undo, a replay or a RESTORE may have removed their rows.
         """
         if (
             record is None
@@ -281,6 +282,7 @@ class Repair:
             or self.spec.is_typed
             or record.plan not in state.found.recounted
             or record.plan.sequence in state.removals
+            or rules.is_older_than_landing(record, state.restores)
             or record.held_now.spans() != part.spans()
         ):
             return None

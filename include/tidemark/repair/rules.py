@@ -36,8 +36,8 @@ class Differences:
         gone: Landed plans of the ledger whose rows a RESTORE or an undo removed. Also landed plans
             with gaps only, where a RESTORE has restored rows of another plan.
         open: Open plans of the ledger without rows in the table.
-        recounted: Landed plans that may overlap with replacing plans, so their remaining offsets
-            may differ from the ledger.
+        recounted: Landed plans whose remaining offsets may differ from the ledger. They may overlap
+            with replacing plans, or the table is at a version before their landing was recorded.
         by_rows: Unknown plans that only rows show, because the log lacks their commits.
         discarded: Table version of the undo, by plan, for undone plans in `gone`.
     """
@@ -112,6 +112,8 @@ def compare(
     discarded: dict[int, int] = {}
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
+        # fence: older-contents-are-counted-again
+        is_older = bool(held) and is_older_than_landing(record, restores)
         if record.held_now is None:
             if sequence in others:
                 continue
@@ -127,7 +129,9 @@ def compare(
             record, committed_plans.get(sequence), restores, log_start
         ):
             gone.append(record.plan)
-        elif any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence):
+        elif is_older or any(
+            _overlap(record, plan) for plan in replacers if plan.sequence > sequence
+        ):
             recounted.append(record.plan)
         elif held > record.held_now.records:
             raise UnexplainedRows(
@@ -183,6 +187,16 @@ def _by_plan(row_ranges: Sequence[RowRange]) -> Mapping[int, list[RowRange]]:
 def _of_gaps_only(ledger: Ledger) -> list[PlanRecord]:
     records = ledger.plans.values()
     return [each for each in records if each.held_now and each.held_now.records == 0]
+
+
+def is_older_than_landing(record: PlanRecord, restores: Sequence[Restore]) -> bool:
+    """Return whether a RESTORE went to a version before the recorded landing of a plan.
+
+    That version may have more or fewer rows of the plan than were recorded. An example is a version
+    between the two commits of an undo, if a repair recorded the plan after it.
+    """
+    landing = record.landed_originally
+    return landing is not None and not survives_restores(restores, landing.table_version)
 
 
 def _is_discarded(landing: Landing, version: int | None, restores: Sequence[Restore]) -> bool:
@@ -270,20 +284,29 @@ def _from_rows(fallback: Plan, sequence: int, row_ranges: Sequence[RowRange]) ->
 
 
 def replacing_plans(
-    ledger: Ledger, commits: Sequence[PlanCommit], restores: Sequence[Restore]
+    ledger: Ledger, commits: Sequence[PlanCommit], restores: Sequence[Restore], log_start: int
 ) -> tuple[Plan, ...]:
-    """Return the plans that replaced rows in the current table version, even if undone since."""
+    """Return the plans that replaced rows in the current table version, even if undone since.
+
+    Args:
+        ledger: State of the control table.
+        commits: Commits of plans in the table's log.
+        restores: Every RESTORE in the table's log.
+        log_start: The oldest version whose commit the log has.
+    """
     committed = [
         commit.plan
         for commit in commits
         if commit.plan.replaces and survives_restores(restores, commit.version)
     ]
-    # For plans whose commits the log no longer has, use the ledger.
+    # For plans whose commits the log no longer has, use the ledger. A newer plan without a commit
+    # landed in another table, such as the original of a copy.
     known = [
         record.plan
         for record in ledger.plans.values()
         if record.plan.replaces
         and record.landed_originally
+        and record.landed_originally.table_version < log_start
         and survives_restores(restores, record.landed_originally.table_version)
         and record.plan not in committed
     ]
