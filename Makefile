@@ -58,6 +58,8 @@ $(INSTALLED): $(MADE)
 	@rm -f $(MADE)-*
 	@$(UV) pip install --require-hashes --compile-bytecode -r requirements.txt
 	@$(UV) pip install --quiet --no-deps -e .
+	@# Airflow would load the plugin twice, from here and from the environment.
+	@rm -rf include/*.egg-info
 	@$(PYTHON) -m compileall -q include/tidemark
 	@touch $@
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -382,3 +383,8 @@ def test_make_unsets_pythondontwritebytecode() -> None:
     )
     assert "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED=False" in done.stdout
     assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
+
+
+def test_the_environment_has_the_plugin_of_airflow_once() -> None:
+    """Airflow reports a second one as an import error."""
+    assert [each.name for each in entry_points(group="airflow.plugins")].count("tidemark") == 1

@@ -167,8 +167,7 @@ def sides(server: Server, plans: int) -> list[Side]:
 @contextmanager
 def airflow_of(home: ConsoleHome) -> Iterator[Server]:
     """Run an Airflow with the pipelines of a home, none of which is scheduled."""
-    environ = {**home.environ, "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True"}
-    airflow = App.from_environment(environ).airflow()
+    airflow = App.from_environment(home.environ).airflow()
     try:
         airflow.start()
         airflow.api().wait_for_dags([f"tidemark_{name}" for name in home.plans])

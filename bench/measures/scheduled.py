@@ -43,7 +43,6 @@ class _ScheduledRuns:
             **self._context.environ(self._home / side / "lakehouse", specs),
             "TIDEMARK_HOME": str(self._home / side / "home"),
             # The DAG is switched on when the topic has records.
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
             **({} if on_server else {_SPARK_DEFAULT: _BY_SUBMIT}),
         }
         app = App.from_environment(environ)

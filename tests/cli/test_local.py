@@ -66,3 +66,4 @@ def test_airflow_reads_options_and_decides_the_exit_code(home: Path) -> None:
     ran = airflow(home, "dags", "trigger", "--help")
     assert ran.returncode == 0
     assert "--conf" in ran.stdout
+    assert "graphviz" not in ran.stdout + ran.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pty
 import re
@@ -146,3 +147,22 @@ def _read_terminal(fd: int) -> Iterator[bytes]:
         if not found:
             return
         yield found
+
+
+@pytest.mark.parametrize(
+    ("level", "line"), [(logging.INFO, "  a 1"), (logging.ERROR, "error: a 1")]
+)
+def test_a_log_line_on_a_terminal_is_a_line_of_its_own_above_the_bar(
+    monkeypatch: pytest.MonkeyPatch, level: int, line: str
+) -> None:
+    """It has neither time nor logger."""
+    stream = _Watched("3/4")
+    show_on(monkeypatch, stream, terminal=True)
+    log = logging.Logger("one")
+    log.addHandler(output.TerminalHandler())
+    with progress.phase("starting Kafka") as show_done:
+        show_done(3, 4)
+        assert stream.found.wait(20)
+        log.log(level, "a %d", 1)
+    rows = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).replace("\r", "\n").split("\n")
+    assert line in rows

@@ -53,14 +53,6 @@ def test_the_environment_keeps_connections_and_adds_a_local_spark(layout: Layout
     assert kept["AIRFLOW_CONN_SPARK_DEFAULT"] == "s"
 
 
-def test_new_dags_are_switched_on_unless_a_variable_of_the_caller_pauses_them(
-    layout: Layout,
-) -> None:
-    name = "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION"
-    assert environment(layout, {}, PORTS)[name] == "False"
-    assert environment(layout, {name: "True"}, PORTS)[name] == "True"
-
-
 def test_a_remote_lakehouse_is_passed_to_the_dags(tmp_path: Path) -> None:
     """The environment contains its root."""
     layout = Layout(project=PROJECT, home=tmp_path, lakehouse_root="s3://lake")

@@ -725,3 +725,18 @@ def test_a_copy_of_the_table_from_before_a_replacement_is_repaired(
     getattr(lake.repair, command)("ops", "from a backup")
     lake.run(1)
     assert lake.verified() == [(11, 11)]
+
+
+def test_rows_that_only_another_copy_of_the_table_has_are_read_again(tmp_path: Path) -> None:
+    """I3. A repair recorded the plan in the original; the copy is from after the plan's undo."""
+    lake = FileLake(root=tmp_path)
+    lake.run(2)
+    lake.undo.undo(1, "ops", "wrong")
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    DeltaTable(lake.uri).restore(1)
+    lake.repair.rewind("ops", "it was right")
+    shutil.rmtree(lake.uri)
+    copy.rename(lake.uri)
+    lake.repair.rewind("ops", "from a backup")
+    lake.run(1)
+    assert lake.verified() == [(3, 3)]

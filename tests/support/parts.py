@@ -87,8 +87,6 @@ class Parts:
                 # Airflow chooses the password of `ada`, whose role is viewer.
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ada:viewer",
                 **openlineage.settings(self.lineage),
-                # A test switches its DAG on when its records are in Kafka.
-                "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
             }
         )
         airflow, lock = app.airflow(), self.home / "airflow.lock"

@@ -40,7 +40,7 @@ from tidemark.cli import (
     suites,
     topics,
 )
-from tidemark.cli.output import out, print_error_record, print_json
+from tidemark.cli.output import TerminalHandler, err, out, print_error_record, print_json
 from tidemark.core.errors import TidemarkError
 from tidemark.core.logs import configure_logging
 
@@ -133,7 +133,8 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    configure_logging(App.from_environment().log_format)
+    terminal = TerminalHandler() if err.is_terminal and not verbose else None
+    configure_logging(App.from_environment().log_format, terminal)
     logging.getLogger("tidemark").setLevel(logging.INFO if verbose else logging.WARNING)
 
 

@@ -41,7 +41,8 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     engine = select_engine(app, master, names)
 
     def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
-        text = f"{job} of {', '.join(dict.fromkeys(ref.pipeline for ref in refs))}"
+        names = ", ".join(dict.fromkeys(ref.pipeline for ref in refs))
+        text = f"{job.replace('_', ' ')} of {names}"
         with phase(text, unit="Spark tasks") as show_tasks:
             return run(app, engine, job, refs, print_line=job_line, show_tasks=show_tasks)
 

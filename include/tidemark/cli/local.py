@@ -34,12 +34,12 @@ def up(
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
     as_json: AsJson = False,
 ) -> None:
-    """Start broker, Spark server and Airflow, unpause new DAGs, and print how to log in.
+    """Start broker, Spark server and Airflow, and print how to log in.
 
     All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
     require a token. The command leaves running parts unchanged, and creates missing sample topics.
-    A topic of your own must exist before its DAG runs. The DAG of a new spec runs too, once
-    immediately and then on its schedule. `tidemark down` stops all three; data stays.
+    The first start unpauses all DAGs. Later, DAGs of new specs are paused: unpause one with
+    tidemark airflow dags unpause. `tidemark down` stops all three; data stays.
     """
     from tidemark.dev.producer import ensure_sample_topics
 
@@ -53,9 +53,10 @@ def up(
     dag_ids = [*sorted({spec.dag_id for spec in app.specs.values()}), *SHARED_DAGS]
     with phase("starting Airflow (half a minute)"):
         running = airflow.start(progress=note)
+    with phase("waiting for Airflow to read the DAGs"):
         api = airflow.api()
         api.wait_for_dags(dag_ids)
-    api.switch_on_new(dag_ids)
+        api.unpause_first(dag_ids)
     spark = app.engines.server().status()
     if as_json:
         records = {"kafka": kafka.as_record(), "spark": spark.as_record()}
@@ -67,7 +68,8 @@ def up(
     out.print(f"password  {running.password}")
     out.print(f"Kafka     {kafka.bootstrap}")
     out.print(f"Spark     {spark.address or 'none'}")
-    out.print("next      .venv/bin/tidemark sample produce prices --records 1000")
+    out.print("next      your own topic: docs/tutorial-own-topic.md")
+    out.print("          the samples:    docs/tutorial.md")
 
 
 def down(as_json: AsJson = False) -> None:
@@ -97,6 +99,7 @@ def airflow(
     decides output and exit code. For example: tidemark airflow dags trigger tidemark_prices.
     """
     environ = App.from_environment().airflow().environment()
+    environ.setdefault("PYTHONWARNINGS", "ignore:Could not import graphviz")
     os.execvpe("airflow", ["airflow", *(arguments or [])], environ)
 
 

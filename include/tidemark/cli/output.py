@@ -188,6 +188,22 @@ def job_line(line: str) -> None:
         note(line)
 
 
+class TerminalHandler(logging.Handler):
+    """Prints log lines on a terminal, above a progress bar, without their time and logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Without a formatter, `logging.basicConfig` adds one.
+        self.setFormatter(logging.Formatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        if record.levelno < logging.WARNING:
+            note(self.format(record))
+        else:
+            err.print(f"{record.levelname.lower()}: {self.format(record)}", style="yellow")
+
+
 def print_error_record(record: Mapping[str, Any]) -> None:
     """Print an error: its pipeline if any, the problem, both values, the fix and its section."""
     pipeline = f"{record['pipeline']}: " if "pipeline" in record else ""

@@ -100,14 +100,11 @@ def init(
         return
     _print(draft)
     out.print(f"wrote     {file}")
-    if tidemark.airflow().status().running:
-        out.print(
-            f"Airflow runs: it reads the spec within seconds, and starts a run. To edit first: "
-            f"tidemark airflow dags pause tidemark_{draft.name}"
-        )
     out.print(f"edit it, then: tidemark pipeline check {draft.name}")
     out.print(f"               tidemark run {draft.name}")
     out.print(f"               tidemark status {draft.name}")
+    if tidemark.airflow().status().running:
+        out.print(f"on a schedule: tidemark airflow dags unpause tidemark_{draft.name}")
 
 
 def _print(draft: SpecDraft) -> None:

@@ -126,13 +126,19 @@ def _json_value(value: Any) -> Any:
             return str(value)
 
 
-def configure_logging(log_format: LogFormat) -> None:
+def configure_logging(log_format: LogFormat, terminal: logging.Handler | None = None) -> None:
     """Write the log of this process to standard error: warnings, and what loggers allow.
 
     In JSON, Python's warnings and exceptions that end the process are lines as well.
+
+    Args:
+        log_format: The format of a line.
+        terminal: Writes the lines of the text format to a terminal; None for a file or a pipe.
     """
-    handler = logging.StreamHandler()
+    handler: logging.Handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(_TEXT))
+    if terminal and log_format is LogFormat.TEXT:
+        handler = terminal
     if log_format is LogFormat.JSON:
         handler.setFormatter(JsonFormatter())
         logging.captureWarnings(True)

@@ -122,12 +122,19 @@ class AirflowApi:
         """Pause or resume the schedule of a DAG."""
         self.call("PATCH", f"/dags/{quote(dag_id)}", {"is_paused": paused})
 
-    def switch_on_new(self, dag_ids: Sequence[str]) -> None:
-        """Unpause DAGs without a run; a paused DAG with runs was paused by a user."""
-        paused = self.dags()
+    def unpause_first(self, dag_ids: Sequence[str]) -> bool:
+        """Unpause DAGs if none of them has a run, as after the first start of Airflow.
+
+        Later, a paused DAG was paused by a user, or its spec is new and may be incomplete.
+
+        Returns:
+            Whether they are unpaused.
+        """
+        if any(self.run_ids(dag_id) for dag_id in dag_ids):
+            return False
         for dag_id in dag_ids:
-            if paused[dag_id] and not self.run_ids(dag_id):
-                self.set_paused(dag_id, False)
+            self.set_paused(dag_id, False)
+        return True
 
     # -- runs ------------------------------------------------------------------------------------
 

@@ -18,8 +18,6 @@ _LOCAL_SPARK = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode
 
 _DEFAULTS: Mapping[str, str] = {
     "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(_LOCAL_SPARK),
-    # The DAG of a new spec runs without another command.
-    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
 }
 """Settings that a variable of the caller replaces."""
 

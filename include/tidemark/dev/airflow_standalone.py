@@ -146,7 +146,7 @@ class AirflowStandalone:
         self.stop()
         state = self._spawn(self._choose_ports(state))
         if progress:
-            progress(f"starting airflow; its log is {self._log_file}")
+            progress(f"Airflow's log is {self._log_file}")
         try:
             self._wait_until_healthy(state, timeout_s, progress)
         except BaseException:

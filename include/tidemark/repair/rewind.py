@@ -17,7 +17,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
-from tidemark.core.table_state import FENCED_VERSION, PlanCommit, Restore, RowRange
+from tidemark.core.table_state import FENCED_VERSION, RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
@@ -26,7 +26,7 @@ from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, TransactionConflict
 from tidemark.repair import rules
 from tidemark.repair.errors import NothingToDo, UnexplainedRows
-from tidemark.repair.rules import Differences
+from tidemark.repair.rules import Differences, TableLog
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -39,19 +39,13 @@ class _RepairState:
     Attributes:
         watermarks: Watermarks of the topic.
         row_ranges: Contents of the table.
-        commits: Commits of plans in the table's log, newest first.
-        restores: Every RESTORE in the table's log.
-        removals: Table versions that removed a plan's rows, by plan.
-        log_start: The oldest version whose commit the log has.
+        log: The table's log.
         found: Differences between ledger and table.
     """
 
     watermarks: TopicWatermarks
     row_ranges: Sequence[RowRange]
-    commits: Sequence[PlanCommit]
-    restores: Sequence[Restore]
-    removals: Mapping[int, int]
-    log_start: int
+    log: TableLog
     found: Differences
 
 
@@ -129,10 +123,12 @@ class Repair:
         newest = self._newest_transaction(app_ids)  # fence: numbers-of-forgotten-plans-stay-used
         fenced = self.table.fence_chains(self.spec.name, app_ids)  # fence: older-epochs-are-fenced
         # No plan of an older epoch can still land: read the table again.
-        state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
+        version = state.log.version
+        # fence: look-again-after-fence
+        state = self._read_state(ledger, requested_by, version)
         found = state.found
         start = rules.start_events(
-            ledger, found, state.commits, state.watermarks, requested_by, reason
+            ledger, found, state.log.commits, state.watermarks, requested_by, reason
         )
         if start:
             # In a separate commit, so that each commit has one committed offset per partition.
@@ -150,7 +146,7 @@ class Repair:
                 ledger.last_sequence,
                 newest,
                 *(plan.sequence for plan in found.unknown),
-                *(commit.plan.sequence for commit in state.commits),
+                *(commit.plan.sequence for commit in state.log.commits),
             ),
             committed={},
             requested_by=requested_by,
@@ -183,23 +179,36 @@ class Repair:
             ledger.epoch,
         )
 
-    def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
+    def _read_state(
+        self, ledger: Ledger, requested_by: str, version: int | None = None
+    ) -> _RepairState:
+        """Read the topic and the table.
+
+        Args:
+            ledger: The ledger to compare.
+            requested_by: The operator.
+            version: Version of the table before the repair's own commits; None for the newest.
+        """
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         fallback = rules.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
-        restores = self.table.state(self.spec.name, (), restores_since=-1).restores
-        removals, log_start = self.table.removal_versions(), self.table.log_start()
-        found = rules.compare(ledger, row_ranges, commits, restores, removals, log_start, fallback)
+        state = self.table.state(self.spec.name, (), restores_since=-1)
+        newest = -1 if state.version is None else state.version
+        table_log = TableLog(
+            commits=commits,
+            restores=state.restores,
+            removals=self.table.removal_versions(),
+            start=self.table.log_start(),
+            version=newest if version is None else version,
+        )
+        found = rules.compare(ledger, row_ranges, table_log, fallback)
         return _RepairState(
             watermarks=watermarks,
             row_ranges=row_ranges,
-            commits=commits,
-            restores=restores,
-            removals=removals,
-            log_start=log_start,
+            log=table_log,
             found=found,
         )
 
@@ -213,7 +222,7 @@ class Repair:
         found = state.found
         to_land = {plan.sequence: plan for plan in found.to_land}
         gone = {plan.sequence for plan in found.gone}
-        replacers = rules.replacing_plans(ledger, state.commits, state.restores, state.log_start)
+        replacers = rules.replacing_plans(ledger, state.log)
         landings: dict[int, Landing] = {}
         covered: dict[tuple[str, int], SpanSet] = {}
         for sequence in sorted({*ledger.plans, *to_land} - gone, reverse=True):
@@ -281,8 +290,8 @@ class Repair:
             or record.held_now is None
             or self.spec.is_typed
             or record.plan not in state.found.recounted
-            or record.plan.sequence in state.removals
-            or rules.is_older_than_landing(record, state.restores)
+            or record.plan.sequence in state.log.removals
+            or state.log.is_older_than(record)
             or record.held_now.spans() != part.spans()
         ):
             return None

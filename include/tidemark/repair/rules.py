@@ -66,39 +66,90 @@ class Differences:
         return bool(self.to_record or self.gone)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLog:
+    """What the log of a data table contains.
+
+    Attributes:
+        commits: Commits of plans, newest first.
+        restores: Every RESTORE.
+        removals: Table versions that removed a plan's rows, by plan.
+        start: The oldest version whose commit the log has.
+        version: The newest version when the repair began.
+    """
+
+    commits: Sequence[PlanCommit]
+    restores: Sequence[Restore]
+    removals: Mapping[int, int]
+    start: int
+    version: int
+
+    @property
+    def newest_plans(self) -> Mapping[int, Plan]:
+        """Committed plans by number; the newer of two plans with the same number."""
+        return {commit.plan.sequence: commit.plan for commit in reversed(self.commits)}
+
+    def has_kept(self, version: int) -> bool:
+        """Return whether the newest version contains what an earlier one committed."""
+        return survives_restores(self.restores, version)
+
+    def has_kept_landing(self, landing: Landing) -> bool:
+        """Return whether no RESTORE, and no older copy of the table, removed a recorded landing."""
+        return survives_restores(self.restores, landing.table_version, self.version)
+
+    def is_older_than(self, record: PlanRecord) -> bool:
+        """Return whether the table is at a version before the recorded landing of a plan.
+
+        It may have more or fewer rows of the plan than were recorded. An example is a version
+        between the two commits of an undo, if a repair recorded the plan after it.
+        """
+        landing = record.landed_originally
+        return landing is not None and not self.has_kept_landing(landing)
+
+    def has_discarded(self, sequence: int, landing: Landing) -> bool:
+        """Return whether a landed plan was undone and the ledger has lost the undo."""
+        version = self.removals.get(sequence)
+        return version is not None and version > landing.table_version and self.has_kept(version)
+
+    def has_restored_away(self, record: PlanRecord) -> bool:
+        """Return whether a RESTORE removed the rows of a landed plan without rows.
+
+        Offsets are unread if a RESTORE removed their rows, or if the rows landed in another table.
+        Offsets of deleted rows are not unread.
+        """
+        landing = record.landed_originally
+        if landing is None or record.held_now is None:
+            return False
+        committed_plan = self.newest_plans.get(record.plan.sequence)
+        if committed_plan is None and landing.table_version < self.start:
+            # Maintenance has removed the commit, so its absence does not prove another table.
+            # fence: removed-commit-proves-nothing
+            return not self.has_kept_landing(landing)
+        if committed_plan is None:
+            return record.held_now.records > 0
+        here = committed_plan.fingerprint == record.plan.fingerprint
+        return landing.records > 0 and not (here and self.has_kept_landing(landing))
+
+
 Coverage: TypeAlias = Mapping[tuple[str, int], SpanSet]
 """Landed offsets, by topic id and partition."""
 
 
-def newest_plans(commits: Sequence[PlanCommit]) -> Mapping[int, Plan]:
-    """Return committed plans by number; the newer of two plans with the same number."""
-    return {commit.plan.sequence: commit.plan for commit in reversed(commits)}
-
-
 def compare(
-    ledger: Ledger,
-    row_ranges: Sequence[RowRange],
-    commits: Sequence[PlanCommit],
-    restores: Sequence[Restore],
-    removal_versions: Mapping[int, int],
-    log_start: int,
-    fallback: Plan,
+    ledger: Ledger, row_ranges: Sequence[RowRange], log: TableLog, fallback: Plan
 ) -> Differences:
     """Find the differences between a data table and a ledger.
 
     Args:
         ledger: State of the control table.
         row_ranges: Contents of the data table.
-        commits: Commits of plans in the table's log, newest first.
-        restores: Every RESTORE in the table's log.
-        removal_versions: Table versions that removed a plan's rows, by plan.
-        log_start: The oldest version whose commit the log has.
+        log: Log of the data table.
         fallback: Values for the fields that rows do not contain, for plans without a commit.
 
     Raises:
         UnexplainedRows: A landed plan has more rows than were recorded.
     """
-    committed_plans = newest_plans(commits)
+    committed_plans = log.newest_plans
     rows = _by_plan(row_ranges)
     unknown = tuple(
         committed_plans.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
@@ -106,14 +157,14 @@ def compare(
         if not _are_of_ledger_plan(ledger, sequence, rows[sequence], committed_plans.get(sequence))
     )
     others = {plan.sequence for plan in unknown}
-    everyone = (*(c.plan for c in commits), *(r.plan for r in ledger.plans.values()))
+    everyone = (*(c.plan for c in log.commits), *(r.plan for r in ledger.plans.values()))
     replacers = [plan for plan in everyone if plan.replaces]
     unrecorded, gone, opened, recounted = [], [], [], []
     discarded: dict[int, int] = {}
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
         # fence: older-contents-are-counted-again
-        is_older = bool(held) and is_older_than_landing(record, restores)
+        is_older = bool(held) and log.is_older_than(record)
         if record.held_now is None:
             if sequence in others:
                 continue
@@ -122,12 +173,10 @@ def compare(
             elif record.is_open:
                 opened.append(record.plan)
         # fence: forgotten-undo-is-found
-        elif not held and _is_discarded(record.held_now, removal_versions.get(sequence), restores):
+        elif not held and log.has_discarded(sequence, record.held_now):
             gone.append(record.plan)
-            discarded[sequence] = removal_versions[sequence]
-        elif not held and _is_restored_away(
-            record, committed_plans.get(sequence), restores, log_start
-        ):
+            discarded[sequence] = log.removals[sequence]
+        elif not held and log.has_restored_away(record):
             gone.append(record.plan)
         elif is_older or any(
             _overlap(record, plan) for plan in replacers if plan.sequence > sequence
@@ -189,51 +238,6 @@ def _of_gaps_only(ledger: Ledger) -> list[PlanRecord]:
     return [each for each in records if each.held_now and each.held_now.records == 0]
 
 
-def is_older_than_landing(record: PlanRecord, restores: Sequence[Restore]) -> bool:
-    """Return whether a RESTORE went to a version before the recorded landing of a plan.
-
-    That version may have more or fewer rows of the plan than were recorded. An example is a version
-    between the two commits of an undo, if a repair recorded the plan after it.
-    """
-    landing = record.landed_originally
-    return landing is not None and not survives_restores(restores, landing.table_version)
-
-
-def _is_discarded(landing: Landing, version: int | None, restores: Sequence[Restore]) -> bool:
-    """Return whether a landed plan was undone and the ledger has lost the undo."""
-    return (
-        version is not None
-        and version > landing.table_version
-        and survives_restores(restores, version)
-    )
-
-
-def _is_restored_away(
-    record: PlanRecord,
-    committed_plan: Plan | None,
-    restores: Sequence[Restore],
-    log_start: int,
-) -> bool:
-    """Return whether a RESTORE removed the rows of a landed plan without rows.
-
-    Offsets are unread if a RESTORE removed their rows, or if the rows landed in another table.
-    Offsets of deleted rows are not unread.
-    """
-    if record.landed_originally is None or record.held_now is None:
-        return False
-    landed_at = record.landed_originally.table_version
-    if committed_plan is None and landed_at < log_start:
-        # Maintenance has removed the commit, so its absence does not prove another table.
-        # fence: removed-commit-proves-nothing
-        return not survives_restores(restores, landed_at)
-    if committed_plan is None:
-        return record.held_now.records > 0
-    here = committed_plan.fingerprint == record.plan.fingerprint
-    return record.landed_originally.records > 0 and not (
-        here and survives_restores(restores, landed_at)
-    )
-
-
 def _overlap(record: PlanRecord, other: Plan) -> bool:
     """Return whether two plans share offsets, landed or not."""
     if record.plan.topic_id != other.topic_id:
@@ -283,21 +287,12 @@ def _from_rows(fallback: Plan, sequence: int, row_ranges: Sequence[RowRange]) ->
     return named.with_ranges((p, span) for p, spans in sorted(runs.items()) for span in spans)
 
 
-def replacing_plans(
-    ledger: Ledger, commits: Sequence[PlanCommit], restores: Sequence[Restore], log_start: int
-) -> tuple[Plan, ...]:
-    """Return the plans that replaced rows in the current table version, even if undone since.
-
-    Args:
-        ledger: State of the control table.
-        commits: Commits of plans in the table's log.
-        restores: Every RESTORE in the table's log.
-        log_start: The oldest version whose commit the log has.
-    """
+def replacing_plans(ledger: Ledger, log: TableLog) -> tuple[Plan, ...]:
+    """Return the plans that replaced rows in the current table version, even if undone since."""
     committed = [
         commit.plan
-        for commit in commits
-        if commit.plan.replaces and survives_restores(restores, commit.version)
+        for commit in log.commits
+        if commit.plan.replaces and log.has_kept(commit.version)
     ]
     # For plans whose commits the log no longer has, use the ledger. A newer plan without a commit
     # landed in another table, such as the original of a copy.
@@ -305,9 +300,9 @@ def replacing_plans(
         record.plan
         for record in ledger.plans.values()
         if record.plan.replaces
-        and record.landed_originally
-        and record.landed_originally.table_version < log_start
-        and survives_restores(restores, record.landed_originally.table_version)
+        and (landing := record.landed_originally)
+        and landing.table_version < log.start
+        and log.has_kept_landing(landing)
         and record.plan not in committed
     ]
     return (*committed, *known)

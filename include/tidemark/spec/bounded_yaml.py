@@ -47,8 +47,22 @@ def load(path: Path) -> tuple[Any, list[tuple[str, int]]]:
         return loader.get_single_data(), loader.repeated
     except UnusableYaml:
         raise
+    except yaml.MarkedYAMLError as error:
+        raise UnusableYaml("YAML", _place_and_problem(error)) from error
     except (yaml.YAMLError, ValueError, OSError) as error:
         raise UnusableYaml("YAML", " ".join(str(error).split())) from error
+
+
+def _place_and_problem(error: yaml.MarkedYAMLError) -> str:
+    """Return the place and the problem of an error, and the line at which its value begins."""
+    problem = str(error.problem or error.context)
+    if error.problem_mark is None:
+        return problem
+    line, column = error.problem_mark.line + 1, error.problem_mark.column + 1
+    text = f"an error in line {line}, column {column}: {problem}"
+    if error.context_mark is None or error.context_mark.line + 1 == line:
+        return text
+    return f"{text}; the value begins in line {error.context_mark.line + 1}"
 
 
 def _text(path: Path) -> str:
