@@ -158,8 +158,9 @@ def test_a_log_line_on_a_terminal_is_a_line_of_its_own_above_the_bar(
     """It has neither time nor logger."""
     stream = _Watched("3/4")
     show_on(monkeypatch, stream, terminal=True)
-    log = logging.Logger("one")
-    log.addHandler(output.TerminalHandler())
+    log = logging.getLogger(f"{__name__}.{level}")
+    log.setLevel(logging.INFO)
+    monkeypatch.setattr(log, "handlers", [output.TerminalHandler()])
     with progress.phase("starting Kafka") as show_done:
         show_done(3, 4)
         assert stream.found.wait(20)

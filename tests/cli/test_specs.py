@@ -117,6 +117,25 @@ def test_checking_specs_prints_every_problem_with_a_suggestion(
     assert "did you mean 'good'" in unknown.err
 
 
+def test_checking_a_spec_warns_about_rules_that_spark_will_refuse(
+    unconnected: Command, tmp_path: Path
+) -> None:
+    """The exit code stays 0, because Spark decides."""
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "good.yaml").write_text(
+        "name: good\ntopic: good\nschedule: '@daily'\ndecode:\n"
+        "  value: {format: json, schema: {amount: long}}\n  rules: {positive: value.amont > 0}\n"
+    )
+    problem = "value has no field 'amont' (did you mean 'amount'?)"
+    ran = unconnected("pipeline", "check")
+    assert ran.code == ExitCode.OK
+    assert f"good: warning: rule positive: {problem}\n  value.amont > 0\n" in ran.err
+    (record,) = unconnected("pipeline", "check", "--json").json
+    assert record["warnings"] == [
+        {"rule": "positive", "sql": "value.amont > 0", "problem": problem}
+    ]
+
+
 def test_checking_a_spec_checks_its_suite(
     unconnected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from tidemark.cli.arguments import (
     PipelineNamesOrAll,
     Topic,
 )
-from tidemark.cli.output import note, out, print_error_record, print_json, print_table
+from tidemark.cli.output import err, note, out, print_error_record, print_json, print_table
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
@@ -23,6 +24,7 @@ from tidemark.quality.suite import load_suite
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PIPELINE_NAME, PipelineSpec
+from tidemark.typed.rule_check import RuleWarning, rule_warnings
 from tidemark.typed.spec_draft import DEFAULT_SCHEDULE, SpecDraft
 
 app = typer.Typer(
@@ -128,7 +130,8 @@ def check(pipelines: PipelineNamesOrAll = None, as_json: AsJson = False) -> None
     """Check specs and the quality suites that they name, and print every problem.
 
     Each problem has its file, its key, the expected and the actual value. The command reads files
-    only, and needs neither Kafka nor Spark. It ends with exit code 65 if a spec is invalid.
+    only, and needs neither Kafka nor Spark. It ends with exit code 65 if a spec is invalid. A
+    warning names a row rule that Spark will probably refuse; it does not change the exit code.
     """
     tidemark = App.from_environment()
     folder = tidemark.spec_folder
@@ -138,13 +141,18 @@ def check(pipelines: PipelineNamesOrAll = None, as_json: AsJson = False) -> None
         if name not in known:
             raise UnknownPipeline(pipeline=name, known=tuple(known))
     problems = {name: _problem(tidemark, name) for name in names}
+    valid = [folder.specs[name] for name in names if problems[name] is None]
+    warnings = {spec.name: rule_warnings(spec.decode) for spec in valid if spec.decode}
     if as_json:
-        print_json([_record(name, problems[name]) for name in names])
+        print_json([_record(name, problems[name], warnings.get(name, ())) for name in names])
     else:
-        valid = [folder.specs[name] for name in names if problems[name] is None]
         rows = [(spec.name, spec.topic, spec.schedule, ", ".join(_tables(spec))) for spec in valid]
         if rows:
             print_table("Valid specs", ("pipeline", "topic", "schedule", "tables"), rows)
+        for name, some in warnings.items():
+            for each in some:
+                err.print(f"{name}: warning: rule {each.rule}: {each.problem}", style="yellow")
+                err.print(f"  {each.sql}")
         for name, problem in problems.items():
             if problem is not None:
                 print_error_record({"pipeline": name, **problem.as_record()})
@@ -175,8 +183,11 @@ def _tables(spec: PipelineSpec) -> list[str]:
     return tables
 
 
-def _record(name: str, problem: TidemarkError | None) -> dict[str, object]:
+def _record(
+    name: str, problem: TidemarkError | None, warnings: Sequence[RuleWarning]
+) -> dict[str, object]:
     """Return the result of one spec for `--json`."""
     if problem is None:
-        return {"pipeline": name, "valid": True}
+        records = [each.as_record() for each in warnings]
+        return {"pipeline": name, "valid": True, "warnings": records}
     return {"pipeline": name, "valid": False, **problem.as_record()}

@@ -1,0 +1,109 @@
+"""Tests of the check of row rules: it warns about the rules that Spark refuses, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
+
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.fields import Decimal, ListOf, Struct
+from tidemark.typed.rule_check import rule_warnings
+
+LEG = Struct((("quantity", "long"), ("due", "date")))
+DECODE = DecodeSpec(
+    key=PayloadSpec(format=Format.STRING),
+    value=PayloadSpec(
+        format=Format.JSON,
+        schema=Struct(
+            (
+                ("Account", "string"),
+                ("amount", Decimal(10, 2)),
+                ("paid", "boolean"),
+                ("leg", LEG),
+                ("legs", ListOf(LEG)),
+            )
+        ),
+        keeps_rest=True,
+    ),
+    target="silver/payments",
+)
+VALUE = (
+    "struct<Account string, amount decimal(10,2), paid boolean, leg struct<quantity bigint, due "
+    "date>, legs array<struct<quantity bigint, due date>>, _rest string>"
+)
+COLUMNS = (
+    f"key string, value {VALUE}, headers array<struct<key string, value binary>>, topic string, "
+    "partition int, offset bigint, timestamp timestamp, plan_sequence bigint"
+)
+VALID = [
+    "value.amount > 0",
+    "VALUE.AMOUNT <> 0 AND value.account RLIKE '^A'",
+    "value IS NULL OR value.leg.due IS NOT NULL",
+    "exists(value.legs, leg -> leg.quantity > 0)",
+    "size(filter(value.legs, (leg, place) -> leg.quantity > place)) = 0",
+    "value.legs[0].quantity > 0 AND array_max(value.legs.quantity) < 9",
+    "value['amount'] BETWEEN 0 AND 5",
+    "try_cast(value.account AS int) IS NOT NULL",
+    "CASE WHEN value.paid THEN value.amount > 0 ELSE true END",
+    "value.leg.due >= date'2020-01-01' AND value.leg.quantity DIV 2 = 1",
+    "timestamp > current_timestamp() - INTERVAL 1 DAY",
+    "key LIKE 'A%' AND offset >= 0 AND headers[0].key = 'a'",
+    "value.amount::int <=> 3 OR NOT value.paid OR `key` IN ('a', 'b')",
+    "get_json_object(value._rest, '$.venue') IS NULL",
+]
+INVALID = {
+    "value.amount >": "Required keyword: 'expression' missing for ",
+    "value.amount => 0": "Invalid expression / Unexpected token",
+    "value.amount > 0; value.paid": "a rule is one condition",
+    "value.amont > 0": "value has no field 'amont' (did you mean 'amount'?)",
+    "value.leg.quantty > 0": "value.leg has no field 'quantty' (did you mean 'quantity'?)",
+    "value.amount.cents > 0": "value.amount of type decimal(10,2) has no field 'cents'",
+    "value.account.name = 'a'": "value.account of type string has no field 'name'",
+    "amount > 0": "no column 'amount' (did you mean 'value.amount'?)",
+    "ofset > 0": "no column 'ofset' (did you mean 'offset'?)",
+    "key.id = 'a'": "key of type string has no field 'id'",
+}
+
+
+def problems(sql: str, decode: DecodeSpec = DECODE) -> list[str]:
+    """Return the problems of one rule."""
+    return [each.problem for each in rule_warnings(replace(decode, rules=(("rule", sql),)))]
+
+
+@pytest.mark.parametrize("sql", VALID)
+def test_a_rule_over_known_columns_gets_no_warning(sql: str) -> None:
+    assert problems(sql) == []
+
+
+@pytest.mark.parametrize("sql", INVALID)
+def test_a_warning_contains_the_problem_of_a_rule(sql: str) -> None:
+    (problem,) = problems(sql)
+    assert problem.startswith(INVALID[sql])
+
+
+def test_fields_of_a_schema_in_a_registry_are_not_checked() -> None:
+    by_id = DecodeSpec(
+        key=PayloadSpec(format=Format.BINARY),
+        value=PayloadSpec(format=Format.AVRO),
+        target="silver/payments",
+    )
+    assert problems("value.anything.at_all > 0", by_id) == []
+    assert problems("vallue.amount > 0", by_id) == ["no column 'vallue' (did you mean 'value'?)"]
+
+
+@pytest.mark.spark
+def test_spark_accepts_the_rules_without_a_warning_and_refuses_the_others(
+    spark: SparkSession,
+) -> None:
+    rows = spark.createDataFrame([], COLUMNS)
+    for sql in VALID:
+        assert rows.select(expr(sql).alias("rule")).schema["rule"].dataType.simpleString() == (
+            "boolean"
+        ), sql
+    for sql in INVALID:
+        with pytest.raises((AnalysisException, ParseException)):
+            rows.select(expr(sql))
