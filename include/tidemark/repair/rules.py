@@ -68,7 +68,7 @@ class Differences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLog:
-    """What the log of a data table contains.
+    """Commits, RESTOREs and removals in the log of a data table.
 
     Attributes:
         commits: Commits of plans, newest first.

@@ -69,7 +69,7 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
 
 
 def _unknown(first: str, fields: Sequence[str], decode: DecodeSpec) -> str | None:
-    """Return what is unknown in the path of a column; None if nothing is. Case is ignored."""
+    """Return the unknown part of a column's path; None without one. Case is ignored."""
     columns: dict[str, FieldType | None] = {field.name: None for field in BRONZE_SCHEMA.fields}
     columns |= {part.value: spec.column for part, spec in decode.parts.items()}
     if first.lower() not in columns:
