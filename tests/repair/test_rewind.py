@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake
+from tests.support.file_lake import FileLake, remove_old_commits
 from tests.support.memory import MemoryControlTable, MemoryTable
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.errors import (
@@ -526,15 +526,6 @@ def test_a_rebuild_restores_an_undo_that_the_control_table_lost(tmp_path: Path) 
     assert lake.control.summary("events").committed_offset(0) == 0
     lake.run(1)
     assert lake.verified() == [(6, 6)]
-
-
-def remove_old_commits(lake: FileLake) -> None:
-    """Remove all commits of the data table's log but the newest, after a checkpoint."""
-    table = DeltaTable(lake.uri)
-    table.create_checkpoint()
-    for commit in Path(lake.uri, "_delta_log").glob("*.json"):
-        if int(commit.stem) < table.version():
-            commit.unlink()
 
 
 def test_deleted_rows_of_a_removed_commit_are_not_read_again_after_a_repair(

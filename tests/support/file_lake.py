@@ -272,6 +272,15 @@ def _first_lake(plans: int) -> FileLake:
     return made
 
 
+def remove_old_commits(lake: FileLake) -> None:
+    """Remove all commits of the data table's log but the newest, after a checkpoint."""
+    table = DeltaTable(lake.uri)
+    table.create_checkpoint()
+    for commit in Path(lake.uri, "_delta_log").glob("*.json"):
+        if int(commit.stem) < table.version():
+            commit.unlink()
+
+
 def age(folder: Path, days: int = 20) -> None:
     """Set the modification times of all files below a folder to some days ago."""
     then = datetime.now(UTC).timestamp() - days * 86400

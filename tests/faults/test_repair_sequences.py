@@ -1,0 +1,192 @@
+"""Random sequences of runs, replacements, undos, DELETEs, RESTOREs, copies and repairs.
+
+After each sequence, every record is in the table once, except rows that a DELETE has removed.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake, remove_old_commits
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import LedgerBehindTable
+from tidemark.ingest.errors import RowsChanged
+from tidemark.lake.errors import RowsWouldBeLost
+from tidemark.repair.errors import NothingToDo
+
+pytestmark = [pytest.mark.faults]
+
+WEIGHTS = {
+    "run": 10,
+    "replace": 4,
+    "undo": 6,
+    "delete": 2,
+    "compact": 4,
+    "restore": 10,
+    "remove_old_commits": 1,
+    "copy_table": 1,
+    "copy_table_back": 1,
+    "copy_control": 1,
+    "copy_control_back": 1,
+}
+"""The operations, and how often each one is chosen."""
+
+
+@dataclass
+class Sequence:
+    """One random sequence on real tables.
+
+    Attributes:
+        root: Folder of the lake and of the copies.
+        choice: Chooses operations and their arguments.
+        deleted: Rows that a DELETE has removed, by partition and offset.
+        steps: The operations so far, for the message of a failure.
+        copies: Copies of the data table and of the control table.
+    """
+
+    root: Path
+    choice: random.Random
+    deleted: set[tuple[int, int]] = field(default_factory=set)
+    steps: list[str] = field(default_factory=list)
+    copies: dict[str, list[Path]] = field(default_factory=lambda: {"table": [], "control": []})
+
+    def __post_init__(self) -> None:
+        self.lake = FileLake(root=self.root / "lake")
+        self.lake.run(2)
+
+    @property
+    def table(self) -> DeltaTable:
+        """The newest version of the data table."""
+        return DeltaTable(self.lake.uri)
+
+    def take(self, count: int) -> None:
+        """Perform random operations."""
+        for name in self.choice.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count):
+            self.steps.append(name)
+            getattr(self, name)()
+
+    def run(self) -> None:
+        """Land new records of one or both partitions. Large files are not compacted."""
+        partition = self.choice.randrange(2)
+        self.lake.produce(self.choice.choice([0, 0, 1, 3]), 1 - partition)
+        self.lake.run(self.choice.choice([1, 2, 3, 5, 3_000]), partition)
+
+    def replace(self) -> None:
+        """Land a range of landed offsets again."""
+        ends = {
+            partition: spans.spans[-1].end
+            for landing in self._landed().values()
+            for partition, spans in landing.spans().items()
+        }
+        if ends:
+            partition = self.choice.choice(sorted(ends))
+            start = self.choice.randrange(ends[partition])
+            end = self.choice.randrange(start + 1, ends[partition] + 1)
+            try:
+                name = f"step {len(self.steps)}"
+                self.lake.land_again((partition, start, end), requested_by=name)
+            except (RowsChanged, RowsWouldBeLost) as refused:
+                self.steps.append(type(refused).__name__)
+
+    def undo(self) -> None:
+        """Undo a landed plan."""
+        if landed := self._landed():
+            self.lake.undo.undo(self.choice.choice(sorted(landed)), "ops", "wrong")
+
+    def delete(self) -> None:
+        """Delete some rows, as another program does."""
+        if rows := self.lake.rows():
+            some = self.choice.sample(rows, min(len(rows), 2))
+            same = [f"(partition = {p} and offset = {o})" for p, o in some]
+            self.table.delete(" or ".join(same))
+            self.deleted |= set(some)
+
+    def compact(self) -> None:
+        """Join all files, or the small ones only."""
+        self.table.optimize.compact(target_size=self.choice.choice([30_000, 10_000_000]))
+
+    def restore(self) -> None:
+        """Restore an earlier version, and repair."""
+        table = self.table
+        versions = [commit["version"] for commit in table.history()]
+        version = self.choice.choice(versions)
+        self.steps.append(f"to {version} of {table.version()}")
+        if version < table.version():
+            table.restore(version)
+            self._rewind()
+
+    def remove_old_commits(self) -> None:
+        """Remove the log's commits, as the clean-up after the retention does."""
+        remove_old_commits(self.lake)
+
+    def copy_table(self) -> None:
+        """Copy the data table to another place."""
+        self._copy("table", Path(self.lake.uri))
+
+    def copy_table_back(self) -> None:
+        """Put a copy of the data table in its place, and repair."""
+        if self._copy_back("table", Path(self.lake.uri)):
+            self._rewind()
+
+    def copy_control(self) -> None:
+        """Copy the control table to another place."""
+        self._copy("control", Path(self.lake.control_uri))
+
+    def copy_control_back(self) -> None:
+        """Put a copy of the control table in its place, and repair."""
+        if self._copy_back("control", Path(self.lake.control_uri)):
+            self._rebuild()
+
+    def _landed(self) -> dict[int, Landing]:
+        plans = self.lake.control.ledger("events").plans
+        return {number: each.held_now for number, each in plans.items() if each.held_now}
+
+    def _copy(self, kind: str, place: Path) -> None:
+        copies = self.copies[kind]
+        copies.append(shutil.copytree(place, self.root / f"{kind} {len(copies)}"))
+
+    def _copy_back(self, kind: str, place: Path) -> bool:
+        if not self.copies[kind]:
+            return False
+        shutil.rmtree(place)
+        shutil.copytree(self.choice.choice(self.copies[kind]), place)
+        return True
+
+    def _rewind(self) -> None:
+        try:
+            with suppress(NothingToDo):
+                self.lake.repair.rewind("ops", "a mistake")
+        except LedgerBehindTable:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        with suppress(NothingToDo):
+            self.lake.repair.rebuild("ops", "a mistake")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_sequence_of_repairs_loses_or_doubles_a_record(tmp_path: Path, seed: int) -> None:
+    """I1, I3. No command is refused at the end of a sequence."""
+    choice = random.Random(seed)
+    sequence = Sequence(root=tmp_path, choice=choice)
+    try:
+        sequence.take(choice.randrange(4, 20))
+        sequence.lake.run(1)
+    finally:
+        print(f"seed {seed}: {', '.join(sequence.steps)}")
+    rows = sequence.lake.rows()
+    produced = {
+        (partition, offset)
+        for partition, log in sequence.lake.kafka.topics["events"].items()
+        for offset in range(log.end)
+    }
+    assert len(rows) == len(set(rows)), "a record is doubled"
+    assert set(rows) <= produced
+    assert not produced - set(rows) - sequence.deleted, "a record is lost"
