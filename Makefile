@@ -26,6 +26,9 @@ INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
 # Disk space of a first set-up, and of a later run, in GB.
 FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
+# Removes the line of each installed package from uv's output.
+WITHOUT_LIST := sed -u '/^ [-+~] /d'
+
 PARTS := broker or registry or store or spark or airflow or e2e
 FAST := not ($(PARTS) or slow or faults)
 REAL := ($(PARTS) or slow) and not faults
@@ -56,7 +59,7 @@ $(MADE): | preflight
 $(INSTALLED): $(MADE)
 	@echo "[2/4] Python packages of requirements.txt (a minute or two the first time)"
 	@rm -f $(MADE)-*
-	@$(UV) pip install --require-hashes --compile-bytecode -r requirements.txt
+	@$(UV) pip install --require-hashes --compile-bytecode -r requirements.txt 2>&1 | $(WITHOUT_LIST)
 	@$(UV) pip install --quiet --no-deps -e .
 	@# Airflow would load the plugin twice, from here and from the environment.
 	@rm -rf include/*.egg-info
@@ -66,7 +69,8 @@ $(INSTALLED): $(MADE)
 $(INSTALLED_DEV): $(INSTALLED)
 	@echo "[+] Development tools of requirements-dev.txt"
 	@rm -f $(INSTALLED)-*
-	@$(UV) pip install --require-hashes --compile-bytecode -r requirements-dev.txt
+	@$(UV) pip install --require-hashes --compile-bytecode -r requirements-dev.txt 2>&1 \
+	    | $(WITHOUT_LIST)
 	@touch $@
 
 .PHONY: jvm
@@ -75,10 +79,11 @@ jvm: $(INSTALLED)
 
 .PHONY: archive
 archive: jvm
-	@$(PYTHON) include/jvm/archive.py --heading "[4/4] Class archive, for faster starts of Spark (half a minute)"
+	@$(PYTHON) include/jvm/archive.py --heading "[4/4] Class archive, for faster starts of Spark (a minute)"
 
 .PHONY: setup
 setup: preflight $(INSTALLED) jvm archive ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
+	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set up. Next: make up, or docs/tutorial.md"
 
 .PHONY: registry
 registry: $(INSTALLED)
@@ -113,6 +118,7 @@ prometheus:
 
 .PHONY: setup-dev
 setup-dev: setup $(INSTALLED_DEV) registry stores browser prometheus ## Install the tools for checks and tests as well
+	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set up. Next: make check"
 
 .PHONY: lock
 lock: $(MADE) ## Resolve requirements*.in again into requirements*.txt

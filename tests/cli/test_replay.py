@@ -131,7 +131,7 @@ def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_chara
     shown = offline(*listing, *one, "--limit", "2").out
     assert r"value     UTF-8, 6 bytes: a\u{001B}[31m" in shown
     assert "value     hex, 2 bytes: ff fe" in shown
-    assert "only the first 2 are listed; --limit 3 lists all" in shown
+    assert "2 of 3 listed; --limit 3 lists all" in shown
     assert "zzz" not in shown
     assert "secret" not in shown
     text, other, cut = offline(*listing, *one, "--reason", "malformed", "--json").json

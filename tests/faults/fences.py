@@ -473,7 +473,7 @@ FENCES = (
     Fence(
         marker="older-epochs-are-fenced",
         keeps="I4",
-        operation=Replace("self.table.fence_chains(self.spec.name, [])"),
+        operation=Replace("self.table.fence_chains(self.spec.name, [], requested_by)"),
         noticed_by=("tests/repair/test_rewind.py",),
     ),
     Fence(
@@ -499,6 +499,12 @@ FENCES = (
         keeps="I1",
         operation=Never(),
         noticed_by=("tests/repair/test_rewind.py", "-k", "deleted_rows_of_a_partly_replaced"),
+    ),
+    Fence(
+        marker="landing-of-another-copy-is-noticed",
+        keeps="I3",
+        operation=Replace("True"),
+        noticed_by=("tests/repair/test_rewind.py", "-k", "only_another_copy"),
     ),
     Fence(
         marker="older-contents-are-counted-again",

@@ -32,7 +32,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import FENCED_VERSION, RowRange, TableSize
+from tidemark.core.table_state import FENCED_VERSION, Fence, RowRange, TableSize
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.protocols import DataTable
 from tidemark.lake import data_table
@@ -232,7 +232,7 @@ def test_i1_rows_stay_if_a_repair_has_fenced_the_epoch_of_their_removal(
 ) -> None:
     plan = make_plan((0, 0, 4))
     under_test.land(plan, places_of(0, 0, 1, 2, 3))
-    under_test.table.fence_chains("events", [removal_app_id("events", 0)])
+    under_test.table.fence_chains("events", [removal_app_id("events", 0)], "ops")
     with pytest.raises(RemovalFenced):
         under_test.table.remove_rows(plan, 0)
     assert under_test.table.current_landing(plan).records == 4
@@ -252,7 +252,7 @@ def test_i1_rows_of_shared_files_stay_if_a_repair_fences_before_the_commit(
 
     def fenced_meanwhile(*arguments: Any) -> Any:
         monkeypatch.undo()
-        under_test.table.fence_chains("events", [removal_app_id("events", 0)])
+        under_test.table.fence_chains("events", [removal_app_id("events", 0)], "ops")
         return real(*arguments)
 
     monkeypatch.setattr(data_table, "_properties", fenced_meanwhile)
@@ -356,8 +356,9 @@ def test_i4_fencing_a_fenced_chain_makes_no_version(under_test: TableUnderTest) 
     plan = make_plan((0, 0, 2))
     under_test.land(plan, places_of(0, 0, 1))
     app_ids = [transaction_app_id("events", epoch, kind) for epoch in (0, 1) for kind in PlanKind]
-    version = under_test.table.fence_chains("events", app_ids)
-    assert under_test.table.fence_chains("events", app_ids) == version
+    version = under_test.table.fence_chains("events", app_ids, "ops")
+    assert under_test.table.fence_chains("events", app_ids, "ops") == version
+    assert under_test.table.fences() == dict.fromkeys(app_ids, Fence(version, "ops"))
     state = under_test.table.state("events", app_ids)
     assert state.transactions == dict.fromkeys(app_ids, FENCED_VERSION)
     landing = under_test.table.find_landing(plan)
@@ -371,7 +372,7 @@ def test_i7_fencing_refuses_a_table_of_another_pipeline(tmp_path: Path) -> None:
     OnDelta(tmp_path).land(make_plan((0, 0, 1), pipeline="other"), places_of(0, 0))
     version = DeltaTable(tmp_path).version()
     with pytest.raises(ForeignTable):
-        DeltaDataTable(str(tmp_path)).fence_chains("events", ["tidemark:events:0"])
+        DeltaDataTable(str(tmp_path)).fence_chains("events", ["tidemark:events:0"], "ops")
     assert DeltaTable(tmp_path).version() == version
 
 
@@ -475,7 +476,7 @@ def test_i4_plans_of_a_fenced_chain_land_nothing_with_spark(
     produce_values(broker.bootstrap, pipeline.spec.topic, 5)
     plan = pipeline.plan("second")
     app_ids = [transaction_app_id(plan.pipeline, 0, kind) for kind in PlanKind]
-    version = pipeline.table.fence_chains(plan.pipeline, app_ids)
+    version = pipeline.table.fence_chains(plan.pipeline, app_ids, "ops")
     pipeline.land(plan)
     pipeline.land(replace(plan, kind=PlanKind.BACKFILL))
     assert pipeline.version() == version

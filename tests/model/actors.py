@@ -57,7 +57,16 @@ _READS = frozenset(
             "row_ranges",
             "plan_commits",
         ),
-        *("removal_versions", "log_start", "rows_of", "last_rows", "row_count", "size", "version"),
+        *(
+            "removal_versions",
+            "fences",
+            "log_start",
+            "rows_of",
+            "last_rows",
+            "row_count",
+            "size",
+            "version",
+        ),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }
 )
@@ -206,8 +215,8 @@ class _TablePort(_Port):
         if start_version is not None:
             self._ask("finish_fence", plan, start_version)
 
-    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
-        started_fence = self._ask("begin_fence_chains", pipeline, tuple(app_ids))
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
+        started_fence = self._ask("begin_fence_chains", pipeline, tuple(app_ids), requested_by)
         if started_fence is None:
             return int(self._ask("version"))
         return int(self._ask("finish_fence_chains", pipeline, started_fence))

@@ -128,9 +128,9 @@ class _TableWithActionBeforeFence(MemoryTable):
 
     action: Callable[[], object] = lambda: None
 
-    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         self.action()
-        return super().fence_chains(pipeline, app_ids)
+        return super().fence_chains(pipeline, app_ids, requested_by)
 
 
 def test_i7_events_lost_during_a_repair_are_detected() -> None:

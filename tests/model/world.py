@@ -148,10 +148,12 @@ class StartedFence:
     Attributes:
         version: The version that it starts from.
         app_ids: The chains to fence.
+        requested_by: The operator's command.
     """
 
     version: int
     app_ids: tuple[str, ...]
+    requested_by: str
 
 
 @dataclass
@@ -231,24 +233,27 @@ class ModelTable(MemoryTable):
         if start_version is not None:
             self.finish_fence(plan, start_version)
 
-    def begin_fence_chains(self, pipeline: str, app_ids: Collection[str]) -> StartedFence | None:
+    def begin_fence_chains(
+        self, pipeline: str, app_ids: Collection[str], requested_by: str
+    ) -> StartedFence | None:
         self.prepare(pipeline)
         remaining = tuple(a for a in app_ids if self.transaction_version(a) < FENCED_VERSION)
-        return StartedFence(version=len(self.commits), app_ids=remaining) if remaining else None
+        if not remaining:
+            return None
+        return StartedFence(version=len(self.commits), app_ids=remaining, requested_by=requested_by)
 
     def finish_fence_chains(self, pipeline: str, started_fence: StartedFence) -> int:
         if self._moved(started_fence.app_ids, started_fence.version):
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
-        for app_id in started_fence.app_ids:
-            self.commit(app_id, FENCED_VERSION)
+        self.commit_fence(started_fence.app_ids, started_fence.requested_by)
         return len(self.commits)
 
     def version(self) -> int:
         return len(self.commits)
 
-    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         """Perform all steps at once."""
-        started_fence = self.begin_fence_chains(pipeline, app_ids)
+        started_fence = self.begin_fence_chains(pipeline, app_ids, requested_by)
         return (
             self.finish_fence_chains(pipeline, started_fence) if started_fence else self.version()
         )

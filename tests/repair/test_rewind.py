@@ -324,9 +324,9 @@ def test_i4_a_repair_records_a_plan_that_lands_just_before_its_fence(
     pipeline.table.restore(2)
     table, fence_chains = pipeline.table, pipeline.table.fence_chains
 
-    def landing_first(pipeline: str, app_ids: Collection[str]) -> int:
+    def landing_first(pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         table.land(plan)
-        return fence_chains(pipeline, app_ids)
+        return fence_chains(pipeline, app_ids, requested_by)
 
     pipeline.table.fence_chains = landing_first  # type: ignore[method-assign]
     found = pipeline.repair.rewind("ann", "why")
@@ -725,9 +725,9 @@ def test_rows_that_only_another_copy_of_the_table_has_are_read_again(tmp_path: P
     lake.undo.undo(1, "ops", "wrong")
     copy = shutil.copytree(lake.uri, tmp_path / "copy")
     DeltaTable(lake.uri).restore(1)
-    lake.repair.rewind("ops", "it was right")
+    lake.repair.rewind("ops:1", "it was right")
     shutil.rmtree(lake.uri)
     copy.rename(lake.uri)
-    lake.repair.rewind("ops", "from a backup")
+    lake.repair.rewind("ops:2", "from a backup")
     lake.run(1)
     assert lake.verified() == [(3, 3)]

@@ -25,6 +25,7 @@ from tidemark.core.plan_history import PlanEntry, plan_history
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
     FENCED_VERSION,
+    Fence,
     PlanCommit,
     Restore,
     RowOrigin,
@@ -400,6 +401,7 @@ class MemoryTable:
         restores: Every RESTORE.
         plans: Plans that landed, by fingerprint: the metadata of their commits.
         removed: Newest version that removed a plan's rows, by plan.
+        fenced: Fences of repairs, by application id.
         files: Rows that were written, whether or not a commit has added them.
         stamps: Timestamps of rows, where they are not 0.
         records_per_task: Argument of the last write.
@@ -414,6 +416,7 @@ class MemoryTable:
     restores: list[Restore] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
     removed: dict[int, int] = field(default_factory=dict)
+    fenced: dict[str, Fence] = field(default_factory=dict)
     files: list[MemoryRow] = field(default_factory=list)
     stamps: dict[MemoryRow, int] = field(default_factory=dict)
     records_per_task: int = 0
@@ -460,12 +463,17 @@ class MemoryTable:
         self.removed[plan.sequence] = len(self.commits)
         return removed, len(self.commits)
 
-    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         self.prepare(pipeline)
-        for app_id in app_ids:
-            if self.transaction_version(app_id) < FENCED_VERSION:
-                self.commit(app_id, FENCED_VERSION)
+        unfenced = [each for each in app_ids if self.transaction_version(each) < FENCED_VERSION]
+        self.commit_fence(unfenced, requested_by)
         return len(self.commits)
+
+    def commit_fence(self, app_ids: Collection[str], requested_by: str) -> None:
+        """Fence application ids. Each one has a commit; all are fenced from the last one on."""
+        for app_id in app_ids:
+            self.commit(app_id, FENCED_VERSION)
+        self.fenced |= dict.fromkeys(app_ids, Fence(len(self.commits), requested_by))
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; a plan commits to this table only."""
@@ -658,6 +666,9 @@ class MemoryTable:
 
     def removal_versions(self) -> Mapping[int, int]:
         return dict(self.removed)
+
+    def fences(self) -> Mapping[str, Fence]:
+        return dict(self.fenced)
 
     def log_start(self) -> int:
         return 0

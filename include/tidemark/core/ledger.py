@@ -42,6 +42,8 @@ class PlanRecord:
         superseded: Events of plans that replace its rows, oldest first.
         cancelled_by: The event that abandoned the plan, or started or completed its undo; None
             without one.
+        landed_in: The start of the epoch in which the landing was recorded; None for the first
+            epoch. A repair records landings in the epoch that it starts.
     """
 
     plan: Plan
@@ -50,6 +52,7 @@ class PlanRecord:
     landed_originally: Landing | None = None
     superseded: tuple[Superseded, ...] = ()
     cancelled_by: Abandoned | UndoStarted | Undone | None = None
+    landed_in: NewEpoch | None = None
 
     @property
     def is_open(self) -> bool:
@@ -145,11 +148,13 @@ class Ledger:
         plans: dict[int, PlanRecord] = {}
         numbers: list[int] = []
         replaced_events = 0
+        epoch: NewEpoch | None = None
         for number, events in history:
             numbers.append(number)
+            epoch = next((each for each in events if isinstance(each, NewEpoch)), epoch)
             for event in events:
                 ledger = _with_event(ledger, event)
-                _update_plan(plans, event)
+                _update_plan(plans, event, epoch)
                 replaced_events += event.missing_events if isinstance(event, NewEpoch) else 0
         newest = max([newest, *numbers])
         ledger = replace(
@@ -184,7 +189,8 @@ class Ledger:
         The result is never a `CheckedLedger`: it is a state that no table has yet.
         """
         plans = dict(self.plans)
-        _update_plan(plans, Landed(plan=plan, landing=landing, committed={}))
+        epoch = plans[plan.sequence].landed_in
+        _update_plan(plans, Landed(plan=plan, landing=landing, committed={}), epoch)
         return self._with(plans)
 
     def landed_of(self, topic_id: str | None) -> Mapping[int, SpanSet]:
@@ -407,8 +413,8 @@ def _with_event(ledger: L, event: ControlEvent) -> L:
             assert_never(event)
 
 
-def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
-    """Apply one event to the record of its plan. Events of lost plans have no effect."""
+def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent, epoch: NewEpoch | None) -> None:
+    """Apply an event of an epoch to the record of its plan. Events of lost plans have no effect."""
     match event:
         case Planned(plan=plan):
             plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.requested_by,))
@@ -437,6 +443,7 @@ def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent) -> None:
                 # The event contains the current counts.
                 superseded=(),
                 cancelled_by=None,
+                landed_in=epoch,
             )
         case Started() | BackfillRequested() | RecreationAccepted() | LossAccepted() | NewEpoch():
             pass

@@ -86,6 +86,14 @@ class Restore:
     to: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The commit of a repair that fenced older epochs: its version, and the operator's command."""
+
+    version: int
+    requested_by: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
     """Current rows of one plan and one partition in a data table.

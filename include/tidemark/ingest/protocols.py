@@ -15,7 +15,7 @@ from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.plan_history import PlanEntry
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import PlanCommit, RowOrigin, RowRange, TableSize, TableState
+from tidemark.core.table_state import Fence, PlanCommit, RowOrigin, RowRange, TableSize, TableState
 from tidemark.core.throughput import Throughput
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 
@@ -244,6 +244,9 @@ class DataLog(Protocol):
     def removal_versions(self) -> Mapping[int, int]:
         """Return the newest version that removed each plan's rows, as far as the log reaches."""
 
+    def fences(self) -> Mapping[str, Fence]:
+        """Return the fence of each application id, as far back as the log reaches."""
+
     def log_start(self) -> int:
         """Return the oldest version whose commit the log has; 0 without a table."""
 
@@ -362,8 +365,13 @@ class DataTable(DataLog, Protocol):
             EngineFailed: The outcome is unknown; run it again.
         """
 
-    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         """Raise transaction versions so far that no commit with one of them can follow.
+
+        Args:
+            pipeline: Pipeline name.
+            app_ids: Ids of the transactions.
+            requested_by: The operator's command; `fences` returns it.
 
         Returns:
             The table version from which on this holds.

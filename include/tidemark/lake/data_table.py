@@ -23,6 +23,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
+    Fence,
     PlanCommit,
     RowOrigin,
     RowRange,
@@ -257,6 +258,16 @@ class DeltaDataTable:
             metadata["removed_plan"]: version
             for version, metadata in reversed(commits)
             if "removed_plan" in metadata
+        }
+
+    def fences(self) -> Mapping[str, Fence]:
+        """See `DataLog.fences`."""
+        table = open_if_exists(self._uri)
+        commits = () if table is None else commit_log.commits_with_metadata(table.history())
+        return {
+            app_id: Fence(version, metadata.get("requested_by", ""))
+            for version, metadata in commits
+            for app_id in metadata.get("fenced", ())
         }
 
     def log_start(self) -> int:
@@ -515,10 +526,10 @@ class DeltaDataTable:
             raise RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
         return int(done.get("num_deleted_rows") or 0), table.version()
 
-    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         """Raise transaction versions to `FENCED_VERSION`: no commit with one of them follows.
 
-        Returns the version of the table from which that holds.
+        See `DataTable.fence_chains` for arguments and result.
         """
         table = self._own(pipeline)
         open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED_VERSION]
@@ -526,11 +537,12 @@ class DeltaDataTable:
             return int(table.version())
         # fence: fence-is-a-transaction
         transactions = [Transaction(app_id, FENCED_VERSION) for app_id in open_ids]
+        metadata = json.dumps({"fenced": open_ids, "requested_by": requested_by})
         try:
-            _add(table, [], _properties(transactions, json.dumps({"fenced": open_ids})))
+            _add(table, [], _properties(transactions, metadata))
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
-        return int(DeltaTable(self._uri).version())
+        return self.fences()[open_ids[0]].version
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; a plan commits to this table only."""

@@ -121,11 +121,10 @@ class Repair:
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
         # Before `fence_chains`, which overwrites it.
         newest = self._newest_transaction(app_ids)  # fence: numbers-of-forgotten-plans-stay-used
-        fenced = self.table.fence_chains(self.spec.name, app_ids)  # fence: older-epochs-are-fenced
+        # fence: older-epochs-are-fenced
+        fenced = self.table.fence_chains(self.spec.name, app_ids, requested_by)
         # No plan of an older epoch can still land: read the table again.
-        version = state.log.version
-        # fence: look-again-after-fence
-        state = self._read_state(ledger, requested_by, version)
+        state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
         found = state.found
         start = rules.start_events(
             ledger, found, state.log.commits, state.watermarks, requested_by, reason
@@ -179,30 +178,20 @@ class Repair:
             ledger.epoch,
         )
 
-    def _read_state(
-        self, ledger: Ledger, requested_by: str, version: int | None = None
-    ) -> _RepairState:
-        """Read the topic and the table.
-
-        Args:
-            ledger: The ledger to compare.
-            requested_by: The operator.
-            version: Version of the table before the repair's own commits; None for the newest.
-        """
+    def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         fallback = rules.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
-        state = self.table.state(self.spec.name, (), restores_since=-1)
-        newest = -1 if state.version is None else state.version
+        restores = self.table.state(self.spec.name, (), restores_since=-1).restores
         table_log = TableLog(
             commits=commits,
-            restores=state.restores,
+            restores=restores,
             removals=self.table.removal_versions(),
+            fences=self.table.fences(),
             start=self.table.log_start(),
-            version=newest if version is None else version,
         )
         found = rules.compare(ledger, row_ranges, table_log, fallback)
         return _RepairState(
@@ -291,7 +280,7 @@ class Repair:
             or self.spec.is_typed
             or record.plan not in state.found.recounted
             or record.plan.sequence in state.log.removals
-            or state.log.is_older_than(record)
+            or not state.log.has_kept_landing(record)
             or record.held_now.spans() != part.spans()
         ):
             return None

@@ -20,8 +20,8 @@ from tidemark.core.events import (
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, union_by_partition
 from tidemark.core.origins import RunOrigin
-from tidemark.core.plan import Plan, PlanKind, PlannedRange
-from tidemark.core.table_state import PlanCommit, Restore, RowRange, survives_restores
+from tidemark.core.plan import Plan, PlanKind, PlannedRange, transaction_app_id
+from tidemark.core.table_state import Fence, PlanCommit, Restore, RowRange, survives_restores
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.repair.errors import UnexplainedRows
 
@@ -37,7 +37,7 @@ class Differences:
             with gaps only, where a RESTORE has restored rows of another plan.
         open: Open plans of the ledger without rows in the table.
         recounted: Landed plans whose remaining offsets may differ from the ledger. They may overlap
-            with replacing plans, or the table is at a version before their landing was recorded.
+            with replacing plans, or the table does not have their recorded landing.
         by_rows: Unknown plans that only rows show, because the log lacks their commits.
         discarded: Table version of the undo, by plan, for undone plans in `gone`.
     """
@@ -66,6 +66,11 @@ class Differences:
         return bool(self.to_record or self.gone)
 
 
+def newest_plans(commits: Sequence[PlanCommit]) -> Mapping[int, Plan]:
+    """Return committed plans by number; the newer of two plans with the same number."""
+    return {commit.plan.sequence: commit.plan for commit in reversed(commits)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLog:
     """Commits, RESTOREs and removals in the log of a data table.
@@ -74,37 +79,34 @@ class TableLog:
         commits: Commits of plans, newest first.
         restores: Every RESTORE.
         removals: Table versions that removed a plan's rows, by plan.
+        fences: Fences of repairs, by application id.
         start: The oldest version whose commit the log has.
-        version: The newest version when the repair began.
     """
 
     commits: Sequence[PlanCommit]
     restores: Sequence[Restore]
     removals: Mapping[int, int]
+    fences: Mapping[str, Fence]
     start: int
-    version: int
-
-    @property
-    def newest_plans(self) -> Mapping[int, Plan]:
-        """Committed plans by number; the newer of two plans with the same number."""
-        return {commit.plan.sequence: commit.plan for commit in reversed(self.commits)}
 
     def has_kept(self, version: int) -> bool:
         """Return whether the newest version contains what an earlier one committed."""
         return survives_restores(self.restores, version)
 
-    def has_kept_landing(self, landing: Landing) -> bool:
-        """Return whether no RESTORE, and no older copy of the table, removed a recorded landing."""
-        return survives_restores(self.restores, landing.table_version, self.version)
+    def has_kept_landing(self, record: PlanRecord) -> bool:
+        """Return whether the table has the recorded landing of a plan.
 
-    def is_older_than(self, record: PlanRecord) -> bool:
-        """Return whether the table is at a version before the recorded landing of a plan.
-
-        It may have more or fewer rows of the plan than were recorded. An example is a version
-        between the two commits of an undo, if a repair recorded the plan after it.
+        It has not after a RESTORE to an earlier version, or if the table is a copy from before the
+        repair that recorded the landing.
         """
-        landing = record.landed_originally
-        return landing is not None and not self.has_kept_landing(landing)
+        landing, epoch = record.landed_originally, record.landed_in
+        if landing is None or not self.has_kept(landing.table_version):
+            return False
+        if epoch is None or epoch.table_version < self.start:
+            return True
+        fenced = transaction_app_id(record.plan.pipeline, epoch.epoch - 1, PlanKind.LIVE)
+        # fence: landing-of-another-copy-is-noticed
+        return self.fences.get(fenced) == Fence(epoch.table_version, epoch.requested_by)
 
     def has_discarded(self, sequence: int, landing: Landing) -> bool:
         """Return whether a landed plan was undone and the ledger has lost the undo."""
@@ -120,15 +122,15 @@ class TableLog:
         landing = record.landed_originally
         if landing is None or record.held_now is None:
             return False
-        committed_plan = self.newest_plans.get(record.plan.sequence)
+        committed_plan = newest_plans(self.commits).get(record.plan.sequence)
         if committed_plan is None and landing.table_version < self.start:
             # Maintenance has removed the commit, so its absence does not prove another table.
             # fence: removed-commit-proves-nothing
-            return not self.has_kept_landing(landing)
+            return not self.has_kept_landing(record)
         if committed_plan is None:
             return record.held_now.records > 0
         here = committed_plan.fingerprint == record.plan.fingerprint
-        return landing.records > 0 and not (here and self.has_kept_landing(landing))
+        return landing.records > 0 and not (here and self.has_kept_landing(record))
 
 
 Coverage: TypeAlias = Mapping[tuple[str, int], SpanSet]
@@ -149,7 +151,7 @@ def compare(
     Raises:
         UnexplainedRows: A landed plan has more rows than were recorded.
     """
-    committed_plans = log.newest_plans
+    committed_plans = newest_plans(log.commits)
     rows = _by_plan(row_ranges)
     unknown = tuple(
         committed_plans.get(sequence) or _from_rows(fallback, sequence, rows[sequence])
@@ -164,7 +166,7 @@ def compare(
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
         # fence: older-contents-are-counted-again
-        is_older = bool(held) and log.is_older_than(record)
+        is_older = bool(held) and not log.has_kept_landing(record)
         if record.held_now is None:
             if sequence in others:
                 continue
@@ -302,7 +304,7 @@ def replacing_plans(ledger: Ledger, log: TableLog) -> tuple[Plan, ...]:
         if record.plan.replaces
         and (landing := record.landed_originally)
         and landing.table_version < log.start
-        and log.has_kept_landing(landing)
+        and log.has_kept_landing(record)
         and record.plan not in committed
     ]
     return (*committed, *known)

@@ -30,6 +30,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
+    Fence,
     PlanCommit,
     RowRange,
     TableSize,
@@ -487,6 +488,10 @@ class TypedTablePair:
         """See `DataLog.plan_commits`; reads the typed table."""
         return self.typed.plan_commits(origin)
 
+    def fences(self) -> Mapping[str, Fence]:
+        """See `DataLog.fences`; reads the typed table."""
+        return self.typed.fences()
+
     def removal_versions(self) -> Mapping[int, int]:
         """See `DataLog.removal_versions`; reads the typed table."""
         return self.typed.removal_versions()
@@ -565,10 +570,10 @@ class TypedTablePair:
         quarantined, _ = self.quarantine.table.remove_rows(plan, epoch)
         return quarantined + rows, version
 
-    def fence_chains(self, pipeline: str, app_ids: Collection[str]) -> int:
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         """See `DataTable.fence_chains`; covers both tables."""
-        self.quarantine.table.fence_chains(pipeline, app_ids)
-        return self.typed.fence_chains(pipeline, app_ids)
+        self.quarantine.table.fence_chains(pipeline, app_ids, requested_by)
+        return self.typed.fence_chains(pipeline, app_ids, requested_by)
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; withdraws the plans from the quarantine."""
