@@ -222,6 +222,12 @@ def test_a_named_error_exits_with_its_code_and_prints_the_fix(tmp_path: Path) ->
     assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix", "see"]
 
 
+def test_a_run_of_unknown_pipelines_prints_no_summary(without_kafka: Command) -> None:
+    ran = without_kafka("run", "nosuch")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert "nosuch: UnknownPipeline: " in ran.err
+
+
 @pytest.mark.parametrize("json_option", [(), ("--json",)])
 @pytest.mark.parametrize(
     ("arguments", "text"),

@@ -133,7 +133,7 @@ def test_the_page_and_the_json_account_for_a_complete_period(
     done = offline("report", "events", *PERIOD)
     assert (done.code, "3 plans, 9 records: complete" in done.out) == (ExitCode.OK, True)
     page = Page(Path(done.out.splitlines()[-1]))
-    assert "Complete. Every offset from the first to the last of the period" in page.text
+    assert "Every offset from the first to the last of the period" in page.text
     assert "published 2 1, 3" in page.text
     assert "blocked 1 2" in page.text
     assert "failed critical at most 15 null_key_percent" in page.text

@@ -153,7 +153,7 @@ def test_an_override_without_a_finite_limit_is_refused(
 
 def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -> None:
     """Other values keep their defaults."""
-    checks = {"top_key_percent": {"limit": 60, "severity": "warning"}, "null_key_percent": {}}
+    checks = {"top_key_percent": {"limit": 60, "severity": "warning"}, "no_timestamp_percent": {}}
     suite = load_suite(
         write(
             tmp_path,
@@ -162,7 +162,7 @@ def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -
     )
     top = suite.checks["top_key_percent"]
     assert (top.limit, top.severity) == (60, Severity.WARNING)
-    assert suite.checks["null_key_percent"].limit == 100
+    assert suite.checks["no_timestamp_percent"].limit == 0
     assert suite.checks["duplicate_records"].severity is Severity.CRITICAL
 
 

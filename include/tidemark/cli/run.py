@@ -74,7 +74,8 @@ def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
         *("upsert table", "published"),
     )
     rows = [(record["pipeline"], record["plan"], *_figures(record)) for record in records]
-    print_table("Run", columns, rows)
+    if any("steps" in record or "error" not in record for record in records):
+        print_table("Run", columns, rows)
     for record in records:
         steps = record.get("steps", ())
         for failed in (each for each in (record, *steps) if "error" in each):

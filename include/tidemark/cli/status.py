@@ -106,7 +106,7 @@ def status(
 _COLUMNS: Sequence[str] = ("pipeline", "lag", "behind", "runway", "quarantine", "state")
 """The columns of a status without `--wide`. They fit into 80 characters."""
 _ALL_COLUMNS: Sequence[str] = (
-    *("pipeline", "topic", "lag", "behind", "runway", "caught up", "records landed"),
+    *("pipeline", "topic", "lag", "behind", "runway", "forecast", "records landed"),
     *("last plan", "landed at", "check", "open plans", "quarantine", "state"),
 )
 _PARTITION_COLUMNS: Sequence[str] = (
@@ -172,7 +172,7 @@ def _values(status: PipelineStatus) -> Mapping[str, Any]:
         "lag": status.lag,
         "behind": _length(status.lag_time),
         "runway": _length(status.runway),
-        "caught up": status.caught_up_at or status.forecast.value,
+        "forecast": status.caught_up_at or status.forecast.value,
         "records landed": status.records,
         "last plan": status.last_landed,
         "landed at": status.last_landed_at,

@@ -43,7 +43,7 @@ class PlanRecord:
         cancelled_by: The event that abandoned the plan, or started or completed its undo; None
             without one.
         landed_in: The start of the epoch in which the landing was recorded; None for the first
-            epoch. A repair records landings in the epoch that it starts.
+            epoch. A repair records landings in the epoch that it starts. Only a full ledger has it.
     """
 
     plan: Plan
@@ -52,7 +52,7 @@ class PlanRecord:
     landed_originally: Landing | None = None
     superseded: tuple[Superseded, ...] = ()
     cancelled_by: Abandoned | UndoStarted | Undone | None = None
-    landed_in: NewEpoch | None = None
+    landed_in: NewEpoch | None = field(default=None, compare=False)
 
     @property
     def is_open(self) -> bool:

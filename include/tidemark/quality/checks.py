@@ -164,27 +164,27 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
                 name="null_key_percent",
                 sentence="At most {limit}% of records without a key",
                 zero_sentence="No records without a key",
-                limit=100,
+                limit=None,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="null_value_percent",
                 sentence="At most {limit}% tombstones",
                 zero_sentence="No tombstones",
-                limit=100,
+                limit=None,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="top_key_percent",
                 sentence="At most {limit}% of records with the most frequent key, among records "
                 "with a key",
-                limit=100,
+                limit=None,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="largest_partition_percent",
                 sentence="At most {limit}% of records in the largest partition",
-                limit=100,
+                limit=None,
                 severity=Severity.INFO,
             ),
             BuiltInCheck(
@@ -249,8 +249,8 @@ def figure_text(check: str, value: float) -> str:
     """Return a figure of a check with its unit: a whole number, or three digits."""
     built_in = BUILT_IN_CHECKS.get(check)
     if built_in and built_in.in_seconds:
-        sign = "-" if value < 0 else ""
-        return f"{sign}{format_duration(timedelta(seconds=abs(value)))}"
+        earlier = " earlier" if value < 0 else ""
+        return f"{format_duration(timedelta(seconds=abs(value)))}{earlier}"
     if check.endswith("_percent") and 0 < value < _LEAST_PERCENT:
         return f"< {_LEAST_PERCENT} %"
     is_whole = not isfinite(value) or value == int(value) or abs(value) >= _WHOLE
