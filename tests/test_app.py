@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import PROJECT
 from tests.support.plans import append_events, make_plan
 from tidemark.app import App
-from tidemark.core.errors import InvalidSelection
+from tidemark.core.errors import InvalidReference
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
@@ -80,7 +80,7 @@ def test_the_error_of_an_unknown_pipeline_lists_the_known_ones() -> None:
     copy = app().spec("prices@july")
     assert (copy.name, copy.topic, copy.target) == ("prices@july", "prices", "bronze/prices@july")
     for name in ("prices@", "prices@a b", "nope@july"):
-        with pytest.raises((UnknownPipeline, InvalidSelection)):
+        with pytest.raises((UnknownPipeline, InvalidReference)):
             app().spec(name)
     with pytest.raises(UnknownPipeline, match="orders, prices, prices_strategy, streams_intro"):
         app().spec("price")
@@ -164,7 +164,7 @@ def test_copies_and_upsert_tables_have_no_typed_table(tmp_path: Path, ref: str, 
         "decode: {value: {format: string}, upsert: {}}\n"
     )
     pipeline = app(TIDEMARK_PIPELINES=str(tmp_path)).pipeline(ref)
-    with pytest.raises(InvalidSelection, match=ref):
+    with pytest.raises(InvalidReference, match=ref):
         getattr(pipeline, table)
 
 

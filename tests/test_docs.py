@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +244,16 @@ def test_each_requirement_names_existing_tests_that_carry_its_number() -> None:
     ] == []
     without = [number for number, names in named.items() if not names]
     assert [number for number in without if "no test yet" not in rows[number]] == []
+
+
+def test_the_functions_and_tests_of_the_commit_protocol_exist() -> None:
+    page = (PROJECT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| (`.+?`) \| `([\w/]+)\.py` \| `(tests/.+?)` \|$", page, re.M)
+    assert len(rows) == 10
+    for step, functions, file, test in rows:
+        module = import_module(f"tidemark.{file.replace('/', '.')}")
+        first, *others = re.findall(r"[\w.]+", functions)
+        owner, name = first.split(".")
+        for each in (name, *others):
+            assert callable(getattr(getattr(module, owner), each, None)), (step, each)
+        assert (PROJECT / test).is_file(), test

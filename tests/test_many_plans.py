@@ -146,6 +146,7 @@ def test_i1_plans_of_one_application_land_once_each_despite_a_refusal(
     assert pipelines.delivered_rows("committed") == committed
 
 
+@pytest.mark.faults
 def test_i4_repeating_a_killed_application_lands_each_plan_once(
     pipelines: Pipelines, broker: BrokerStatus, topic: TopicFactory
 ) -> None:

@@ -22,7 +22,7 @@ from tidemark.connections import (
     connection_variable,
     spark_connection,
 )
-from tidemark.core.errors import InvalidSelection, SetupError, TidemarkError
+from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
 from tidemark.core.logs import LogFormat
 from tidemark.core.parallel import result_or_error
 from tidemark.engines import Engines
@@ -107,7 +107,7 @@ class App:
         Raises:
             UnknownPipeline, SpecError: There is no valid spec of this name.
             NotDecoded, NotUpserted: The spec defines no such table.
-            InvalidSelection: No copy can have this name.
+            InvalidReference: No copy can have this name.
         """
         ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
         return Pipeline(self.spec(ref), self.spec(ref.live), self.context)
@@ -116,7 +116,7 @@ class App:
         """Return the spec of a pipeline, or of one of its other tables.
 
         Raises:
-            UnknownPipeline, SpecError, NotDecoded, NotUpserted, InvalidSelection: As `pipeline`.
+            UnknownPipeline, SpecError, NotDecoded, NotUpserted, InvalidReference: As `pipeline`.
         """
         ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
         if ref.name not in self.specs:
@@ -137,7 +137,7 @@ class App:
                 return live.copied(ref.copy or "")
             case PipelineKind.QUARANTINE:
                 rule = "a table with its own plans; NAME@quarantine belongs to NAME@typed"
-                raise InvalidSelection(rule=rule, seen=repr(str(ref)))
+                raise InvalidReference(rule=rule, seen=repr(str(ref)))
 
     @property
     def specs_path(self) -> Path:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidemark.connections import Connections
-from tidemark.core.errors import InvalidSelection, TidemarkError
+from tidemark.core.errors import InvalidReference, TidemarkError
 from tidemark.core.offsets import SpanSet, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
@@ -172,7 +172,7 @@ class Pipeline:
         """The typed table of the pipeline.
 
         Raises:
-            InvalidSelection: This is a copy or an upsert table.
+            InvalidReference: This is a copy or an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         self._check_kind(PipelineKind.LIVE, PipelineKind.TYPED)
@@ -188,7 +188,7 @@ class Pipeline:
 
     def _check_kind(self, *kinds: PipelineKind) -> None:
         if self.ref.kind not in kinds:
-            raise InvalidSelection(
+            raise InvalidReference(
                 rule=f"a reference to {' or '.join(kinds)} tables", seen=repr(self.name)
             )
 
@@ -330,7 +330,7 @@ class Pipeline:
         """Plans the records to decode into the typed table. Needs neither a JVM nor Kafka.
 
         Raises:
-            InvalidSelection: This is a copy or an upsert table.
+            InvalidReference: This is a copy or an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         return self._decoder(self._schema_store())
@@ -379,7 +379,7 @@ class Pipeline:
         """Plans merges into the upsert table. Needs no JVM.
 
         Raises:
-            InvalidSelection: This is a copy.
+            InvalidReference: This is a copy.
             NotDecoded, NotUpserted: The spec defines no upsert table.
         """
         from tidemark.upsert.service import Upserts
@@ -698,7 +698,7 @@ class Pipeline:
             topic_id: Incarnation of the topic; None for the one that the pipeline reads.
 
         Raises:
-            InvalidSelection: This is a typed or an upsert table, or the topic id is invalid.
+            InvalidReference: This is a typed or an upsert table, or the topic id is invalid.
             InvalidRange: The offset or the count is out of bounds.
             UnknownPartition: The topic has no such partition.
             KafkaFailure: Kafka failed, and the pipeline has no plan yet.
@@ -937,7 +937,7 @@ class Pipeline:
         """The quarantine of the typed table, without Spark.
 
         Raises:
-            InvalidSelection: This is a copy or an upsert table.
+            InvalidReference: This is a copy or an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         from tidemark.typed.quarantine import DeltaQuarantine

@@ -52,7 +52,7 @@ def test_a_dry_run_raises_the_error_of_the_command(
         ("plan events@upsert", "NotUpserted"),
         ("backfill events@typed --retained --dry-run", "IsTyped"),
         ("backfill events --into typed --retained", "IsTyped"),
-        ("backfill events --into quarantine --retained", "InvalidSelection"),
+        ("backfill events --into quarantine --retained", "InvalidReference"),
         ("check events@typed", "IsTyped"),
         ("accept-loss events@typed --reason x", "IsTyped"),
         ("upsert events", "NotUpserted"),

@@ -79,8 +79,8 @@ def test_a_refused_table_does_not_stop_the_others(lake: FileLake, offline: Comma
     "at",
     [
         "maintenance.compact:after:1",
-        "maintenance.remove_unreferenced:before:1",
-        "maintenance.remove_unreferenced:after:1",
+        pytest.param("maintenance.remove_unreferenced:before:1", marks=pytest.mark.faults),
+        pytest.param("maintenance.remove_unreferenced:after:1", marks=pytest.mark.faults),
     ],
 )
 def test_maintenance_that_is_killed_can_be_repeated(

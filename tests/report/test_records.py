@@ -19,7 +19,7 @@ from tidemark.core.errors import (
     ClusterChanged,
     ExitCode,
     InvalidRange,
-    InvalidSelection,
+    InvalidReference,
     OtherIncarnation,
     TableRestored,
     TopicChanged,
@@ -568,7 +568,7 @@ def test_an_unknown_partition_is_a_named_error() -> None:
 
 @pytest.mark.parametrize("topic_id", ["", "id' OR true --", "a b"])
 def test_a_topic_id_with_other_characters_is_refused(topic_id: str) -> None:
-    with pytest.raises(InvalidSelection):
+    with pytest.raises(InvalidReference):
         page(landed(), 1, topic_id)
 
 
@@ -656,5 +656,5 @@ def test_json_has_text_or_base64_of_each_payload_or_none(tmp_path: Path) -> None
 def test_a_spec_of_a_typed_table_has_no_page_of_records() -> None:
     pipeline = MemoryPipeline()
     spec = replace(pipeline.spec, ref=pipeline.spec.ref.of_kind(PipelineKind.TYPED))
-    with pytest.raises(InvalidSelection):
+    with pytest.raises(InvalidReference):
         replace(pipeline.pipeline, spec=spec).records(0, 0)

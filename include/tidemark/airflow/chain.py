@@ -27,6 +27,7 @@ from tidemark.airflow.tasks import (
     table_asset,
     upsert_run,
 )
+from tidemark.core.origins import BY_DATE, DagRunRequester
 from tidemark.pipelines import Outcomes
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -35,9 +36,8 @@ _GOES_ON = "all_done"
 """Trigger rule of tasks that continue after a task has failed for some pipelines."""
 
 REQUESTED_BY = (
-    "airflow:{{ dag.dag_id }}:{{ run_id }}"
-    # Airflow's backfill can take over an existing run, with its id.
-    "{{ ':by-date' if dag_run.run_type == 'backfill' }}"
+    str(DagRunRequester(dag_id="{{ dag.dag_id }}", run_id="{{ run_id }}"))
+    + f"{{{{ '{BY_DATE}' if dag_run.run_type == 'backfill' }}}}"
 )
 """The requester of a plan. A repeated task of the same run gets the same plan."""
 

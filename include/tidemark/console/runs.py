@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -14,7 +13,7 @@ from tidemark.console.backfills import RecordedBackfill, recorded_backfill
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import AirflowRun
 from tidemark.core.errors import TidemarkError
-from tidemark.core.origins import ChunkOrigin, RunOrigin, parse_origin
+from tidemark.core.origins import ChunkOrigin, DagRunRequester, RunOrigin, parse_origin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.quality.check_results import CheckedPlan, CheckResult
@@ -25,8 +24,6 @@ BACKFILL_DAG = "tidemark_backfill"
 """The DAG whose form requests backfills."""
 RANGES = 20
 """Ranges of a plan on the page; the page of the plan has all."""
-_BY_DATE = ":by-date"
-_REQUESTER = re.compile(r"airflow:([^:]+):(.+)", re.DOTALL)
 
 
 def requesters(dag_id: str, run_id: str) -> Sequence[str]:
@@ -34,15 +31,18 @@ def requesters(dag_id: str, run_id: str) -> Sequence[str]:
 
     The template `REQUESTED_BY` of the DAGs creates the same texts.
     """
-    run = f"airflow:{dag_id}:{run_id}"
-    return run, f"{run}{_BY_DATE}"
+    return [
+        str(DagRunRequester(dag_id=dag_id, run_id=run_id, by_date=by_date))
+        for by_date in (False, True)
+    ]
 
 
 def run_of(requester: str) -> tuple[str, str] | None:
     """Return DAG id and run id of a requester; None for requesters other than DAG runs."""
     origin = parse_origin(requester)
-    found = _REQUESTER.fullmatch(origin.requester if isinstance(origin, ChunkOrigin) else requester)
-    return (found[1], found[2].removesuffix(_BY_DATE)) if found else None
+    text = origin.requester if isinstance(origin, ChunkOrigin) else requester
+    run = DagRunRequester.parse(text)
+    return (run.dag_id, run.run_id) if run else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

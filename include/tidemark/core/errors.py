@@ -597,6 +597,20 @@ class InvalidSelection(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class InvalidReference(TerminalError):
+    """A reference to a pipeline, to one of its tables or to a topic is invalid for a command."""
+
+    rule: str
+    seen: str
+
+    problem = "Invalid reference: expected {rule}; got {seen}."
+    fix = (
+        "`tidemark status` lists the pipelines. The tables of a pipeline are NAME, NAME@typed, "
+        "NAME@upsert, and NAME@COPY for a copy of `tidemark backfill --into COPY`."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class OtherIncarnation(TerminalError):
     """Requested offsets belong to an earlier topic of the same name."""
 

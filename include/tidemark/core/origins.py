@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from tidemark.core.errors import InvalidRequester
 
+BY_DATE = ":by-date"
+"""End of the requester if Airflow's own backfill by dates has started the run."""
+_DAG_RUN = re.compile(rf"airflow:([^:]+):(.+?)({BY_DATE})?", re.DOTALL)
 _CHUNK = re.compile(r"(.+)#(\d+)", re.DOTALL)
 _DECODING = re.compile(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)((?::[a-z]+=\d+(?:,\d+)*)*)")
 
@@ -37,6 +40,31 @@ class RunOrigin:
 
     def __str__(self) -> str:
         return self.requester
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagRunRequester:
+    """A DAG run that requests plans. Its text is `airflow:<dag>:<run>`.
+
+    Attributes:
+        dag_id: DAG id.
+        run_id: Run id.
+        by_date: Whether Airflow's own backfill by dates has started it. Such a backfill can take
+            over an existing run with its id, and then requests other plans.
+    """
+
+    dag_id: str
+    run_id: str
+    by_date: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the run of a requester; None for other requesters."""
+        found = _DAG_RUN.fullmatch(text)
+        return found and cls(dag_id=found[1], run_id=found[2], by_date=found[3] is not None)
+
+    def __str__(self) -> str:
+        return f"airflow:{self.dag_id}:{self.run_id}{BY_DATE if self.by_date else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
-from tidemark.core.errors import InvalidRange, InvalidSelection, TidemarkError
+from tidemark.core.errors import InvalidRange, InvalidReference, TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord
@@ -76,7 +76,7 @@ class RecordReader:
     ) -> RecordPage:
         """Return consecutive offsets of a partition. See `Pipeline.records`."""
         if topic_id is not None and not re.fullmatch(r"[\w-]+", topic_id):
-            raise InvalidSelection(rule="a topic id of Kafka", seen=repr(topic_id))
+            raise InvalidReference(rule="a topic id of Kafka", seen=repr(topic_id))
         return _PageReader(self).page(partition, self._span(partition, start, count), topic_id)
 
     def _span(self, partition: int, start: int, count: int) -> Span:

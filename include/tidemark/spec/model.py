@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from tidemark.core.errors import InvalidSelection
+from tidemark.core.errors import InvalidReference
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec.decode import DecodeSpec
 from tidemark.spec.errors import NotDecoded, NotUpserted
@@ -181,10 +181,10 @@ class PipelineSpec:
         """Return the pipeline of a copy, which contains backfills alone.
 
         Raises:
-            InvalidSelection: The target is the root of a bucket: no folder can be beside it.
+            InvalidReference: The target is the root of a bucket: no folder can be beside it.
         """
         if re.fullmatch(r"\w+://[^/]*/*", self.target):
-            raise InvalidSelection(
+            raise InvalidReference(
                 rule="a pipeline whose target is a folder; the copy is a folder beside it",
                 seen=f"target {self.target}",
             )

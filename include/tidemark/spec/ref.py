@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from tidemark.core.errors import InvalidSelection
+from tidemark.core.errors import InvalidReference
 from tidemark.core.plan import PlanRef
 from tidemark.spec.decode import QuarantineReason
 
@@ -49,14 +49,14 @@ class PipelineRef:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the reference of a text; raises InvalidSelection for an invalid name of a copy."""
+        """Return the reference of a text; raises InvalidReference for an invalid name of a copy."""
         name, at, table = text.partition("@")
         if not at:
             return cls(name)
         if table in _RESERVED:
             return cls(name, _RESERVED[table])
         if not re.fullmatch(COPY_NAME, table):
-            raise InvalidSelection(
+            raise InvalidReference(
                 rule=f"a name of a copy like {COPY_NAME}, or one of {', '.join(_RESERVED)}",
                 seen=repr(table),
             )
