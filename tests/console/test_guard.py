@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,6 @@ from tests.support.consoles import (
 )
 from tests.support.file_lake import home_lake
 from tidemark.console.guard import COOKIE, LinkGuard, Viewer
-from tidemark.console.headers import SECURITY_HEADERS
 from tidemark.console.server import _frame, build_app
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -183,7 +184,22 @@ def test_no_route_changes_anything(home: Path) -> None:
 def test_every_response_has_the_security_headers(home: Path, path: str) -> None:
     for client in (console_of(home), guarded_console(home)[0]):
         headers = client.get(path).headers
-        assert {name: headers[name] for name in SECURITY_HEADERS} == dict(SECURITY_HEADERS)
+        directives = (part.split() for part in headers["content-security-policy"].split(";"))
+        policy = {name: sources for name, *sources in directives}
+        assert policy.pop("default-src") == policy.pop("base-uri") == ["'none'"]
+        assert {tuple(sources) for sources in policy.values()} == {("'self'",)}
+        assert {"script-src", "frame-ancestors", "form-action", "connect-src"} <= policy.keys()
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert headers["cache-control"] == "no-store"
+
+
+def test_htmx_runs_no_code_of_a_page_and_requests_this_console_only(home: Path) -> None:
+    page = console_of(home).get("/").text
+    (config,) = re.findall(r"<meta name=\"htmx-config\" content='([^']+)'>", page)
+    wanted = {"allowEval": False, "selfRequestsOnly": True, "allowScriptTags": False}
+    assert json.loads(config) | wanted == json.loads(config)
 
 
 def test_an_unexpected_error_is_a_page_with_the_security_headers(

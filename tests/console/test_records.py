@@ -7,7 +7,9 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from tests.support.commands import Command
 from tests.support.consoles import SomeRights, app_of, console_of
@@ -15,6 +17,7 @@ from tests.support.file_lake import FileLake, home_lake
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS
 from tidemark.core.errors import ExitCode
+from tidemark.lake.columns import BRONZE_SCHEMA
 
 JSON = json.dumps([{"a": "é"}] * 4_000, ensure_ascii=False).encode()
 PAGE = "/pipelines/events/records?partition=1&offset={}"
@@ -166,6 +169,29 @@ def test_a_record_shows_its_first_headers(lake: FileLake, tmp_path: Path) -> Non
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE.format(0)).text
     assert "headers 100,001" in text_of(hidden)
     assert "name-1" not in hidden
+
+
+def test_rows_of_one_offset_are_shown_beside_each_other(lake: FileLake, tmp_path: Path) -> None:
+    """Another program has added the rows again, with other values."""
+    lake.land_payloads([(b"k", b"v")], 1)
+    rows = pa.table(DeltaTable(lake.uri).scan()).to_pylist()
+    (row,) = (each for each in rows if each["partition"] == 1)
+    schema = pa.schema(BRONZE_SCHEMA.to_arrow())
+    changed = pa.Table.from_pylist([{**row, "value": b"changed"}], schema)
+    write_deltalake(lake.uri, changed, mode="append")
+    page = console_of(tmp_path).get(PAGE.format(0)).text
+    assert page.count("<h3>Row of plan 4 ") == 2
+    assert "1970-01-01T00:00:01.000Z" in page
+    assert page.count("changed") >= 1
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE.format(0)).text
+    assert "changed" not in hidden
+
+
+def test_both_forms_keep_the_incarnation_of_a_permanent_link(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    page = console_of(tmp_path).get(PAGE.format(0) + "&topic_id=id-1").text
+    assert page.count('<input type="hidden" name="topic_id" value="id-1">') == 2
 
 
 def test_a_viewer_without_payloads_sees_sizes_only(lake: FileLake, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tidemark.cli.arguments import (
 )
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import out, print_json, print_records, print_table
-from tidemark.cli.payloads import payload_lines, timestamp, unnamed_text
+from tidemark.cli.payloads import payload_lines, unnamed_text
 from tidemark.core.offsets import difference_by_partition
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.record import LogRecord
@@ -210,7 +210,7 @@ def list_records(
 def _print_content(record: QuarantinedRecord, content: LogRecord, masked: Collection[str]) -> None:
     why = ", ".join(visible(each) for each in (record.reason, record.part, record.detail) if each)
     place = f"partition {record.partition}, offset {record.offset:,}"
-    out.print(f"{place}  {timestamp(content)}  plan {record.plan}: {why}")
+    out.print(f"{place}  {content.timestamp_text}  plan {record.plan}: {why}")
     if record.closed_by is not None:
         out.print(f"  closed by plan {record.closed_by}, which erases the content")
     for line in payload_lines(content, masked):

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tidemark.core.payload_text import PayloadText
-from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.record import LogRecord
 from tidemark.core.texts import counted
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_LINE = 200
 """Characters of a text in the line of its name; a longer text begins in the next line."""
-
-
-def timestamp(record: LogRecord) -> str:
-    """Return the timestamp of a record as text."""
-    if record.timestamp_type is TimestampType.NONE:
-        return "no timestamp"
-    if not record.is_dated:
-        return f"{record.timestamp_ms} ms since 1970"
-    at = _EPOCH + timedelta(milliseconds=record.timestamp_ms)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def payload_lines(record: LogRecord, masked: Collection[str] = ()) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, PipelineName
 from tidemark.cli.output import out, print_error_record, print_json
-from tidemark.cli.payloads import payload_lines, timestamp
+from tidemark.cli.payloads import payload_lines
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.visible_text import visible
@@ -110,7 +110,7 @@ def _same_absence(entry: RecordEntry) -> object:
 
 def _print_entry(entry: RecordEntry, masked: Collection[str], *, payloads: bool) -> None:
     record = entry.shown
-    at = f"  {timestamp(record)}" if record else ""
+    at = f"  {record.timestamp_text}" if record else ""
     out.print(f"{entry.offset:,}{at}  {_state(entry)}")
     if record and payloads:
         for line in payload_lines(record, masked):
@@ -118,7 +118,7 @@ def _print_entry(entry: RecordEntry, masked: Collection[str], *, payloads: bool)
     if entry.differs:
         out.print(f"  DIFFERS   {', '.join(entry.differs)}")
         for row in entry.rows if payloads else ():
-            out.print(f"  row of plan {row.plan}, {timestamp(row.record)}")
+            out.print(f"  row of plan {row.plan}, {row.record.timestamp_text}")
             for line in payload_lines(row.record, masked):
                 out.print(f"  {line}")
     if decoding := entry.decoding:

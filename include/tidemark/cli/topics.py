@@ -10,7 +10,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Partition, Topic
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
-from tidemark.cli.payloads import payload_lines, timestamp
+from tidemark.cli.payloads import payload_lines
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDescription
 from tidemark.core.texts import counted
@@ -228,7 +228,7 @@ def peek(
     place += "" if partition is None else f", partition {partition}"
     out.print(f"{place}: {counted(found.offsets, 'offset')}")
     for each in found.records:
-        out.print(f"partition {each.partition} offset {each.offset:,}  {timestamp(each)}")
+        out.print(f"partition {each.partition} offset {each.offset:,}  {each.timestamp_text}")
         for line in payload_lines(each):
             out.print(line)
     with_key = "" if key is None else " with this key"

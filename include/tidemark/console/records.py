@@ -14,7 +14,7 @@ from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.payload_text import PayloadText
-from tidemark.core.record import Headers
+from tidemark.core.record import Headers, LogRecord
 from tidemark.pipeline import Pipeline
 from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
 
@@ -58,6 +58,7 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
     found = result_or_error(name, lambda _: _read(pipeline, place))
     shown = None if isinstance(found, TidemarkError) else found
     has_payloads = context.viewer.may_read_payloads(pipeline.spec)
+    texts = _RecordTexts(shown.masked if shown else (), has_payloads=has_payloads)
     return context.page(
         "records.html",
         name=name,
@@ -69,7 +70,7 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
         first=shown.entries[0].offset if shown else 0,
         count=COUNT,
         last=MAX_OFFSET,
-        parts=_RecordTexts(shown.masked if shown else (), has_payloads=has_payloads).parts,
+        texts=texts,
         command=lambda offset: _command(name, shown, offset) if shown else "",
     )
 
@@ -121,19 +122,22 @@ class _RecordTexts:
 
     def parts(self, entry: RecordEntry) -> list[RecordPart]:
         """Return the parts of an offset; none without a record."""
-        record = entry.shown
-        if record is None:
+        if entry.shown is None:
             return []
-        parts = [
-            self._part("key", record.key, is_masked="key" in self._masked),
-            self._part("value", record.value, is_masked="value" in self._masked),
-            *self._headers(record.headers or ()),
-        ]
+        parts = self.of_record(entry.shown)
         decoding = entry.decoding
         if decoding and decoding.values and self._has_payloads:
             values = json.dumps(decoded_values(decoding, self._masked), ensure_ascii=False)
             parts.append(self._part("decoded", values.encode("utf-8", "replace")))
         return parts
+
+    def of_record(self, record: LogRecord) -> list[RecordPart]:
+        """Return the parts of one record, of Kafka or of a row."""
+        return [
+            self._part("key", record.key, is_masked="key" in self._masked),
+            self._part("value", record.value, is_masked="value" in self._masked),
+            *self._headers(record.headers or ()),
+        ]
 
     def _headers(self, headers: Headers) -> Sequence[RecordPart]:
         count = f"{len(headers):,}"

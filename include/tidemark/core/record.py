@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import TypeAlias
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -54,6 +57,16 @@ class LogRecord:
     def is_dated(self) -> bool:
         """Whether the column `timestamp` can hold the timestamp."""
         return FIRST_DATED_MS <= self.timestamp_ms <= LAST_DATED_MS
+
+    @property
+    def timestamp_text(self) -> str:
+        """The timestamp for people, in UTC with milliseconds."""
+        if self.timestamp_type is TimestampType.NONE:
+            return "no timestamp"
+        if not self.is_dated:
+            return f"{self.timestamp_ms} ms since 1970"
+        at = _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def without_payload(self) -> LogRecord:
         """Return the record without key and value, which a typed table contains only decoded."""
