@@ -501,6 +501,18 @@ FENCES = (
         noticed_by=("tests/repair/test_rewind.py", "-k", "deleted_rows_of_a_partly_replaced"),
     ),
     Fence(
+        marker="other-table-lacks-plan",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "older_copy_of_the_quarantine"),
+    ),
+    Fence(
+        marker="concurrent-repairs-have-own-fences",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/repair/test_rewind.py", "-k", "two_concurrent_repairs"),
+    ),
+    Fence(
         marker="landing-of-another-copy-is-noticed",
         keeps="I3",
         operation=Replace("True"),

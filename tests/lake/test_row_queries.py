@@ -37,7 +37,7 @@ from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.protocols import DataTable
 from tidemark.lake import data_table
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.errors import ForeignTable, RemovalFenced
+from tidemark.lake.errors import ForeignTable, RemovalFenced, TransactionConflict
 from tidemark.repair.rules import newest_plans
 from tidemark.spec.decode import Part
 
@@ -357,7 +357,9 @@ def test_i4_fencing_a_fenced_chain_makes_no_version(under_test: TableUnderTest) 
     under_test.land(plan, places_of(0, 0, 1))
     app_ids = [transaction_app_id("events", epoch, kind) for epoch in (0, 1) for kind in PlanKind]
     version = under_test.table.fence_chains("events", app_ids, "ops")
-    assert under_test.table.fence_chains("events", app_ids, "ops") == version
+    with pytest.raises(TransactionConflict):
+        under_test.table.fence_chains("events", app_ids, "ops:2")
+    assert under_test.table.state("events", ()).version == version
     assert under_test.table.fences() == dict.fromkeys(app_ids, Fence(version, "ops"))
     state = under_test.table.state("events", app_ids)
     assert state.transactions == dict.fromkeys(app_ids, FENCED_VERSION)

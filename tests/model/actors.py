@@ -218,7 +218,7 @@ class _TablePort(_Port):
     def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         started_fence = self._ask("begin_fence_chains", pipeline, tuple(app_ids), requested_by)
         if started_fence is None:
-            return int(self._ask("version"))
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
         return int(self._ask("finish_fence_chains", pipeline, started_fence))
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:

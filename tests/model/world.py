@@ -254,9 +254,9 @@ class ModelTable(MemoryTable):
     def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         """Perform all steps at once."""
         started_fence = self.begin_fence_chains(pipeline, app_ids, requested_by)
-        return (
-            self.finish_fence_chains(pipeline, started_fence) if started_fence else self.version()
-        )
+        if started_fence is None:
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
+        return self.finish_fence_chains(pipeline, started_fence)
 
     def differs_from_commits(self, since: int) -> bool:
         """Return whether RESTOREs after a version changed the rows."""

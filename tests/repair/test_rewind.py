@@ -731,3 +731,145 @@ def test_rows_that_only_another_copy_of_the_table_has_are_read_again(tmp_path: P
     lake.repair.rewind("ops:2", "from a backup")
     lake.run(1)
     assert lake.verified() == [(3, 3)]
+
+
+def put_back(copy: Path, place: str | Path) -> None:
+    """Put a copy of a table in its place."""
+    shutil.rmtree(place)
+    shutil.copytree(copy, place)
+
+
+def test_records_of_a_recreated_table_are_read_again_when_the_old_table_returns(
+    tmp_path: Path,
+) -> None:
+    """I3. The old log starts late, so its versions do not show that the landing is elsewhere."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(8):
+        lake.run(2)
+    remove_old_commits(lake)
+    old = Path(shutil.move(lake.uri, tmp_path / "old"))
+    lake.kafka.delete_records("events", 0, 16)
+    lake.repair.rewind("ops:1", "the folder is gone")
+    lake.decisions.accept_loss((), "ops", "retention")
+    lake.run(3)
+    put_back(old, lake.uri)
+    found = lake.repair.rewind("ops:2", "the folder is back")
+    assert [plan.sequence for plan in found.gone] == [9]
+    lake.run(1)
+    assert sorted(offset for _, offset in lake.rows()) == list(range(20))
+
+
+def test_of_two_concurrent_repairs_each_has_a_fence_of_its_own(tmp_path: Path) -> None:
+    """Otherwise a later repair takes the landings of their epoch for those of another table."""
+    lake = FileLake(root=tmp_path)
+    lake.run(2)
+    lake.run(2)
+    DeltaTable(lake.uri).restore(1)
+    table, fence_chains = lake.table, type(lake.table).fence_chains
+    seen: list[Collection[str]] = []
+
+    def after_another(self: object, pipeline: str, app_ids: Collection[str], name: str) -> int:
+        if not seen:
+            seen.append(app_ids)
+            fence_chains(table, pipeline, app_ids, "another")
+        return fence_chains(self, pipeline, app_ids, name)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(table), "fence_chains", after_another)
+        lake.repair.rewind("ops:1", "a mistake")
+    epoch = lake.control.ledger("events").plans[1]
+    assert epoch.cancelled_by is None
+    fences = {fence.requested_by for fence in lake.table.fences().values()}
+    assert fences == {"another", "ops:1"}
+
+
+def test_deleted_rows_of_an_unchanged_landing_are_not_read_again_in_an_older_copy(
+    tmp_path: Path,
+) -> None:
+    """The repair recorded the landing again, with its own version."""
+    lake = FileLake(root=tmp_path)
+    lake.run(10)
+    lake.land_again((0, 0, 5))
+    table = DeltaTable(lake.uri)
+    table.delete("offset in (2, 7, 8)")
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    before = table.version()
+    lake.run(2)
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("ops:1", "a mistake")
+    put_back(copy, lake.uri)
+    lake.repair.rewind("ops:2", "from a backup")
+    lake.run(1)
+    offsets = sorted(offset for _, offset in lake.rows())
+    assert offsets == [0, 1, 3, 4, 5, 6, 9, 10, 11, 12]
+
+
+def test_records_that_a_landing_had_are_lost_and_no_gaps_if_kafka_has_deleted_them(
+    tmp_path: Path,
+) -> None:
+    """I3. The second RESTORE goes between the two commits of an undo."""
+    lake = FileLake(root=tmp_path)
+    lake.produce(2_000, partition=1)
+    lake.run(3)
+    lake.run(2)
+    DeltaTable(lake.uri).optimize.compact(target_size=30_000)
+    before = DeltaTable(lake.uri).version()
+    lake.undo.undo(1, "ops", "wrong")
+    DeltaTable(lake.uri).restore(before)
+    lake.repair.rewind("ops:1", "it was right")
+    lake.kafka.delete_records("events", 1, 2_000)
+    DeltaTable(lake.uri).restore(before + 1)
+    lake.repair.rewind("ops:2", "it was wrong")
+    with pytest.raises(LostRange) as refused:
+        lake.planner.plan("next")
+    assert refused.value.lost == ((1, 0, 2_000),)
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_rebuild_after_half_an_undo_reads_the_removed_rows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored: bool
+) -> None:
+    """I3. The control table is from before the undo, which was killed or half restored."""
+    lake = FileLake(root=tmp_path)
+    lake.produce(2_000, partition=1)
+    lake.run(3)
+    lake.run(2)
+    DeltaTable(lake.uri).optimize.compact(target_size=30_000)
+    control = shutil.copytree(lake.control_uri, tmp_path / "backup")
+    before = DeltaTable(lake.uri).version()
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    if restored:
+        lake.undo.undo(1, "ops", "wrong")
+        DeltaTable(lake.uri).restore(before + 1)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(lake.table), "_remove_other_rows", killed)
+            with pytest.raises(KeyboardInterrupt):
+                lake.undo.undo(1, "ops", "wrong")
+    put_back(control, lake.control_uri)
+    found = lake.repair.rebuild("ops:1", "from a backup")
+    assert [plan.sequence for plan in found.recounted] == [1]
+    lake.run(1)
+    assert lake.verified() == [(6, 6), (2_000, 2_000)]
+
+
+def test_a_plan_of_a_backup_with_the_number_of_a_landed_plan_is_recorded(tmp_path: Path) -> None:
+    """I3. The ledger's plan 2 has other offsets than the one in the table."""
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    tables = [Path(lake.uri), Path(lake.control_uri)]
+    older = [shutil.copytree(each, tmp_path / f"older {each.name}") for each in tables]
+    lake.run(2)
+    newer = shutil.copytree(lake.uri, tmp_path / "newer")
+    for copy, place in zip(older, tables, strict=True):
+        put_back(copy, place)
+    lake.run(3)
+    put_back(newer, lake.uri)
+    with pytest.raises(LedgerBehindTable):
+        lake.repair.rewind("ops:1", "another backup")
+    lake.repair.rebuild("ops:2", "another backup")
+    lake.run(1)
+    assert lake.verified() == [(9, 9)]

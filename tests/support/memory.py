@@ -37,7 +37,13 @@ from tidemark.core.table_state import (
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks, Watermarks
 from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
-from tidemark.lake.errors import ControlConflict, ForeignCommit, RemovalFenced, RowsWouldBeLost
+from tidemark.lake.errors import (
+    ControlConflict,
+    ForeignCommit,
+    RemovalFenced,
+    RowsWouldBeLost,
+    TransactionConflict,
+)
 
 
 @dataclass
@@ -400,7 +406,7 @@ class MemoryTable:
         contents: Rows of each version, from 1.
         restores: Every RESTORE.
         plans: Plans that landed, by fingerprint: the metadata of their commits.
-        removed: Newest version that removed a plan's rows, by plan.
+        removed: Versions that removed a plan's rows, by plan.
         fenced: Fences of repairs, by application id.
         files: Rows that were written, whether or not a commit has added them.
         stamps: Timestamps of rows, where they are not 0.
@@ -415,7 +421,7 @@ class MemoryTable:
     contents: list[tuple[MemoryRow, ...]] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
-    removed: dict[int, int] = field(default_factory=dict)
+    removed: dict[int, list[int]] = field(default_factory=dict)
     fenced: dict[str, Fence] = field(default_factory=dict)
     files: list[MemoryRow] = field(default_factory=list)
     stamps: dict[MemoryRow, int] = field(default_factory=dict)
@@ -460,12 +466,14 @@ class MemoryTable:
         removed = len(self.rows) - len(kept)
         self.rows = kept
         self.commit(removal_app_id(plan.pipeline, epoch), plan.sequence)
-        self.removed[plan.sequence] = len(self.commits)
+        self.removed.setdefault(plan.sequence, []).append(len(self.commits))
         return removed, len(self.commits)
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         self.prepare(pipeline)
         unfenced = [each for each in app_ids if self.transaction_version(each) < FENCED_VERSION]
+        if not unfenced:
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
         self.commit_fence(unfenced, requested_by)
         return len(self.commits)
 
@@ -664,8 +672,8 @@ class MemoryTable:
             if mark in self.plans
         )
 
-    def removal_versions(self) -> Mapping[int, int]:
-        return dict(self.removed)
+    def removal_versions(self) -> Mapping[int, Sequence[int]]:
+        return {sequence: list(versions) for sequence, versions in self.removed.items()}
 
     def fences(self) -> Mapping[str, Fence]:
         return dict(self.fenced)

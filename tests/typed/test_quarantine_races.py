@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.typed_lake import TypedLake
-from tidemark.core.errors import RepairUnfinished
+from tidemark.core.errors import LedgerBehindTable, RepairUnfinished
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled
@@ -253,3 +254,43 @@ def test_i1_a_restore_of_the_quarantine_during_a_landing_doubles_no_record(
     lake.broken = {1, 5} if corrected else {1, 5, 9}
     lake.run()
     lake.check_rows()
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_rewind_decodes_again_what_an_older_copy_of_the_quarantine_lacks(
+    lake: TypedLake, tmp_path: Path, undone: bool
+) -> None:
+    """I3. The typed table is the newer one."""
+    before = DeltaTable(lake.quarantine_uri).version()
+    if undone:
+        lake.undo.undo(2, "ops", "wrong")
+    copy = shutil.copytree(lake.quarantine_uri, tmp_path / "copy")
+    if undone:
+        restore_typed(lake, 2)
+        DeltaTable(lake.quarantine_uri).restore(before)
+        lake.repair.rewind("ops:1", "it was right")
+    else:
+        lake.land_and_run(3, 9)
+    shutil.rmtree(lake.quarantine_uri)
+    copy.rename(lake.quarantine_uri)
+    lake.repair.rewind("ops:2", "from a backup")
+    lake.land_and_run(1)
+    lake.check()
+
+
+def test_a_rewind_decodes_again_what_half_an_undo_has_removed(
+    lake: TypedLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3. The control table is from before the undo, which removed the typed rows only."""
+    control = Path(lake.bronze.control_uri)
+    copy = shutil.copytree(control, tmp_path / "copy")
+    after(monkeypatch, DeltaDataTable, "remove_rows", kill)
+    with pytest.raises(Killed):
+        lake.undo.undo(2, "ops", "wrong")
+    shutil.rmtree(control)
+    copy.rename(control)
+    with pytest.raises(LedgerBehindTable):
+        lake.land_and_run(1)
+    lake.repair.rewind("ops:1", "from a backup")
+    lake.land_and_run(1)
+    lake.check()

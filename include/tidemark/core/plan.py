@@ -29,9 +29,17 @@ def transaction_app_id(pipeline: str, epoch: int, kind: PlanKind) -> str:
     return f"tidemark:{pipeline}:{epoch}{'' if kind is PlanKind.LIVE else f':{kind}'}"
 
 
+_REMOVAL = ":removal"
+
+
 def removal_app_id(pipeline: str, epoch: int) -> str:
     """Return the Delta application id of the commits that remove rows of plans in an epoch."""
-    return f"tidemark:{pipeline}:{epoch}:removal"
+    return f"tidemark:{pipeline}:{epoch}{_REMOVAL}"
+
+
+def is_removal(app_id: str) -> bool:
+    """Return whether a Delta application id is one of `removal_app_id`."""
+    return app_id.endswith(_REMOVAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -265,7 +265,6 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
             newest=state.version or 0,
         )
     removed = state.transactions.get(removal_app_id(ledger.pipeline, ledger.epoch))
-    # 0 if only one of two tables had rows of the plan.
     if not removed or removed == FENCED_VERSION:
         return
     record = ledger.plans.get(removed)

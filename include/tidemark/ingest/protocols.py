@@ -241,8 +241,8 @@ class DataLog(Protocol):
     def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """Return the commits of plans, newest first, as far back as the log reaches."""
 
-    def removal_versions(self) -> Mapping[int, int]:
-        """Return the newest version that removed each plan's rows, as far as the log reaches."""
+    def removal_versions(self) -> Mapping[int, Sequence[int]]:
+        """Return the versions that removed rows of each plan, as far back as the log reaches."""
 
     def fences(self) -> Mapping[str, Fence]:
         """Return the fence of each application id, as far back as the log reaches."""
@@ -377,7 +377,8 @@ class DataTable(DataLog, Protocol):
             The table version from which on this holds.
 
         Raises:
-            ForeignTable, TransactionConflict: See `prepare` and `append`.
+            ForeignTable: See `prepare`.
+            TransactionConflict: Another process fenced the same ids, or committed one of them.
         """
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:

@@ -250,15 +250,15 @@ class DeltaDataTable:
                 return None
         return TableChanges(appended=appended, replaced=replaced, removed=removed)
 
-    def removal_versions(self) -> Mapping[int, int]:
-        """Return the newest version that removed rows of each plan, as far as the log reaches."""
+    def removal_versions(self) -> Mapping[int, Sequence[int]]:
+        """Return the versions that removed rows of each plan, as far back as the log reaches."""
         table = open_if_exists(self._uri)
-        commits = [] if table is None else list(commit_log.commits_with_metadata(table.history()))
-        return {
-            metadata["removed_plan"]: version
-            for version, metadata in reversed(commits)
-            if "removed_plan" in metadata
-        }
+        commits = () if table is None else commit_log.commits_with_metadata(table.history())
+        versions: dict[int, list[int]] = {}
+        for version, metadata in commits:
+            if "removed_plan" in metadata:
+                versions.setdefault(metadata["removed_plan"], []).append(version)
+        return versions
 
     def fences(self) -> Mapping[str, Fence]:
         """See `DataLog.fences`."""
@@ -533,8 +533,8 @@ class DeltaDataTable:
         """
         table = self._own(pipeline)
         open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED_VERSION]
-        if not open_ids:
-            return int(table.version())
+        if not open_ids:  # fence: concurrent-repairs-have-own-fences
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
         # fence: fence-is-a-transaction
         transactions = [Transaction(app_id, FENCED_VERSION) for app_id in open_ids]
         metadata = json.dumps({"fenced": open_ids, "requested_by": requested_by})

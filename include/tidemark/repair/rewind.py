@@ -124,7 +124,8 @@ class Repair:
         # fence: older-epochs-are-fenced
         fenced = self.table.fence_chains(self.spec.name, app_ids, requested_by)
         # No plan of an older epoch can still land: read the table again.
-        state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
+        # fence: look-again-after-fence
+        state = self._read_state(ledger, requested_by, state.log.transactions)
         found = state.found
         start = rules.start_events(
             ledger, found, state.log.commits, state.watermarks, requested_by, reason
@@ -178,17 +179,28 @@ class Repair:
             ledger.epoch,
         )
 
-    def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
+    def _read_state(
+        self, ledger: Ledger, requested_by: str, transactions: Mapping[str, int] | None = None
+    ) -> _RepairState:
+        """Read the topic and the table.
+
+        Args:
+            ledger: The ledger to compare.
+            requested_by: The operator.
+            transactions: Transactions before the repair's own fence; None if there is none yet.
+        """
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         fallback = rules.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
-        restores = self.table.state(self.spec.name, (), restores_since=-1).restores
+        app_ids = [each for epoch in range(ledger.epoch + 1) for each in self._app_ids(epoch)]
+        now = self.table.state(self.spec.name, app_ids, restores_since=-1)
         table_log = TableLog(
             commits=commits,
-            restores=restores,
+            restores=now.restores,
+            transactions=now.transactions if transactions is None else transactions,
             removals=self.table.removal_versions(),
             fences=self.table.fences(),
             start=self.table.log_start(),
@@ -217,6 +229,9 @@ class Repair:
         for sequence in sorted({*ledger.plans, *to_land} - gone, reverse=True):
             record = ledger.plans.get(sequence)
             if plan := to_land.get(sequence):
+                if record and record.plan.fingerprint != plan.fingerprint:
+                    # Another plan with the same number, of a table from a backup.
+                    record = None
                 # First try the offsets that it landed; a RESTORE may have restored more.
                 known = (
                     record.landed_originally.spans() if record and record.landed_originally else {}
@@ -279,7 +294,7 @@ class Repair:
             or record.held_now is None
             or self.spec.is_typed
             or record.plan not in state.found.recounted
-            or record.plan.sequence in state.log.removals
+            or state.log.discarded_at(record.plan.sequence, record.held_now) is not None
             or not state.log.has_kept_landing(record)
             or record.held_now.spans() != part.spans()
         ):
@@ -315,7 +330,9 @@ class Repair:
                 return unchanged
             if plan.topic_id != state.watermarks.topic_id:
                 return held.with_unproven_gaps()
-            was_read = plan not in state.found.by_rows
+            # The ledger may have counted rows of a version that the table no longer has.
+            has_kept = not (record and record.held_now) or state.log.has_kept_landing(record)
+            was_read = has_kept and plan not in state.found.by_rows
             return self._recorder.account_for(part, held, was_read=was_read)[0]
         if self.table.row_ranges() != state.row_ranges:
             # Another process changed the table between two reads.

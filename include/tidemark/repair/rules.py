@@ -21,7 +21,14 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, union_by_partition
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange, transaction_app_id
-from tidemark.core.table_state import Fence, PlanCommit, Restore, RowRange, survives_restores
+from tidemark.core.table_state import (
+    FENCED_VERSION,
+    Fence,
+    PlanCommit,
+    Restore,
+    RowRange,
+    survives_restores,
+)
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.repair.errors import UnexplainedRows
 
@@ -79,13 +86,15 @@ class TableLog:
         commits: Commits of plans, newest first.
         restores: Every RESTORE.
         removals: Table versions that removed a plan's rows, by plan.
+        transactions: Newest version of each transaction before the repair's own fence.
         fences: Fences of repairs, by application id.
         start: The oldest version whose commit the log has.
     """
 
     commits: Sequence[PlanCommit]
     restores: Sequence[Restore]
-    removals: Mapping[int, int]
+    removals: Mapping[int, Sequence[int]]
+    transactions: Mapping[str, int]
     fences: Mapping[str, Fence]
     start: int
 
@@ -99,19 +108,28 @@ class TableLog:
         It has not after a RESTORE to an earlier version, or if the table is a copy from before the
         repair that recorded the landing.
         """
-        landing, epoch = record.landed_originally, record.landed_in
+        plan, landing, epoch = record.plan, record.landed_originally, record.landed_in
         if landing is None or not self.has_kept(landing.table_version):
             return False
-        if epoch is None or epoch.table_version < self.start:
+        if self.transactions.get(plan.app_id, 0) < plan.sequence:  # fence: other-table-lacks-plan
+            return False
+        if epoch is None or landing.table_version < epoch.table_version:
+            # A repair records a landing that it keeps unchanged with its old version.
             return True
-        fenced = transaction_app_id(record.plan.pipeline, epoch.epoch - 1, PlanKind.LIVE)
+        fenced = transaction_app_id(plan.pipeline, epoch.epoch - 1, PlanKind.LIVE)
+        if epoch.table_version < self.start:
+            # Maintenance has removed the commit of the fence; its transaction stays.
+            return self.transactions.get(fenced) == FENCED_VERSION
         # fence: landing-of-another-copy-is-noticed
         return self.fences.get(fenced) == Fence(epoch.table_version, epoch.requested_by)
 
-    def has_discarded(self, sequence: int, landing: Landing) -> bool:
-        """Return whether a landed plan was undone and the ledger has lost the undo."""
-        version = self.removals.get(sequence)
-        return version is not None and version > landing.table_version and self.has_kept(version)
+    def discarded_at(self, sequence: int, landing: Landing) -> int | None:
+        """Return the version that removed rows of a landed plan; None if none did.
+
+        The ledger has lost the undo.
+        """
+        later = (each for each in self.removals.get(sequence, ()) if each > landing.table_version)
+        return max(filter(self.has_kept, later), default=None)
 
     def has_restored_away(self, record: PlanRecord) -> bool:
         """Return whether a RESTORE removed the rows of a landed plan without rows.
@@ -165,22 +183,23 @@ def compare(
     discarded: dict[int, int] = {}
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
+        removed_at = log.discarded_at(sequence, record.held_now) if record.held_now else None
         # fence: older-contents-are-counted-again
-        is_older = bool(held) and not log.has_kept_landing(record)
+        is_changed = bool(held) and (removed_at is not None or not log.has_kept_landing(record))
+        if sequence in others:
+            continue
         if record.held_now is None:
-            if sequence in others:
-                continue
             if held:
                 unrecorded.append(record.plan)
             elif record.is_open:
                 opened.append(record.plan)
         # fence: forgotten-undo-is-found
-        elif not held and log.has_discarded(sequence, record.held_now):
+        elif not held and removed_at is not None:
             gone.append(record.plan)
-            discarded[sequence] = log.removals[sequence]
+            discarded[sequence] = removed_at
         elif not held and log.has_restored_away(record):
             gone.append(record.plan)
-        elif is_older or any(
+        elif is_changed or any(
             _overlap(record, plan) for plan in replacers if plan.sequence > sequence
         ):
             recounted.append(record.plan)
@@ -260,10 +279,12 @@ def _are_of_ledger_plan(
     number lands later, its rows belong to a plan that the ledger lacks.
     """
     record = ledger.plans.get(sequence)
-    if record is None or record.held_now is not None:
-        return record is not None
+    if record is None:
+        return False
     if committed_plan is not None:
         return committed_plan.fingerprint == record.plan.fingerprint
+    if record.held_now is not None:
+        return True
     bounds = {
         partition: Span(spans.spans[0].start, spans.spans[-1].end)
         for partition, spans in record.plan.spans().items()

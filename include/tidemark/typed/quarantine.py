@@ -26,7 +26,7 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan
+from tidemark.core.plan import Plan, is_removal
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -170,8 +170,8 @@ class DeltaQuarantine:
         removal_versions = [self.table.removal_versions(), self._typed.removal_versions()]
         discarded = {
             sequence
-            for sequence, version in removal_versions[0].items()
-            if survives_restores(restores, version)
+            for sequence, versions in removal_versions[0].items()
+            if any(survives_restores(restores, version) for version in versions)
         }
         out = {
             commit.plan.sequence
@@ -423,13 +423,21 @@ class TypedTablePair:
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
-        """See `DataLog.state`; a transaction has the lower of its versions in both tables."""
+        """See `DataLog.state`; a landing has the lower of its versions in both tables.
+
+        A removal has the higher one: it may be complete in one table only.
+        """
         typed = self.typed.state(pipeline, app_ids, restores_since=restores_since)
         kept = self.quarantine.table.state(pipeline, app_ids).transactions
-        both = {app_id: min(n, kept.get(app_id, 0)) for app_id, n in typed.transactions.items()}
+        both = {
+            app_id: (max if is_removal(app_id) else min)(
+                typed.transactions.get(app_id, 0), kept.get(app_id, 0)
+            )
+            for app_id in {**typed.transactions, **kept}
+        }
         # fence: lost-quarantine-is-missed
         return TableState(
-            transactions=both,
+            transactions={app_id: newest for app_id, newest in both.items() if newest},
             version=typed.version,
             restores=typed.restores,
             # fence: half-fence-is-found
@@ -489,10 +497,15 @@ class TypedTablePair:
         return self.typed.plan_commits(origin)
 
     def fences(self) -> Mapping[str, Fence]:
-        """See `DataLog.fences`; reads the typed table."""
-        return self.typed.fences()
+        """See `DataLog.fences`; returns those of the typed table that the quarantine has too."""
+        kept = self.quarantine.table.fences()
+        return {
+            app_id: fence
+            for app_id, fence in self.typed.fences().items()
+            if app_id in kept and kept[app_id].requested_by == fence.requested_by
+        }
 
-    def removal_versions(self) -> Mapping[int, int]:
+    def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """See `DataLog.removal_versions`; reads the typed table."""
         return self.typed.removal_versions()
 
