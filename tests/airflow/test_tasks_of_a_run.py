@@ -28,7 +28,7 @@ from tidemark.connections import kafka_connection
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
-from tidemark.core.events import Landed, Planned, Superseded
+from tidemark.core.events import Landed, Planned, Superseded, Undone
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.dev.broker import BrokerStatus
@@ -518,6 +518,22 @@ def test_an_error_of_one_pipeline_does_not_keep_others_from_being_published(grou
     ended = group.complete(answer)
     assert "publish sent no asset event of some pipelines: a: SpecError: " in ended["error"]
     assert ended["fails_now"] is True
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_run_whose_plan_was_undone_in_the_meantime_fails(group: Group, others: bool) -> None:
+    """I7. The events of other pipelines are sent."""
+    for pipeline in ("a", "b") if others else ("a",):
+        group.record_plan(pipeline, landed=True)
+        group.record_check(pipeline, passed=True)
+    undone = Undone(sequence=4, requested_by="ops", reason="a wrong deploy", table_version=5)
+    append_events(group.control, "a", undone)
+    events, answer = group.publish()
+    assert events == ([("b", 4)] if others else [])
+    error = group.complete(answer)["error"] if others else answer.value["error"]
+    assert "a: PlanCancelled: " in error
+    assert "was undone" in error
+    assert "a wrong deploy" in error
 
 
 def test_a_run_whose_pipelines_are_all_published_is_complete(group: Group) -> None:

@@ -320,14 +320,20 @@ def _tables(pipelines: Sequence[str], kind: PipelineKind) -> list[str]:
 def _plans_of_run(
     pipelines: Sequence[str], requested_by: str
 ) -> tuple[list[PlanRecord], list[PlanRecord], Outcomes]:
-    """Return the open plans and the landed plans of a run, and errors of pipelines."""
+    """Return the open plans and the landed plans of a run, and errors of pipelines.
+
+    An error is PlanCancelled if an operator took the plan back while its run continued.
+    """
     control, run = App.from_environment().control, RunOrigin(requested_by)
+
+    def plans_of(pipeline: str) -> list[PlanRecord]:
+        found = plans_of_origin(control, pipeline, run)
+        return found or _refuse_cancelled_plan(control, pipeline, run)
+
     unlanded: list[PlanRecord] = []
     done: list[PlanRecord] = []
     outcomes = Outcomes()
-    found = map_in_threads(
-        pipelines, lambda each: plans_of_origin(control, each, run), PLANNING_THREADS
-    )
+    found = map_in_threads(pipelines, plans_of, PLANNING_THREADS)
     for pipeline, came in zip(pipelines, found, strict=True):
         if isinstance(came, TidemarkError):
             outcomes.add(pipeline, came)
@@ -335,6 +341,17 @@ def _plans_of_run(
         for record in came:
             (unlanded if record.held_now is None else done).append(record)
     return unlanded, done, outcomes
+
+
+def _refuse_cancelled_plan(
+    control: ControlReader, pipeline: str, run: RunOrigin
+) -> list[PlanRecord]:
+    """Raise PlanCancelled for the newest plan of a run, which is abandoned or undone, if any."""
+    from tidemark.ingest.ledgers import refuse_cancelled
+
+    for record in control.plans_of(pipeline, run)[-1:]:
+        refuse_cancelled(record)
+    return []
 
 
 def is_replaced(record: PlanRecord) -> bool:
