@@ -200,6 +200,7 @@ def test_quarantined_records_are_counted_and_shown_without_content(
     typed.run()
     done = offline("report", "events", *PERIOD)
     file = Path(done.out.splitlines()[-1])
+    assert ", 25 records in quarantine, " in done.out
     page = Page(file)
     rule = f"above_0 {_SCRIPT}"
     assert "25 records, not decoded or against a row rule" in page.text

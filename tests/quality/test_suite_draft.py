@@ -118,7 +118,9 @@ def test_rules_describe_the_sample() -> None:
         {
             "id": f"{number:08x}-0000-4000-8000-000000000000",
             "side": ("buy", "sell")[number % 2],
-            "price": 10 + number,
+            "price": 10 + number % 598,
+            "payment_id": number // 2,
+            "place": number,
             "change": number - 50.0,
             "ticker": "ABCDEFGHIJKLMN"[number % 14] * 3,
             "open": number % 3 == 0,
@@ -133,6 +135,8 @@ def test_rules_describe_the_sample() -> None:
     assert rules(suite, "change") == {
         "be_between": {"column": "change", "min_value": -6_000, "max_value": 6_000}
     }
+    for counter in ("payment_id", "place"):
+        assert "be_between" not in rules(suite, counter)
     assert rules(suite, "side")["be_in_set"]["value_set"] == ["buy", "sell"]
     assert set(rules(suite, "id")) == {"match_regex"}
     assert rules(suite, "ticker") == {}

@@ -56,7 +56,7 @@ VALID = [
     "get_json_object(value._rest, '$.venue') IS NULL",
 ]
 INVALID = {
-    "value.amount >": "Required keyword: 'expression' missing for ",
+    "value.amount >": "Required keyword: 'expression' missing",
     "value.amount => 0": "Invalid expression / Unexpected token",
     "value.amount > 0; value.paid": "a rule is one condition",
     "value.amont > 0": "value has no field 'amont' (did you mean 'amount'?)",
@@ -82,7 +82,7 @@ def test_a_rule_over_known_columns_gets_no_warning(sql: str) -> None:
 @pytest.mark.parametrize("sql", INVALID)
 def test_a_warning_contains_the_problem_of_a_rule(sql: str) -> None:
     (problem,) = problems(sql)
-    assert problem.startswith(INVALID[sql])
+    assert problem == INVALID[sql]
 
 
 def test_fields_of_a_schema_in_a_registry_are_not_checked() -> None:

@@ -149,12 +149,15 @@ def _state(found: PipelineReport) -> str:
 
 
 def _print(found: PipelineReport) -> None:
+    from tidemark.report.page import open_points
+
     certificate = found.certificate
     result = "complete" if certificate.is_complete else "NOT complete"
     others = certificate.plans_of_other_incarnations
     if not certificate.partitions and not others:
         result = "nothing landed"
-    out.print(f"{_counts(certificate)}: {result}")
+    points = "".join(f", {text}" for _, text in open_points(found))
+    out.print(f"{_counts(certificate)}: {result}{points}")
     if others:
         out.print(
             f"not counted here: {counted(others, 'plan')} of the period that read an earlier "

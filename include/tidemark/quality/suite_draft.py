@@ -171,7 +171,11 @@ def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
         return
     largest = max(abs(field.minimum or 0), abs(field.maximum or 0))
     shape = _shape(field.distinct) if len(field.distinct) >= MIN_DISTINCT else None
-    if field.is_number and largest <= _MAX_LIMITED and len(field.distinct) >= MIN_DISTINCT:
+    is_identifier = _IDENTIFIER.fullmatch(field.name) is not None or shape == _UUID
+    # Whole numbers that differ in every record are often counters, which exceed a limit later.
+    is_counter = is_identifier or (field.is_unique and field.sql_type == "BIGINT")
+    is_limited = largest <= _MAX_LIMITED and len(field.distinct) >= MIN_DISTINCT
+    if field.is_number and is_limited and not is_counter:
         yield _range_rule(field, column)
     elif field.texts == field.present:
         # Values of a shape are identifiers, which do not belong in a file in Git.
@@ -183,7 +187,6 @@ def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
                 {"column": column, "value_set": values},
                 f"{field.name} is one of the {counted(len(values), 'sampled value')}",
             )
-    is_identifier = _IDENTIFIER.fullmatch(field.name) or shape == _UUID
     if field.is_unique and field.present >= MIN_UNIQUE and is_identifier:
         yield _rule(
             "expect_column_values_to_be_unique",

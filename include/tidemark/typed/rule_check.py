@@ -6,6 +6,7 @@ warnings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,8 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
     try:
         statements = sqlglot.parse(sql, read="spark")
     except SqlglotError as wrong:
-        return str(wrong).splitlines()[0].split(". Line ")[0]
+        # Without the name of a class of sqlglot, which follows some messages.
+        return re.split(r"\. Line | for <class ", str(wrong))[0]
     if len(statements) != 1 or statements[0] is None:
         return "a rule is one condition"
     lambdas = statements[0].find_all(expressions.Lambda)
