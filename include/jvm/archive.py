@@ -66,10 +66,12 @@ def create(layout: Layout, archive: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=layout.jvm) as folder:
         created = Path(folder) / archive.name
         printed: list[str] = []
+        say("      starting a broker with records")
         with _training_app(layout, Path(folder)) as app:
             plan = app.pipeline(PIPELINE).planner.plan("set-up").plan
             if plan is None:
                 raise ArchiveFailed("the training topic is empty")
+            say("      running a small job, whose classes the archive gets")
             run = submit(
                 Path(__file__).with_name("training.py"),
                 plan_arguments([plan.ref]),
@@ -83,6 +85,7 @@ def create(layout: Layout, archive: Path) -> None:
             )
             if run.exit_code != ExitCode.OK or not created.exists():
                 raise ArchiveFailed(f"the training job wrote none: {_end(*printed)}")
+            say("      checking the archive")
             if _classes_from(created, app, Path(folder) / "classes.log") == 0:
                 raise ArchiveFailed("the JVM does not use it")
         created.replace(archive)

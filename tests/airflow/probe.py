@@ -421,7 +421,7 @@ def _called(task: str, arguments: dict[str, Any]) -> tuple[Any, Exception | None
     if task == "plan_run":
         arguments["dag_run"] = _dag_run(**arguments.get("dag_run", {"run_type": "scheduled"}))
     if task in ("plan_run", "publish_run", "complete_run"):
-        names = ("versions", "earlier", "unreported", "try_number")
+        names = ("versions", "earlier", "planned", "unreported", "try_number")
         given = {name: arguments.pop(name) for name in names if name in arguments}
         arguments["ti"] = TaskInstance(**given)
     (module,) = (each for each in (tasks, chunks, maintenance, alarms) if defines(each, task))
@@ -441,10 +441,16 @@ class TaskInstance:
         self,
         versions: dict[str, int] | None = None,
         earlier: dict[str, list[int]] | None = None,
+        planned: dict[str, int] | None = None,
         unreported: str | None = None,
         try_number: int = 1,
     ) -> None:
-        self._xcom = {"versions": versions, "earlier": earlier, "unreported": unreported}
+        self._xcom = {
+            "versions": versions,
+            "earlier": earlier,
+            "planned": planned,
+            "unreported": unreported,
+        }
         self.try_number = try_number
 
     def xcom_push(self, key: str, value: Any) -> None:

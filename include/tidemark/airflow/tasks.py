@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 _VERSIONS = "versions"
 """XCom key of the versions that typed tables and upsert tables had when the run was planned."""
 
+_PLANNED = "planned"
+"""XCom key of the task `plan`: number of the run's plan, by pipeline."""
 _EARLIER = "earlier"
 """XCom key of the earlier plans that a run checks: by pipeline, oldest first."""
 
@@ -113,6 +115,7 @@ def plan_run(
         plans, outcomes = plan_each(
             app, pipelines, lambda each: _plan_of_run(each, requested_by, window), log.info
         )
+        ti.xcom_push(_PLANNED, {plan.pipeline: plan.sequence for plan in plans})
         for plan in plans:
             adds = app.pipeline(plan.pipeline).size_estimate(plan)
             log.info(
@@ -320,20 +323,14 @@ def _tables(pipelines: Sequence[str], kind: PipelineKind) -> list[str]:
 def _plans_of_run(
     pipelines: Sequence[str], requested_by: str
 ) -> tuple[list[PlanRecord], list[PlanRecord], Outcomes]:
-    """Return the open plans and the landed plans of a run, and errors of pipelines.
-
-    An error is PlanCancelled if an operator took the plan back while its run continued.
-    """
+    """Return the open plans and the landed plans of a run, and errors of pipelines."""
     control, run = App.from_environment().control, RunOrigin(requested_by)
-
-    def plans_of(pipeline: str) -> list[PlanRecord]:
-        found = plans_of_origin(control, pipeline, run)
-        return found or _refuse_cancelled_plan(control, pipeline, run)
-
     unlanded: list[PlanRecord] = []
     done: list[PlanRecord] = []
     outcomes = Outcomes()
-    found = map_in_threads(pipelines, plans_of, PLANNING_THREADS)
+    found = map_in_threads(
+        pipelines, lambda each: plans_of_origin(control, each, run), PLANNING_THREADS
+    )
     for pipeline, came in zip(pipelines, found, strict=True):
         if isinstance(came, TidemarkError):
             outcomes.add(pipeline, came)
@@ -343,15 +340,22 @@ def _plans_of_run(
     return unlanded, done, outcomes
 
 
-def _refuse_cancelled_plan(
-    control: ControlReader, pipeline: str, run: RunOrigin
-) -> list[PlanRecord]:
-    """Raise PlanCancelled for the newest plan of a run, which is abandoned or undone, if any."""
-    from tidemark.ingest.ledgers import refuse_cancelled
+def _cancelled_plans(pipelines: Collection[str], planned: Mapping[str, int]) -> Outcomes:
+    """Return PlanCancelled for plans that were abandoned or undone during the run.
 
-    for record in control.plans_of(pipeline, run)[-1:]:
-        refuse_cancelled(record)
-    return []
+    Args:
+        pipelines: Pipelines for which no plan of the run is found any more.
+        planned: Plans of the newest attempt at the task `plan`, as `_PLANNED`.
+    """
+    from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
+
+    control, outcomes = App.from_environment().control, Outcomes()
+    for name in sorted(planned.keys() & set(pipelines)):
+        try:
+            refuse_cancelled(recorded_plan(control, name, planned[name]))
+        except TidemarkError as refused:
+            outcomes.add(name, refused)
+    return outcomes
 
 
 def is_replaced(record: PlanRecord) -> bool:
@@ -401,8 +405,11 @@ def publish_run(
 
     before: Mapping[str, int] = ti.xcom_pull(task_ids="plan", key=_VERSIONS) or {}
     earlier: Mapping[str, Sequence[int]] = ti.xcom_pull(task_ids="plan", key=_EARLIER) or {}
+    planned: Mapping[str, int] = ti.xcom_pull(task_ids="plan", key=_PLANNED) or {}
     with airflow_failures():
-        _, done, outcomes = _plans_of_run(pipelines, requested_by)
+        unlanded, done, outcomes = _plans_of_run(pipelines, requested_by)
+        known = {each.plan.pipeline for each in (*unlanded, *done)}
+        outcomes.extend(_cancelled_plans(set(pipelines) - known, planned))
         landed = {each.plan.ref: each for each in done}
         checked = (
             PlanRef(pipeline=name, sequence=sequence)

@@ -204,7 +204,7 @@ def list_records(
         )
         print_table("Records", (*columns, "closed by"), [_row(each) for each in listed])
     if len(found) > len(listed):
-        out.print(f"only the first {len(listed):,} are listed; --limit {len(found)} lists all")
+        out.print(f"{len(listed):,} of {len(found):,} listed; --limit {len(found)} lists all")
 
 
 def _print_content(record: QuarantinedRecord, content: LogRecord, masked: Collection[str]) -> None:

@@ -249,8 +249,8 @@ def figure_text(check: str, value: float) -> str:
     """Return a figure of a check with its unit: a whole number, or three digits."""
     built_in = BUILT_IN_CHECKS.get(check)
     if built_in and built_in.in_seconds:
-        earlier = " earlier" if value < 0 else ""
-        return f"{format_duration(timedelta(seconds=abs(value)))}{earlier}"
+        sign = "-" if value < 0 else ""
+        return f"{sign}{format_duration(timedelta(seconds=abs(value)))}"
     if check.endswith("_percent") and 0 < value < _LEAST_PERCENT:
         return f"< {_LEAST_PERCENT} %"
     is_whole = not isfinite(value) or value == int(value) or abs(value) >= _WHOLE
