@@ -61,7 +61,7 @@ $(INSTALLED): $(MADE)
 	@rm -f $(MADE)-*
 	@$(UV) pip install --require-hashes --compile-bytecode -r requirements.txt 2>&1 | $(WITHOUT_LIST)
 	@$(UV) pip install --quiet --no-deps -e .
-	@# Airflow would load the plugin twice, from here and from the environment.
+	@# A second registration of the plugin, which Airflow reports as an import error.
 	@rm -rf include/*.egg-info
 	@$(PYTHON) -m compileall -q include/tidemark
 	@touch $@
@@ -83,7 +83,7 @@ archive: jvm
 
 .PHONY: setup
 setup: preflight $(INSTALLED) jvm archive ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
-	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set up. Next: make up, or docs/tutorial.md"
+	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set-up complete. Next: make up, or read docs/tutorial.md"
 
 .PHONY: registry
 registry: $(INSTALLED)
@@ -118,7 +118,7 @@ prometheus:
 
 .PHONY: setup-dev
 setup-dev: setup $(INSTALLED_DEV) registry stores browser prometheus ## Install the tools for checks and tests as well
-	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set up. Next: make check"
+	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set-up complete. Next: make check"
 
 .PHONY: lock
 lock: $(MADE) ## Resolve requirements*.in again into requirements*.txt

@@ -385,6 +385,6 @@ def test_make_unsets_pythondontwritebytecode() -> None:
     assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
 
 
-def test_the_environment_has_the_plugin_of_airflow_once() -> None:
+def test_the_airflow_plugin_is_registered_once() -> None:
     """Airflow reports a second one as an import error."""
     assert [each.name for each in entry_points(group="airflow.plugins")].count("tidemark") == 1

@@ -42,7 +42,6 @@ class _ScheduledRuns:
         environ = {
             **self._context.environ(self._home / side / "lakehouse", specs),
             "TIDEMARK_HOME": str(self._home / side / "home"),
-            # The DAG is switched on when the topic has records.
             **({} if on_server else {_SPARK_DEFAULT: _BY_SUBMIT}),
         }
         app = App.from_environment(environ)

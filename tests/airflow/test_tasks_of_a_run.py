@@ -521,7 +521,7 @@ def test_an_error_of_one_pipeline_does_not_keep_others_from_being_published(grou
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_a_run_whose_plan_was_undone_in_the_meantime_fails(group: Group, others: bool) -> None:
+def test_a_run_fails_if_its_plan_was_undone_during_the_run(group: Group, others: bool) -> None:
     """I7. The events of other pipelines are sent."""
     for pipeline in ("a", "b") if others else ("a",):
         group.record_plan(pipeline, landed=True)

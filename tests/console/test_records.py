@@ -171,7 +171,7 @@ def test_a_record_shows_its_first_headers(lake: FileLake, tmp_path: Path) -> Non
     assert "name-1" not in hidden
 
 
-def test_rows_of_one_offset_are_shown_beside_each_other(lake: FileLake, tmp_path: Path) -> None:
+def test_all_rows_of_one_offset_are_shown(lake: FileLake, tmp_path: Path) -> None:
     """Another program has added the rows again, with other values."""
     lake.land_payloads([(b"k", b"v")], 1)
     rows = pa.table(DeltaTable(lake.uri).scan()).to_pylist()

@@ -40,7 +40,7 @@ SMALL = 30_000
 
 
 @dataclass
-class Sequence:
+class RandomSequence:
     """One random sequence on real tables.
 
     Attributes:
@@ -59,7 +59,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.lake = FileLake(root=self.root / "lake")
-        # An undo of the first plan makes two commits: it has a large file, and rows in a small one.
+        # The first plan has a large file and shares a small one, so its undo makes two commits.
         self.lake.produce(2_000, partition=1)
         self.lake.run(3)
         self.lake.run(2)
@@ -124,7 +124,7 @@ class Sequence:
             self._rewind()
 
     def remove_old_commits(self) -> None:
-        """Remove the log's commits, as the clean-up after the retention does."""
+        """Remove old commits of the log, as maintenance does after the retention time."""
         remove_old_commits(self.lake)
 
     def copy_table_back(self) -> None:
@@ -139,7 +139,7 @@ class Sequence:
 
     @property
     def _name(self) -> str:
-        """A name for each command, as each command of a user has one."""
+        """A unique requester for each command, as in production."""
         return f"ops:{len(self.steps)}"
 
     def _landed(self) -> dict[int, Landing]:
@@ -169,9 +169,9 @@ class Sequence:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_sequence_of_repairs_loses_or_doubles_a_record(tmp_path: Path, seed: int) -> None:
-    """I1, I3. No command is refused at the end of a sequence."""
+    """I1, I3. The last run succeeds."""
     choice = random.Random(seed)
-    sequence = Sequence(root=tmp_path, choice=choice)
+    sequence = RandomSequence(root=tmp_path, choice=choice)
     try:
         sequence.take(choice.randrange(4, 12))
         sequence.lake.run(1)

@@ -352,7 +352,9 @@ def test_s11_rows_of_returns_rows_of_a_span_in_offset_order(under_test: TableUnd
     assert len({row.checksum for _, row in found}) == 3
 
 
-def test_i4_fencing_a_fenced_chain_makes_no_version(under_test: TableUnderTest) -> None:
+def test_i4_fencing_a_fenced_chain_is_refused_and_commits_nothing(
+    under_test: TableUnderTest,
+) -> None:
     plan = make_plan((0, 0, 2))
     under_test.land(plan, places_of(0, 0, 1))
     app_ids = [transaction_app_id("events", epoch, kind) for epoch in (0, 1) for kind in PlanKind]

@@ -682,7 +682,7 @@ def test_rows_of_a_half_removed_plan_are_read_again_after_two_restores(tmp_path:
     assert lake.verified() == [(6, 6), (5_000, 5_000)]
 
 
-def test_a_plan_has_its_deleted_rows_again_after_a_restore_to_before_the_delete(
+def test_deleted_rows_count_again_after_a_restore_to_before_the_delete(
     tmp_path: Path,
 ) -> None:
     """An earlier repair recorded the plan without them."""
@@ -742,7 +742,7 @@ def put_back(copy: Path, place: str | Path) -> None:
 def test_records_of_a_recreated_table_are_read_again_when_the_old_table_returns(
     tmp_path: Path,
 ) -> None:
-    """I3. The old log starts late, so its versions do not show that the landing is elsewhere."""
+    """I3. The old log lacks early commits, so a missing one does not prove another table."""
     lake = FileLake(root=tmp_path)
     for _ in range(8):
         lake.run(2)
@@ -759,8 +759,8 @@ def test_records_of_a_recreated_table_are_read_again_when_the_old_table_returns(
     assert sorted(offset for _, offset in lake.rows()) == list(range(20))
 
 
-def test_of_two_concurrent_repairs_each_has_a_fence_of_its_own(tmp_path: Path) -> None:
-    """Otherwise a later repair takes the landings of their epoch for those of another table."""
+def test_two_concurrent_repairs_have_separate_fences(tmp_path: Path) -> None:
+    """With a shared one, a later repair would take the epoch's landings for another table's."""
     lake = FileLake(root=tmp_path)
     lake.run(2)
     lake.run(2)
@@ -786,7 +786,7 @@ def test_of_two_concurrent_repairs_each_has_a_fence_of_its_own(tmp_path: Path) -
 def test_deleted_rows_of_an_unchanged_landing_are_not_read_again_in_an_older_copy(
     tmp_path: Path,
 ) -> None:
-    """The repair recorded the landing again, with its own version."""
+    """The repair recorded the landing again, with its original version."""
     lake = FileLake(root=tmp_path)
     lake.run(10)
     lake.land_again((0, 0, 5))
@@ -804,7 +804,7 @@ def test_deleted_rows_of_an_unchanged_landing_are_not_read_again_in_an_older_cop
     assert offsets == [0, 1, 3, 4, 5, 6, 9, 10, 11, 12]
 
 
-def test_records_that_a_landing_had_are_lost_and_no_gaps_if_kafka_has_deleted_them(
+def test_landed_records_that_kafka_deleted_are_lost_and_never_become_gaps(
     tmp_path: Path,
 ) -> None:
     """I3. The second RESTORE goes between the two commits of an undo."""
@@ -856,7 +856,9 @@ def test_a_rebuild_after_half_an_undo_reads_the_removed_rows_again(
     assert lake.verified() == [(6, 6), (2_000, 2_000)]
 
 
-def test_a_plan_of_a_backup_with_the_number_of_a_landed_plan_is_recorded(tmp_path: Path) -> None:
+def test_a_rebuild_records_the_plan_of_the_table_if_the_ledger_has_another_of_its_number(
+    tmp_path: Path,
+) -> None:
     """I3. The ledger's plan 2 has other offsets than the one in the table."""
     lake = FileLake(root=tmp_path)
     lake.run(3)

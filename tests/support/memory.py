@@ -478,7 +478,7 @@ class MemoryTable:
         return len(self.commits)
 
     def commit_fence(self, app_ids: Collection[str], requested_by: str) -> None:
-        """Fence application ids. Each one has a commit; all are fenced from the last one on."""
+        """Fence application ids. Each one has a commit; all are fenced after the last one."""
         for app_id in app_ids:
             self.commit(app_id, FENCED_VERSION)
         self.fenced |= dict.fromkeys(app_ids, Fence(len(self.commits), requested_by))

@@ -257,7 +257,7 @@ def test_i1_a_restore_of_the_quarantine_during_a_landing_doubles_no_record(
 
 
 @pytest.mark.parametrize("undone", [False, True])
-def test_a_rewind_decodes_again_what_an_older_copy_of_the_quarantine_lacks(
+def test_a_rewind_decodes_the_records_that_an_older_copy_of_the_quarantine_lacks(
     lake: TypedLake, tmp_path: Path, undone: bool
 ) -> None:
     """I3. The typed table is the newer one."""
@@ -278,7 +278,7 @@ def test_a_rewind_decodes_again_what_an_older_copy_of_the_quarantine_lacks(
     lake.check()
 
 
-def test_a_rewind_decodes_again_what_half_an_undo_has_removed(
+def test_a_rewind_decodes_the_records_that_an_interrupted_undo_removed(
     lake: TypedLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I3. The control table is from before the undo, which removed the typed rows only."""

@@ -344,7 +344,7 @@ def _cancelled_plans(pipelines: Collection[str], planned: Mapping[str, int]) -> 
     """Return PlanCancelled for plans that were abandoned or undone during the run.
 
     Args:
-        pipelines: Pipelines for which no plan of the run is found any more.
+        pipelines: Pipelines for which the run no longer has a plan.
         planned: Plans of the newest attempt at the task `plan`, as `_PLANNED`.
     """
     from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled

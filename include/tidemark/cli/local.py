@@ -38,8 +38,8 @@ def up(
 
     All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
     require a token. The command leaves running parts unchanged, and creates missing sample topics.
-    The first start unpauses all DAGs. Later, DAGs of new specs are paused: unpause one with
-    tidemark airflow dags unpause. `tidemark down` stops all three; data stays.
+    The command unpauses Tidemark's DAGs until one of them has run. DAGs of later specs start
+    paused: tidemark airflow dags unpause DAG. `tidemark down` stops all three; data stays.
     """
     from tidemark.dev.producer import ensure_sample_topics
 

@@ -42,8 +42,8 @@ class PlanRecord:
         superseded: Events of plans that replace its rows, oldest first.
         cancelled_by: The event that abandoned the plan, or started or completed its undo; None
             without one.
-        landed_in: The start of the epoch in which the landing was recorded; None for the first
-            epoch. A repair records landings in the epoch that it starts. Only a full ledger has it.
+        landed_in: The event that started the epoch in which the landing was recorded; None in the
+            first epoch. Summaries of the ledger do not have it.
     """
 
     plan: Plan

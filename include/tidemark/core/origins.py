@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 from tidemark.core.errors import InvalidRequester
 
 BY_DATE = ":by-date"
-"""End of the requester if Airflow's own backfill by dates has started the run."""
+"""Suffix of the requester of a run that Airflow's own backfill by dates started."""
 _DAG_RUN = re.compile(rf"airflow:([^:]+):(.+?)({BY_DATE})?", re.DOTALL)
 _CHUNK = re.compile(r"(.+)#(\d+)", re.DOTALL)
 _DECODING = re.compile(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)((?::[a-z]+=\d+(?:,\d+)*)*)")
@@ -49,8 +49,8 @@ class DagRunRequester:
     Attributes:
         dag_id: DAG id.
         run_id: Run id.
-        by_date: Whether Airflow's own backfill by dates has started it. Such a backfill can take
-            over an existing run with its id, and then requests other plans.
+        by_date: Whether Airflow's own backfill by dates started the run. Such a backfill can reuse
+            an existing run id; its plans are then other ones than those of the first run.
     """
 
     dag_id: str

@@ -60,7 +60,7 @@ class LogRecord:
 
     @property
     def timestamp_text(self) -> str:
-        """The timestamp for people, in UTC with milliseconds."""
+        """The timestamp as readable text, in UTC with milliseconds."""
         if self.timestamp_type is TimestampType.NONE:
             return "no timestamp"
         if not self.is_dated:

@@ -128,7 +128,7 @@ class AirflowApi:
         Later, a paused DAG was paused by a user, or its spec is new and may be incomplete.
 
         Returns:
-            Whether they are unpaused.
+            Whether this call unpaused them.
         """
         if any(self.run_ids(dag_id) for dag_id in dag_ids):
             return False

@@ -366,12 +366,12 @@ class DataTable(DataLog, Protocol):
         """
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
-        """Raise transaction versions so far that no commit with one of them can follow.
+        """Set transactions to their highest version, so that no later commit can use them.
 
         Args:
             pipeline: Pipeline name.
             app_ids: Ids of the transactions.
-            requested_by: The operator's command; `fences` returns it.
+            requested_by: The operator's command, as `cli:<user>:<id>`; `fences` returns it.
 
         Returns:
             The table version from which on this holds.

@@ -187,7 +187,7 @@ class Repair:
         Args:
             ledger: The ledger to compare.
             requested_by: The operator.
-            transactions: Transactions before the repair's own fence; None if there is none yet.
+            transactions: Transactions before the repair's own fence; None before the fence exists.
         """
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         fallback = rules.fallback_plan(

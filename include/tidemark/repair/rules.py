@@ -80,7 +80,7 @@ def newest_plans(commits: Sequence[PlanCommit]) -> Mapping[int, Plan]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLog:
-    """Commits, RESTOREs and removals in the log of a data table.
+    """The log of a data table, as far as a repair needs it.
 
     Attributes:
         commits: Commits of plans, newest first.
@@ -99,13 +99,13 @@ class TableLog:
     start: int
 
     def has_kept(self, version: int) -> bool:
-        """Return whether the newest version contains what an earlier one committed."""
+        """Return whether no RESTORE has reverted the commit of a version."""
         return survives_restores(self.restores, version)
 
     def has_kept_landing(self, record: PlanRecord) -> bool:
         """Return whether the table has the recorded landing of a plan.
 
-        It has not after a RESTORE to an earlier version, or if the table is a copy from before the
+        False after a RESTORE to an earlier version, and for a copy of the table from before the
         repair that recorded the landing.
         """
         plan, landing, epoch = record.plan, record.landed_originally, record.landed_in
@@ -114,7 +114,7 @@ class TableLog:
         if self.transactions.get(plan.app_id, 0) < plan.sequence:  # fence: other-table-lacks-plan
             return False
         if epoch is None or landing.table_version < epoch.table_version:
-            # A repair records a landing that it keeps unchanged with its old version.
+            # A repair records a landing that it keeps unchanged with its original version.
             return True
         fenced = transaction_app_id(plan.pipeline, epoch.epoch - 1, PlanKind.LIVE)
         if epoch.table_version < self.start:
@@ -124,18 +124,18 @@ class TableLog:
         return self.fences.get(fenced) == Fence(epoch.table_version, epoch.requested_by)
 
     def discarded_at(self, sequence: int, landing: Landing) -> int | None:
-        """Return the version that removed rows of a landed plan; None if none did.
+        """Return the newest version that removed rows of a plan after its landing, or None.
 
-        The ledger has lost the undo.
+        The ledger has the plan as landed, so it has lost the undo.
         """
         later = (each for each in self.removals.get(sequence, ()) if each > landing.table_version)
         return max(filter(self.has_kept, later), default=None)
 
-    def has_restored_away(self, record: PlanRecord) -> bool:
-        """Return whether a RESTORE removed the rows of a landed plan without rows.
+    def is_unread_again(self, record: PlanRecord) -> bool:
+        """Return whether the offsets of a landed plan without rows are unread.
 
-        Offsets are unread if a RESTORE removed their rows, or if the rows landed in another table.
-        Offsets of deleted rows are not unread.
+        They are unread if a RESTORE removed the rows, or if the rows landed in another table. They
+        are not if another program deleted the rows.
         """
         landing = record.landed_originally
         if landing is None or record.held_now is None:
@@ -197,7 +197,7 @@ def compare(
         elif not held and removed_at is not None:
             gone.append(record.plan)
             discarded[sequence] = removed_at
-        elif not held and log.has_restored_away(record):
+        elif not held and log.is_unread_again(record):
             gone.append(record.plan)
         elif is_changed or any(
             _overlap(record, plan) for plan in replacers if plan.sequence > sequence
@@ -317,8 +317,8 @@ def replacing_plans(ledger: Ledger, log: TableLog) -> tuple[Plan, ...]:
         for commit in log.commits
         if commit.plan.replaces and log.has_kept(commit.version)
     ]
-    # For plans whose commits the log no longer has, use the ledger. A newer plan without a commit
-    # landed in another table, such as the original of a copy.
+    # For plans whose commits the log no longer has, use the ledger. If the log reaches back to the
+    # landing and lacks the commit, the plan landed in another table, as the original of a copy.
     known = [
         record.plan
         for record in ledger.plans.values()

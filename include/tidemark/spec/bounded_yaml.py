@@ -54,7 +54,7 @@ def load(path: Path) -> tuple[Any, list[tuple[str, int]]]:
 
 
 def _place_and_problem(error: yaml.MarkedYAMLError) -> str:
-    """Return the place and the problem of an error, and the line at which its value begins."""
+    """Return the place and the problem of an error, and the line of the surrounding block."""
     problem = str(error.problem or error.context)
     if error.problem_mark is None:
         return problem
@@ -62,7 +62,7 @@ def _place_and_problem(error: yaml.MarkedYAMLError) -> str:
     text = f"an error in line {line}, column {column}: {problem}"
     if error.context_mark is None or error.context_mark.line + 1 == line:
         return text
-    return f"{text}; the value begins in line {error.context_mark.line + 1}"
+    return f"{text}; the block with the error starts in line {error.context_mark.line + 1}"
 
 
 def _text(path: Path) -> str:

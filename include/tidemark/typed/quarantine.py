@@ -423,9 +423,10 @@ class TypedTablePair:
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
-        """See `DataLog.state`; a landing has the lower of its versions in both tables.
+        """See `DataLog.state`.
 
-        A removal has the higher one: it may be complete in one table only.
+        The version of a landing is the lower one of both tables, because a landing needs both. The
+        version of a removal is the higher one: a removal can be complete in one table only.
         """
         typed = self.typed.state(pipeline, app_ids, restores_since=restores_since)
         kept = self.quarantine.table.state(pipeline, app_ids).transactions
@@ -497,7 +498,7 @@ class TypedTablePair:
         return self.typed.plan_commits(origin)
 
     def fences(self) -> Mapping[str, Fence]:
-        """See `DataLog.fences`; returns those of the typed table that the quarantine has too."""
+        """See `DataLog.fences`; returns the fences that both tables have."""
         kept = self.quarantine.table.fences()
         return {
             app_id: fence

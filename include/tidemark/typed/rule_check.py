@@ -1,7 +1,7 @@
 """Checks row rules without Spark: their syntax, and the columns and fields that they name.
 
-Spark decides when a plan is decoded, and sqlglot may not read all of its syntax. So the results are
-warnings.
+Spark decides at decoding whether a rule is valid. sqlglot may not parse all of Spark's syntax, so
+the results are warnings.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
     try:
         statements = sqlglot.parse(sql, read="spark")
     except SqlglotError as wrong:
-        # Without the name of a class of sqlglot, which follows some messages.
-        return re.split(r"\. Line | for <class ", str(wrong))[0]
+        # Cut sqlglot's position and class from the message.
+        return "invalid syntax: " + re.split(r"\. Line | for <class ", str(wrong))[0]
     if len(statements) != 1 or statements[0] is None:
-        return "a rule is one condition"
+        return f"a rule must be one condition; this one has {len(statements)} statements"
     lambdas = statements[0].find_all(expressions.Lambda)
     arguments = {each.name for made in lambdas for each in made.expressions}
     for column in statements[0].find_all(expressions.Column):
@@ -71,7 +71,7 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
 
 
 def _unknown(first: str, fields: Sequence[str], decode: DecodeSpec) -> str | None:
-    """Return the unknown part of a column's path; None without one. Case is ignored."""
+    """Return the problem of a column's path; None if all its parts are known. Ignores case."""
     columns: dict[str, FieldType | None] = {field.name: None for field in BRONZE_SCHEMA.fields}
     columns |= {part.value: spec.column for part, spec in decode.parts.items()}
     if first.lower() not in columns:
