@@ -125,7 +125,7 @@ class RandomSequence:
 
     def remove_old_commits(self) -> None:
         """Remove old commits of the log, as maintenance does after the retention time."""
-        remove_old_commits(self.lake)
+        remove_old_commits(self.lake.uri)
 
     def copy_table_back(self) -> None:
         """Put a copy of the data table in its place, and repair."""

@@ -362,7 +362,7 @@ def test_i4_fencing_a_fenced_chain_is_refused_and_commits_nothing(
     with pytest.raises(TransactionConflict):
         under_test.table.fence_chains("events", app_ids, "ops:2")
     assert under_test.table.state("events", ()).version == version
-    assert under_test.table.fences() == dict.fromkeys(app_ids, Fence(version, "ops"))
+    assert under_test.table.fences("events") == dict.fromkeys(app_ids, Fence(version, "ops"))
     state = under_test.table.state("events", app_ids)
     assert state.transactions == dict.fromkeys(app_ids, FENCED_VERSION)
     landing = under_test.table.find_landing(plan)

@@ -536,7 +536,7 @@ def test_deleted_rows_of_a_removed_commit_are_not_read_again_after_a_repair(
     for _ in range(3):
         lake.run(2)
     DeltaTable(lake.uri).delete("plan_sequence = 1")
-    remove_old_commits(lake)
+    remove_old_commits(lake.uri)
     with pytest.raises(NothingToDo):
         lake.repair.rewind("ops", "by mistake")
     before = DeltaTable(lake.uri).version()
@@ -559,7 +559,7 @@ def test_a_rebuild_reuses_no_number_of_a_plan_that_only_a_transaction_has(
     backup = shutil.copytree(control, tmp_path / "backup")
     lake.run(2)
     lake.undo.undo(2, "ops", "wrong")
-    remove_old_commits(lake)
+    remove_old_commits(lake.uri)
     shutil.rmtree(control)
     backup.rename(control)
     lake.repair.rebuild("ops", "from a backup")
@@ -631,7 +631,7 @@ def test_offsets_of_an_undone_replacement_are_read_again_after_a_repair(tmp_path
     lake.run(10)
     lake.land_again((0, 0, 5))
     lake.run(1, partition=1)
-    remove_old_commits(lake)
+    remove_old_commits(lake.uri)
     lake.undo.undo(2, "ops", "wrong")
     before = DeltaTable(lake.uri).version()
     lake.run(2)
@@ -739,21 +739,32 @@ def put_back(copy: Path, place: str | Path) -> None:
     shutil.copytree(copy, place)
 
 
+@pytest.mark.parametrize("killed", [False, True])
 def test_records_of_a_recreated_table_are_read_again_when_the_old_table_returns(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
     """I3. The old log lacks early commits, so a missing one does not prove another table."""
     lake = FileLake(root=tmp_path)
     for _ in range(8):
         lake.run(2)
-    remove_old_commits(lake)
+    remove_old_commits(lake.uri)
     old = Path(shutil.move(lake.uri, tmp_path / "old"))
     lake.kafka.delete_records("events", 0, 16)
     lake.repair.rewind("ops:1", "the folder is gone")
     lake.decisions.accept_loss((), "ops", "retention")
     lake.run(3)
     put_back(old, lake.uri)
-    found = lake.repair.rewind("ops:2", "the folder is back")
+    if killed:
+
+        def kill(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            # After the fence.
+            patch.setattr(type(lake.control), "append", kill)
+            with pytest.raises(KeyboardInterrupt):
+                lake.repair.rewind("ops:2", "the folder is back")
+    found = lake.repair.rewind("ops:3", "the folder is back")
     assert [plan.sequence for plan in found.gone] == [9]
     lake.run(1)
     assert sorted(offset for _, offset in lake.rows()) == list(range(20))
@@ -779,7 +790,7 @@ def test_two_concurrent_repairs_have_separate_fences(tmp_path: Path) -> None:
         lake.repair.rewind("ops:1", "a mistake")
     epoch = lake.control.ledger("events").plans[1]
     assert epoch.cancelled_by is None
-    fences = {fence.requested_by for fence in lake.table.fences().values()}
+    fences = {fence.requested_by for fence in lake.table.fences("events").values()}
     assert fences == {"another", "ops:1"}
 
 
@@ -875,3 +886,24 @@ def test_a_rebuild_records_the_plan_of_the_table_if_the_ledger_has_another_of_it
     lake.repair.rebuild("ops:2", "another backup")
     lake.run(1)
     assert lake.verified() == [(9, 9)]
+
+
+def test_a_plan_of_the_table_replaces_one_of_gaps_only_with_its_number(tmp_path: Path) -> None:
+    """The control table is from another backup than the data table."""
+    lake = FileLake(root=tmp_path)
+    lake.run(3)
+    tables = [Path(lake.uri), Path(lake.control_uri)]
+    older = [shutil.copytree(each, tmp_path / f"older {each.name}") for each in tables]
+    lake.kafka.add_gaps("events", 0, 1)
+    gaps = lake.planner.plan("gaps").plan
+    assert gaps is not None
+    lake.ingest.execute(gaps.sequence)
+    control = shutil.copytree(lake.control_uri, tmp_path / "newer control")
+    for copy, place in zip(older, tables, strict=True):
+        put_back(copy, place)
+    lake.run(2)
+    put_back(control, lake.control_uri)
+    found = lake.repair.rebuild("ops:1", "another backup")
+    assert ([plan.sequence for plan in found.unknown], found.gone) == ([2], ())
+    lake.run(1)
+    assert lake.verified() == [(6, 6)]

@@ -272,11 +272,11 @@ def _first_lake(plans: int) -> FileLake:
     return made
 
 
-def remove_old_commits(lake: FileLake) -> None:
-    """Remove all commits of the data table's log but the newest, after a checkpoint."""
-    table = DeltaTable(lake.uri)
+def remove_old_commits(uri: str | Path) -> None:
+    """Remove all commits of a table's log but the newest, after a checkpoint."""
+    table = DeltaTable(uri)
     table.create_checkpoint()
-    for commit in Path(lake.uri, "_delta_log").glob("*.json"):
+    for commit in Path(uri, "_delta_log").glob("*.json"):
         if int(commit.stem) < table.version():
             commit.unlink()
 

@@ -479,9 +479,11 @@ class MemoryTable:
 
     def commit_fence(self, app_ids: Collection[str], requested_by: str) -> None:
         """Fence application ids. Each one has a commit; all are fenced after the last one."""
+        before = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         for app_id in app_ids:
             self.commit(app_id, FENCED_VERSION)
-        self.fenced |= dict.fromkeys(app_ids, Fence(len(self.commits), requested_by))
+        version = len(self.commits)
+        self.fenced |= {i: Fence(version, requested_by, before[i]) for i in app_ids}
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; a plan commits to this table only."""
@@ -675,7 +677,7 @@ class MemoryTable:
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         return {sequence: list(versions) for sequence, versions in self.removed.items()}
 
-    def fences(self) -> Mapping[str, Fence]:
+    def fences(self, pipeline: str) -> Mapping[str, Fence]:  # noqa: ARG002  the port's
         return dict(self.fenced)
 
     def log_start(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.file_lake import remove_old_commits
 from tests.support.typed_lake import TypedLake
 from tidemark.core.errors import LedgerBehindTable, RepairUnfinished
 from tidemark.core.offsets import Span, SpanSet
@@ -294,3 +295,25 @@ def test_a_rewind_decodes_the_records_that_an_interrupted_undo_removed(
     lake.repair.rewind("ops:1", "from a backup")
     lake.land_and_run(1)
     lake.check()
+
+
+@pytest.mark.parametrize("cleaned", [[], ["quarantine"], ["quarantine", "typed"]])
+def test_deleted_typed_rows_are_not_decoded_again_after_a_cleanup_of_the_logs(
+    lake: TypedLake, cleaned: list[str]
+) -> None:
+    """An earlier repair has begun the epoch in which the rows landed."""
+    before = DeltaTable(lake.typed_uri).version()
+    lake.land_and_run(2)
+    restore_typed(lake, before)
+    lake.repair.rewind("ops:1", "a mistake")
+    lake.run()
+    lake.land_and_run(3)
+    DeltaTable(lake.typed_uri).delete("offset >= 10")
+    for name in cleaned:
+        remove_old_commits(lake.quarantine_uri if name == "quarantine" else lake.typed_uri)
+    before = DeltaTable(lake.typed_uri).version()
+    lake.land_and_run(1)
+    restore_typed(lake, before)
+    lake.repair.rewind("ops:2", "a second mistake")
+    lake.run()
+    assert [offset for _, offset, _ in lake.decoded()] == [0, 2, 3, 4, 6, 7, 8, 9, 13]

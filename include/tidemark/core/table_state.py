@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.core.errors import (
@@ -88,10 +88,17 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The commit of a repair that fenced older epochs: its version, and the operator's command."""
+    """The commit of a repair that fenced an application id.
+
+    Attributes:
+        version: Version of the table.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
+        before: Version of the transaction before the fence; 0 without one.
+    """
 
     version: int
     requested_by: str
+    before: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,7 +244,7 @@ class DataLog(Protocol):
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """Return the versions that removed rows of each plan, as far back as the log reaches."""
 
-    def fences(self) -> Mapping[str, Fence]:
+    def fences(self, pipeline: str) -> Mapping[str, Fence]:
         """Return the fence of each application id, as far back as the log reaches."""
 
     def log_start(self) -> int:

@@ -260,14 +260,14 @@ class DeltaDataTable:
                 versions.setdefault(metadata["removed_plan"], []).append(version)
         return versions
 
-    def fences(self) -> Mapping[str, Fence]:
-        """See `DataLog.fences`."""
+    def fences(self, pipeline: str) -> Mapping[str, Fence]:  # noqa: ARG002  the port's
+        """See `DataLog.fences`; the table belongs to one pipeline."""
         table = open_if_exists(self._uri)
         commits = () if table is None else commit_log.commits_with_metadata(table.history())
         return {
-            app_id: Fence(version, metadata.get("requested_by", ""))
+            app_id: Fence(version, metadata["requested_by"], before)
             for version, metadata in commits
-            for app_id in metadata.get("fenced", ())
+            for app_id, before in metadata.get("fenced", {}).items()
         }
 
     def log_start(self) -> int:
@@ -532,7 +532,8 @@ class DeltaDataTable:
         See `DataTable.fence_chains` for arguments and result.
         """
         table = self._own(pipeline)
-        open_ids = [i for i in app_ids if (table.transaction_version(i) or 0) < FENCED_VERSION]
+        newest = {app_id: table.transaction_version(app_id) or 0 for app_id in app_ids}
+        open_ids = {app_id: before for app_id, before in newest.items() if before < FENCED_VERSION}
         if not open_ids:  # fence: concurrent-repairs-have-own-fences
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
         # fence: fence-is-a-transaction
@@ -542,7 +543,7 @@ class DeltaDataTable:
             _add(table, [], _properties(transactions, metadata))
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
-        return self.fences()[open_ids[0]].version
+        return self.fences(pipeline)[next(iter(open_ids))].version
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; a plan commits to this table only."""

@@ -124,8 +124,7 @@ class Repair:
         # fence: older-epochs-are-fenced
         fenced = self.table.fence_chains(self.spec.name, app_ids, requested_by)
         # No plan of an older epoch can still land: read the table again.
-        # fence: look-again-after-fence
-        state = self._read_state(ledger, requested_by, state.log.transactions)
+        state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
         found = state.found
         start = rules.start_events(
             ledger, found, state.log.commits, state.watermarks, requested_by, reason
@@ -179,16 +178,7 @@ class Repair:
             ledger.epoch,
         )
 
-    def _read_state(
-        self, ledger: Ledger, requested_by: str, transactions: Mapping[str, int] | None = None
-    ) -> _RepairState:
-        """Read the topic and the table.
-
-        Args:
-            ledger: The ledger to compare.
-            requested_by: The operator.
-            transactions: Transactions before the repair's own fence; None before the fence exists.
-        """
+    def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         fallback = rules.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
@@ -200,9 +190,9 @@ class Repair:
         table_log = TableLog(
             commits=commits,
             restores=now.restores,
-            transactions=now.transactions if transactions is None else transactions,
+            transactions=now.transactions,
             removals=self.table.removal_versions(),
-            fences=self.table.fences(),
+            fences=self.table.fences(self.spec.name),
             start=self.table.log_start(),
         )
         found = rules.compare(ledger, row_ranges, table_log, fallback)
@@ -331,7 +321,11 @@ class Repair:
             if plan.topic_id != state.watermarks.topic_id:
                 return held.with_unproven_gaps()
             # The ledger may have counted rows of a version that the table no longer has.
-            has_kept = not (record and record.held_now) or state.log.has_kept_landing(record)
+            has_kept = (
+                not (record and record.held_now)
+                or state.log.has_kept_landing(record)
+                or state.log.has_kept_commit(plan)
+            )
             was_read = has_kept and plan not in state.found.by_rows
             return self._recorder.account_for(part, held, was_read=was_read)[0]
         if self.table.row_ranges() != state.row_ranges:

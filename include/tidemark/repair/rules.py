@@ -86,7 +86,7 @@ class TableLog:
         commits: Commits of plans, newest first.
         restores: Every RESTORE.
         removals: Table versions that removed a plan's rows, by plan.
-        transactions: Newest version of each transaction before the repair's own fence.
+        transactions: Newest version of each transaction.
         fences: Fences of repairs, by application id.
         start: The oldest version whose commit the log has.
     """
@@ -111,7 +111,8 @@ class TableLog:
         plan, landing, epoch = record.plan, record.landed_originally, record.landed_in
         if landing is None or not self.has_kept(landing.table_version):
             return False
-        if self.transactions.get(plan.app_id, 0) < plan.sequence:  # fence: other-table-lacks-plan
+        # fence: other-table-lacks-plan
+        if self._before_fence(plan.app_id) < plan.sequence:
             return False
         if epoch is None or landing.table_version < epoch.table_version:
             # A repair records a landing that it keeps unchanged with its original version.
@@ -119,9 +120,29 @@ class TableLog:
         fenced = transaction_app_id(plan.pipeline, epoch.epoch - 1, PlanKind.LIVE)
         if epoch.table_version < self.start:
             # Maintenance has removed the commit of the fence; its transaction stays.
-            return self.transactions.get(fenced) == FENCED_VERSION
+            return self._before_fence(fenced) == FENCED_VERSION
         # fence: landing-of-another-copy-is-noticed
         return self.fences.get(fenced) == Fence(epoch.table_version, epoch.requested_by)
+
+    def _before_fence(self, app_id: str) -> int:
+        """Return the newest version of a transaction before a repair fenced it.
+
+        Without the commit of the fence, this is the fence's version.
+        """
+        fence = self.fences.get(app_id)
+        return fence.before if fence else self.transactions.get(app_id, 0)
+
+    def has_kept_commit(self, plan: Plan) -> bool:
+        """Return whether the table has the plan's own commit, and no undo removed rows since."""
+        landed_at = [
+            commit.version
+            for commit in self.commits
+            if commit.plan.sequence == plan.sequence
+            and commit.plan.fingerprint == plan.fingerprint
+            and self.has_kept(commit.version)
+        ]
+        removed_at = filter(self.has_kept, self.removals.get(plan.sequence, ()))
+        return bool(landed_at) and max(landed_at) > max(removed_at, default=-1)
 
     def discarded_at(self, sequence: int, landing: Landing) -> int | None:
         """Return the newest version that removed rows of a plan after its landing, or None.
@@ -215,6 +236,7 @@ def compare(
         record.plan
         for record in _of_gaps_only(ledger)
         if record.plan not in (*recounted, *gone)
+        and record.plan.sequence not in others
         and any(_overlap(record, plan) for plan in returned)
     ]
     return Differences(

@@ -10,7 +10,7 @@ is lost if a driver stops between the two commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -497,13 +497,24 @@ class TypedTablePair:
         """See `DataLog.plan_commits`; reads the typed table."""
         return self.typed.plan_commits(origin)
 
-    def fences(self) -> Mapping[str, Fence]:
-        """See `DataLog.fences`; returns the fences that both tables have."""
-        kept = self.quarantine.table.fences()
+    def fences(self, pipeline: str) -> Mapping[str, Fence]:
+        """See `DataLog.fences`; returns the fences that both tables have.
+
+        A commit that maintenance has removed from the quarantine's log counts as well.
+        """
+        typed, table = self.typed.fences(pipeline), self.quarantine.table
+        kept = table.fences(pipeline)
+        fenced = _fenced(table.state(pipeline, typed).transactions) if table.log_start() else ()
         return {
-            app_id: fence
-            for app_id, fence in self.typed.fences().items()
-            if app_id in kept and kept[app_id].requested_by == fence.requested_by
+            app_id: replace(fence, before=min(fence.before, kept[app_id].before))
+            if app_id in kept
+            else fence
+            for app_id, fence in typed.items()
+            if (
+                kept[app_id].requested_by == fence.requested_by
+                if app_id in kept
+                else app_id in fenced
+            )
         }
 
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
