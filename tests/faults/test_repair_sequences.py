@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake, remove_old_commits
+from tests.support.file_lake import FileLake, put_back, remove_old_commits
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import LedgerBehindTable
 from tidemark.ingest.errors import RowsChanged
@@ -152,8 +152,7 @@ class RandomSequence:
     def _copy_back(self, kind: str, place: Path) -> None:
         copy = self.choice.choice(self.copies[kind])
         self.steps.append(copy.name)
-        shutil.rmtree(place)
-        shutil.copytree(copy, place)
+        put_back(copy, place)
 
     def _rewind(self) -> None:
         try:

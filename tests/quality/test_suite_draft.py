@@ -132,6 +132,8 @@ def test_rules_describe_the_sample() -> None:
     assert rules(suite, "price") == {
         "be_between": {"column": "price", "min_value": 0, "max_value": 7_000}
     }
+    texts = [rule["description"] for rule in suite["expectations"]]
+    assert "price is from 0 to 7,000; sampled values are 10 to 607" in texts
     assert rules(suite, "change") == {
         "be_between": {"column": "change", "min_value": -6_000, "max_value": 6_000}
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake, remove_old_commits
+from tests.support.file_lake import FileLake, put_back, remove_old_commits
 from tests.support.memory import MemoryControlTable, MemoryTable
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.errors import (
@@ -662,14 +662,23 @@ def test_a_plan_whose_rows_were_deleted_is_read_again_after_a_restore_to_before_
     assert lake.verified() == [(13, 13), (1, 1)]
 
 
-def test_rows_of_a_half_removed_plan_are_read_again_after_two_restores(tmp_path: Path) -> None:
-    """I3. An undo of compacted rows makes two commits; the second RESTORE goes between them."""
-    lake = FileLake(root=tmp_path)
-    lake.produce(5_000, partition=1)
+def lake_with_a_shared_file(root: Path, records: int) -> FileLake:
+    """Return a lake in which an undo of plan 1 makes two commits.
+
+    The plan has a file of its own, with these records of partition 1. Its three records of
+    partition 0 are in a file with the two of plan 2.
+    """
+    lake = FileLake(root=root)
+    lake.produce(records, partition=1)
     lake.run(3)
     lake.run(2)
-    # Joins the small files of both plans.
     DeltaTable(lake.uri).optimize.compact(target_size=30_000)
+    return lake
+
+
+def test_rows_of_a_half_removed_plan_are_read_again_after_two_restores(tmp_path: Path) -> None:
+    """I3. An undo of compacted rows makes two commits; the second RESTORE goes between them."""
+    lake = lake_with_a_shared_file(tmp_path, 5_000)
     before = DeltaTable(lake.uri).version()
     lake.undo.undo(1, "ops", "wrong")
     assert DeltaTable(lake.uri).version() == before + 2
@@ -711,8 +720,7 @@ def test_a_copy_of_the_table_from_before_a_replacement_is_repaired(
     lake.land_again((0, 0, 5))
     if undone:
         lake.undo.undo(2, "ops", "wrong")
-    shutil.rmtree(lake.uri)
-    copy.rename(lake.uri)
+    put_back(copy, lake.uri)
     getattr(lake.repair, command)("ops", "from a backup")
     lake.run(1)
     assert lake.verified() == [(11, 11)]
@@ -726,17 +734,10 @@ def test_rows_that_only_another_copy_of_the_table_has_are_read_again(tmp_path: P
     copy = shutil.copytree(lake.uri, tmp_path / "copy")
     DeltaTable(lake.uri).restore(1)
     lake.repair.rewind("ops:1", "it was right")
-    shutil.rmtree(lake.uri)
-    copy.rename(lake.uri)
+    put_back(copy, lake.uri)
     lake.repair.rewind("ops:2", "from a backup")
     lake.run(1)
     assert lake.verified() == [(3, 3)]
-
-
-def put_back(copy: Path, place: str | Path) -> None:
-    """Put a copy of a table in its place."""
-    shutil.rmtree(place)
-    shutil.copytree(copy, place)
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -819,11 +820,7 @@ def test_landed_records_that_kafka_deleted_are_lost_and_never_become_gaps(
     tmp_path: Path,
 ) -> None:
     """I3. The second RESTORE goes between the two commits of an undo."""
-    lake = FileLake(root=tmp_path)
-    lake.produce(2_000, partition=1)
-    lake.run(3)
-    lake.run(2)
-    DeltaTable(lake.uri).optimize.compact(target_size=30_000)
+    lake = lake_with_a_shared_file(tmp_path, 2_000)
     before = DeltaTable(lake.uri).version()
     lake.undo.undo(1, "ops", "wrong")
     DeltaTable(lake.uri).restore(before)
@@ -841,11 +838,7 @@ def test_a_rebuild_after_half_an_undo_reads_the_removed_rows_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored: bool
 ) -> None:
     """I3. The control table is from before the undo, which was killed or half restored."""
-    lake = FileLake(root=tmp_path)
-    lake.produce(2_000, partition=1)
-    lake.run(3)
-    lake.run(2)
-    DeltaTable(lake.uri).optimize.compact(target_size=30_000)
+    lake = lake_with_a_shared_file(tmp_path, 2_000)
     control = shutil.copytree(lake.control_uri, tmp_path / "backup")
     before = DeltaTable(lake.uri).version()
 

@@ -281,6 +281,12 @@ def remove_old_commits(uri: str | Path) -> None:
             commit.unlink()
 
 
+def put_back(copy: Path, place: str | Path) -> None:
+    """Put a copy of a table in its place."""
+    shutil.rmtree(place)
+    shutil.copytree(copy, place)
+
+
 def age(folder: Path, days: int = 20) -> None:
     """Set the modification times of all files below a folder to some days ago."""
     then = datetime.now(UTC).timestamp() - days * 86400

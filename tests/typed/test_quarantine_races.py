@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import remove_old_commits
+from tests.support.file_lake import put_back, remove_old_commits
 from tests.support.typed_lake import TypedLake
 from tidemark.core.errors import LedgerBehindTable, RepairUnfinished
 from tidemark.core.offsets import Span, SpanSet
@@ -272,8 +272,7 @@ def test_a_rewind_decodes_the_records_that_an_older_copy_of_the_quarantine_lacks
         lake.repair.rewind("ops:1", "it was right")
     else:
         lake.land_and_run(3, 9)
-    shutil.rmtree(lake.quarantine_uri)
-    copy.rename(lake.quarantine_uri)
+    put_back(copy, lake.quarantine_uri)
     lake.repair.rewind("ops:2", "from a backup")
     lake.land_and_run(1)
     lake.check()
@@ -288,8 +287,7 @@ def test_a_rewind_decodes_the_records_that_an_interrupted_undo_removed(
     after(monkeypatch, DeltaDataTable, "remove_rows", kill)
     with pytest.raises(Killed):
         lake.undo.undo(2, "ops", "wrong")
-    shutil.rmtree(control)
-    copy.rename(control)
+    put_back(copy, control)
     with pytest.raises(LedgerBehindTable):
         lake.land_and_run(1)
     lake.repair.rewind("ops:1", "from a backup")

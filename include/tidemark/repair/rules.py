@@ -152,16 +152,19 @@ class TableLog:
         later = (each for each in self.removals.get(sequence, ()) if each > landing.table_version)
         return max(filter(self.has_kept, later), default=None)
 
-    def is_unread_again(self, record: PlanRecord) -> bool:
+    def is_unread_again(self, record: PlanRecord, committed_plan: Plan | None) -> bool:
         """Return whether the offsets of a landed plan without rows are unread.
 
         They are unread if a RESTORE removed the rows, or if the rows landed in another table. They
         are not if another program deleted the rows.
+
+        Args:
+            record: The plan.
+            committed_plan: The plan of its number in `newest_plans`; None without one.
         """
         landing = record.landed_originally
         if landing is None or record.held_now is None:
             return False
-        committed_plan = newest_plans(self.commits).get(record.plan.sequence)
         if committed_plan is None and landing.table_version < self.start:
             # Maintenance has removed the commit, so its absence does not prove another table.
             # fence: removed-commit-proves-nothing
@@ -218,7 +221,7 @@ def compare(
         elif not held and removed_at is not None:
             gone.append(record.plan)
             discarded[sequence] = removed_at
-        elif not held and log.is_unread_again(record):
+        elif not held and log.is_unread_again(record, committed_plans.get(sequence)):
             gone.append(record.plan)
         elif is_changed or any(
             _overlap(record, plan) for plan in replacers if plan.sequence > sequence
