@@ -61,6 +61,7 @@ class LandPipeline:
         from tidemark.app import App
         from tidemark.ingest.spark_sink import SparkSink
         from tidemark.kafka.options import spark_options
+        from tidemark.pipeline import utc_now
         from tidemark.spark.sessions import open_application
 
         app = App.from_environment(self.environ)
@@ -78,8 +79,8 @@ class LandPipeline:
                     session=open_application("variation"),
                     uri=app.layout.data_table(spec.target),
                     kafka_options={**shipped, **self.kafka},
-                    log_reader=ingest.log_reader,
-                    now=ingest.now,
+                    log_reader=app.pipeline(self.pipeline).log_reader,
+                    now=utc_now,
                 )
                 ingest = replace(ingest, sink=sink)
             done = ingest.execute(plan.sequence)

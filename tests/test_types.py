@@ -53,10 +53,31 @@ def ranges(
     comparison.check_records(watermarks, ())  # error
 """
 
+READS_AND_COMMITS = """
+from collections.abc import Sequence
+from tidemark.core.datafile import DataFile
+from tidemark.core.ledger import CheckedLedger
+from tidemark.core.plan import Plan, ReadablePlan
+from tidemark.ingest.protocols import DataTable, PlanSource, Sink
+
+def land(
+    source: PlanSource, sink: Sink, table: DataTable, plan: Plan, readable: ReadablePlan,
+    ledger: CheckedLedger, files: Sequence[DataFile],
+) -> None:
+    sink.write(source.check_before_reading(plan, ledger), 1)
+    sink.write(plan, 1)  # error
+    table.append(source.check_before_commit(readable), files)
+    table.append(readable, files)  # error
+    table.append(plan, files)  # error
+    source.check_before_commit(plan)  # error
+"""
+
 MAKERS = {
     "CheckedLedger": {"ingest/ledgers.py", "repair/rewind.py"},
+    "CommittablePlan": {"ingest/source.py", "typed/source.py"},
     "ComparedTopic": {"ingest/log_comparison.py"},
     "Draft": {"ingest/draft.py"},
+    "ReadablePlan": {"ingest/source.py", "typed/source.py"},
 }
 """The modules that may create a value of each type, because they make the check or replace it."""
 
@@ -86,6 +107,10 @@ def test_appending_after_an_unchecked_ledger_is_a_type_error(tmp_path: Path) -> 
 
 def test_planning_ranges_of_uncompared_watermarks_is_a_type_error(tmp_path: Path) -> None:
     check_errors(RANGES, tmp_path)
+
+
+def test_reading_or_committing_an_unchecked_plan_is_a_type_error(tmp_path: Path) -> None:
+    check_errors(READS_AND_COMMITS, tmp_path)
 
 
 def test_only_the_modules_of_a_check_create_its_type() -> None:

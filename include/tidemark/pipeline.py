@@ -44,11 +44,13 @@ if TYPE_CHECKING:
         ControlTable,
         DataTable,
         LogReader,
+        PlanSource,
         Sink,
         TopicLogReader,
         TopicReader,
         WatermarkReader,
     )
+    from tidemark.ingest.recorder import Recorder
     from tidemark.ingest.start import StartResult, StartService
     from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets
     from tidemark.lake.data_table import DeltaDataTable
@@ -297,18 +299,13 @@ class Pipeline:
         """Executes plans with Spark."""
         from tidemark.ingest.executor import PlanExecutor
 
-        watermarks, log_reader = self._source()
-        is_typed = self.spec.is_typed
         return PlanExecutor(
             spec=self.spec,
-            watermarks=watermarks,
             control=self.control,
             table=self.table,
             sink=self._wrap_part("sink", self._sink()),
-            log_reader=log_reader,
-            now=self.context.now,
-            comparison=None if is_typed else self.planner.comparison,
-            check_source=self.decoder.check_published if is_typed else None,
+            source=self._source(),
+            recorder=self._recorder,
         )
 
     @property
@@ -585,13 +582,11 @@ class Pipeline:
     def _abandon(self) -> Abandon:
         from tidemark.repair.abandon import Abandon
 
-        watermarks, log_reader = self._source()
         return Abandon(
             pipeline=self.name,
-            watermarks=watermarks,
             control=self.control,
             table=self.table,
-            log_reader=log_reader,
+            recorder=self._recorder,
             now=self.context.now,
         )
 
@@ -623,13 +618,13 @@ class Pipeline:
     def _repair(self) -> Repair:
         from tidemark.repair.rewind import Repair
 
-        watermarks, log_reader = self._source()
+        watermarks, _ = self._readers()
         return Repair(
             spec=self.spec,
             watermarks=watermarks,
             control=self.control,
             table=self.table,
-            log_reader=log_reader,
+            recorder=self._recorder,
             now=self.context.now,
         )
 
@@ -784,7 +779,7 @@ class Pipeline:
     def _verifier(self) -> Verifier:
         from tidemark.report.verify import Verifier
 
-        watermarks, log_reader = self._source()
+        watermarks, log_reader = self._readers()
         bronze = None if self.spec.is_typed else self._bronze(reads_only=True)
         return Verifier(
             spec=self.spec,
@@ -973,12 +968,35 @@ class Pipeline:
 
         return self._wrap_part("groups", KafkaGroupOffsets(self._kafka_config()))
 
-    def _source(self) -> tuple[WatermarkReader, LogReader]:
+    def _readers(self) -> tuple[WatermarkReader, LogReader]:
         """Return the readers of the table's source: the topic, or the bronze table."""
         if not self.spec.is_typed:
             return self.watermarks, self.log_reader
         landed = self.decoder.bronze_log
         return self._wrap_part("watermarks", landed), self._wrap_part("log_reader", landed)
+
+    def _source(self) -> PlanSource:
+        watermarks, _ = self._readers()
+        if self.spec.is_typed:
+            from tidemark.typed.source import PublishedSource
+
+            return PublishedSource(watermarks=watermarks, decoder=self.decoder)
+        from tidemark.ingest.source import TopicSource
+
+        return TopicSource(watermarks=watermarks, comparison=self.planner.comparison)
+
+    @property
+    def _recorder(self) -> Recorder:
+        from tidemark.ingest.recorder import Recorder
+
+        watermarks, log_reader = self._readers()
+        return Recorder(
+            control=self.control,
+            data_log=self.table,
+            watermarks=watermarks,
+            log_reader=log_reader,
+            now=self.context.now,
+        )
 
     def _sink(self) -> Sink:
         sessions = self.context.sessions

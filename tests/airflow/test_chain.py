@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,13 +14,11 @@ from deltalake import DeltaTable
 from tests.airflow.conftest import SPARK, Probe
 from tests.conftest import TopicFactory
 from tests.support.file_lake import FileSink
-from tests.support.services import NOW
 from tests.support.transactions import produce_months
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.origins import RunOrigin
 from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.executor import PlanExecutor
 
 DAG, RUN = "tidemark_tides", "scheduled__2025-07-01T00:00:00+00:00"
 JUNE = {"start": "2025-06-01T00:00:00+00:00", "end": "2025-07-01T00:00:00+00:00"}
@@ -62,16 +61,9 @@ class Tides:
 
     def land(self, plan: int) -> bool:
         """Execute a plan, and return whether it wrote rows."""
-        spec = self._app.spec("tides")
-        ingest = PlanExecutor(
-            spec=spec,
-            watermarks=self._app.pipeline(spec.ref).watermarks,
-            control=self._app.control,
-            table=self._app.pipeline(spec.ref).table,
-            sink=FileSink(Path(self._uri), self._app.pipeline(spec.ref).log_reader),
-            log_reader=self._app.pipeline(spec.ref).log_reader,
-            now=lambda: NOW,
-        )
+        pipeline = self._app.pipeline("tides")
+        sink = FileSink(Path(self._uri), pipeline.log_reader)
+        ingest = replace(pipeline.executor, sink=sink)
         return ingest.execute(plan).wrote
 
     def planned(self) -> dict[int, list[tuple[int, int, int]]]:

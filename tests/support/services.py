@@ -90,7 +90,7 @@ class PortPipeline(Pipeline):
         """Plans the decoding."""
         return self.ports.decoding
 
-    def _source(self) -> tuple[WatermarkReader, LogReader]:
+    def _readers(self) -> tuple[WatermarkReader, LogReader]:
         return self.ports.watermarks, self.ports.log_reader
 
     def _sink(self) -> Sink:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, NewType, Self
 
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.core.origins import PlanOrigin
@@ -283,3 +283,10 @@ class Plan:
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+ReadablePlan = NewType("ReadablePlan", Plan)
+"""A plan whose source has all of its records. A `Sink` reads no other plan."""
+
+CommittablePlan = NewType("CommittablePlan", Plan)
+"""A plan whose source was checked again after its records were read. Services commit no other."""

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
 from tidemark.ingest.ledgers import checked_ledger, recorded_plan, refuse_cancelled
-from tidemark.ingest.log_comparison import LogComparison
-from tidemark.ingest.protocols import (
-    Clock,
-    ControlTable,
-    DataTable,
-    LogReader,
-    Sink,
-    WatermarkReader,
-)
+from tidemark.ingest.protocols import ControlTable, DataTable, PlanSource, Sink
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import TransactionConflict
@@ -52,26 +42,19 @@ class PlanExecutor:
 
     Attributes:
         spec: The pipeline.
-        watermarks: The log that plans are read from.
         control: The control table.
         table: The data table.
         sink: Writes a plan's files.
-        log_reader: The second reader of the log.
-        now: The clock.
-        comparison: Compares the last landed records with the topic; None for a typed table.
-        check_source: Raises if a plan's records have left the table that they are read from;
-            called before the read and before the commit. None for Kafka.
+        source: Checks what plans are read from.
+        recorder: Records landings.
     """
 
     spec: PipelineSpec
-    watermarks: WatermarkReader
     control: ControlTable
     table: DataTable
     sink: Sink
-    log_reader: LogReader
-    now: Clock
-    comparison: LogComparison | None = None
-    check_source: Callable[[Plan], None] | None = None
+    source: PlanSource
+    recorder: Recorder
 
     def execute(self, sequence: int) -> ExecutionResult:
         """Land and record one plan; skip the steps that are already done.
@@ -100,7 +83,8 @@ class PlanExecutor:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
         wrote = self._find_landing(plan) is None and self._land(plan, ledger)
-        return ExecutionResult(plan=plan, landing=self._record(plan), wrote=wrote)
+        landing = retry_on_conflict(lambda: self._record(plan))
+        return ExecutionResult(plan=plan, landing=landing, wrote=wrote)
 
     def _find_landing(self, plan: Plan) -> Landing | None:
         """Return the plan's commit; None if the plan has not landed and still can.
@@ -121,59 +105,26 @@ class PlanExecutor:
     def _land(self, plan: Plan, ledger: Ledger) -> bool:
         """Write and commit the plan; return whether this process committed it."""
         wrote = False
-        self._check_log(plan, ledger)
+        readable = self.source.check_before_reading(plan, ledger)
         size = self.table.prepare(plan.pipeline)
         try:
             records_per_task = size.records_within(
                 self.spec.records_per_task, self.spec.bytes_per_task
             )
-            files = self.sink.write(plan, records_per_task)
-            # If the topic was recreated during the read, the records must not be committed.
-            watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-            plan_rules.check_same_topic(plan, watermarks)  # fence: same-topic-before-commit
-            if self.check_source:
-                self.check_source(plan)  # fence: published-before-commit
+            files = self.sink.write(readable, records_per_task)
+            committable = self.source.check_before_commit(readable)
             # An append whose answer is lost may have committed.
             wrote = True
-            wrote = self.table.append(plan, files)
+            wrote = self.table.append(committable, files)
         except TransientError as error:
             # The commit may have succeeded before the failure, or in a concurrent execution.
             if self._find_landing(plan) is None:
-                if self.check_source is None:
-                    self._raise_if_unreadable(plan)
+                self.source.raise_if_lost(plan)
                 raise
             return wrote and not isinstance(error, TransactionConflict)
         return wrote
 
-    def _check_log(self, plan: Plan, ledger: Ledger) -> None:
-        """Refuse a log that lacks the planned records, or differs from the landed records."""
-        if self.check_source:
-            self.check_source(plan)
-        watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-        if self.comparison:
-            self.comparison.check_plan(plan, ledger, watermarks)
-        else:
-            plan_rules.check_readable(plan, watermarks)
-
-    def _raise_if_unreadable(self, plan: Plan) -> None:
-        """Raise the specific error if Kafka no longer has the planned records."""
-        try:
-            watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-        except TransientError:
-            return
-        plan_rules.check_readable(plan, watermarks)
-
     def _record(self, plan: Plan) -> Landing:
-        recorder = Recorder(
-            control=self.control,
-            data_log=self.table,
-            watermarks=self.watermarks,
-            log_reader=self.log_reader,
-            now=self.now,
-        )
-        return retry_on_conflict(lambda: self._record_once(recorder, plan))
-
-    def _record_once(self, recorder: Recorder, plan: Plan) -> Landing:
         ledger = self.control.summary(plan.pipeline)
         record = recorded_plan(self.control, plan.pipeline, plan.sequence)
         if record.held_now and record.landed_originally:
@@ -189,4 +140,4 @@ class PlanExecutor:
                 pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit"
             )
         # fence: landing-is-found-after-its-ledger
-        return recorder.record(ledger, plan, landing)
+        return self.recorder.record(ledger, plan, landing)

@@ -12,7 +12,7 @@ from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, Los
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin
-from tidemark.core.plan import Plan, PlanRef
+from tidemark.core.plan import CommittablePlan, Plan, PlanRef, ReadablePlan
 from tidemark.core.plan_history import PlanEntry
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import Fence, PlanCommit, RowOrigin, RowRange, TableSize, TableState
@@ -321,7 +321,7 @@ class DataTable(DataLog, Protocol):
             ForeignTable, TableAltered: See `state`.
         """
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: CommittablePlan, files: Sequence[DataFile]) -> bool:
         """Add a plan's files in one commit with the plan's transaction.
 
         A replacing plan removes the old rows at its offsets in the same commit.
@@ -398,10 +398,28 @@ class BronzeTable(DataTable, BronzeLog, Protocol):
     """A bronze table."""
 
 
+class PlanSource(Protocol):
+    """Checks the topic or the bronze table that plans are read from."""
+
+    def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:
+        """Return the plan if the source has its records.
+
+        Args:
+            plan: The plan.
+            ledger: State of its pipeline.
+        """
+
+    def check_before_commit(self, plan: ReadablePlan) -> CommittablePlan:
+        """Return the plan if the source is still the one that its records were read from."""
+
+    def raise_if_lost(self, plan: Plan) -> None:
+        """After a failure of the engine, raise an error if the source has lost the records."""
+
+
 class Sink(Protocol):
     """Writes the rows of a plan to files in the folder of its existing data table."""
 
-    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
+    def write(self, plan: ReadablePlan, records_per_task: int) -> Sequence[DataFile]:
         """Read the plan's ranges from Kafka into new files that are not part of the table yet.
 
         Args:

@@ -104,12 +104,12 @@ class Recorder:
             The landing, and the evidence for its gaps.
         """
         try:
-            before = self._same_topic(plan)  # fence: same-topic-before-recording
+            before = self.check_same_topic(plan)  # fence: same-topic-before-recording
             if landing.gaps == 0:  # fence: gaps-need-evidence
                 return landing, NO_EVIDENCE
             evidence = self._collect_evidence(plan, before)
             # The evidence is valid only if the topic was not replaced during the read.
-            self._same_topic(plan)  # fence: same-topic-after-evidence
+            self.check_same_topic(plan)  # fence: same-topic-after-evidence
         except TopicDiffers:
             if not plan.replaces:  # fence: doubtful-replacement-stays
                 raise
@@ -120,7 +120,12 @@ class Recorder:
             evidence = evidence.with_deleted_as_missed()
         return apply_gap_evidence(landing, evidence), evidence
 
-    def _same_topic(self, plan: Plan) -> TopicWatermarks:
+    def check_same_topic(self, plan: Plan) -> TopicWatermarks:
+        """Return the watermarks of a plan's topic.
+
+        Raises:
+            TopicRecreated and so on: See `plan_rules.check_same_topic`.
+        """
         watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         plan_rules.check_same_topic(plan, watermarks)
         return watermarks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Abandoned, Undone
@@ -13,7 +12,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import checked_ledger, recorded_plan
-from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
+from tidemark.ingest.protocols import Clock, ControlTable, DataTable
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import PlanLanded, RowsInDoubt, UndoUnfinished
@@ -26,10 +25,9 @@ class Abandon:
     """Abandons open plans of one pipeline. A driver that still executes one cannot land it."""
 
     pipeline: str
-    watermarks: WatermarkReader
     control: ControlTable
     table: DataTable
-    log_reader: LogReader
+    recorder: Recorder
     now: Clock
 
     def abandon(
@@ -91,8 +89,7 @@ class Abandon:
             return
         if record.is_open and not plan.replaces:
             try:
-                watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-                plan_rules.check_same_topic(plan, watermarks)
+                self.recorder.check_same_topic(plan)
             except TopicDiffers as changed:
                 if discard:
                     return
@@ -117,15 +114,8 @@ class Abandon:
 
     def _record(self, ledger: Ledger, plan: Plan, landing: Landing, *, discard: bool) -> None:
         """Record a landing; return only if its rows are to be discarded."""
-        recorder = Recorder(
-            control=self.control,
-            data_log=self.table,
-            watermarks=self.watermarks,
-            log_reader=self.log_reader,
-            now=self.now,
-        )
         try:
-            recorder.record(ledger, plan, landing)
+            self.recorder.record(ledger, plan, landing)
         except TopicDiffers as changed:
             if discard:
                 return

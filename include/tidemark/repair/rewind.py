@@ -20,7 +20,7 @@ from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_i
 from tidemark.core.table_state import FENCED_VERSION, RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.ledgers import checked_ledger
-from tidemark.ingest.protocols import Clock, ControlTable, DataTable, LogReader, WatermarkReader
+from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, TransactionConflict
@@ -61,7 +61,7 @@ class Repair:
     watermarks: WatermarkReader
     control: ControlTable
     table: DataTable
-    log_reader: LogReader
+    recorder: Recorder
     now: Clock
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
@@ -327,7 +327,7 @@ class Repair:
                 or state.log.has_kept_commit(plan)
             )
             was_read = has_kept and plan not in state.found.by_rows
-            return self._recorder.account_for(part, held, was_read=was_read)[0]
+            return self.recorder.account_for(part, held, was_read=was_read)[0]
         if self.table.row_ranges() != state.row_ranges:
             # Another process changed the table between two reads.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
@@ -336,16 +336,6 @@ class Repair:
             sequence=plan.sequence,
             needed=f"{held.records} rows, at offsets that no other plan landed",
             seen=f"{rows} rows",
-        )
-
-    @property
-    def _recorder(self) -> Recorder:
-        return Recorder(
-            control=self.control,
-            data_log=self.table,
-            watermarks=self.watermarks,
-            log_reader=self.log_reader,
-            now=self.now,
         )
 
 

@@ -428,21 +428,21 @@ class DecodePlanner:
 
     def _record_or_abandon(self, ledger: Ledger, plan: Plan, landing: Landing | None) -> None:
         """Record an open plan that has landed; abandon one that is outdated."""
+        recorder = Recorder(
+            control=self.control,
+            data_log=self.table,
+            watermarks=self.bronze_log,
+            log_reader=self.bronze_log,
+            now=self.now,
+        )
         if landing is not None:
-            Recorder(
-                control=self.control,
-                data_log=self.table,
-                watermarks=self.bronze_log,
-                log_reader=self.bronze_log,
-                now=self.now,
-            ).record(ledger, plan, landing)
+            recorder.record(ledger, plan, landing)
             return
         Abandon(
             pipeline=self.spec.name,
-            watermarks=self.bronze_log,
             control=self.control,
             table=self.table,
-            log_reader=self.bronze_log,
+            recorder=recorder,
             now=self.now,
         ).abandon(
             plan.sequence,
