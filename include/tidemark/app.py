@@ -1,14 +1,14 @@
 """`App`: the settings and connections of one home, and a factory of `Pipeline` objects.
 
-Only this module reads Tidemark's settings from the environment. A function imports the heavy
-libraries that it needs: a DAG file that reads the specs loads only the YAML parser.
+Only this module reads Tidemark's settings from the environment, except the format of log lines. A
+function imports the heavy libraries that it needs: a DAG file that reads the specs loads only the
+YAML parser.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -22,9 +22,7 @@ from tidemark.connections import (
     connection_variable,
     spark_connection,
 )
-from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
-from tidemark.core.logs import LogFormat
-from tidemark.core.parallel import result_or_error
+from tidemark.core.errors import InvalidReference, TidemarkError
 from tidemark.engines import Engines
 from tidemark.pipeline import Pipeline, PipelineContext, utc_now
 from tidemark.spark.engine import Server
@@ -41,15 +39,11 @@ if TYPE_CHECKING:
     from tidemark.kafka.topics import KafkaTopics
     from tidemark.lake.control_repair import DeltaControlRepair
     from tidemark.maintenance.service import Maintenance
-    from tidemark.quality.docs import DataDocs
     from tidemark.report.cluster import ClusterReport
-    from tidemark.report.status import PipelineStatus
     from tidemark.spec.loading import SpecFolder
     from tidemark.sql.tables import Catalog
 
 _Part = TypeVar("_Part")
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,24 +74,6 @@ class App:
         if lakehouse and "://" not in lakehouse:
             lakehouse = str(Path(lakehouse).resolve())
         return Layout(project=project, home=home, lakehouse_root=lakehouse)
-
-    @property
-    def log_format(self) -> LogFormat:
-        """Format of log lines, by TIDEMARK_LOG_FORMAT.
-
-        Raises:
-            SetupError: There is no such format.
-        """
-        text = self.environ.get("TIDEMARK_LOG_FORMAT") or LogFormat.TEXT.value
-        try:
-            return LogFormat(text)
-        except ValueError:
-            raise SetupError(
-                subject=f"The log format {text!r} does not exist.",
-                needed=" or ".join(each.value for each in LogFormat),
-                seen=text,
-                advice="Correct the environment variable TIDEMARK_LOG_FORMAT, or unset it.",
-            ) from None
 
     # -- pipelines ---------------------------------------------------------------------------------
 
@@ -186,7 +162,7 @@ class App:
             connections=self.connections,
             sessions=self.sessions,
             control=self.control,
-            wrap_part=self._wrap_part,
+            wrap_part=self.wrap_part,
             now=utc_now,
             kafka_timeout_s=self.kafka_timeout_s,
         )
@@ -206,7 +182,7 @@ class App:
         """The control table."""
         from tidemark.lake.control_table import DeltaControlTable
 
-        return self._wrap_part("control", DeltaControlTable(self.layout.control_table))
+        return self.wrap_part("control", DeltaControlTable(self.layout.control_table))
 
     def control_repair(self) -> DeltaControlRepair:
         """Return the repair of the control table's files. Needs neither a JVM nor Kafka."""
@@ -214,16 +190,7 @@ class App:
 
         return DeltaControlRepair(self.layout.control_table)
 
-    def check_server(self, server: Server, pipelines: Iterable[str]) -> None:
-        """Refuse a Spark Connect server that some pipelines cannot use.
-
-        Raises:
-            EngineUnavailable: The server does not answer.
-            EngineUnsuitable, SetupError: The server cannot be used.
-        """
-        self.engines.check(server, self.valid_specs(pipelines))
-
-    # -- maintenance and reports -------------------------------------------------------------------
+    # -- maintenance and queries -------------------------------------------------------------------
 
     def data_tables(self, *pipelines: str) -> list[str]:
         """Return the tables that `maintenance` accepts, of some pipelines or of all."""
@@ -261,7 +228,7 @@ class App:
         remove_expired = partial(remove_old_statuses, history)
         tables["status history"] = DeltaMaintainedTable(history, remove_expired=remove_expired)
         return [
-            Maintenance(name=name, table=self._wrap_part("maintenance", table), now=utc_now)
+            Maintenance(name=name, table=self.wrap_part("maintenance", table), now=utc_now)
             for name, table in tables.items()
         ]
 
@@ -272,38 +239,6 @@ class App:
         refs = map(PipelineRef.parse, recorded_pipelines(self.layout.control_table))
         copies = [str(ref) for ref in refs if ref.kind is PipelineKind.COPY]
         return catalog(self.layout, [*self.specs.values(), *self.valid_specs(copies)])
-
-    def quality_pages(self) -> DataDocs:
-        """Return the pages of quality checks."""
-        from tidemark.quality.docs import DataDocs
-
-        return self._wrap_part("quality_pages", DataDocs(self.layout.quality_home))
-
-    def refresh_pages(self, *pipelines: str) -> None:
-        """Bring the quality pages of some pipelines, and the start page, up to date.
-
-        A page that cannot be written is only logged: pages are copies of the tables.
-        """
-        for name in pipelines:
-            self._try_pages(name, self.pipeline(name).refresh_pages)
-        self._try_pages("all", self.write_start_page)
-
-    def _try_pages(self, name: str, write: Callable[[], object]) -> None:
-        error = result_or_error(name, lambda _: write())
-        if isinstance(error, TidemarkError):
-            kind = type(error).__name__
-            log.warning("quality pages not written pipeline=%s error=%s", name, kind)
-
-    def write_start_page(self) -> Path:
-        """Write the start page of the quality pages of all pipelines."""
-        from tidemark.lake.local_files import translate_os_errors
-        from tidemark.quality.start_page import write_start_page
-
-        home = self.layout.quality_home
-        with translate_os_errors(home, "writing the quality pages"):
-            return write_start_page(
-                home, {name: spec.description for name, spec in self.specs.items()}
-            )
 
     def cluster(self, connection: str, timeout_seconds: float = 30.0) -> ClusterReport:
         """Return reports about a connection's Kafka cluster and the pipelines that read it."""
@@ -319,30 +254,6 @@ class App:
         from tidemark.kafka.topics import KafkaTopics
 
         return KafkaTopics(self.connections.kafka_config(connection))
-
-    def record_status(self, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
-        """Write the status of some pipelines, or their errors, to the status table and its history.
-
-        An error of one table does not prevent the write to the other.
-        """
-        from tidemark.lake.status_history import append_statuses
-        from tidemark.lake.status_table import write_status
-        from tidemark.report.status import status_row
-
-        rows = [status_row(name, each, utc_now()) for name, each in seen.items()]
-        of_all = set(seen) == {*self.specs, *self.spec_folder.broken}
-        try:
-            write_status(self.layout.status_table, rows, of_all=of_all)
-        finally:
-            append_statuses(self.layout.status_history, rows)
-
-    def metrics(self) -> str:
-        """Return the metrics of all pipelines as OpenMetrics text, from the status table alone."""
-        from tidemark.lake.status_table import read_status
-        from tidemark.report.metrics import openmetrics
-
-        rows = read_status(self.layout.status_table)
-        return openmetrics(rows, utc_now(), invalid_specs=len(self.spec_folder.broken))
 
     # -- the Airflow and the broker of this home ---------------------------------------------------
 
@@ -375,5 +286,5 @@ class App:
 
         return FailPoint(text)
 
-    def _wrap_part(self, name: str, part: _Part, /) -> _Part:
+    def wrap_part(self, name: str, part: _Part, /) -> _Part:
         return self._fail_point.wrap(name, part) if self._fail_point else part

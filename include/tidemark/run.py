@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from tidemark import steps
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, SetupError, TidemarkError
-from tidemark.core.logs import configure_logging
+from tidemark.core.logs import LogFormat, configure_logging
 from tidemark.core.parallel import map_in_threads
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import Engine, JobRun, Server, ShowTasks, Stop, without_secrets
@@ -294,7 +294,7 @@ def main(job: Job[Any], description: str, argv: Sequence[str] | None = None) -> 
     _prefer_installed_pyspark()
     app = App.from_environment()
     try:
-        configure_logging(app.log_format)
+        configure_logging(LogFormat.of(app.environ))
     except SetupError as refused:
         results, code = _refused(plans, refused)
     else:

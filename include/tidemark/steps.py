@@ -25,6 +25,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult
+from tidemark.pages import refresh_pages
 from tidemark.pipeline import Pipeline
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.service import raise_if_failed
@@ -89,7 +90,7 @@ def check_with_pages(app: App, plan: PlanRef) -> Result:
     try:
         return check(app, plan)
     finally:
-        app.refresh_pages(plan.pipeline)
+        refresh_pages(app, plan.pipeline)
 
 
 def upsert(app: App, merge: MergeRef) -> Result:
@@ -239,7 +240,7 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
         # The process is ending; threads that still run take no further step.
         stopped.set()
         raise
-    app.refresh_pages(*dict.fromkeys(plan.pipeline for plan in plans))
+    refresh_pages(app, *dict.fromkeys(plan.pipeline for plan in plans))
     return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
 
 

@@ -18,6 +18,7 @@ from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
 from tidemark.console.server import WORKERS, WORKERS_IN_AIRFLOW
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
+from tidemark.statuses import record_status
 
 
 class SlowReaders:
@@ -96,7 +97,7 @@ def lake(tmp_path: Path) -> FileLake:
     lake.produce(5, 0)
     lake.kafka.delete_records("events", 0, 12)
     app = memory_app(tmp_path, lake)()
-    app.record_status({name: app.pipeline(name).status() for name in ("events", "idle")})
+    record_status(app, {name: app.pipeline(name).status() for name in ("events", "idle")})
     (tmp_path / "pipelines" / "events.yaml").write_text("name: events\nschedul: x\n")
     return lake
 

@@ -32,6 +32,7 @@ from tidemark.lake.status_table import COLUMNS as STATUS_COLUMNS
 from tidemark.lake.status_table import read_status
 from tidemark.lake.table_io import arrow_table, query_rows
 from tidemark.maintenance.rules import MaintenanceOutcome
+from tidemark.statuses import record_status
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -95,8 +96,8 @@ def test_concurrent_recorders_keep_all_rows_also_when_both_create_the_table(uri:
 
 
 def test_a_status_is_recorded_in_both_tables(app: App) -> None:
-    app.record_status({"prices": TopicMissing(topic="t")})
-    app.record_status({"prices": TopicMissing(topic="t")})
+    record_status(app, {"prices": TopicMissing(topic="t")})
+    record_status(app, {"prices": TopicMissing(topic="t")})
     assert [each["state"] for each in read_status(app.layout.status_table)] == ["TopicMissing"]
     assert history(app) == [("prices", "TopicMissing")] * 2
 
@@ -110,7 +111,7 @@ def history(app: App) -> list[tuple[str, str]]:
 def test_a_damaged_table_does_not_prevent_the_write_to_the_other(app: App, damaged: str) -> None:
     damage(Path(getattr(app.layout, damaged)))
     with pytest.raises(DeltaLogDamaged):
-        app.record_status({"prices": TopicMissing(topic="t")})
+        record_status(app, {"prices": TopicMissing(topic="t")})
     if damaged == "status_table":
         assert history(app) == [("prices", "TopicMissing")]
     else:

@@ -18,8 +18,11 @@ from tests.support.services import NOW
 from tidemark.app import App
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import TopicMissing
-from tidemark.report.metrics import METRICS
+from tidemark.lake.status_table import read_status
+from tidemark.pipeline import utc_now
+from tidemark.report.metrics import METRICS, openmetrics
 from tidemark.spark.sockets import free_ports
+from tidemark.statuses import record_status
 
 pytestmark = [pytest.mark.broker, pytest.mark.e2e]
 
@@ -50,13 +53,17 @@ def test_prometheus_shows_the_values_of_a_run_and_its_alarms(
     lake.run(5)
     lake.produce(3, 1)
     app = App.from_environment({"TIDEMARK_LAKEHOUSE": str(tmp_path / "lake")})
-    app.record_status({"events": lake.status(), "gone": TopicMissing(topic="t")})
+    record_status(app, {"events": lake.status(), "gone": TopicMissing(topic="t")})
     size = sum(DeltaTable(str(lake.uri)).get_add_actions().column("size_bytes").to_pylist())
+
+    def metrics() -> str:
+        return openmetrics(read_status(app.layout.status_table), utc_now(), invalid_specs=0)
+
     folder = tmp_path / "prometheus"
     folder.mkdir()
     (port,) = free_ports("127.0.0.1", 1)
     with (
-        served(app.metrics) as target,
+        served(metrics) as target,
         prometheus(folder, scrape_config(folder, target), port) as running,
     ):
 
@@ -78,7 +85,7 @@ def test_prometheus_shows_the_values_of_a_run_and_its_alarms(
         for expression in dashboard_expressions():
             running.values(expression.replace("$pipeline", ".*"))
         wait_for_alarm(running.values)
-    promtool("check", "metrics", standard_input=app.metrics())
+    promtool("check", "metrics", standard_input=metrics())
 
 
 def wait_for_alarm(values: Callable[[str], list[tuple[dict[str, str], float]]]) -> None:

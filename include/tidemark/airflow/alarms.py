@@ -25,6 +25,7 @@ from tidemark.core.errors import TidemarkError, one_line
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.pipelines import for_each
 from tidemark.spec.model import PipelineSpec
+from tidemark.statuses import record_status
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def record_status_of_all() -> list[dict[str, Any]]:
     unrecorded: list[dict[str, Any]] = []
     try:
         if found:
-            app.record_status(found)
+            record_status(app, found)
     except TidemarkError as error:
         # The alarms of the pipelines do not depend on the tables.
         unrecorded = [{"pipeline": "control/status", "alarms": [error.as_record()]}]

@@ -77,11 +77,12 @@ def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) ->
     """Return the engine of a Spark connection; check a server for the pipelines.
 
     Tasks call this function before they record a plan. A plan for an unusable server would stay
-    open. Raises the errors of `spark_engine` and `App.check_server`.
+    open. Raises the errors of `spark_engine` and `Engines.check`.
     """
     engine = spark_engine(spark_connection)
     if isinstance(engine, Server):
-        App.from_environment().check_server(engine, pipelines)
+        app = App.from_environment()
+        app.engines.check(engine, app.valid_specs(pipelines))
     return engine
 
 

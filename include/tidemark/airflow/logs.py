@@ -7,13 +7,13 @@ in this JSON. With TIDEMARK_LOG_FORMAT=json, its fields become values of the JSO
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
-from tidemark.app import App
 from tidemark.core.logs import LogFormat, event_and_fields, json_object
 
 _OURS = logging.getLogger("tidemark")
@@ -45,7 +45,7 @@ def log_with_fields() -> Iterator[None]:
     Raises:
         SetupError: There is no such format.
     """
-    if App.from_environment().log_format is LogFormat.TEXT:
+    if LogFormat.of(os.environ) is LogFormat.TEXT:
         yield
         return
     before = list(_OURS.handlers), _OURS.propagate

@@ -12,6 +12,7 @@ from tidemark.app import App
 from tidemark.core.errors import TidemarkError
 from tidemark.core.logs import LogFields
 from tidemark.core.parallel import map_in_threads
+from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
 from tidemark.pipelines import Outcomes
 
@@ -42,7 +43,7 @@ def prune_pages(params: Mapping[str, Any]) -> int:
     """Remove old pages of quality checks. Return their number."""
     with airflow_failures():
         keep, dry_run = timedelta(days=params["keep_docs_days"]), params["dry_run"]
-        pages = App.from_environment().quality_pages().prune(utc_now(), keep, dry_run=dry_run)
+        pages = quality_pages(App.from_environment()).prune(utc_now(), keep, dry_run=dry_run)
         log.info("quality pages pruned %s", LogFields({"pages": pages, "dry_run": dry_run}))
         return pages
 

@@ -26,6 +26,7 @@ from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.planner import PlanOutcome
+from tidemark.pages import refresh_pages
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -273,7 +274,7 @@ def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
     try:
         return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
     finally:
-        App.from_environment().refresh_pages(*pipelines)
+        refresh_pages(App.from_environment(), *pipelines)
 
 
 def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Outcomes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from functools import cache
@@ -12,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidemark.app import App
 from tidemark.cli import (
     backfill,
     broker,
@@ -42,7 +42,7 @@ from tidemark.cli import (
 )
 from tidemark.cli.output import TerminalHandler, err, out, print_error_record, print_json
 from tidemark.core.errors import TidemarkError
-from tidemark.core.logs import configure_logging
+from tidemark.core.logs import LogFormat, configure_logging
 
 HEADINGS = {
     "Every day": "status coverage records console run backfill verify report",
@@ -134,7 +134,7 @@ def _options(
     ] = False,
 ) -> None:
     terminal = TerminalHandler() if err.is_terminal and not verbose else None
-    configure_logging(App.from_environment().log_format, terminal)
+    configure_logging(LogFormat.of(os.environ), terminal)
     logging.getLogger("tidemark").setLevel(logging.INFO if verbose else logging.WARNING)
 
 

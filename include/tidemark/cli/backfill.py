@@ -18,6 +18,7 @@ from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
 from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
 from tidemark.core.texts import counted
+from tidemark.pages import refresh_pages
 from tidemark.pipelines import Outcomes, Pipelines
 
 
@@ -161,7 +162,7 @@ def _land(
         outcomes.extend(chosen.execute("ingest", [plan.ref]))
         if outcomes.exit_code != ExitCode.OK:
             break
-    app.refresh_pages(pipeline)
+    refresh_pages(app, pipeline)
     chunks = backfills.progress(requested_by)
     failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None
     if failed is None:

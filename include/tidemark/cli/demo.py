@@ -25,6 +25,7 @@ from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger
 from tidemark.core.texts import counted
 from tidemark.dev.broker import home_broker
+from tidemark.pages import write_start_page
 
 if TYPE_CHECKING:
     from tidemark.dev.airflow_api import AirflowApi, DagRun
@@ -295,7 +296,7 @@ class _Demo:
         layout = self.app.layout
         out.print(f"tables         {layout.lakehouse}")
         out.print(f"control table  {layout.control_table}")
-        out.print(f"quality        {self.app.write_start_page()}")
+        out.print(f"quality        {write_start_page(self.app)}")
         result = "failed" if self.failures else "ok"
         counted = {"produced": self.produced.total(), **self.counts}
         counts = " ".join(f"{key}={value}" for key, value in counted.items())

@@ -18,7 +18,7 @@ from tidemark.spark.engine import TOKEN_VARIABLE, Engine, JobRun, Server
 def select_engine(app: App, master: str | None, names: Sequence[str] = ()) -> Engine:
     """Return the engine of a command, and print its name.
 
-    A server is checked first; raises the errors of `App.check_server`.
+    A server is checked first; raises the errors of `Engines.check`.
 
     Args:
         app: Tidemark.
@@ -32,7 +32,7 @@ def select_engine(app: App, master: str | None, names: Sequence[str] = ()) -> En
     engine = app.engines.select(master)
     step(f"engine: {engine}")
     if isinstance(engine, Server):
-        app.check_server(engine, names)
+        app.engines.check(engine, app.valid_specs(names))
     return engine
 
 

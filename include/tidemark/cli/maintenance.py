@@ -21,6 +21,7 @@ from tidemark.maintenance.rules import (
     DEFAULT_PAGES_RETENTION,
     MaintenanceResult,
 )
+from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
 
 
@@ -62,7 +63,7 @@ def maintain(
         return result
 
     def prune(_: str) -> int:
-        return app.quality_pages().prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
+        return quality_pages(app).prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
 
     names += shared
     with phase("maintaining tables", quiet_s=SHORT_S) as show_done:

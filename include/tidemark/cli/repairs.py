@@ -21,6 +21,7 @@ from tidemark.cli.arguments import (
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
+from tidemark.pages import refresh_pages
 from tidemark.pipeline import Pipeline
 from tidemark.repair.rules import Differences
 
@@ -99,7 +100,7 @@ def undo(
         plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run
     )
     if not dry_run:
-        app.refresh_pages(pipeline)
+        refresh_pages(app, pipeline)
     if as_json:
         _print_record("undone", {"plan": undone.as_record()}, dry_run=dry_run)
         return

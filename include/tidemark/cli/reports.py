@@ -19,6 +19,7 @@ from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
 from tidemark.ingest.errors import NothingLanded
+from tidemark.pages import refresh_pages, write_start_page
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
 from tidemark.report.certificate import Certificate
@@ -91,7 +92,7 @@ def report(
         else:
             page = app.pipeline(pipeline).write_report(found)
         if not output:
-            app.write_start_page()
+            write_start_page(app)
         _print(found)
         out.print(str(page))
     if exit_code and not found.certificate.is_complete:
@@ -129,8 +130,8 @@ def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
         outcomes.records, lambda each: f"{each['pipeline']}: {each['outcome']}", as_json=as_json
     )
     if not as_json:
-        app.refresh_pages(*(each["pipeline"] for each in outcomes.records if _has_no_page(each)))
-        out.print(str(app.write_start_page()))
+        refresh_pages(app, *(each["pipeline"] for each in outcomes.records if _has_no_page(each)))
+        out.print(str(write_start_page(app)))
     exit_with(outcomes)
     if exit_code and not complete:
         raise typer.Exit(ExitCode.REFUSED)

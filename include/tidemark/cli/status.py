@@ -31,6 +31,7 @@ from tidemark.pipeline import utc_now
 from tidemark.pipelines import for_each
 from tidemark.report.observed_status import ObservedStatus
 from tidemark.report.status import PartitionStatus, PipelineStatus
+from tidemark.statuses import record_status
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +88,7 @@ def status(
     results = list(found.values())
     if record and found:
         try:
-            app.record_status(found)
+            record_status(app, found)
         except TidemarkError as unrecorded:
             results.append(unrecorded)
     statuses = [each for each in results if isinstance(each, PipelineStatus)]

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+from tidemark.core.errors import SetupError
 
 _OURS = "tidemark"
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -31,6 +33,24 @@ class LogFormat(Enum):
 
     TEXT = "text"
     JSON = "json"
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """Return the format by TIDEMARK_LOG_FORMAT.
+
+        Raises:
+            SetupError: There is no such format.
+        """
+        text = environ.get("TIDEMARK_LOG_FORMAT") or cls.TEXT.value
+        try:
+            return cls(text)
+        except ValueError:
+            raise SetupError(
+                subject=f"The log format {text!r} does not exist.",
+                needed=" or ".join(each.value for each in cls),
+                seen=text,
+                advice="Correct the environment variable TIDEMARK_LOG_FORMAT, or unset it.",
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,30 @@
+"""The last known status of all pipelines of a home, in its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidemark.app import App
+from tidemark.core.errors import TidemarkError
+from tidemark.pipeline import utc_now
+
+if TYPE_CHECKING:
+    from tidemark.report.status import PipelineStatus
+
+
+def record_status(app: App, seen: Mapping[str, PipelineStatus | TidemarkError]) -> None:
+    """Write the status of some pipelines, or their errors, to the status table and its history.
+
+    An error of one table does not prevent the write to the other.
+    """
+    from tidemark.lake.status_history import append_statuses
+    from tidemark.lake.status_table import write_status
+    from tidemark.report.status import status_row
+
+    rows = [status_row(name, each, utc_now()) for name, each in seen.items()]
+    of_all = set(seen) == {*app.specs, *app.spec_folder.broken}
+    try:
+        write_status(app.layout.status_table, rows, of_all=of_all)
+    finally:
+        append_statuses(app.layout.status_history, rows)
