@@ -16,6 +16,7 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_records
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
+from tidemark.quality.suite import load_suite
 
 
 @pytest.mark.broker
@@ -60,6 +61,43 @@ def test_a_drafted_spec_names_the_formats_of_its_topic(
     missing = tidemark("pipeline", "init", topic.replace("pay", "pya"), "--json")
     assert missing.json["error"] == "TopicMissing"
     assert topic in missing.json["problem"]
+
+
+@pytest.mark.broker
+def test_a_spec_is_drafted_with_its_suite_on_request(
+    broker: BrokerStatus,
+    admin: AdminClient,
+    tmp_path: Path,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    topic = f"pay-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic, partitions=1)
+    values = [json.dumps({"side": "buy" if n % 3 else "sell"}).encode() for n in range(400)]
+    produce_records(broker.bootstrap, topic, [Record(value=value) for value in values])
+    suite = tmp_path / "include" / "expectations" / "pay.json"
+
+    preview = tidemark("pipeline", "init", topic, "--name", "pay", "--suite", "--dry-run")
+    assert preview.code == ExitCode.OK
+    assert not suite.exists()
+    drafted = tidemark("pipeline", "init", topic, "--name", "pay", "--suite")
+    assert str(suite) in drafted.out
+    assert yaml.safe_load(preview.out)["quality"] == {"suite": "pay"}
+    assert yaml.safe_load((tmp_path / "pipelines" / "pay.yaml").read_text()) == yaml.safe_load(
+        preview.out
+    )
+    assert "expect_column_values_to_be_in_set" in {
+        rule["type"] for rule in load_suite(suite).expectations
+    }
+    assert tidemark("pipeline", "check", "pay").code == ExitCode.OK
+
+    (tmp_path / "pipelines" / "pay.yaml").unlink()
+    refused = tidemark("pipeline", "init", topic, "--name", "pay", "--suite", "--json")
+    assert refused.json["error"] == "SuiteExists"
+    assert not (tmp_path / "pipelines" / "pay.yaml").exists()
+    no_name = tidemark("pipeline", "init", topic, "--name", "built_in", "--suite")
+    assert no_name.code == ExitCode.USAGE
 
 
 @pytest.mark.broker

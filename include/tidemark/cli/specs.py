@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +21,8 @@ from tidemark.cli.output import err, note, out, print_error_record, print_json, 
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
-from tidemark.quality.suite import load_suite
+from tidemark.quality.suite import BATCH_COLUMNS, BUILT_IN_SUITE, load_suite
+from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PIPELINE_NAME, PipelineSpec
@@ -55,6 +57,14 @@ def init(
             "records have a key, keys repeat, and values can be decoded.",
         ),
     ] = None,
+    suite: Annotated[
+        bool,
+        typer.Option(
+            "--suite/--no-suite",
+            help="Also draft a quality suite, include/expectations/NAME.json. Its rules make each "
+            "check start Spark.",
+        ),
+    ] = False,
     records: Annotated[
         int, typer.Option(min=1, help="Number of the newest records of the topic to read.")
     ] = 5_000,
@@ -69,8 +79,8 @@ def init(
     reads the registry of the connection schema_registry_default, if it is defined.
 
     The command reads committed records, for 30 seconds and 64 MB at most. It uses no consumer
-    group, changes nothing in Kafka, and starts no Spark. It never overwrites a spec. The draft has
-    no quality suite: after a run, tidemark suite init drafts one from the landed records.
+    group, changes nothing in Kafka, and starts no Spark. It never overwrites a spec or a suite.
+    Without --suite, tidemark suite init drafts a quality suite later, from the landed records.
 
     \b
     tidemark pipeline init payments
@@ -88,11 +98,17 @@ def init(
         schedule=schedule,
         upsert=upsert,
         registry=tidemark.connections.registry_answers(DEFAULT_REGISTRY),
+        has_suite=suite,
     )
-    act = draft.check if dry_run else draft.write
-    file = act(tidemark.specs_path, tidemark.layout)
+    if suite and draft.name == BUILT_IN_SUITE.name:
+        raise typer.BadParameter(f"{draft.name} is the suite of built-in checks; choose a --name")
+    file = draft.check(tidemark.specs_path, tidemark.layout)
+    rules = _suite(tidemark, draft, dry_run=dry_run) if suite else None
+    if not dry_run:
+        draft.write(tidemark.specs_path, tidemark.layout)
     if as_json:
-        print_json({"file": str(file), "written": not dry_run, **draft.as_record()})
+        written = {"file": str(file), "written": not dry_run, **draft.as_record()}
+        print_json(written if rules is None else {**written, "suite": rules})
         return
     note(f"read {len(sample.records):,} of {counted(sample.offsets, 'offset')} of {topic}")
     if not sample.is_complete:
@@ -102,11 +118,29 @@ def init(
         return
     _print(draft)
     out.print(f"wrote     {file}")
+    if rules is not None:
+        drafted = counted(len(rules["expectations"]), "rule")
+        out.print(f"wrote     {_suite_file(tidemark, draft.name)} with {drafted}")
     out.print(f"edit it, then: tidemark pipeline check {draft.name}")
     out.print(f"               tidemark run {draft.name}")
     out.print(f"               tidemark status {draft.name}")
     if tidemark.airflow().status().running:
         out.print(f"on a schedule: tidemark airflow dags unpause tidemark_{draft.name}")
+
+
+def _suite_file(tidemark: App, name: str) -> Path:
+    return tidemark.layout.expectations / f"{name}.json"
+
+
+def _suite(tidemark: App, draft: SpecDraft, *, dry_run: bool) -> dict[str, Any]:
+    """Return the suite of a draft, and write its file."""
+    file = _suite_file(tidemark, draft.name)
+    rules = draft_suite(draft.name, draft.profile, set(BATCH_COLUMNS))
+    if dry_run:
+        check_no_suite(file)
+    else:
+        write_suite(file, rules)
+    return rules
 
 
 def _print(draft: SpecDraft) -> None:

@@ -12,10 +12,8 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedRecords, PipelineName
 from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
-from tidemark.lake.local_files import replace_text
-from tidemark.quality.errors import SuiteExists
 from tidemark.quality.suite import BATCH_COLUMNS, BUILT_IN_SUITE
-from tidemark.quality.suite_draft import draft_suite
+from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
 from tidemark.spec.model import SUITE_NAME
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
@@ -56,19 +54,18 @@ def init(
             f"the name of a suite matches {SUITE_NAME} and is not {BUILT_IN_SUITE.name}: {chosen!r}"
         )
     file = tidemark.layout.expectations / f"{chosen}.json"
-    if file.exists() and not dry_run:
-        raise SuiteExists(file=str(file))
+    if not dry_run:
+        check_no_suite(file)
     profile = tidemark.pipeline(pipeline).profiling.profile(records)
     suite = draft_suite(chosen, profile, set(BATCH_COLUMNS))
-    text = json.dumps(suite, indent=2)
     if not dry_run:
-        replace_text(file, f"{text}\n")
+        write_suite(file, suite)
     if as_json:
         print_json({"file": str(file), "profile": profile.as_record(), "suite": suite})
         return
     note(f"read {counted(profile.records, 'record')} of {pipeline}")
     if dry_run:
-        out.print(text)
+        out.print(json.dumps(suite, indent=2))
         return
     out.print(f"{counted(len(suite['expectations']), 'rule')} drafted in {file}")
     if spec.suite != chosen:

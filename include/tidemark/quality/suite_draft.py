@@ -18,12 +18,16 @@ drafted if chance is an unlikely reason for what the sample shows:
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from math import ceil, floor, sqrt
+from pathlib import Path
 from typing import Any
 
 from tidemark.core.texts import counted
+from tidemark.lake.local_files import replace_text, translate_os_errors
+from tidemark.quality.errors import SuiteExists
 from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
 MIN_VALUES = 300
@@ -55,6 +59,28 @@ _SHAPES = {
 _CONTENT = "content"
 _KEY_TYPES = ("STRING", "BIGINT")
 """Types of fields that may be equal to the key."""
+
+
+def check_no_suite(file: Path) -> None:
+    """Check that a draft overwrites no suite.
+
+    Raises:
+        SuiteExists
+    """
+    if file.exists():
+        raise SuiteExists(file=str(file))
+
+
+def write_suite(file: Path, suite: Mapping[str, Any]) -> None:
+    """Write a draft to its file.
+
+    Raises:
+        SuiteExists: The file exists.
+        StorageFailure: The file cannot be written.
+    """
+    check_no_suite(file)
+    with translate_os_errors(file, "writing the suite"):
+        replace_text(file, json.dumps(suite, indent=2) + "\n")
 
 
 def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +39,8 @@ class SpecDraft:
         schedule: Cron expression or preset.
         decode: The draft of the section `decode`.
         envelope: The envelope of the upsert table; None without an upsert table.
+        suite: Name of the quality suite; None without one.
+        profile: The profile of the sampled records.
         assumptions: The values that the draft assumes, each with its evidence.
     """
 
@@ -48,6 +50,8 @@ class SpecDraft:
     schedule: str
     decode: DecodeDraft
     envelope: Envelope | None
+    suite: str | None
+    profile: Profile
     assumptions: Sequence[Assumption]
 
     @classmethod
@@ -60,6 +64,7 @@ class SpecDraft:
         schedule: str,
         upsert: bool | None,
         registry: Registry,
+        has_suite: bool = False,
     ) -> Self:
         """Return a draft for the sampled records of a topic.
 
@@ -70,6 +75,7 @@ class SpecDraft:
             schedule: Cron expression or preset.
             upsert: Whether the spec has an upsert table; None if the records decide.
             registry: Returns the schemas of the ids that payloads begin with.
+            has_suite: Whether the spec names a quality suite, which has the pipeline's name.
 
         Raises:
             RegistryUnavailable, RegistryRefused: The registry is defined, and returned no schema.
@@ -94,8 +100,15 @@ class SpecDraft:
             name = pipeline_name(sample.topic)
             assumed.insert(0, Assumption(key="name", value=name, evidence="the topic's name"))
         # The rules of a suite need Spark in each check, so a spec gets a suite only on request.
-        after = f"after a run, tidemark suite init {name} drafts one"
-        assumed.append(Assumption(key="quality.suite", value="no suite", evidence=after))
+        suite = name if has_suite else None
+        evidence = (
+            "its rules are warnings; edit them"
+            if suite
+            else f"after a run, tidemark suite init {name} drafts one"
+        )
+        assumed.append(
+            Assumption(key="quality.suite", value=suite or "no suite", evidence=evidence)
+        )
         return cls(
             name=name,
             topic=sample.topic,
@@ -103,6 +116,8 @@ class SpecDraft:
             schedule=schedule,
             decode=decode,
             envelope=envelope if has_upsert else None,
+            suite=suite,
+            profile=profile,
             assumptions=assumed,
         )
 
@@ -124,7 +139,10 @@ class SpecDraft:
             yield f"connection: {_text(self.connection)}"
         yield f'schedule: "{self.schedule}"'
         yield "start: earliest  # the first run reads the whole log"
-        yield f"# No quality suite: after a run, `tidemark suite init {self.name}` drafts one."
+        if self.suite:
+            yield f"quality: {{suite: {self.suite}}}"
+        else:
+            yield f"# No quality suite: after a run, `tidemark suite init {self.name}` drafts one."
         if not self.is_decoded:
             why = "the sample has no record" if not self.decode.records else "see the values above"
             for each in self.decode.assumptions if self.decode.records else ():
@@ -170,7 +188,9 @@ class SpecDraft:
         with tempfile.TemporaryDirectory() as copy:
             for each in existing:
                 shutil.copy(each, copy)
-            (Path(copy) / file.name).write_text(self.text, encoding="utf-8")
+            # The file of the suite does not exist yet.
+            text = replace(self, suite=None).text
+            (Path(copy) / file.name).write_text(text, encoding="utf-8")
             broken = load_specs(Path(copy), layout).broken
         if self.name in broken:
             raise broken[self.name]
