@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -14,6 +19,7 @@ from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.services import NOW
 from tests.support.stores import Store
+from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.quality.publication_table import DeltaPublicationTable
@@ -144,3 +150,32 @@ def test_a_damaged_file_is_a_named_error(lake: FileLake, offline: Command) -> No
     for file in lake.uri.rglob("*.parquet"):
         file.write_bytes(b"PAR1")
     assert offline("sql", "SELECT * FROM events", "--json").json["error"] == "UnreadableFile"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_running_query(number: signal.Signals, tmp_path: Path) -> None:
+    """DuckDB itself handles a signal only if its threads happen to be idle."""
+    endless = "SELECT count(*) FROM range(1_000_000_000_000) AS a(x) WHERE hash(x) % 7 = 3"
+    # A test run in the background of a shell ignores SIGINT, and so would the process.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
+        [str(Path(sys.executable).parent / "tidemark"), "sql", endless],
+        env={**os.environ, "TIDEMARK_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    signal.signal(signal.SIGINT, before)
+
+    def is_running() -> bool:
+        threads = psutil.Process(process.pid).threads()
+        return any(each.user_time > 0.2 for each in threads if each.id != process.pid)
+
+    with process:
+        try:
+            wait_until(is_running, what="a thread of DuckDB computes")
+            process.send_signal(number)
+            printed, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, printed, errors) == (128 + number, "", "")

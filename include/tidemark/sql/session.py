@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 
@@ -44,6 +45,8 @@ _MISSING_TABLE = re.compile(r'Catalog Error: Table with name "?(?P<name>.+?)"? d
 
 
 _ROWS_AT_ONCE = 2_048
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ class SqlSession:
         self._open_tables(sql)
         with self._named_errors():
             for each in statements:
-                self._connection.execute(each)
+                self._interruptible(partial(self._connection.execute, each))
         last = statements[-1]
         if last.type.name == "CREATE":
             return None
@@ -106,13 +109,28 @@ class SqlSession:
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         with self._named_errors():
-            while some := self._connection.fetchmany(_ROWS_AT_ONCE):
+            fetch = partial(self._connection.fetchmany, _ROWS_AT_ONCE)
+            while some := self._interruptible(fetch):
                 yield from some
 
     def _count(self, query: str) -> int:
         with self._named_errors():
-            ((rows,),) = self._connection.sql(query).aggregate("count(*)").fetchall()
+            counted = self._connection.sql(query).aggregate("count(*)")
+            ((rows,),) = self._interruptible(counted.fetchall)
         return int(rows)
+
+    def _interruptible(self, run: Callable[[], _T]) -> _T:
+        """Run a query in a thread, so that a signal ends it.
+
+        DuckDB handles no signals while the thread that calls it waits for its other threads.
+        """
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            running = thread.submit(run)
+            try:
+                return running.result()
+            finally:
+                if not running.done():
+                    self._connection.interrupt()
 
     def _open_tables(self, sql: str) -> None:
         """Open the tables whose names occur in a text."""
