@@ -1,29 +1,30 @@
-"""Tests that the SQL of documentation pages runs unchanged in DuckDB.
+"""Tests that `tidemark sql` runs the SQL of documentation pages as it stands.
 
-tests/lake/test_control_table.py runs the SQL of the control table's page.
+tests/lake/test_control_table.py also runs the SQL of the control table's page in Spark.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 import yaml
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
 
 from tests.conftest import PROJECT
 from tests.support.file_lake import FileLake
 from tests.support.plans import make_spec
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
+from tidemark.app import App
 from tidemark.backfill.selection import select
 from tidemark.core.offsets import Span
 from tidemark.lake import control_table, status_history, status_table
@@ -38,29 +39,76 @@ from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.report.status import status_row
 from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, Struct
-from tidemark.spec.layout import Layout
-from tidemark.spec.loading import load_specs
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import UpsertSpec
+from tidemark.sql.session import sql_session
 from tidemark.typed import schema_table
 from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_schema
 from tidemark.typed.schema_table import DeltaSchemaStore
 from tidemark.upsert.table import upsert_schema
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def rows_of_query(page: str, beginning: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the rows of the one query of a page with this beginning."""
-    text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"^ *```sql\n(.*?)^ *```", text, flags=re.MULTILINE | re.DOTALL)
-    (query,) = (block for block in blocks if block.strip().startswith(beginning))
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+SPARK_ONLY = "-- Spark"
+"""First line of the SQL that only Spark runs."""
+
+
+class Home:
+    """A home with pipelines `prices`, `accounts` and `old_prices`; pages query its tables."""
+
+    def __init__(self, folder: Path) -> None:
+        specs = folder / "specs"
+        specs.mkdir()
+        for page in ("typed", "upsert"):
+            text = spec_text(f"how-to/{page}.md")
+            name = text.splitlines()[0].removeprefix("name: ")
+            (specs / f"{name}.yaml").write_text(text, encoding="utf-8")
+        (specs / "old_prices.yaml").write_text(
+            'name: old_prices\ntopic: old\nschedule: "@daily"\nstart: earliest\n', encoding="utf-8"
+        )
+        self.lakehouse = folder / "lakehouse"
+        self._app = App(
+            environ={
+                "TIDEMARK_HOME": str(folder),
+                "TIDEMARK_PIPELINES": str(specs),
+                "TIDEMARK_LAKEHOUSE": str(self.lakehouse),
+            }
+        )
+
+    def decoder(self, pipeline: str) -> DecodeSpec:
+        """Return the section `decode` of a pipeline."""
+        decode = self._app.specs[pipeline].decode
+        assert decode is not None
+        return decode
+
+    def write(self, tables: Mapping[str, pa.Table]) -> None:
+        """Write tables, by folder and name."""
         for name, rows in tables.items():
-            connection.register(name, rows)
-        # The engines name a table by its path in different ways, and Spark quotes columns.
-        query_by_name = re.sub(r"delta\.`.*/(\w+)`|delta_scan\('.*/(\w+)'\)", r"\1\2", query)
-        return connection.execute(query_by_name.replace("`", '"')).fetchall()
+            write_deltalake(self.lakehouse / name, rows)
+
+    def rows(self, page: str, beginning: str) -> list[tuple[Any, ...]]:
+        """Return the rows of the one query of a page with this beginning."""
+        (query,) = (
+            block
+            for block in sql_blocks(PROJECT / "docs" / page)
+            if block.strip().startswith(beginning)
+        )
+        (rows,) = self.run([query])
+        return rows
+
+    def run(self, texts: Iterable[str]) -> list[list[tuple[Any, ...]]]:
+        """Run texts in one session of `tidemark sql`, and return the rows of each."""
+        with sql_session(self._app.sql_tables()) as session:
+            results = map(session.run, texts)
+            return [list(result.rows) if result else [] for result in results]
+
+
+def spec_text(page: str) -> str:
+    """Return the first spec of a page."""
+    text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
+    return text.partition("```yaml\n")[2].partition("```")[0]
 
 
 def sql_blocks(page: Path) -> Sequence[str]:
@@ -76,14 +124,12 @@ PAGES_WITH_SQL = [
 ]
 
 
-def decoder(page: str, folder: Path) -> DecodeSpec:
-    text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
-    spec_text = text.partition("```yaml\n")[2].partition("```")[0]
-    name = spec_text.splitlines()[0].removeprefix("name: ")
-    (folder / f"{name}.yaml").write_text(spec_text, encoding="utf-8")
-    decode = load_specs(folder, Layout(project=folder, home=folder)).specs[name].decode
-    assert decode is not None
-    return decode
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Return a home without tables."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return Home(folder)
 
 
 @pytest.fixture
@@ -98,10 +144,11 @@ def lake(tmp_path: Path) -> FileLake:
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> dict[str, pa.Table]:
-    """The tables that pages query, without rows, by name or by folder and name."""
-    prices, accounts = (decoder(f"how-to/{page}.md", tmp_path) for page in ("typed", "upsert"))
-    columns = {part: spec.column for part, spec in accounts.parts.items() if spec.column}
+def full_home(home: Home) -> Home:
+    """Return a home with all tables that pages query, without rows."""
+    columns = {
+        part: spec.column for part, spec in home.decoder("accounts").parts.items() if spec.column
+    }
     old_prices = [
         ("partition", "integer"),
         ("offset", "long"),
@@ -109,44 +156,53 @@ def tables(tmp_path: Path) -> dict[str, pa.Table]:
         ("price", "double"),
     ]
     schemas = {
-        "offset_ranges": control_table.COLUMNS,
         "control/offset_ranges": control_table.COLUMNS,
         "control/status": status_table.COLUMNS,
         "control/status_history": status_history.COLUMNS,
         "control/schemas": schema_table.COLUMNS,
         "quality/publication": publication_table.COLUMNS,
         "quality/results": check_results_table.SCHEMA,
-        "results": check_results_table.SCHEMA,
-        "bronze/prices": BRONZE_SCHEMA.to_arrow(),
-        "prices": BRONZE_SCHEMA.to_arrow(),
-        "silver/prices": typed_schema(prices).to_arrow(),
-        "silver/prices_quarantine": QUARANTINE_SCHEMA.to_arrow(),
-        "silver/accounts_latest": upsert_schema(columns, UpsertSpec(target="")).to_arrow(),
-        "old_prices": Schema([nullable_column(*each) for each in old_prices]).to_arrow(),
+        "bronze/prices": BRONZE_SCHEMA,
+        "bronze/old_prices": Schema([nullable_column(*each) for each in old_prices]),
+        "silver/prices": typed_schema(home.decoder("prices")),
+        "silver/prices_quarantine": QUARANTINE_SCHEMA,
+        "silver/accounts_latest": upsert_schema(columns, UpsertSpec(target="")),
     }
-    return {name: pa.schema(each).empty_table() for name, each in schemas.items()}
+    for name, schema in schemas.items():
+        DeltaTable.create(home.lakehouse / name, schema)
+    return home
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_SQL)
-def test_all_sql_of_a_page_fits_the_tables(page: Path, tables: Mapping[str, pa.Table]) -> None:
+def test_all_sql_of_a_page_fits_the_tables(page: Path, full_home: Home) -> None:
     """The tests below and those of the control table's page check the answers."""
-    with duckdb.connect() as connection:
-        # Spark has this function.
-        connection.execute("CREATE MACRO get_json_object(j, p) AS json_extract_string(j, p)")
-        for name, rows in tables.items():
-            connection.register(name, rows)
-        for block in sql_blocks(page):
-            named = re.sub(
-                r"delta\.`[^`]*?(\w+/\w+)`|delta_scan\('[^']*?(\w+/\w+)'\)", r'"\1\2"', block
-            )
-            connection.execute(named.replace("`", '"'))
+    full_home.run(block for block in sql_blocks(page) if SPARK_ONLY not in block)
 
 
-def offset_ranges(lake: FileLake) -> pa.Table:
-    return pa.table(DeltaTable(lake.control_uri).scan())
+@pytest.mark.spark
+def test_spark_shows_an_old_and_a_new_table_as_one(full_home: Home, spark: SparkSession) -> None:
+    """The page's SQL, with the lakehouse of this test."""
+    quote = '{"ticker": "B", "price": 2.5}'
+    (block,) = (
+        block
+        for block in sql_blocks(PROJECT / "docs" / "how-to" / "migrating.md")
+        if SPARK_ONLY in block
+    )
+    old = full_home.lakehouse / "bronze" / "old_prices"
+    spark.sql(f"CREATE TABLE old_prices USING delta LOCATION '{old}'")
+    spark.sql("INSERT INTO old_prices (ticker, price) VALUES ('A', 1.0)")
+    new = f"delta.`{full_home.lakehouse / 'bronze' / 'prices'}`"
+    spark.sql(f"INSERT INTO {new} (value) VALUES (CAST('{quote}' AS BINARY))")
+    try:
+        spark.sql(block.strip().removesuffix(";").replace("/lakehouse", str(full_home.lakehouse)))
+        rows = spark.sql("SELECT * FROM prices_all ORDER BY ticker").collect()
+        assert [tuple(row) for row in rows] == [("A", 1.0), ("B", 2.5)]
+    finally:
+        spark.sql("DROP VIEW IF EXISTS prices_all")
+        spark.sql("DROP TABLE old_prices")
 
 
-def test_the_progress_of_a_backfill_excludes_undone_chunks(lake: FileLake) -> None:
+def test_the_progress_of_a_backfill_excludes_undone_chunks(lake: FileLake, home: Home) -> None:
     lake.table.prepare("prices")
     wanted = select(offsets=["0:0-5"])
     preview = lake.backfills.preview(wanted, 2, readable_only=False)
@@ -156,52 +212,50 @@ def test_the_progress_of_a_backfill_excludes_undone_chunks(lake: FileLake) -> No
         assert plan is not None
         lake.ingest.execute(plan.sequence)
     lake.undo.undo(1, "ops", "wrong")
-    rows = rows_of_query(
-        "how-to/backfills.md", "SELECT requested", {"offset_ranges": offset_ranges(lake)}
-    )
-    assert rows == [("ops", chunks, 1)]
+    home.write({"control/offset_ranges": rows_in(lake.control_uri)})
+    assert home.rows("how-to/backfills.md", "SELECT requested") == [("ops", chunks, 1)]
 
 
-def test_the_query_for_alarms_lists_alarming_pipelines_only(lake: FileLake, tmp_path: Path) -> None:
+def test_the_query_for_alarms_lists_alarming_pipelines_only(lake: FileLake, home: Home) -> None:
     alarming = replace(lake.spec, alarms=replace(lake.spec.alarms, lag_records=1))
     lake.kafka.produce("events", 0, 2)
     for name, spec in {"calm": lake.spec, "alarming": alarming}.items():
         lake.spec = spec
         row = {**status_row("prices", lake.status(), NOW), "pipeline": name}
-        write_status(str(tmp_path / "status"), [row])
-    tables = {"status": _rows(tmp_path / "status")}
-    rows = rows_of_query("how-to/operations.md", "SELECT pipeline", tables)
+        write_status(str(home.lakehouse / "control" / "status"), [row])
+    rows = home.rows("how-to/operations.md", "SELECT pipeline")
     assert rows == [("alarming", NOW, 2, None, "LagTooLarge")]
 
 
-def test_the_query_for_the_status_history_lists_the_highest_lag_of_each_day(tmp_path: Path) -> None:
-    uri = tmp_path / "status_history"
+def test_the_query_for_the_status_history_lists_the_highest_lag_of_each_day(home: Home) -> None:
+    uri = home.lakehouse / "control" / "status_history"
     row = {"pipeline": "prices", "checked_at": NOW, "lag": 3, "lag_seconds": 60.0}
     next_day = NOW + timedelta(hours=13)
     append_statuses(str(uri), [row, {**row, "lag": 9}, {**row, "pipeline": "orders", "lag": 99}])
     append_statuses(str(uri), [{**row, "checked_at": next_day, "lag_seconds": None}])
-    rows = rows_of_query("how-to/operations.md", "SELECT day", {"status_history": _rows(uri)})
+    rows = home.rows("how-to/operations.md", "SELECT day")
     assert rows == [(NOW.date(), 9, 1.0), (next_day.date(), 3, None)]
 
 
-def _rows(uri: Path) -> pa.Table:
+def rows_in(uri: str | Path) -> pa.Table:
     return pa.table(DeltaTable(uri).scan())
 
 
-def test_the_query_for_start_offsets_lists_offset_and_time(lake: FileLake) -> None:
-    rows = rows_of_query(
-        "how-to/migrating.md", "SELECT partition, committed", {"offset_ranges": offset_ranges(lake)}
-    )
+def test_the_query_for_start_offsets_lists_offset_and_time(lake: FileLake, home: Home) -> None:
+    home.write({"control/offset_ranges": rows_in(lake.control_uri)})
+    rows = home.rows("how-to/migrating.md", "SELECT partition, committed")
     assert rows == [(0, 5, NOW), (1, 3, NOW)]
 
 
-def test_the_query_for_a_migration_lists_partitions_with_a_gap_only(lake: FileLake) -> None:
+def test_the_query_for_a_migration_lists_partitions_with_a_gap_only(
+    lake: FileLake, home: Home
+) -> None:
     old = pa.table({"partition": [0, 0, 1], "offset": [3, 4, 1]})
-    tables = {"offset_ranges": offset_ranges(lake), "old_prices": old}
-    assert rows_of_query("how-to/migrating.md", "SELECT coalesce", tables) == [(1, 2, 3)]
+    home.write({"control/offset_ranges": rows_in(lake.control_uri), "bronze/old_prices": old})
+    assert home.rows("how-to/migrating.md", "SELECT coalesce") == [(1, 2, 3)]
 
 
-def test_the_queries_for_checks_use_the_newest_attempt(lake: FileLake, tmp_path: Path) -> None:
+def test_the_queries_for_checks_use_the_newest_attempt(home: Home) -> None:
     skew = CheckResult(
         check="top_key_percent",
         column=None,
@@ -227,22 +281,20 @@ def test_the_queries_for_checks_use_the_newest_attempt(lake: FileLake, tmp_path:
             results=results,
             data_docs="none",
         )
-        DeltaCheckResults(str(tmp_path / "results")).append(report)
-    tables = {"results": _rows(tmp_path / "results")}
-    assert rows_of_query("reference/quality.md", "-- DuckDB: failed checks", tables) == [
+        DeltaCheckResults(str(home.lakehouse / "quality" / "results")).append(report)
+    assert home.rows("reference/quality.md", "-- Failed checks") == [
         (2, "warning", "rule", "price", "1 of 2", "at most 50")
     ]
-    assert rows_of_query(
-        "reference/quality.md", "-- Spark SQL: the share of the most frequent key", tables
-    ) == [
+    assert home.rows("reference/quality.md", "-- The share of the most frequent key") == [
         (1, 20.0),
         (2, 30.0),
     ]
 
 
-def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, tmp_path: Path) -> None:
+def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, home: Home) -> None:
     lake.table.prepare("prices")
-    table = DeltaPublicationTable(str(tmp_path / "publication"), str(lake.uri))
+    decisions = home.lakehouse / "quality" / "publication"
+    table = DeltaPublicationTable(str(decisions), str(lake.uri))
     for statuses in (
         [PublicationStatus.PUBLISHED],
         [PublicationStatus.BLOCKED, PublicationStatus.RELEASED],
@@ -257,57 +309,52 @@ def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, tmp_path: P
             if status is PublicationStatus.RELEASED:
                 decision = replace(decision, decided_by="ann", reason="it is right")
             table.append(plan, landing, decision, table_id=table.table_id())
-    rows = rows_of_query(
-        "reference/quality.md",
-        "-- DuckDB: offsets",
-        {"publication": _rows(tmp_path / "publication")},
-    )
+    rows = home.rows("reference/quality.md", "-- Offsets")
     assert rows == [
         (2, 0, 7, 9, "blocked", NOW, None, None),
         (2, 0, 7, 9, "released", NOW + timedelta(minutes=1), "ann", "it is right"),
     ]
 
 
-def test_the_query_for_prices_fits_the_spec_of_its_page(tmp_path: Path) -> None:
-    schema = pa.schema(typed_schema(decoder("how-to/typed.md", tmp_path)).to_arrow())
+def test_the_query_for_prices_fits_the_spec_of_its_page(home: Home) -> None:
+    schema = pa.schema(typed_schema(home.decoder("prices")).to_arrow())
     quotes = [("A", 1), ("A", 3), ("B", 2)]
     values = [*({"ticker": ticker, "price": Decimal(price)} for ticker, price in quotes), None]
     prices = pa.Table.from_pylist([{"value": value} for value in values], schema)
-    rows = rows_of_query("how-to/typed.md", "SELECT value.ticker", {"prices": prices})
+    home.write({"silver/prices": prices})
+    rows = home.rows("how-to/typed.md", "SELECT value.ticker")
     assert set(rows) == {("A", Decimal(3)), ("B", Decimal(2)), (None, None)}
 
 
-def test_the_query_for_a_schema_returns_the_registered_text(tmp_path: Path) -> None:
-    schemas = DeltaSchemaStore(str(tmp_path / "schemas"), "registry", lambda: NOW)
+def test_the_query_for_a_schema_returns_the_registered_text(home: Home) -> None:
+    schemas = DeltaSchemaStore(str(home.lakehouse / "control" / "schemas"), "registry", lambda: NOW)
     schemas.store([RegisteredSchema(id=n, kind="AVRO", text=f'"{n}"') for n in (6, 7)])
-    rows = rows_of_query(
-        "how-to/typed.md", "SELECT schema", {"schemas": _rows(tmp_path / "schemas")}
-    )
-    assert rows == [('"7"',)]
+    assert home.rows("how-to/typed.md", "SELECT schema") == [('"7"',)]
 
 
-def test_the_query_for_quarantine_excludes_decoded_records(tmp_path: Path) -> None:
+def test_the_query_for_quarantine_excludes_decoded_records(tmp_path: Path, home: Home) -> None:
     lake = TypedLake(root=tmp_path, broken=(1, 2, 4))
     lake.bronze.run(6)
     lake.run()
     lake.broken = (1, 2)
     lake.replay(Span(4, 5))
-    rows = _rows(tmp_path / lake.decode.quarantine_target)
+    rows = rows_in(tmp_path / lake.decode.quarantine_target)
     assert len(rows) == 3
-    counts = rows_of_query("how-to/typed.md", "SELECT reason", {"prices_quarantine": rows})
-    assert counts == [("malformed", None, 2)]
+    home.write({"silver/prices_quarantine": rows})
+    assert home.rows("how-to/typed.md", "SELECT reason") == [("malformed", None, 2)]
 
 
-def test_the_query_for_balances_excludes_deleted_rows(tmp_path: Path) -> None:
-    decode = decoder("how-to/upsert.md", tmp_path)
-    columns = {part: spec.column for part, spec in decode.parts.items() if spec.column}
+def test_the_query_for_balances_excludes_deleted_rows(home: Home) -> None:
+    columns = {
+        part: spec.column for part, spec in home.decoder("accounts").parts.items() if spec.column
+    }
     schema = pa.schema(upsert_schema(columns, UpsertSpec(target="")).to_arrow())
     accounts = [("a", False), ("b", True)]
     rows = [
         {"key": key, "value": {"balance": 1}, "deleted": is_deleted} for key, is_deleted in accounts
     ]
-    latest = {"accounts_latest": pa.Table.from_pylist(rows, schema)}
-    assert rows_of_query("how-to/upsert.md", "SELECT key", latest) == [("a", Decimal(1))]
+    home.write({"silver/accounts_latest": pa.Table.from_pylist(rows, schema)})
+    assert home.rows("how-to/upsert.md", "SELECT key") == [("a", Decimal(1))]
 
 
 def test_the_model_of_the_dbt_example_has_a_row_for_each_account() -> None:

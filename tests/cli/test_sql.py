@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -74,15 +76,20 @@ def test_a_restored_table_has_the_rows_of_the_restored_version(
     assert listed["bronze.idle"]["version"] is None
 
 
+def decide(lake: FileLake, sequence: int, status: PublicationStatus) -> None:
+    """Write the decision about a plan."""
+    table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
+    record = lake.ledger.plans[sequence]
+    assert record.held_now is not None
+    decision = PublicationDecision(plan=sequence, status=status, decided_at=NOW)
+    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
+
+
 def test_the_published_view_has_the_rows_of_published_plans(
     lake: FileLake, offline: Command
 ) -> None:
-    table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
-    for sequence, status in ((1, PublicationStatus.PUBLISHED), (2, PublicationStatus.BLOCKED)):
-        record = lake.ledger.plans[sequence]
-        assert record.held_now is not None
-        decision = PublicationDecision(plan=sequence, status=status, decided_at=NOW)
-        table.append(record.plan, record.held_now, decision, table_id=table.table_id())
+    decide(lake, 1, PublicationStatus.PUBLISHED)
+    decide(lake, 2, PublicationStatus.BLOCKED)
     query = "SELECT DISTINCT plan_sequence AS plan FROM published.events"
     assert offline("sql", query, "--json").json == [{"plan": 1}]
 
@@ -150,6 +157,18 @@ def test_a_damaged_file_is_a_named_error(lake: FileLake, offline: Command) -> No
     for file in lake.uri.rglob("*.parquet"):
         file.write_bytes(b"PAR1")
     assert offline("sql", "SELECT * FROM events", "--json").json["error"] == "UnreadableFile"
+
+
+def test_a_foreign_table_is_readable_and_has_no_published_view(
+    lake: FileLake, offline: Command
+) -> None:
+    decide(lake, 1, PublicationStatus.PUBLISHED)
+    shutil.rmtree(lake.uri)
+    write_deltalake(lake.uri, pa.table({"price": [1.0, 2.0]}))
+    shown = offline("sql", "SELECT count(*) AS n FROM bronze.events", "--json")
+    assert (shown.code, shown.json) == (ExitCode.OK, [{"n": 2}])
+    refused = offline("sql", "SELECT * FROM published.events", "--json")
+    assert refused.json["error"] == "ForeignTable"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

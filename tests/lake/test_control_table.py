@@ -957,7 +957,9 @@ def test_the_queries_of_the_page_run_in_duckdb(documented: str) -> None:
 @pytest.mark.spark
 def test_the_queries_of_the_page_run_in_spark(documented: str, spark: SparkSession) -> None:
     """The table is opened as the page describes."""
-    opening = re.search(r"```sql\n(CREATE OR REPLACE TEMPORARY.*?);\n```", PAGE.read_text(), re.S)
+    opening = re.search(
+        r"```sql\n(-- Spark\nCREATE OR REPLACE TEMPORARY.*?);\n```", PAGE.read_text(), re.S
+    )
     assert opening is not None
     spark.sql(opening[1].replace(".tidemark/lakehouse/control/offset_ranges", documented))
     # Otherwise each query reads every file of the table several times.

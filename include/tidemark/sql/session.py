@@ -22,6 +22,7 @@ from tidemark.core.texts import comma_list
 from tidemark.core.visible_text import visible
 from tidemark.lake.delta_dataset import DeltaDataset
 from tidemark.lake.delta_errors import translate_delta_errors
+from tidemark.lake.errors import ForeignTable
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
 from tidemark.quality.publication_table import published_rows
@@ -179,7 +180,12 @@ class SqlSession:
     def _create_views(self, table: LakeTable, source: str) -> None:
         schema, name = quoted(table.name.schema or "main"), quoted(table.name.table)
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        self._connection.execute(f"CREATE VIEW {schema}.{name} AS {source}")
+        try:
+            self._connection.execute(f"CREATE VIEW {schema}.{name} AS {source}")
+        except duckdb.BinderException:
+            # A published view compares columns that every bronze table has.
+            difference = "it lacks columns of a bronze table"
+            raise ForeignTable(target=table.location, difference=difference) from None
         if table.name.schema and self._catalog.has_short_name(table):
             self._connection.execute(f"CREATE VIEW main.{name} AS {source}")
 
