@@ -156,6 +156,14 @@ def test_the_console_finds_plans_by_the_requester_of_their_run(probe: Probe, run
     assert run_of(asked) == (dag_id, run_id)
 
 
+@pytest.mark.parametrize(("into", "table"), [(None, "prices"), ("july", "prices@july")])
+def test_a_backfill_writes_the_table_of_its_form(
+    probe: Probe, into: str | None, table: str
+) -> None:
+    params = {"pipeline": "prices", "into": into}
+    assert probe.ask("backfilled_table", params=params).value == table
+
+
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_a_dag_has_the_settings_of_its_spec(dags: dict[str, Any], name: str) -> None:
     """Schedule, tags, retries and the asset come from the spec."""

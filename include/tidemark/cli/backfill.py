@@ -20,6 +20,7 @@ from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, Tide
 from tidemark.core.texts import counted
 from tidemark.pages import refresh_pages
 from tidemark.pipelines import Outcomes, Pipelines
+from tidemark.spec.ref import PipelineRef
 
 
 def register(app: typer.Typer) -> None:
@@ -97,7 +98,7 @@ def backfill(
     tidemark backfill prices --plan 7 --into checked
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     app = App.from_environment()
-    origin, pipeline = pipeline, f"{pipeline}@{into}" if into else pipeline
+    origin, pipeline = pipeline, str(PipelineRef.parse(pipeline).into(into))
     backfills = app.pipeline(pipeline).backfills
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:

@@ -19,6 +19,7 @@ from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.quality.check_results import CheckedPlan, CheckResult
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.spec.errors import UnknownPipeline
+from tidemark.spec.ref import PipelineRef
 
 BACKFILL_DAG = "tidemark_backfill"
 """The DAG whose form requests backfills."""
@@ -178,7 +179,7 @@ def _backfill(context: PageContext, name: str, requester: str) -> RecordedBackfi
 def _table(run: AirflowRun | None) -> str | None:
     """Return the table that the form of a run selects; None if it is unknown."""
     chosen, copy = (run.conf.get(key) if run else None for key in ("pipeline", "into"))
-    return f"{chosen}@{copy}" if chosen and copy else str(chosen) if chosen else None
+    return str(PipelineRef.parse(str(chosen)).into(copy)) if chosen else None
 
 
 def _chunk_tasks(run: AirflowRun | None) -> Mapping[int, Sequence[tuple[str, str]]]:

@@ -72,6 +72,10 @@ class PipelineRef:
         """The live bronze table of the same pipeline."""
         return PipelineRef(self.name)
 
+    def into(self, copy: str | None) -> PipelineRef:
+        """Return the copy of the table with this name; the table itself for None. See `parse`."""
+        return PipelineRef.parse(f"{self}@{copy}") if copy else self
+
     def of_kind(self, kind: PipelineKind) -> PipelineRef:
         """Return the table of another kind, except a copy, of the same pipeline."""
         return PipelineRef(self.name, kind)
