@@ -368,6 +368,8 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
     assert {r: summary.plan_requested_by(RunOrigin(r)) for r in requesters} == {
         r: ledger.plan_requested_by(RunOrigin(r)) for r in requesters
     }
+    for origin in map(RunOrigin, requesters):
+        assert delta.plans_of("events", origin) == memory.plans_of("events", origin)
     for topic_id, partition in {place for place in summary.settled.landed}:
         for window in (Span(0, 500), Span(3, 9)):
             of_window = ("events", topic_id, partition, window)

@@ -308,7 +308,7 @@ class MemoryControlTable:
 
     def plans_of(self, pipeline: str, origin: PlanOrigin) -> Sequence[PlanRecord]:
         plans = self.ledger(pipeline).plans
-        return [plans[number] for number in sorted(plans) if plans[number].plan.origin == origin]
+        return [plans[each] for each in sorted(plans) if str(origin) in plans[each].requesters]
 
     def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
         mine = [row for row in self.rows if row["pipeline"] == pipeline]

@@ -367,20 +367,12 @@ def is_replaced(record: PlanRecord) -> bool:
 def plans_of_origin(
     control: ControlReader, pipeline: str, origin: RunOrigin | ChunkOrigin
 ) -> list[PlanRecord]:
-    """Return the newest plan of an origin, and the older landed ones of a backfill; oldest first.
+    """Return the newest plan of an origin and its older landed plans; oldest first.
 
     A backfill has several plans if the landing of one missed records.
     """
-    from tidemark.ingest.ledgers import recorded_plan
-
-    number = control.summary(pipeline).plan_requested_by(origin)
-    if number is None:
-        return []
-    newest = recorded_plan(control, pipeline, number)
-    if newest.plan.kind is not PlanKind.BACKFILL:
-        return [newest]
-    older = (each for each in control.plans_of(pipeline, origin) if each.held_now is not None)
-    return [*(each for each in older if each.plan.sequence != number), newest]
+    plans = [each for each in control.plans_of(pipeline, origin) if each.cancelled_by is None]
+    return [each for each in plans if each.held_now is not None or each is plans[-1]]
 
 
 # -- publish -------------------------------------------------------------------------------------

@@ -139,17 +139,8 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
 def _plans(context: PageContext, name: str, asked: Sequence[str]) -> list[RunPlan]:
     """Return the plans of a pipeline that a run requested, newest first."""
     pipeline = context.pipeline(name)
-    ledger = pipeline.control.summary(name)
-    # `plan_requested_by` leaves out plans that were abandoned or undone.
-    numbers = {
-        number
-        for number, record in ledger.plans.items()
-        if not set(asked).isdisjoint(record.requesters)
-    }
-    for origin in map(RunOrigin, asked):
-        if (newest := ledger.plan_requested_by(origin)) is not None:
-            numbers.add(newest)
-        numbers |= {each.plan.sequence for each in pipeline.control.plans_of(name, origin)}
+    found = [pipeline.control.plans_of(name, RunOrigin(each)) for each in asked]
+    numbers = {record.plan.sequence for records in found for record in records}
     plans = []
     for number in sorted(numbers, reverse=True):
         (entry,) = context.home.plans(name, number + 1, 1)

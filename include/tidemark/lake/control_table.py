@@ -229,7 +229,7 @@ class DeltaControlTable:
 
     @_reading
     def plans_of(self, pipeline: str, origin: PlanOrigin) -> list[PlanRecord]:
-        """See `ControlReader.plans_of`."""
+        """See `ControlReader.plans_of`. Includes the plans that the origin took over."""
         table = open_if_exists(self._uri)
         if table is None:
             return []
@@ -242,7 +242,8 @@ class DeltaControlTable:
         found = query_rows(
             table,
             "SELECT DISTINCT plan_sequence FROM t "
-            f"WHERE pipeline = '{pipeline}' AND event = '{EventKind.PLANNED}' AND {wanted}",
+            f"WHERE pipeline = '{pipeline}' AND {wanted} "
+            f"AND event IN ('{EventKind.PLANNED}', '{EventKind.ADOPTED}')",
         )
         plans = [PlanRef(pipeline=pipeline, sequence=row["plan_sequence"]) for row in found]
         records = self._plan_records(plans)
