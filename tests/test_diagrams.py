@@ -34,6 +34,7 @@ from tidemark.core.events import (
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.plan_rules import ComparedTopic, check_readable, live_ranges
 from tidemark.dev.failpoints import FailPoint
@@ -57,7 +58,7 @@ EVENTS: Mapping[str, ControlEvent] = {
     ),
     "planned": Planned(plan=PLAN),
     "superseded": Superseded(sequence=1, by=2, topic_id="id-1", counts=()),
-    "adopted": Adopted(sequence=1, requested_by="test"),
+    "adopted": Adopted(sequence=1, origin=RunOrigin("test")),
     "abandoned": Abandoned(sequence=1, **OPERATOR),
     "landed": landed(PLAN),
     "undo_started": UndoStarted(sequence=1, **OPERATOR),

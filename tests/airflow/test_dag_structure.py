@@ -13,7 +13,8 @@ from tests.airflow.conftest import Answer, Probe
 from tests.conftest import PROJECT
 from tidemark.app import App
 from tidemark.cli.local import SHARED_DAGS
-from tidemark.console.runs import requesters, run_of
+from tidemark.console.runs import origins_of, run_of
+from tidemark.core.origins import RunOrigin
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
 SPEC_DAG_FILES = ("pipelines.py", "backfill.py", "maintenance.py")
@@ -152,8 +153,11 @@ def test_tasks_that_take_part_in_a_run_link_to_its_page(probe: Probe, tmp_path: 
 def test_the_console_finds_plans_by_the_requester_of_their_run(probe: Probe, run_type: str) -> None:
     dag_id, run_id = "tidemark_seen", "scheduled__2026-11-25T00:00:00+00:00"
     asked = probe.ask("requester", dag_id=dag_id, run_id=run_id, run_type=run_type).value
-    assert asked == requesters(dag_id, run_id)[run_type == "backfill"]
-    assert run_of(asked) == (dag_id, run_id)
+    origin = origins_of(dag_id, run_id)[run_type == "backfill"]
+    assert origin == RunOrigin(asked)
+    run = run_of(origin)
+    assert run is not None
+    assert (run.dag_id, run.run_id) == (dag_id, run_id)
 
 
 @pytest.mark.parametrize(("into", "table"), [(None, "prices"), ("july", "prices@july")])

@@ -20,7 +20,7 @@ from tidemark.backfill.selection import select
 from tidemark.console.guard import AirflowRun
 from tidemark.console.runs import run_of
 from tidemark.console.server import build_app
-from tidemark.core.origins import RunOrigin
+from tidemark.core.origins import ChunkOrigin, DagRunRequester, RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.quality.publication import PublicationDecision
 
@@ -264,7 +264,8 @@ def test_a_run_of_the_backfill_dag_shows_its_chunks(
     page = page_of(tmp_path, "manual__1", "tidemark_backfill", hidden, pipeline=pipeline)
     assert "wrong values" not in page
     assert "/pipelines/events" not in page
-    assert run_of("airflow:tidemark_backfill:manual__1#1") == ("tidemark_backfill", "manual__1")
+    run = run_of(ChunkOrigin("airflow:tidemark_backfill:manual__1", 1))
+    assert run == DagRunRequester(dag_id="tidemark_backfill", run_id="manual__1")
 
 
 def test_a_chunk_shows_its_failed_and_running_tasks(lake: FileLake, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
     other = replace(remaining, by=3, counts=())
     return [
         (1, [started, Planned(plan=first)]),
-        (2, [Adopted(sequence=1, requested_by="test:later")]),
+        (2, [Adopted(sequence=1, origin=RunOrigin("test:later"))]),
         (3, [Planned(plan=backfill)]),
         (4, [Landed(plan=first, landing=landing, committed={0: 5, 1: 3})]),
         (5, [Abandoned(sequence=2, requested_by="test:3", reason="too large")]),

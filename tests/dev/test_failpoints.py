@@ -21,6 +21,7 @@ from tidemark.connections import kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.events import Adopted
 from tidemark.core.ledger import CheckedLedger
+from tidemark.core.origins import RunOrigin
 from tidemark.dev.failpoints import PORTS, STEPS, VARIABLE, FailPoint, kill_message
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.lake.control_table import DeltaControlTable
@@ -123,7 +124,7 @@ def test_an_error_of_the_step_is_raised_to_the_caller(tmp_path: Path) -> None:
     point = FailPoint("control.append:after:1")
     control = point.wrap("control", DeltaControlTable(str(tmp_path / "control")))
     ledger = CheckedLedger(control.ledger("events"))
-    adopted = Adopted(sequence=1, requested_by="test")
+    adopted = Adopted(sequence=1, origin=RunOrigin("test"))
     with pytest.raises(TypeError):
         control.append(ledger, [adopted], NOW, timedelta())  # type: ignore[call-arg]
 

@@ -300,7 +300,7 @@ def test_a_plan_adopted_during_its_abandon_is_abandoned(
     )
     replace(pipeline.abandon, control=control).abandon(plan.sequence, "ops", "too large")
     record = pipeline.ledger.plans[plan.sequence]
-    assert record.requesters == ("a run", "a run in between")
+    assert record.requesters == (RunOrigin("a run"), RunOrigin("a run in between"))
     assert record.cancelled_by == Abandoned(
         sequence=plan.sequence, requested_by="ops", reason="too large"
     )
@@ -341,7 +341,7 @@ def test_i4_two_planners_of_one_run_get_one_plan(table_judge: TableJudge, pipeli
     )
     outcomes = run_concurrently(lambda: one.plan("a run"), lambda: other.plan("a run"))
     assert {outcome.outcome for outcome in outcomes} == {PlanOutcome.NEW, PlanOutcome.KEPT}
-    assert pipeline.ledger.plans[1].requesters == ("a run",)
+    assert pipeline.ledger.plans[1].requesters == (RunOrigin("a run"),)
     pipeline.ingest.execute(1)
     assert_settled(table_judge, pipeline)
 

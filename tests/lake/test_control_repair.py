@@ -19,6 +19,7 @@ from tests.support.services import NOW
 from tidemark.core.errors import ControlTruncated, DuplicateEvents, SetupError, TidemarkError
 from tidemark.core.events import Adopted, Planned
 from tidemark.core.ledger import CheckedLedger
+from tidemark.core.origins import RunOrigin
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_repair import DeltaControlRepair
 from tidemark.lake.control_table import DeltaControlTable
@@ -158,7 +159,7 @@ def test_a_repair_keeps_concurrent_events(lake: FileLake, monkeypatch: pytest.Mo
 
     def append_and_commit(self: Compaction, *arguments: object) -> int:
         other = DeltaControlTable(uri)
-        other.append(ledger, [Adopted(sequence=4, requested_by="late")], NOW)
+        other.append(ledger, [Adopted(sequence=4, origin=RunOrigin("late"))], NOW)
         return commit(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Compaction, "commit", append_and_commit)
@@ -168,7 +169,7 @@ def test_a_repair_keeps_concurrent_events(lake: FileLake, monkeypatch: pytest.Mo
     repair.repair()
     after = lake.control.ledger("events")
     assert after.event_number == ledger.event_number + 1
-    assert after.plans[4].requesters[-1] == "late"
+    assert after.plans[4].requesters[-1] == RunOrigin("late")
     assert after.records == ledger.records
 
 

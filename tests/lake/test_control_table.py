@@ -185,7 +185,7 @@ def test_appending_compacts_only_files_of_its_pipeline(tmp_path: Path, compact_e
     ledger = append(table, "events", started_event({0: 0}))
     for number in range(2, compact_every + 3):
         assert ledger.event_number == number - 1
-        ledger = append(table, "events", Adopted(sequence=number, requested_by="test"))
+        ledger = append(table, "events", Adopted(sequence=number, origin=RunOrigin("test")))
     files = DeltaTable(uri).get_add_actions(flatten=True).column("partition.pipeline")
     assert sorted(files.to_pylist()) == [*["events"] * 3, "other"]
     assert (ledger.event_number, ledger.missing_events) == (compact_every + 2, 0)
@@ -203,7 +203,7 @@ def test_an_event_is_recorded_even_if_its_compaction_fails(
 
     monkeypatch.setattr("deltalake.table.TableOptimizer.compact", refuse)
     for number in range(compact_every):
-        append(table, "events", Adopted(sequence=number, requested_by="test"))
+        append(table, "events", Adopted(sequence=number, origin=RunOrigin("test")))
     assert table.ledger("events").event_number == compact_every
 
 
@@ -314,7 +314,7 @@ def test_a_summary_adds_up_settled_plans_and_lists_open_ones() -> None:
     summary = pipeline.control.summary("events")
     assert sorted(summary.plans) == [4]
     assert summary.settled.landed == {("id-1", 0): SpanSet((Span(0, 30),))}
-    assert summary.settled.requesters == {"run-0": 1, "run-1": 2, "run-2": 3}
+    assert summary.settled.requesters == {RunOrigin(f"run-{n}"): n + 1 for n in range(3)}
     assert (summary.records, summary.last_landed_sequence, summary.next_sequence) == (30, 3, 5)
 
 
@@ -362,13 +362,13 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
         monkeypatch.setattr("tidemark.lake.ledger_summary.MAX_ROWS_IN_PYTHON", few)
         assert DeltaControlTable(uri).summary("events") == summary
     assert state(summary) == state(ledger)
-    requesters = {name for record in ledger.plans.values() for name in record.requesters}
+    requesters = {origin for record in ledger.plans.values() for origin in record.requesters}
     assert len(requesters) > 5
     assert delta.throughput("events") == memory.throughput("events")
-    assert {r: summary.plan_requested_by(RunOrigin(r)) for r in requesters} == {
-        r: ledger.plan_requested_by(RunOrigin(r)) for r in requesters
+    assert {each: summary.plan_requested_by(each) for each in requesters} == {
+        each: ledger.plan_requested_by(each) for each in requesters
     }
-    for origin in map(RunOrigin, requesters):
+    for origin in requesters:
         assert delta.plans_of("events", origin) == memory.plans_of("events", origin)
     for topic_id, partition in {place for place in summary.settled.landed}:
         for window in (Span(0, 500), Span(3, 9)):
@@ -537,7 +537,7 @@ def test_s2_the_second_of_two_writers_with_one_ledger_is_refused(table: ControlT
         table.append(ledger, [Planned(plan=make_plan((0, 0, 9)))], NOW)
     assert (caught.value.pipeline, caught.value.event_number) == ("events", 2)
     assert table.ledger("events").plans[1].plan == make_plan((0, 0, 5))
-    after = append(table, "events", Adopted(sequence=1, requested_by="test:again"))
+    after = append(table, "events", Adopted(sequence=1, origin=RunOrigin("test:again")))
     assert after.event_number == 3
 
 
@@ -751,7 +751,7 @@ def documented(tmp_path: Path) -> str:
     second = table.ledger("prices").plans[2].plan
     record("prices", landed_event(table.ledger("prices"), second))
     record("prices", Planned(plan=plan((0, 10, 12), sequence=3)))
-    record("prices", Adopted(sequence=3, requested_by="test:later"))
+    record("prices", Adopted(sequence=3, origin=RunOrigin("test:later")))
     record("orders", started_event({0: 0}))
     record_decisions(table, lambda: next(clock))
     replace_twice(table, lambda: next(clock))

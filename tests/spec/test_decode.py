@@ -134,7 +134,7 @@ def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
         plans={
             plan.sequence: PlanRecord(
                 plan=plan,
-                requesters=(plan.requested_by,),
+                requesters=(plan.origin,),
                 held_now=Landing.of(plan, version, {}),
             )
             for plan, version in landings

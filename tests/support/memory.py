@@ -308,7 +308,7 @@ class MemoryControlTable:
 
     def plans_of(self, pipeline: str, origin: PlanOrigin) -> Sequence[PlanRecord]:
         plans = self.ledger(pipeline).plans
-        return [plans[each] for each in sorted(plans) if str(origin) in plans[each].requesters]
+        return [plans[each] for each in sorted(plans) if origin in plans[each].requesters]
 
     def plan_history(self, pipeline: str, first: int, end: int) -> Sequence[PlanEntry]:
         mine = [row for row in self.rows if row["pipeline"] == pipeline]

@@ -13,7 +13,7 @@ from tidemark.console.backfills import RecordedBackfill, recorded_backfill
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import AirflowRun
 from tidemark.core.errors import TidemarkError
-from tidemark.core.origins import ChunkOrigin, DagRunRequester, RunOrigin, parse_origin
+from tidemark.core.origins import DagRunRequester, DecodeOrigin, PlanOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.quality.check_results import CheckedPlan, CheckResult
@@ -27,23 +27,18 @@ RANGES = 20
 """Ranges of a plan on the page; the page of the plan has all."""
 
 
-def requesters(dag_id: str, run_id: str) -> Sequence[str]:
-    """Return the requesters of the plans of a run: of the run itself, and of `airflow backfill`.
+def origins_of(dag_id: str, run_id: str) -> Sequence[RunOrigin]:
+    """Return the origins of the plans of a run: of the run itself, and of `airflow backfill`.
 
     The template `REQUESTED_BY` of the DAGs creates the same texts.
     """
-    return [
-        str(DagRunRequester(dag_id=dag_id, run_id=run_id, by_date=by_date))
-        for by_date in (False, True)
-    ]
+    runs = (DagRunRequester(dag_id=dag_id, run_id=run_id, by_date=each) for each in (False, True))
+    return [RunOrigin(str(run)) for run in runs]
 
 
-def run_of(requester: str) -> tuple[str, str] | None:
-    """Return DAG id and run id of a requester; None for requesters other than DAG runs."""
-    origin = parse_origin(requester)
-    text = origin.requester if isinstance(origin, ChunkOrigin) else requester
-    run = DagRunRequester.parse(text)
-    return (run.dag_id, run.run_id) if run else None
+def run_of(origin: PlanOrigin) -> DagRunRequester | None:
+    """Return the DAG run that requested a plan; None for other requesters."""
+    return None if isinstance(origin, DecodeOrigin) else DagRunRequester.parse(origin.requester)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +101,11 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
         parts = ("dags", dag_id, "runs", run_id, "tasks", task_id, *mapped)
         return "/".join([context.airflow, *(quote(part, safe="") for part in parts)])
 
+    own = origins_of(dag_id, run_id)
     common = {"dag_id": dag_id, "run_id": run_id, "run": run, "task_link": task_link}
     if dag_id == BACKFILL_DAG:
         name = _table(run) or pipeline
-        backfill = _backfill(context, name, requesters(dag_id, run_id)[0]) if name else None
+        backfill = _backfill(context, name, own[0].requester) if name else None
         return context.page(
             "backfill_run.html",
             name=name if backfill else None,
@@ -121,8 +117,7 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
     names = list(context.specs_of_dag(dag_id))
     if not names:
         raise HTTPException(404, "This DAG has no pipeline that you may see.")
-    asked = requesters(dag_id, run_id)
-    found = map_in_threads(names, lambda name: _plans(context, name, asked), PLANNING_THREADS)
+    found = map_in_threads(names, lambda name: _plans(context, name, own), PLANNING_THREADS)
     by_name = dict(zip(names, found, strict=True))
     plans = [plan for each in found if not isinstance(each, TidemarkError) for plan in each]
     return context.page(
@@ -131,16 +126,16 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
         without=[name for name, each in by_name.items() if each == []],
         errors={name: each for name, each in by_name.items() if isinstance(each, TidemarkError)},
         most=RANGES,
-        own=asked,
+        own=own,
         **common,
     )
 
 
-def _plans(context: PageContext, name: str, asked: Sequence[str]) -> list[RunPlan]:
+def _plans(context: PageContext, name: str, origins: Sequence[RunOrigin]) -> list[RunPlan]:
     """Return the plans of a pipeline that a run requested, newest first."""
     pipeline = context.pipeline(name)
-    found = [pipeline.control.plans_of(name, RunOrigin(each)) for each in asked]
-    numbers = {record.plan.sequence for records in found for record in records}
+    found = [each for origin in origins for each in pipeline.control.plans_of(name, origin)]
+    numbers = {record.plan.sequence for record in found}
     plans = []
     for number in sorted(numbers, reverse=True):
         (entry,) = context.home.plans(name, number + 1, 1)

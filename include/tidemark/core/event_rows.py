@@ -32,7 +32,7 @@ from tidemark.core.events import (
     UndoStarted,
 )
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
-from tidemark.core.origins import origin_columns, origin_of_columns
+from tidemark.core.origins import PlanOrigin, origin_columns, origin_of_row
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import IsolationLevel
 
@@ -97,14 +97,18 @@ def _shared_columns(event: ControlEvent) -> Row:
                 "replaces": None,
                 "table_version": landing.table_version,
             }
+        case Adopted(origin=origin):
+            return {**_columns(event), **_origin_columns(origin)}
         case _:
             return _columns(event)
 
 
 def _plan_columns(plan: Plan) -> Row:
-    requested_by, chunk = origin_columns(plan.origin)
-    origin = {"requested_by": requested_by, "chunk": chunk}
-    return {**_columns(plan), **origin, "fingerprint": plan.fingerprint}
+    return {**_columns(plan), **_origin_columns(plan.origin), "fingerprint": plan.fingerprint}
+
+
+def _origin_columns(origin: PlanOrigin) -> Row:
+    return dict(zip(("requested_by", "chunk"), origin_columns(origin), strict=True))
 
 
 def _columns(value: Any) -> Row:
@@ -275,7 +279,7 @@ def _counts(rows: Sequence[Row]) -> tuple[RangeCount, ...]:
 
 
 _PARTS: Mapping[str, Callable[[Sequence[Row]], Any]] = {
-    "origin": lambda rows: origin_of_columns(rows[0]["requested_by"], rows[0].get("chunk")),
+    "origin": lambda rows: origin_of_row(rows[0]),
     "offsets": _by_partition,
     "committed": _by_partition,
     "leader_epochs": lambda rows: _by_partition(rows, "leader_epoch"),

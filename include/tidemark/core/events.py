@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.offsets import SpanSet
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import TopicWatermarks
 
@@ -145,7 +146,7 @@ class Adopted:
     """A run took over an open plan of another run."""
 
     sequence: int
-    requested_by: str
+    origin: PlanOrigin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

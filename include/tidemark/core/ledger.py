@@ -47,7 +47,7 @@ class PlanRecord:
     """
 
     plan: Plan
-    requesters: tuple[str, ...]
+    requesters: tuple[PlanOrigin, ...]
     held_now: Landing | None = None
     landed_originally: Landing | None = None
     superseded: tuple[Superseded, ...] = ()
@@ -337,14 +337,13 @@ class Ledger:
 
         Abandoned and undone plans do not count.
         """
-        requester = str(origin)
         requested = [
             record.plan.sequence
             for record in self.plans.values()
-            if requester in record.requesters and record.cancelled_by is None
+            if origin in record.requesters and record.cancelled_by is None
         ]
-        if requester in self.settled.requesters:
-            requested.append(self.settled.requesters[requester])
+        if origin in self.settled.requesters:
+            requested.append(self.settled.requesters[origin])
         return max(requested, default=None)
 
 
@@ -417,13 +416,13 @@ def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent, epoch: NewEp
     """Apply an event of an epoch to the record of its plan. Events of lost plans have no effect."""
     match event:
         case Planned(plan=plan):
-            plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.requested_by,))
+            plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.origin,))
         case Superseded():
             if record := plans.get(event.sequence):
                 plans[event.sequence] = replace(record, superseded=(*record.superseded, event))
         case Adopted():
             if record := plans.get(event.sequence):
-                requesters = (*record.requesters, event.requested_by)
+                requesters = (*record.requesters, event.origin)
                 plans[event.sequence] = replace(record, requesters=requesters)
         case Abandoned() | UndoStarted() | Undone():
             if record := plans.get(event.sequence):

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tidemark.core.event_rows import Row
 from tidemark.core.events import EventKind
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import origin_of_columns
+from tidemark.core.origins import PlanOrigin, origin_of_row
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position, furthest_positions
 
@@ -55,15 +55,15 @@ class SettledTotals:
         landed: Landed offsets, including gaps, without those that later plans replaced.
         ends: Furthest end of a planned range, by chain and partition.
         chain_heads: Newest plan and table version, by epoch and kind of plan.
-        requesters: Number of the newest plan of each origin, by its text, including runs that took
-            the plan over.
+        requesters: Number of the newest plan of each origin, including runs that took the plan
+            over.
         records: Number of landed records.
     """
 
     landed: Mapping[Place, SpanSet] = field(default_factory=dict)
     ends: Mapping[ChainPlace, Position] = field(default_factory=dict)
     chain_heads: Mapping[tuple[int, PlanKind], ChainHead] = field(default_factory=dict)
-    requesters: Mapping[str, int] = field(default_factory=dict)
+    requesters: Mapping[PlanOrigin, int] = field(default_factory=dict)
     records: int = 0
 
 
@@ -164,9 +164,6 @@ def _newest(landed: Iterable[Row]) -> Mapping[tuple[int, PlanKind], ChainHead]:
     }
 
 
-def _requesters(requests: Iterable[Row]) -> Mapping[str, int]:
+def _requesters(requests: Iterable[Row]) -> Mapping[PlanOrigin, int]:
     oldest_first = sorted(requests, key=lambda row: row["plan_sequence"])
-    return {
-        str(origin_of_columns(row["requested_by"], row.get("chunk"))): row["plan_sequence"]
-        for row in oldest_first
-    }
+    return {origin_of_row(row): row["plan_sequence"] for row in oldest_first}

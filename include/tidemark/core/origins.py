@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from tidemark.core.errors import InvalidRequester
 
@@ -101,7 +101,7 @@ class DecodeOrigin:
     epoch: int
     version: int
     fingerprint: str
-    schemas: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    schemas: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         ids = "".join(
@@ -125,8 +125,9 @@ def origin_columns(origin: PlanOrigin) -> tuple[str, int | None]:
     return str(origin), None
 
 
-def origin_of_columns(requested_by: str, chunk: int | None) -> PlanOrigin:
-    """Return the origin of the values that `origin_columns` returns."""
+def origin_of_row(row: Mapping[str, Any]) -> PlanOrigin:
+    """Return the origin of a row with these columns; old rows have no `chunk`."""
+    requested_by, chunk = row["requested_by"], row.get("chunk")
     return parse_origin(requested_by) if chunk is None else ChunkOrigin(requested_by, chunk)
 
 

@@ -226,7 +226,7 @@ class Planner:
 
     def _take_over(self, ledger: CheckedLedger, plan: Plan, origin: PlanOrigin) -> PlanResult:
         refuse_open_backfill(plan)
-        adopted = Adopted(sequence=plan.sequence, requested_by=str(origin))
+        adopted = Adopted(sequence=plan.sequence, origin=origin)
         self.control.append(ledger, [adopted], self.now())
         log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
         return PlanResult(outcome=PlanOutcome.ADOPTED, plan=plan)

@@ -26,7 +26,7 @@ from tidemark.core.ledger_summary import (
     split_settled,
 )
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import origin_of_columns
+from tidemark.core.origins import origin_of_row
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position
 from tidemark.lake.control_repair import DUPLICATE_EVENTS_SQL
@@ -254,10 +254,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
             )
             for row in rows(_HEADS)
         },
-        requesters={
-            str(origin_of_columns(row["requested_by"], row["chunk"])): row["plan_sequence"]
-            for row in rows(_REQUESTERS)
-        },
+        requesters={origin_of_row(row): row["plan_sequence"] for row in rows(_REQUESTERS)},
         records=rows(_RECORDS)[0]["records"] or 0,
     )
     (events,) = rows(_NUMBERS)
