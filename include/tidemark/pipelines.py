@@ -81,6 +81,16 @@ def for_each(
     return dict(zip(names, found, strict=True))
 
 
+def results_of_each(
+    app: App, names: Sequence[str], use_case: Callable[[Pipeline], Result]
+) -> Outcomes:
+    """Return the outcomes of a use case of each pipeline that returns plain values."""
+    outcomes = Outcomes()
+    for name, result in for_each(app, names, use_case).items():
+        outcomes.add(name, result)
+    return outcomes
+
+
 def plan_each(
     app: App,
     names: Sequence[str],

@@ -17,7 +17,7 @@ from tidemark.cli.arguments import (
     PipelineName,
     complete_pipeline,
 )
-from tidemark.cli.engine import exit_with, on_engine
+from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import out, print_json, print_records, print_table
 from tidemark.cli.payloads import payload_lines, unnamed_text
 from tidemark.core.offsets import difference_by_partition
@@ -27,12 +27,11 @@ from tidemark.core.texts import counted
 from tidemark.core.visible_text import visible
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each
+from tidemark.pipelines import Outcomes, for_each, results_of_each
 from tidemark.quality.suite import masked_payloads
 from tidemark.report.record_page import record_values
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import PipelineRef, ReplayRef
-from tidemark.spec.upsert import MergePlan
 from tidemark.steps import Result
 from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
@@ -114,24 +113,25 @@ def upsert(
     tidemark = App.from_environment()
     names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
     if dry_run:
-        outcomes = Outcomes()
-        for name, result in for_each(tidemark, names, lambda each: each.upserts.next()).items():
-            draft = result.as_record() if isinstance(result, MergePlan) else result
-            outcomes.add(name, draft or {"outcome": PlanOutcome.NOTHING.value})
+        outcomes = results_of_each(tidemark, names, _draft_of_merge)
     else:
         outcomes = on_engine(tidemark, master, names).upsert()
     # A merge has no plan.
-    records = [
+    outcomes.records = [
         {"typed_version": None}
         | {key: value for key, value in outcomes.by_pipeline[name].items() if key != "plan"}
         for name in names
     ]
-    print_records(
-        records,
+    print_outcomes(
+        outcomes,
         lambda record: f"{record['pipeline']}: {_merge_text(record, dry_run=dry_run)}",
         as_json=as_json,
     )
-    exit_with(outcomes)
+
+
+def _draft_of_merge(pipeline: Pipeline) -> Result:
+    merge = pipeline.upserts.next()
+    return {"outcome": PlanOutcome.NOTHING.value} if merge is None else merge.as_record()
 
 
 def _merge_text(record: Result, *, dry_run: bool) -> str:
@@ -275,8 +275,7 @@ def _print(outcomes: Outcomes, *, as_json: bool) -> None:
             return f"{record['pipeline']}: {record['outcome']}"
         return None
 
-    print_records(outcomes.records, line, as_json=as_json)
-    exit_with(outcomes)
+    print_outcomes(outcomes, line, as_json=as_json)
 
 
 def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:

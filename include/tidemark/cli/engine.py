@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 
 from tidemark.app import App
-from tidemark.cli.output import job_line, step
+from tidemark.cli.output import job_line, print_records, step
 from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode
 from tidemark.pipelines import Outcomes, Pipelines
 from tidemark.run import Ref, run
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, JobRun, Server
+from tidemark.steps import Result
 
 
 def select_engine(app: App, master: str | None, names: Sequence[str] = ()) -> Engine:
@@ -52,6 +53,14 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
         run=run_job,
         progress=step,
     )
+
+
+def print_outcomes(
+    outcomes: Outcomes, line: Callable[[Result], str | None], *, as_json: bool
+) -> None:
+    """Print the outcomes as `print_records` does; end with the worst exit code after a failure."""
+    print_records(outcomes.records, line, as_json=as_json)
+    exit_with(outcomes)
 
 
 def exit_with(outcomes: Outcomes) -> None:

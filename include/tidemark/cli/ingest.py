@@ -10,23 +10,21 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
-from tidemark.cli.engine import exit_with, on_engine
+from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import (
     err,
     out,
     print_error_record,
     print_json,
-    print_records,
     print_table,
     print_values,
 )
 from tidemark.cli.pipelines import plan_record
-from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each
+from tidemark.pipelines import Outcomes, results_of_each
 from tidemark.quality.publication_service import landing_of
 
 
@@ -125,28 +123,25 @@ def _print_drafts(
     app: App, names: Sequence[str], plan_number: int | None, *, as_json: bool
 ) -> None:
     """Print the offsets that each pipeline would read; end with the worst exit code."""
+    explained: dict[str, str] = {}
 
-    def draft(each: Pipeline) -> PlanResult:
-        if plan_number is None:
-            return each.planner.preview()
-        record = recorded_plan(app.control, each.name, plan_number)
-        refuse_cancelled(record)
-        outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
-        return PlanResult(outcome=outcome, plan=record.plan)
-
-    outcomes, explained = Outcomes(), {}
-    for name, result in for_each(app, names, draft).items():
-        if isinstance(result, TidemarkError):
-            outcomes.add(name, result)
-        else:
-            outcomes.add(name, plan_record(result))
-            explained[name] = f"\n{result.plan.explain()}" if result.plan else ""
+    def draft(each: Pipeline) -> dict[str, Any]:
+        result = each.planner.preview() if plan_number is None else _recorded(each, plan_number)
+        explained[each.name] = f"\n{result.plan.explain()}" if result.plan else ""
+        return plan_record(result)
 
     def line(record: Mapping[str, Any]) -> str:
         return f"{record['pipeline']}: {record['outcome']}{explained[record['pipeline']]}"
 
-    print_records(outcomes.records, line, as_json=as_json)
-    exit_with(outcomes)
+    print_outcomes(results_of_each(app, names, draft), line, as_json=as_json)
+
+
+def _recorded(pipeline: Pipeline, sequence: int) -> PlanResult:
+    """Return a recorded plan that an execution would land, or that has landed."""
+    record = recorded_plan(pipeline.control, pipeline.name, sequence)
+    refuse_cancelled(record)
+    outcome = PlanOutcome.LANDED if record.held_now else PlanOutcome.KEPT
+    return PlanResult(outcome=outcome, plan=record.plan)
 
 
 def _print_record(record: Mapping[str, Any]) -> None:

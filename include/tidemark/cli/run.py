@@ -9,14 +9,14 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineNames, requester
-from tidemark.cli.engine import exit_with, on_engine
-from tidemark.cli.output import out, print_error_record, print_json, print_records, print_table
+from tidemark.cli.engine import exit_with, on_engine, print_outcomes
+from tidemark.cli.output import out, print_error_record, print_json, print_table
 from tidemark.cli.pipelines import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted
 from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each
+from tidemark.pipelines import for_each, results_of_each
 from tidemark.steps import remaining_work
 
 
@@ -125,8 +125,4 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
             f"{'one merge' if record['to_merge'] else 'nothing'} to upsert"
         )
 
-    outcomes = Outcomes()
-    for name, result in for_each(app, names, draft).items():
-        outcomes.add(name, result)
-    print_records(outcomes.records, line, as_json=as_json)
-    exit_with(outcomes)
+    print_outcomes(results_of_each(app, names, draft), line, as_json=as_json)
