@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
@@ -22,6 +23,9 @@ from tidemark.spark.engine import JobRun
 from tidemark.spark.errors import EngineStopped
 from tidemark.spec.ref import MergeRef, PipelineRef
 from tidemark.steps import NewDecodePlans, Result, outcome
+
+if TYPE_CHECKING:
+    from tidemark.maintenance.service import Maintenance
 
 T = TypeVar("T")
 
@@ -117,6 +121,37 @@ def plan_each(
             progress(f"{name}: plan {plan.sequence} ({result.outcome}): {size}")
             plans.append(plan)
     return plans, outcomes
+
+
+def maintain_each(
+    tables: Iterable[Maintenance],
+    retention: timedelta,
+    *,
+    dry_run: bool = False,
+    print_line: Callable[[str], None] = lambda _: None,
+    show_done: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Outcomes:
+    """Maintain tables one after the other; see `Maintenance.maintain`.
+
+    Args:
+        tables: The tables.
+        retention: How long old versions remain readable.
+        dry_run: Only return the files to remove.
+        print_line: Called with the outcome of each maintained table.
+        show_done: Called with the number of finished tables and of all tables.
+    """
+    by_name = {each.name: each for each in tables}
+    names, outcomes = list(by_name), Outcomes()
+
+    def maintain(name: str) -> Result:
+        show_done(names.index(name), len(names))
+        result = by_name[name].maintain(retention, dry_run=dry_run)
+        print_line(f"{name}: {result.outcome.value}")
+        return result.as_record()
+
+    for name, result in zip(names, map_in_threads(names, maintain, 1), strict=True):
+        outcomes.add(name, result)
+    return outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,19 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.app import App
-from tidemark.core.errors import TidemarkError
 from tidemark.core.logs import LogFields
-from tidemark.core.parallel import map_in_threads
 from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
-from tidemark.pipelines import Outcomes
-
-if TYPE_CHECKING:
-    from tidemark.maintenance.service import Maintenance
+from tidemark.pipelines import maintain_each
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +20,17 @@ log = logging.getLogger(__name__)
 def maintain_table(pipeline: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Maintain the data table of one pipeline."""
     with airflow_failures():
-        return _maintained(App.from_environment().maintenance(pipeline), params)
+        table = App.from_environment().maintenance(pipeline)
+        return table.maintain(_retention(params), dry_run=params["dry_run"]).as_record()
 
 
 def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Maintain the tables that pipelines share. A failed table does not stop the others."""
-    tables = {each.name: each for each in App.from_environment().shared_maintenance()}
-    results = map_in_threads(list(tables), lambda name: _maintained(tables[name], params), 1)
-    outcomes = Outcomes()
-    for name, each in zip(tables, results, strict=True):
-        outcomes.add(name, each)
+    tables = App.from_environment().shared_maintenance()
+    outcomes = maintain_each(tables, _retention(params), dry_run=params["dry_run"])
     raise_failed(outcomes)
-    return [each for each in results if not isinstance(each, TidemarkError)]
+    unused = ("pipeline", "plan")
+    return [{k: each[k] for k in each if k not in unused} for each in outcomes.records]
 
 
 def prune_pages(params: Mapping[str, Any]) -> int:
@@ -48,6 +42,5 @@ def prune_pages(params: Mapping[str, Any]) -> int:
         return pages
 
 
-def _maintained(maintenance: Maintenance, params: Mapping[str, Any]) -> dict[str, Any]:
-    keep = timedelta(hours=params["keep_hours"])
-    return maintenance.maintain(keep, dry_run=params["dry_run"]).as_record()
+def _retention(params: Mapping[str, Any]) -> timedelta:
+    return timedelta(hours=params["keep_hours"])

@@ -11,18 +11,16 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, PipelineNamesOrAll
+from tidemark.cli.engine import exit_with
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase
-from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.core.parallel import map_in_threads, result_or_error
+from tidemark.core.errors import TidemarkError
+from tidemark.core.parallel import result_or_error
 from tidemark.core.texts import counted
-from tidemark.maintenance.rules import (
-    DEFAULT_KEEP_HOURS,
-    DEFAULT_PAGES_RETENTION,
-    MaintenanceResult,
-)
+from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS, DEFAULT_PAGES_RETENTION
 from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
+from tidemark.pipelines import maintain_each
 
 
 def register(app: typer.Typer) -> None:
@@ -52,45 +50,39 @@ def maintain(
     """
     app = App.from_environment()
     keep = timedelta(hours=keep_hours)
-    names = app.data_tables(*(pipelines or ()))
-    shared = {each.name: each for each in app.shared_maintenance()}
-
-    def table(name: str) -> MaintenanceResult:
-        show_done(names.index(name), len(names))
-        maintenance = shared.get(name) or app.maintenance(name)
-        result = maintenance.maintain(keep, dry_run=dry_run)
-        note(f"{name}: {result.outcome.value}")
-        return result
+    tables = [*map(app.maintenance, app.data_tables(*(pipelines or ()))), *app.shared_maintenance()]
+    with phase("maintaining tables", quiet_s=SHORT_S) as show_done:
+        outcomes = maintain_each(
+            tables, keep, dry_run=dry_run, print_line=note, show_done=show_done
+        )
+    records = [_record(each) for each in outcomes.records]
 
     def prune(_: str) -> int:
         return quality_pages(app).prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
 
-    names += shared
-    with phase("maintaining tables", quiet_s=SHORT_S) as show_done:
-        tables = dict(zip(names, map_in_threads(names, table, 1), strict=True))
-    records = [{"table": name, **result.as_record()} for name, result in tables.items()]
     pages = result_or_error("quality pages", prune)
-    errors = {
-        name: result
-        for name, result in (*tables.items(), ("quality pages", pages))
-        if isinstance(result, TidemarkError)
-    }
+    if isinstance(pages, TidemarkError):
+        outcomes.add("quality pages", pages)
     if as_json:
         removed = {"pages_removed": pages} if isinstance(pages, int) else pages.as_record()
         print_json({"tables": records, "quality_pages": removed})
     else:
         columns = ("table", "files", "files after", "files removed", "bytes freed", "outcome")
         print_table("Tables", columns, [_row(record) for record in records])
-        for name, error in errors.items():
-            print_error_record({"pipeline": name, **error.as_record()})
+        for failed in (each for each in outcomes.records if "error" in each):
+            print_error_record(failed)
         if isinstance(pages, int):
             out.print(f"{counted(pages, 'quality page')} {'would be ' if dry_run else ''}removed")
         if dry_run:
             out.print("dry run: nothing was written")
-    if errors:
-        raise typer.Exit(ExitCode.worst(error.exit_code for error in errors.values()))
+    exit_with(outcomes)
     if not pipelines:
         app.spec_folder.check()
+
+
+def _record(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
+    values = {key: each for key, each in outcome.items() if key not in ("pipeline", "plan")}
+    return {"table": outcome["pipeline"], **values}
 
 
 def _row(record: Mapping[str, Any]) -> tuple[Any, ...]:
