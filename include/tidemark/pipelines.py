@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.core.plan import Plan
+from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.texts import counted
+from tidemark.ingest.ledgers import recorded_plan
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
 from tidemark.run import Ref, applications, identity
@@ -63,6 +64,10 @@ class Outcomes:
         result, code = outcome(result_or_error)
         self.records.append({"pipeline": pipeline, "plan": None, **result})
         self.codes.append(code)
+
+    def add_landed(self, plan: PlanRef) -> None:
+        """Add the result of a plan that an earlier attempt has landed; lineage needs it."""
+        self.add(plan.pipeline, {"plan": plan.sequence, "wrote": False})
 
     def extend(self, others: Outcomes) -> None:
         """Add all of some other outcomes."""
@@ -213,6 +218,41 @@ class Pipelines:
             outcomes.extend(done)
             left = [each["pipeline"] for each in done.records if "wrote" in each]
             going = replace(self, names=left)
+        return outcomes
+
+    def land_chunk(
+        self, requested_by: str, number: int, planned: Callable[[int, Plan], None]
+    ) -> Outcomes | None:
+        """Plan and land one chunk of a backfill of the one pipeline, or find that it has landed.
+
+        An open plan of another chunk lands first. If it fails, the chunk is not planned.
+
+        Args:
+            requested_by: The requester of the backfill.
+            number: Chunk number, from 1.
+            planned: Called with the number and the plan of the chunk before the plan lands.
+
+        Returns:
+            The outcomes; None if no offset of the chunk is left to land.
+
+        Raises:
+            UnknownBackfill, BackfillAhead and so on: See `Backfills.plan_chunk`.
+        """
+        (name,) = self.names
+        backfills, outcomes = self.app.pipeline(name).backfills, Outcomes()
+        if other := backfills.plan_before(requested_by, number):
+            self.progress(f"{name}: plan {other.sequence} of another chunk lands first")
+            outcomes = self.execute("ingest", [other.ref])
+            if outcomes.exit_code != ExitCode.OK:
+                return outcomes
+        plan = backfills.plan_chunk(requested_by, number).plan
+        if plan is None:
+            return None
+        planned(number, plan)
+        if recorded_plan(self.app.control, name, plan.sequence).held_now is None:
+            outcomes.extend(self.execute("ingest", [plan.ref]))
+        else:
+            outcomes.add_landed(plan.ref)
         return outcomes
 
     def upsert(self) -> Outcomes:

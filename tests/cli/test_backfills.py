@@ -207,3 +207,25 @@ def test_an_unfinished_backfill_prints_one_document(
     assert ran.json["failed"]["error"] == "BackfillUnfinished"
     assert [chunk["done"] for chunk in ran.json["chunks"]] == [False]
     assert ran.code == BackfillUnfinished.exit_code
+
+
+def test_a_resumed_backfill_lands_its_open_chunk_first(
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    tmp_path: Path,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An earlier chunk without a plan could not be planned before."""
+    name = topic(partitions=1)
+    produce_values(broker.bootstrap, name, 10)
+    define(tmp_path, name)
+    backfills = App.from_environment().pipeline("events").backfills
+    seen = backfills.preview(select(offsets=["0:0-10"]), 5, readable_only=False)
+    backfills.request(seen, "cli:ann", approved=False)
+    assert backfills.plan_chunk("cli:ann", 2).plan is not None
+    # Without a shell, spark-submit cannot start: the command ends at its first job.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ran = tidemark("backfill", "events", "--resume", "cli:ann", "--json")
+    assert (ran.json["failed"]["error"], ran.json["failed"]["plan"]) == ("SetupError", 1)
+    assert [chunk["plan"] for chunk in ran.json["chunks"]] == [None, 1]

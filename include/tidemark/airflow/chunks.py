@@ -13,21 +13,19 @@ from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures
 from tidemark.airflow.tasks import (
     is_replaced,
-    landed_before,
     plan_event,
     plans_of_origin,
     table_asset,
 )
 from tidemark.app import App
-from tidemark.core.errors import ExitCode
 from tidemark.core.origins import ChunkOrigin
-from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.core.texts import listed
 from tidemark.pipelines import Outcomes
 
 if TYPE_CHECKING:
     from tidemark.airflow.operators import SparkTask
     from tidemark.core.ledger import PlanRecord
+    from tidemark.core.plan import Plan
 
 log = logging.getLogger(__name__)
 
@@ -84,25 +82,10 @@ def _split(text: str | None) -> list[str]:
 
 
 def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
-    """Plan and land one chunk, or find its plan; land an open chunk of the backfill before it.
-
-    The task is skipped if all offsets of the chunk are landed or planned.
-    """
-    outcomes, on_engine = Outcomes(), spark.on(pipeline)
-    if other := _other_open_chunk(pipeline, requested_by, chunk):
-        log.info(
-            "another chunk is open and lands first pipeline=%s plan=%d", pipeline, other.sequence
-        )
-        outcomes.extend(on_engine.execute("ingest", [other]))
-        if outcomes.exit_code != ExitCode.OK:
-            return outcomes
-    backfills = on_engine.app.pipeline(pipeline).backfills
-    plan = backfills.plan_chunk(requested_by, chunk).plan
-    record = _record_of(pipeline, chunk, plan.sequence if plan else None)
-    if record.held_now is None:
-        outcomes.extend(on_engine.execute("ingest", [record.plan.ref]))
-    else:
-        outcomes.add(pipeline, landed_before(record))
+    """Land one chunk, or skip the task if all offsets of the chunk are landed or planned."""
+    outcomes = spark.on(pipeline).land_chunk(requested_by, chunk, _log_plan)
+    if outcomes is None:
+        raise _nothing_left(chunk)
     return outcomes
 
 
@@ -113,39 +96,19 @@ def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) 
     if not plans:
         raise _nothing_left(chunk)
     for each in plans:
-        _log_plan(each, chunk)
+        _log_plan(chunk, each.plan)
     return spark.on(pipeline).execute("check", [each.plan.ref for each in plans])
-
-
-def _record_of(pipeline: str, chunk: int, sequence: int | None) -> PlanRecord:
-    from tidemark.ingest.ledgers import recorded_plan
-
-    if sequence is None:
-        raise _nothing_left(chunk)
-    record = recorded_plan(App.from_environment().control, pipeline, sequence)
-    _log_plan(record, chunk)
-    return record
 
 
 def _nothing_left(chunk: int) -> AirflowSkipException:
     return AirflowSkipException(f"no offset of chunk {chunk} is left")
 
 
-def _log_plan(record: PlanRecord, chunk: int) -> None:
+def _log_plan(chunk: int, plan: Plan) -> None:
     log.info(
         "plan of the chunk pipeline=%s plan=%d chunk=%d\n%s",
-        *(record.plan.pipeline, record.plan.sequence, chunk, record.plan.explain()),
+        *(plan.pipeline, plan.sequence, chunk, plan.explain()),
     )
-
-
-def _other_open_chunk(pipeline: str, requested_by: str, chunk: int) -> PlanRef | None:
-    """Return the open plan of another chunk of the same backfill; None without one."""
-    record = App.from_environment().control.summary(pipeline).open_plan(PlanKind.BACKFILL)
-    match record.plan.origin if record else None:
-        case ChunkOrigin(requester=requester, chunk=number):
-            is_other = requester == requested_by and number != chunk
-            return record.plan.ref if record and is_other else None
-    return None
 
 
 def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:

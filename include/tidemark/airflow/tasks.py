@@ -189,7 +189,7 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
     if not unlanded and not done and not outcomes.records:
         raise AirflowSkipException("this run has no plan")
     for each in done:
-        outcomes.add(each.plan.pipeline, landed_before(each))
+        outcomes.add_landed(each.plan.ref)
     plans = [each.plan.ref for each in unlanded]
     for name, rest in _rest_of_backfills(spark, [*done, *unlanded], requested_by).items():
         if isinstance(rest, TidemarkError):
@@ -220,11 +220,6 @@ def _rest_of_backfills(
         return None if plan is None or plan.sequence == landed.sequence else plan.ref
 
     return for_each(spark.on(*names).app, names, rest_of) if names else {}
-
-
-def landed_before(record: PlanRecord) -> dict[str, Any]:
-    """Return the result of a plan that an earlier attempt has landed; lineage needs it."""
-    return {"plan": record.plan.sequence, "wrote": False}
 
 
 def check_run(

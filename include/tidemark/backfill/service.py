@@ -26,7 +26,7 @@ from tidemark.backfill.selection import (
 from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import BackfillRequested, Started
-from tidemark.core.ledger import Ledger
+from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, size_of, span_lists, union_by_partition
 from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
@@ -333,6 +333,16 @@ class Backfills:
             replaces=request.replaces,
         )
         return self._plan(wanted, ChunkOrigin(requested_by, number))
+
+    def plan_before(self, requested_by: str, number: int) -> Plan | None:
+        """Return the open plan of another chunk of the same backfill, which has to land first.
+
+        Needs no Kafka.
+        """
+        match self.control.summary(self.spec.name).open_plan(PlanKind.BACKFILL):
+            case PlanRecord(plan=Plan(origin=ChunkOrigin(requester, chunk)) as plan):
+                return plan if requester == requested_by and chunk != number else None
+        return None
 
     def plan_whole(self, selection: Selection, requested_by: str) -> PlanResult:
         """Plan the missing offsets of a selection without chunks, or return its existing plan.

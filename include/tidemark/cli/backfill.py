@@ -17,6 +17,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, request
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
 from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
+from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
 from tidemark.pages import refresh_pages
 from tidemark.pipelines import Outcomes, Pipelines
@@ -149,18 +150,19 @@ def _land(
     note(f"to continue after a stop: tidemark backfill {pipeline} --resume {requested_by}")
     outcomes = Outcomes()
     refused: TidemarkError | None = None
+
+    def show(number: int, plan: Plan) -> None:
+        size = counted(plan.size, "offset")
+        step(f"chunk {number} of {len(chunks)}: plan {plan.sequence}, {size}")
+
     for each in (chunk for chunk in chunks if not chunk.done):
         try:
-            plan = backfills.plan_chunk(requested_by, each.number).plan
+            landed = chosen.land_chunk(requested_by, each.number, show)
         except TerminalError as error:
             # The refused chunk leaves no open plan, so the other chunks can land.
             refused = error
             continue
-        if plan is None:
-            continue
-        size = counted(plan.size, "offset")
-        step(f"chunk {each.number} of {len(chunks)}: plan {plan.sequence}, {size}")
-        outcomes.extend(chosen.execute("ingest", [plan.ref]))
+        outcomes.extend(landed or Outcomes())
         if outcomes.exit_code != ExitCode.OK:
             break
     refresh_pages(app, pipeline)
