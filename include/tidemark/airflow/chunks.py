@@ -39,7 +39,7 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
     Returns:
         The numbers of the chunks; none if all offsets have landed, or for a dry run.
     """
-    from tidemark.backfill.selection import SelectBy, select
+    from tidemark.backfill.selection import SelectBy, select, split_list
     from tidemark.backfill.service import recorded_request
 
     with airflow_failures():
@@ -52,13 +52,13 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
             by = SelectBy(params["select_by"])
             selection = select(
                 by=by,
-                offsets=_split(params["offsets"]),
+                offsets=split_list(params["offsets"]),
                 start=params["from"],
                 end=params["until"],
                 retained=by is SelectBy.RETAINED,
                 plan=params["plan"],
-                plan_of=params["pipeline"] if params["into"] else None,
-                partitions=[int(partition) for partition in _split(params["partitions"])],
+                plan_of=params["pipeline"],
+                partitions=[int(partition) for partition in split_list(params["partitions"])],
             )
             backfills = connected_app(pipeline).pipeline(pipeline).backfills
             preview = backfills.preview(
@@ -75,10 +75,6 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
                 preview, requested_by, approved=bool(params["approved"]), reason=params["reason"]
             )
         return list(range(1, count + 1))
-
-
-def _split(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
 
 
 def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:

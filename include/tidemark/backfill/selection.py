@@ -138,6 +138,11 @@ def select(
     return window
 
 
+def split_list(text: str | None) -> list[str]:
+    """Return the parts of a field of a form, which commas or line ends separate."""
+    return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
+
+
 def _range(text: str) -> tuple[int, Span]:
     found = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*-\s*(\d+)\s*", text)
     numbers = [int(number) for number in found.groups()] if found else []

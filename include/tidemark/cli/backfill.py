@@ -120,7 +120,7 @@ def backfill(
         end=end,
         retained=retained,
         plan=plan_number,
-        plan_of=origin if into else None,
+        plan_of=origin,
         partitions=partition or (),
     )
     preview = backfills.preview(selection, chunk, readable_only=readable_only, replaces=replaces)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from tidemark.backfill.selection import SelectBy, select
+from tidemark.backfill.selection import SelectBy, select, split_list
 from tidemark.backfill.service import BackfillPreview, ChunkState
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import InvalidSelection, TidemarkError
@@ -59,11 +59,11 @@ class BackfillForm(BaseModel):
     def command(self, pipeline: str) -> str:
         """Return the command of the selection."""
         options = [
-            *(("--offsets", each) for each in _split_list(self.offsets)),
+            *(("--offsets", each) for each in split_list(self.offsets)),
             ("--from", self.start),
             ("--until", self.end),
             ("--plan", self.plan),
-            *(("--partition", each) for each in _split_list(self.partitions)),
+            *(("--partition", each) for each in split_list(self.partitions)),
             ("--chunk", self.chunk),
             ("--reason", self.reason),
         ]
@@ -77,7 +77,7 @@ class BackfillForm(BaseModel):
     @property
     def way(self) -> SelectBy:
         """The way that a valid form selects offsets."""
-        if _split_list(self.offsets):
+        if split_list(self.offsets):
             return SelectBy.OFFSETS
         if self.retained:
             return SelectBy.RETAINED
@@ -139,12 +139,12 @@ def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
 
 def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPreview:
     selection = select(
-        offsets=_split_list(form.offsets),
+        offsets=split_list(form.offsets),
         start=form.start or None,
         end=form.end or None,
         retained=form.retained,
         plan=_number(form.plan, "plan"),
-        partitions=[_required_number(each, "partitions") for each in _split_list(form.partitions)],
+        partitions=[_required_number(each, "partitions") for each in split_list(form.partitions)],
     )
     pipeline = context.pipeline(name)
     if form.replace:
@@ -177,10 +177,6 @@ def recorded_backfill(pipeline: Pipeline, request: BackfillRequested) -> Recorde
     """Return a recorded backfill with the current state of its chunks."""
     chunks = result_or_error(request.requested_by, lambda by: pipeline.backfills.progress(by))
     return RecordedBackfill(request=request, chunks=chunks)
-
-
-def _split_list(text: str) -> list[str]:
-    return [part.strip() for part in text.replace("\n", ",").split(",") if part.strip()]
 
 
 def _number(text: str, field: str) -> int | None:
