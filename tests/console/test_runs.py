@@ -102,6 +102,16 @@ def test_a_run_with_any_id_has_a_page(lake: FileLake, tmp_path: Path, run_id: st
     assert "offsets to read 4" in text_of(console_of(tmp_path).get(other).text)
 
 
+def test_a_run_id_in_the_form_of_a_chunk_has_a_page_without_plans(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """Planning refuses the requester. A backfill accepts it."""
+    assert "InvalidRequester" in text_of(page_of(tmp_path, "x#1"))
+    request(lake, "airflow:tidemark_backfill:x#1", replaces=True)
+    page = page_of(tmp_path, "x#1", "tidemark_backfill", pipeline="events")
+    assert "landed: 0 of 2 chunks" in text_of(page)
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [

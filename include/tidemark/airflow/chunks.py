@@ -11,12 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures
-from tidemark.airflow.tasks import (
-    is_replaced,
-    plan_event,
-    plans_of_origin,
-    table_asset,
-)
+from tidemark.airflow.tasks import is_replaced, plan_event, plans_of_origin, table_asset
 from tidemark.app import App
 from tidemark.core.origins import ChunkOrigin
 from tidemark.core.texts import listed

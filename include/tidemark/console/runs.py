@@ -101,11 +101,11 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
         parts = ("dags", dag_id, "runs", run_id, "tasks", task_id, *mapped)
         return "/".join([context.airflow, *(quote(part, safe="") for part in parts)])
 
-    own = origins_of(dag_id, run_id)
     common = {"dag_id": dag_id, "run_id": run_id, "run": run, "task_link": task_link}
     if dag_id == BACKFILL_DAG:
         name = _table(run) or pipeline
-        backfill = _backfill(context, name, own[0].requester) if name else None
+        requester = str(DagRunRequester(dag_id=dag_id, run_id=run_id))
+        backfill = _backfill(context, name, requester) if name else None
         return context.page(
             "backfill_run.html",
             name=name if backfill else None,
@@ -117,7 +117,9 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
     names = list(context.specs_of_dag(dag_id))
     if not names:
         raise HTTPException(404, "This DAG has no pipeline that you may see.")
-    found = map_in_threads(names, lambda name: _plans(context, name, own), PLANNING_THREADS)
+    found = map_in_threads(
+        names, lambda each: _plans(context, each, dag_id, run_id), PLANNING_THREADS
+    )
     by_name = dict(zip(names, found, strict=True))
     plans = [plan for each in found if not isinstance(each, TidemarkError) for plan in each]
     return context.page(
@@ -126,14 +128,15 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
         without=[name for name, each in by_name.items() if each == []],
         errors={name: each for name, each in by_name.items() if isinstance(each, TidemarkError)},
         most=RANGES,
-        own=own,
+        run_of=run_of,
         **common,
     )
 
 
-def _plans(context: PageContext, name: str, origins: Sequence[RunOrigin]) -> list[RunPlan]:
+def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[RunPlan]:
     """Return the plans of a pipeline that a run requested, newest first."""
     pipeline = context.pipeline(name)
+    origins = origins_of(dag_id, run_id)
     found = [each for origin in origins for each in pipeline.control.plans_of(name, origin)]
     numbers = {record.plan.sequence for record in found}
     plans = []
