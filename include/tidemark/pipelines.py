@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TidemarkError
@@ -48,6 +48,14 @@ class Outcomes:
     records: list[Result] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     failures: list[TidemarkError] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, results: Mapping[str, Result | TidemarkError]) -> Self:
+        """Return the outcomes of results and errors by pipeline."""
+        outcomes = cls()
+        for name, each in results.items():
+            outcomes.add(name, each)
+        return outcomes
 
     @property
     def exit_code(self) -> ExitCode:
@@ -88,16 +96,6 @@ def for_each(
     _ = app.specs
     found = map_in_threads(names, lambda name: use_case(app.pipeline(name)), PLANNING_THREADS)
     return dict(zip(names, found, strict=True))
-
-
-def results_of_each(
-    app: App, names: Sequence[str], use_case: Callable[[Pipeline], Result]
-) -> Outcomes:
-    """Return the outcomes of a use case of each pipeline that returns plain values."""
-    outcomes = Outcomes()
-    for name, result in for_each(app, names, use_case).items():
-        outcomes.add(name, result)
-    return outcomes
 
 
 def plan_each(
@@ -146,7 +144,7 @@ def maintain_each(
         show_done: Called with the number of finished tables and of all tables.
     """
     by_name = {each.name: each for each in tables}
-    names, outcomes = list(by_name), Outcomes()
+    names = list(by_name)
 
     def maintain(name: str) -> Result:
         show_done(names.index(name), len(names))
@@ -154,9 +152,7 @@ def maintain_each(
         print_line(f"{name}: {result.outcome.value}")
         return result.as_record()
 
-    for name, result in zip(names, map_in_threads(names, maintain, 1), strict=True):
-        outcomes.add(name, result)
-    return outcomes
+    return Outcomes.of(dict(zip(names, map_in_threads(names, maintain, 1), strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from tidemark.core.texts import counted
 from tidemark.core.visible_text import visible
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each, results_of_each
+from tidemark.pipelines import Outcomes, for_each
 from tidemark.quality.suite import masked_payloads
 from tidemark.report.record_page import record_values
 from tidemark.spec.decode import QuarantineReason
@@ -113,7 +113,7 @@ def upsert(
     tidemark = App.from_environment()
     names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
     if dry_run:
-        outcomes = results_of_each(tidemark, names, _draft_of_merge)
+        outcomes = Outcomes.of(for_each(tidemark, names, _draft_of_merge))
     else:
         outcomes = on_engine(tidemark, master, names).upsert()
     # A merge has no plan.

@@ -24,7 +24,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, results_of_each
+from tidemark.pipelines import Outcomes, for_each
 from tidemark.quality.publication_service import landing_of
 
 
@@ -133,7 +133,7 @@ def _print_drafts(
     def line(record: Mapping[str, Any]) -> str:
         return f"{record['pipeline']}: {record['outcome']}{explained[record['pipeline']]}"
 
-    print_outcomes(results_of_each(app, names, draft), line, as_json=as_json)
+    print_outcomes(Outcomes.of(for_each(app, names, draft)), line, as_json=as_json)
 
 
 def _recorded(pipeline: Pipeline, sequence: int) -> PlanResult:

@@ -16,7 +16,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted
 from tidemark.pipeline import Pipeline
-from tidemark.pipelines import for_each, results_of_each
+from tidemark.pipelines import Outcomes, for_each
 from tidemark.steps import remaining_work
 
 
@@ -125,4 +125,4 @@ def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
             f"{'one merge' if record['to_merge'] else 'nothing'} to upsert"
         )
 
-    print_outcomes(results_of_each(app, names, draft), line, as_json=as_json)
+    print_outcomes(Outcomes.of(for_each(app, names, draft)), line, as_json=as_json)
