@@ -134,7 +134,7 @@ def maintain_each(
     print_line: Callable[[str], None] = lambda _: None,
     show_done: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Outcomes:
-    """Maintain tables one after the other; see `Maintenance.maintain`.
+    """Maintain tables one after the other, each as `Maintenance.maintain` does.
 
     Args:
         tables: The tables.
@@ -232,7 +232,7 @@ class Pipelines:
             The outcomes; None if no offset of the chunk is left to land.
 
         Raises:
-            UnknownBackfill, BackfillAhead and so on: See `Backfills.plan_chunk`.
+            UnknownBackfill and so on: As in `Backfills.plan_chunk`.
         """
         (name,) = self.names
         backfills, outcomes = self.app.pipeline(name).backfills, Outcomes()

@@ -12,7 +12,7 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.backfill.errors import BackfillUnfinished
 from tidemark.backfill.selection import select
-from tidemark.backfill.service import Backfills, ChunkState, check_finished
+from tidemark.backfill.service import ChunkState, check_finished
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
@@ -111,8 +111,7 @@ def backfill(
         if dry_run:
             _print_chunks(pipeline, resume, backfills.progress(resume), None, as_json=as_json)
             return
-        chosen = on_engine(app, master, [pipeline])
-        _land(app, chosen, backfills, pipeline, resume, as_json=as_json)
+        _land(on_engine(app, master, [pipeline]), resume, as_json=as_json)
         return
     selection = select(
         offsets=offsets or (),
@@ -133,19 +132,13 @@ def backfill(
     chosen = on_engine(app, master, [pipeline])
     requested_by = requester()
     backfills.request(preview, requested_by, approved=yes, reason=reason)
-    _land(app, chosen, backfills, pipeline, requested_by, as_json=as_json)
+    _land(chosen, requested_by, as_json=as_json)
 
 
-def _land(
-    app: App,
-    chosen: Pipelines,
-    backfills: Backfills,
-    pipeline: str,
-    requested_by: str,
-    *,
-    as_json: bool,
-) -> None:
+def _land(chosen: Pipelines, requested_by: str, *, as_json: bool) -> None:
     """Land the chunks that are not in the table yet, until a job fails."""
+    (pipeline,) = chosen.names
+    backfills = chosen.app.pipeline(pipeline).backfills
     chunks = backfills.progress(requested_by)
     note(f"to continue after a stop: tidemark backfill {pipeline} --resume {requested_by}")
     outcomes = Outcomes()
@@ -165,7 +158,7 @@ def _land(
         outcomes.extend(landed or Outcomes())
         if outcomes.exit_code != ExitCode.OK:
             break
-    refresh_pages(app, pipeline)
+    refresh_pages(chosen.app, pipeline)
     chunks = backfills.progress(requested_by)
     failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None
     if failed is None:

@@ -32,7 +32,7 @@ from tidemark.core.events import (
     UndoStarted,
 )
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
-from tidemark.core.origins import PlanOrigin, origin_columns, origin_of_row
+from tidemark.core.origins import origin_columns, origin_of_row
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.watermarks import IsolationLevel
 
@@ -98,17 +98,15 @@ def _shared_columns(event: ControlEvent) -> Row:
                 "table_version": landing.table_version,
             }
         case Adopted(origin=origin):
-            return {**_columns(event), **_origin_columns(origin)}
+            return {**_columns(event), "requested_by": str(origin)}
         case _:
             return _columns(event)
 
 
 def _plan_columns(plan: Plan) -> Row:
-    return {**_columns(plan), **_origin_columns(plan.origin), "fingerprint": plan.fingerprint}
-
-
-def _origin_columns(origin: PlanOrigin) -> Row:
-    return dict(zip(("requested_by", "chunk"), origin_columns(origin), strict=True))
+    requested_by, chunk = origin_columns(plan.origin)
+    origin = {"requested_by": requested_by, "chunk": chunk}
+    return {**_columns(plan), **origin, "fingerprint": plan.fingerprint}
 
 
 def _columns(value: Any) -> Row:
