@@ -1,4 +1,4 @@
-"""The commands of the Airflow of `tidemark up`, with Airflow's real command line."""
+"""`tidemark up` and `down`, and Airflow's real command line in the Airflow of `tidemark up`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from tidemark.app import App
 from tidemark.core.errors import ExitCode
+from tidemark.dev.samples import SAMPLES
+from tidemark.spark.sockets import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -67,3 +72,60 @@ def test_airflow_reads_options_and_decides_the_exit_code(home: Path) -> None:
     assert ran.returncode == 0
     assert "--conf" in ran.stdout
     assert "graphviz" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.airflow
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.e2e
+def test_up_starts_what_it_prints_and_down_stops_it(tmp_path: Path) -> None:
+    """A second `up` changes nothing; the DAGs of the first one are unpaused."""
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "quiet.yaml").write_text(
+        'name: quiet\ntopic: quiet\nschedule: "@yearly"\nstart: none\n', encoding="utf-8"
+    )
+    environ = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK"))},
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+    }
+
+    def tidemark(*arguments: str) -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(
+            [str(TIDEMARK), *arguments],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ran.returncode == ExitCode.OK, ran.stderr
+        return ran
+
+    port, kafka_port = map(str, free_ports("127.0.0.1", 2))
+    ports = ("--port", port, "--kafka-port", kafka_port)
+    try:
+        started = tidemark("up", *ports)
+        shown = dict(line.split(maxsplit=1) for line in started.stdout.splitlines())
+        assert shown["Kafka"] == f"127.0.0.1:{kafka_port}"
+        for phase in ("starting Kafka", "starting Spark", "starting Airflow", "waiting for"):
+            assert phase in started.stderr
+        topics = AdminClient({"bootstrap.servers": shown["Kafka"]}).list_topics(timeout=30).topics
+        assert set(SAMPLES) <= set(topics)
+        with httpx2.Client(trust_env=False, timeout=60, follow_redirects=True) as browser:
+            login = {"username": shown["login"], "password": shown["password"]}
+            token = browser.post(f"{shown['Airflow']}/auth/token", json=login).json()
+            bearer = {"Authorization": f"Bearer {token['access_token']}"}
+            assert browser.get(shown["Console"]).status_code == 200
+            page = browser.get(f"{shown['Airflow']}/tidemark/", headers=bearer).text
+        assert 'href="/tidemark/pipelines/quiet"' in page
+        paused = App(environ=environ).airflow().api().dags()
+        assert paused["tidemark_quiet"] is False
+
+        again = json.loads(tidemark("up", *ports, "--json").stdout)
+        assert again["airflow"]["url"] == shown["Airflow"]
+        assert again["spark"]["address"] == shown["Spark"]
+    finally:
+        stopped = json.loads(tidemark("down", "--json").stdout)
+    assert not any(each["running"] for each in stopped.values())
+    assert tidemark("down").stdout.startswith("stopped   nothing")

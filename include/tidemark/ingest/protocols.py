@@ -165,7 +165,7 @@ class ControlReader(Protocol):
         """Return plans of any pipelines with their outcomes; omit missing plans."""
 
     def plans_of(self, pipeline: str, origin: PlanOrigin) -> Sequence[PlanRecord]:
-        """Return all plans of an origin with their outcomes, oldest first.
+        """Return all plans that an origin made or took over, with their outcomes, oldest first.
 
         A repeated request has further plans, for example if a landing missed records.
         """
