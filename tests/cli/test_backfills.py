@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from tests.support.verdict import judge
 from tidemark.app import App
 from tidemark.backfill.errors import BackfillUnfinished
 from tidemark.backfill.selection import select
+from tidemark.cli import progress
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 
@@ -142,6 +144,31 @@ def test_a_large_backfill_needs_approval(
     assert tidemark("abandon", "events", "--plan", "1", "--reason", "x").code == ExitCode.OK
     at_the_limit = tidemark("backfill", "events", "--offsets", "0:0-9", "--json")
     assert at_the_limit.json["chunks"] == [{"number": 1, "offsets": 9, "plan": 2, "done": False}]
+
+
+def test_the_finished_chunks_are_in_the_progress(
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    admin: AdminClient,
+    tmp_path: Path,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka has deleted the first chunk, so nothing of it is left to land."""
+    name = topic(config=NO_RETENTION)
+    produce_values(broker.bootstrap, name, 10)
+    define(tmp_path, name)
+    backfills = App.from_environment().pipeline("events").backfills
+    seen = backfills.preview(select(offsets=["0:0-10"]), 6, readable_only=True)
+    backfills.request(seen, "cli:ann", approved=False)
+    delete_records(admin, name, 6)
+    # Without a shell, spark-submit cannot start: the command ends at its second chunk.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(progress, "REPEAT_S", 0.01)
+    ran = tidemark("backfill", "events", "--resume", "cli:ann", "--json")
+    assert ran.json["failed"]["plan"] == 1
+    counts = re.findall(r"backfill of events: (\d of \d chunks), ", ran.err)
+    assert set(counts) == {"1 of 2 chunks"}
 
 
 @pytest.mark.spark

@@ -19,7 +19,7 @@ from tests.conftest import TopicFactory
 from tests.support.commands import Command, in_process
 from tests.support.plans import append_events
 from tidemark.app import App
-from tidemark.cli import HEADINGS, app
+from tidemark.cli import HEADINGS, PHASES, app
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import BackfillRequested
@@ -126,6 +126,21 @@ def test_commands_have_json_and_a_dry_run() -> None:
         if "--dry-run" not in options and words not in without_dry_run:
             missing.append((*words, "--dry-run"))
     assert missing == []
+
+
+def test_each_command_that_may_be_slow_has_a_phase() -> None:
+    """The text names parameters of its command. `STARTS_AND_STOPS` show phases of their own."""
+    others = STARTS_AND_STOPS | PASSED_ON | {("console",), ("sql",), ("publication", "view")}
+    others |= {("sample", "list"), ("sample", "produce")}
+    for words in commands(GROUP):
+        command = GROUP
+        for word in words:
+            command = command.commands[word]
+        text = PHASES.get(" ".join(words))
+        if text is None:
+            assert hasattr(command, "commands") or words in others, words
+        else:
+            assert text.format_map({each.name: each.name for each in command.params})
 
 
 @pytest.mark.parametrize("words", list(commands(GROUP)), ids=" ".join)

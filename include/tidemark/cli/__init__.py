@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, reduce
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -41,6 +42,7 @@ from tidemark.cli import (
     topics,
 )
 from tidemark.cli.output import TerminalHandler, err, out, print_error_record, print_json
+from tidemark.cli.progress import waiting
 from tidemark.core.errors import TidemarkError
 from tidemark.core.logs import LogFormat, configure_logging
 
@@ -52,6 +54,50 @@ HEADINGS = {
     "This machine": "up down airflow demo broker spark sample",
 }
 """The commands under each heading of `tidemark --help`, in the order of the page."""
+
+PHASES = {
+    "status": "reading the lag of {pipelines}",
+    "coverage": "reading the offsets of {pipeline}",
+    "records": "reading records of {pipeline}",
+    "run": "planning {pipelines}",
+    "backfill": "selecting offsets of {pipeline}",
+    "verify": "comparing {pipeline} with Kafka",
+    "report": "reporting on {pipeline}",
+    "plan": "planning {pipeline}",
+    "ingest": "planning {pipelines}",
+    "check": "reading the plans of {pipeline}",
+    "decode": "planning the decoding of {pipelines}",
+    "upsert": "planning the merges of {pipelines}",
+    "topics list": "reading the topics of {connection}",
+    "topics describe": "reading topic {topic}",
+    "topics create": "creating topic {topic}",
+    "topics peek": "reading records of topic {topic}",
+    "pipeline init": "reading records of topic {topic}",
+    "pipeline check": "checking the specs of {pipelines}",
+    "offsets import": "reading the first offsets of {pipeline}",
+    "offsets export": "exporting the offsets of {pipeline} to group {group}",
+    "publication list": "reading the plans of {pipeline}",
+    "publication release": "releasing plan {plan_number} of {pipeline}",
+    "publication reject": "rejecting plan {plan_number} of {pipeline}",
+    "quarantine list": "reading the quarantine of {pipeline}",
+    "quarantine replay": "reading the quarantine of {pipeline}",
+    "schema init": "reading landed records of {pipeline}",
+    "suite init": "reading landed records of {pipeline}",
+    "maintain": "maintaining the tables of {pipelines}",
+    "abandon": "abandoning plan {plan_number} of {pipeline}",
+    "undo": "undoing plan {plan_number} of {pipeline}",
+    "accept-loss": "reading the deleted offsets of {pipeline}",
+    "accept-recreation": "reading the topic of {pipeline}",
+    "rewind": "comparing the plans of {pipeline} with its data table",
+    "deduplicate": "reading the rows of {pipeline}",
+    "control rebuild": "reading the data table of {pipeline}",
+    "control repair": "reading the control table",
+    "broker stop": "stopping Kafka",
+    "broker status": "looking for Kafka",
+    "spark stop": "stopping Spark",
+    "spark status": "looking for Spark",
+}
+"""The text of each command for a terminal while it prints nothing; braces hold parameters."""
 
 
 class _CommandsUnderHeadings(TyperGroup):
@@ -133,7 +179,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    terminal = TerminalHandler() if err.is_terminal and not verbose else None
+    terminal = TerminalHandler(verbose=verbose) if err.is_terminal else None
     configure_logging(LogFormat.of(os.environ), terminal)
     logging.getLogger("tidemark").setLevel(logging.INFO if verbose else logging.WARNING)
 
@@ -154,7 +200,33 @@ def main() -> None:
 @cache
 def _command() -> Any:
     """Return the click command; a process that runs several commands builds it once."""
-    return typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
+    for words, text in PHASES.items():
+        command = reduce(lambda group, word: group.commands[word], words.split(), root)
+        command.callback = _with_phase(command.callback, text)
+    return root
+
+
+def _with_phase(callback: Callable[..., Any], text: str) -> Callable[..., Any]:
+    """Return a callback that shows its phase on a terminal while it prints nothing."""
+
+    def call(**values: Any) -> Any:
+        names = {name: _names(value) for name, value in values.items()}
+        dry_run = " (dry run)" if values.get("dry_run") else ""
+        with waiting(text.format_map(names) + dry_run):
+            return callback(**values)
+
+    return call
+
+
+def _names(value: Any) -> str:
+    match value:
+        case None:
+            return "all pipelines"
+        case list() | tuple():
+            return ", ".join(map(str, value)) or "all pipelines"
+        case _:
+            return str(value)
 
 
 def _leave(number: int, _: object) -> None:

@@ -16,6 +16,7 @@ from tidemark.backfill.service import ChunkState, check_finished
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
+from tidemark.cli.progress import phase, waiting
 from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
@@ -129,9 +130,10 @@ def backfill(
         if as_json:
             print_json(preview.as_record())
         return
-    chosen = on_engine(app, master, [pipeline])
     requested_by = requester()
-    backfills.request(preview, requested_by, approved=yes, reason=reason)
+    with waiting(f"recording the backfill of {pipeline}"):
+        chosen = on_engine(app, master, [pipeline])
+        backfills.request(preview, requested_by, approved=yes, reason=reason)
     _land(chosen, requested_by, as_json=as_json)
 
 
@@ -148,18 +150,24 @@ def _land(chosen: Pipelines, requested_by: str, *, as_json: bool) -> None:
         size = counted(plan.size, "offset")
         step(f"chunk {number} of {len(chunks)}: plan {plan.sequence}, {size}")
 
-    for each in (chunk for chunk in chunks if not chunk.done):
-        try:
-            landed = chosen.land_chunk(requested_by, each.number, show)
-        except TerminalError as error:
-            # The refused chunk leaves no open plan, so the other chunks can land.
-            refused = error
-            continue
-        outcomes.extend(landed or Outcomes())
-        if outcomes.exit_code != ExitCode.OK:
-            break
-    refresh_pages(chosen.app, pipeline)
-    chunks = backfills.progress(requested_by)
+    missing = [chunk for chunk in chunks if not chunk.done]
+    done = len(chunks) - len(missing)
+    with phase(f"backfill of {pipeline}", unit="chunks") as show_chunks:
+        for each in missing:
+            show_chunks(done, len(chunks))
+            try:
+                landed = chosen.land_chunk(requested_by, each.number, show)
+            except TerminalError as error:
+                # The refused chunk leaves no open plan, so the other chunks can land.
+                refused = error
+                continue
+            outcomes.extend(landed or Outcomes())
+            if outcomes.exit_code != ExitCode.OK:
+                break
+            done += 1
+        show_chunks(done, len(chunks))
+        refresh_pages(chosen.app, pipeline)
+        chunks = backfills.progress(requested_by)
     failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None
     if failed is None:
         try:

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tidemark.core.logs import is_json_log, json_object
+from tidemark.core.logs import TEXT_FORMAT, is_json_log, json_object
 
 log = logging.getLogger(__name__)
 # Only JSON logs contain progress, also without --verbose.
@@ -107,8 +107,17 @@ def _printer(*, in_place: bool) -> Iterator[Callable[[RenderableType], None]]:
     if not in_place or not out.is_terminal or out.is_dumb_terminal:
         yield out.print
         return
-    with Live(console=out, auto_refresh=False) as live:
-        yield lambda each: live.update(each, refresh=True)
+    live = Live(console=out, auto_refresh=False)
+
+    def show(each: RenderableType) -> None:
+        # The first start writes to the terminal, where a text of `waiting` may be.
+        live.start()
+        live.update(each, refresh=True)
+
+    try:
+        yield show
+    finally:
+        live.stop()
 
 
 def _unfolded_columns(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Collection[int]:
@@ -189,16 +198,23 @@ def job_line(line: str) -> None:
 
 
 class TerminalHandler(logging.Handler):
-    """Prints log lines on a terminal, above a progress bar, without their time and logger."""
+    """Prints log lines on a terminal, above a progress bar.
 
-    def __init__(self) -> None:
+    Args:
+        verbose: Print the whole line, with its time, level and logger.
+    """
+
+    def __init__(self, *, verbose: bool = False) -> None:
         super().__init__()
+        self._verbose = verbose
         # Without a formatter, `logging.basicConfig` adds one.
-        self.setFormatter(logging.Formatter())
+        self.setFormatter(logging.Formatter(TEXT_FORMAT if verbose else None))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
-        if record.levelno < logging.WARNING:
+        if self._verbose:
+            err.print(self.format(record))
+        elif record.levelno < logging.WARNING:
             note(self.format(record))
         else:
             err.print(f"{record.levelname.lower()}: {self.format(record)}", style="yellow")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TextIO, TypeAlias, cast
 
 from rich.progress import (
     BarColumn,
@@ -26,7 +27,7 @@ REPEAT_S = 30.0
 """Seconds between two lines about the same phase in logs and pipes."""
 
 SHORT_S = 2.0
-"""Seconds without output in a phase that is usually short."""
+"""Seconds without output in a phase that is usually short, and in a command."""
 
 ShowDone: TypeAlias = Callable[[int, int], None]
 """Shows the number of finished parts of a phase, and the number of all parts."""
@@ -37,32 +38,109 @@ def phase(text: str, *, quiet_s: float = 0.0, unit: str = "") -> Iterator[ShowDo
     """Print one line about a phase, and show its elapsed time until it ends.
 
     A terminal shows the time in place, and removes it at the end. Logs and pipes get a line every
-    `REPEAT_S` seconds. Standard output gets nothing. Phases are not nested.
+    `REPEAT_S` seconds. Standard output gets nothing. A terminal shows a phase within another one
+    below it, and no text of `waiting`.
 
     Args:
         text: What is done.
-        quiet_s: Seconds without output, for a phase that is usually short.
+        quiet_s: Seconds without output, for a phase that is usually short. A terminal then shows
+            the elapsed time alone, without the line.
         unit: The parts that the progress counts, if the text does not name them.
 
     Yields:
         A function that shows the progress, as a bar or as figures in lines. Any thread may call it.
     """
-    shows_in_place = err.is_terminal and not err.is_dumb_terminal and not is_json_log()
-    shown = (_in_place if shows_in_place else _in_lines)(text, quiet_s, unit)
-    with shown as show_done:
+    shown = (_in_place if _shows_in_place() else _in_lines)(text, quiet_s, unit)
+    with _paused(), shown as show_done:
         yield show_done
 
 
 @contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Show a text with its elapsed time on a terminal, until the first result is printed.
+
+    The terminal shows it after `SHORT_S` seconds, and not while a phase runs. The text is erased
+    before a write to standard output, and at the end. Logs and pipes get nothing.
+    """
+    global _wait
+    if not _shows_in_place():
+        yield
+        return
+    with _paused(), ExitStack() as ending:
+        _wait = wait = _Wait(text)
+        ending.callback(wait.hide)
+        wait.show()
+        with redirect_stdout(cast("TextIO", _ErasingStdout(sys.stdout, wait.hide))):
+            yield
+
+
+class _Wait:
+    """A text that a terminal shows in place, and that can be hidden."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._shown = text, ExitStack()
+
+    def show(self) -> None:
+        """Show the text after `SHORT_S` seconds."""
+        self._shown.enter_context(_in_place(self._text, SHORT_S, ""))
+
+    def hide(self) -> None:
+        """Erase the text, or do not show it."""
+        self._shown.close()
+
+
+_wait: _Wait | None = None
+"""The text of `waiting` that the terminal shows while no phase runs."""
+
+
+@contextmanager
+def _paused() -> Iterator[None]:
+    """Hide the text of `waiting`, and show it again afterwards."""
+    global _wait
+    outer, _wait = _wait, None
+    if outer:
+        outer.hide()
+    try:
+        yield
+    finally:
+        _wait = outer
+        if outer:
+            outer.show()
+
+
+class _ErasingStdout:
+    """Standard output that erases the text of `waiting` before it writes."""
+
+    def __init__(self, stream: TextIO, erase: Callable[[], None]) -> None:
+        self._stream, self._erase = stream, erase
+
+    def write(self, text: str) -> int:
+        """Write a text, as the stream does."""
+        self._erase()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _shows_in_place() -> bool:
+    return err.is_terminal and not err.is_dumb_terminal and not is_json_log()
+
+
+@contextmanager
 def _in_place(text: str, quiet_s: float, unit: str) -> Iterator[ShowDone]:
-    columns: tuple[ProgressColumn, ...] = (SpinnerColumn(), TextColumn("{task.description}"))
+    columns: tuple[ProgressColumn, ...] = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     progress = Progress(
         *columns, TimeElapsedColumn(), console=err, transient=True, redirect_stdout=False
     )
     task = progress.add_task(text, total=None)
 
     def start() -> None:
-        step(text)
+        if not quiet_s:
+            step(text)
         progress.start()
 
     def show_done(done: int, total: int) -> None:

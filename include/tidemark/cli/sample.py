@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Seed
-from tidemark.cli.output import err, out, print_json, print_table
+from tidemark.cli.output import out, print_json, print_table
+from tidemark.cli.progress import SHORT_S, phase
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.texts import counted
 from tidemark.dev.samples import SAMPLES
@@ -67,15 +67,8 @@ def produce(
     from tidemark.dev.producer import produce as write
 
     config = App.from_environment().connections.kafka_config(connection)
-    with Progress(console=err, transient=True) as progress:
-        task = progress.add_task(f"producing {name}", total=records)
-        counts = write(
-            config,
-            name,
-            records=records,
-            seed=seed,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    with phase(f"producing {name}", quiet_s=SHORT_S, unit="records") as show_done:
+        counts = write(config, name, records=records, seed=seed, progress=show_done)
     if as_json:
         print_json({"sample": name, "records": sum(counts.values()), "partitions": counts})
         return

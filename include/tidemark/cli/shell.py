@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import typer
@@ -16,6 +16,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import Master
 from tidemark.cli.engine import select_engine
 from tidemark.cli.output import out, step
+from tidemark.cli.progress import waiting
 from tidemark.spark.connect import connect_sessions
 from tidemark.spark.engine import Server, without_connect
 from tidemark.spark.sessions import open_application
@@ -43,10 +44,12 @@ def shell(master: Master = None) -> None:
     Spark can write. Do not write to tables of pipelines.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     tidemark = App.from_environment()
-    with _session(tidemark, master) as session:
+    with ExitStack() as stack:
         from tidemark.sql.spark_views import create_views
 
-        names = create_views(session, tidemark.sql_tables())
+        with waiting("starting Spark"):
+            session = stack.enter_context(_session(tidemark, master))
+            names = create_views(session, tidemark.sql_tables())
         namespace = {"spark": session}
         if sys.stdin.isatty():
             _interact(namespace, f"spark is the session. Views: {', '.join(names) or 'none'}")

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import make_table, note, out, print_error_record, print_json, print_table
+from tidemark.cli.progress import waiting
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.plain import plain
 from tidemark.core.texts import counted
@@ -74,7 +75,8 @@ def sql(
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     catalog = App.from_environment().sql_tables()
     if tables:
-        _print_tables(catalog, as_json=as_json)
+        with waiting("reading the tables"):
+            _print_tables(catalog, as_json=as_json)
         return
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json exclude each other")
@@ -83,7 +85,7 @@ def sql(
     from tidemark.sql.session import sql_session
 
     text = sys.stdin.read() if query in (None, "-") else str(query)
-    with sql_session(catalog) as session:
+    with waiting("running the query"), sql_session(catalog) as session:
         result = session.run(text)
         if result is None:
             note("the last statement returns no rows")

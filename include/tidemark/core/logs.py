@@ -24,7 +24,7 @@ from typing import Any, Self
 from tidemark.core.errors import SetupError
 
 _OURS = "tidemark"
-_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _CONVERSION = re.compile(r"(?P<field>\b[a-z_]+=)?(?P<conversion>%(?:%|[.\d]*[a-z]))")
 
 
@@ -156,7 +156,7 @@ def configure_logging(log_format: LogFormat, terminal: logging.Handler | None = 
         terminal: Writes the lines of the text format to a terminal; None for a file or a pipe.
     """
     handler: logging.Handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(_TEXT))
+    handler.setFormatter(logging.Formatter(TEXT_FORMAT))
     if terminal and log_format is LogFormat.TEXT:
         handler = terminal
     if log_format is LogFormat.JSON:
