@@ -10,9 +10,10 @@ from functools import partial
 from starlette.exceptions import HTTPException
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
-from tidemark.console.context import Page, PageContext
+from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.history import OVERVIEW, Period, RecordedLags, highest_lags
 from tidemark.console.observer import KAFKA_TIMEOUT_S
+from tidemark.console.quality import check_pages, report_days
 from tidemark.console.runs import run_of
 from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span
@@ -33,7 +34,6 @@ from tidemark.spec.model import PipelineSpec
 STATUS_WAIT_S = KAFKA_TIMEOUT_S + 1.0
 """Longest time that the page of a pipeline waits for its status, in seconds. A status without Kafka
 takes one timeout, and the time to read the tables."""
-PLANS_PER_PAGE = 20
 BARS = 64
 """Most partitions with a bar on the page of a pipeline: those with the rarest states."""
 PLAN_SPANS = 50
@@ -173,6 +173,8 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         checked=checked,
         observed=context.observed(pipeline) if checked else None,
         suite_error=context.suite_error(pipeline) if checked else None,
+        check_pages=check_pages(context, name, sequence),
+        report_days=report_days(entries[0].landed_at, utc_now()),
         run_of=run_of,
     )
 
