@@ -109,7 +109,7 @@ def quarantine(context: PageContext, name: str) -> Page:
 def check_pages(context: PageContext, name: str, sequence: int) -> Mapping[str, str]:
     """Return the addresses of the pages of a plan's newest check, by suite."""
     runs = listed_runs(_site(context, name))
-    pages = next((run["pages"] for run in runs if run["plan"] == sequence), {})
+    pages: Mapping[str, str] = next((run["pages"] for run in runs if run["plan"] == sequence), {})
     found = {suite: docs_address(context, name, page) for suite, page in pages.items()}
     return {suite: address for suite, address in found.items() if address}
 
