@@ -26,6 +26,7 @@ from tidemark.core.offsets import SpanSet, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part, PublishRule, QuarantineReason
 from tidemark.spec.errors import IsTyped
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from tidemark.repair.rewind import Repair
     from tidemark.repair.rules import Differences
     from tidemark.repair.undo import Undo, UndoResult
-    from tidemark.report.coverage import PartitionCoverage
+    from tidemark.report.coverage import TopicCoverage
     from tidemark.report.owner_report import PipelineReport
     from tidemark.report.record_page import RecordPage
     from tidemark.report.records import RecordReader
@@ -646,8 +647,10 @@ class Pipeline:
 
     def coverage(
         self, partition: int | None = None, start: int | None = None, end: int | None = None
-    ) -> tuple[PartitionCoverage, ...]:
+    ) -> TopicCoverage:
         """Return the state of every offset of the topic, by partition. Needs no JVM.
+
+        Without Kafka, the states that the control table and the data table have, with the error.
 
         Args:
             partition: Return only this partition, and read its rows in a window to find missing
@@ -659,17 +662,27 @@ class Pipeline:
         Raises:
             UnknownPartition: The topic has no such partition.
         """
+        from tidemark.report.coverage import TopicCoverage
         from tidemark.report.coverage_rows import CoverageReader
 
         spec = self.kafka_spec
+        watermarks: TopicWatermarks | None = None
+        kafka_error: TidemarkError | None = None
+        try:
+            watermarks = self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+        except TidemarkError as error:
+            kafka_error = error
         reader = CoverageReader(
             pipeline=spec.name,
             control=self.control,
             data_log=self._bronze(reads_only=True),
-            watermarks=self.watermarks.topic_watermarks(spec.topic, spec.isolation_level),
+            watermarks=watermarks,
             quarantined=self._quarantined_spans,
         )
-        return reader.read() if partition is None else (reader.read_rows(partition, start, end),)
+        if partition is None:
+            return TopicCoverage(partitions=reader.read(), kafka_error=kafka_error)
+        found = reader.read_rows(partition, start, end)
+        return TopicCoverage(partitions=(found,) if found else (), kafka_error=kafka_error)
 
     def _quarantined_spans(self, topic_id: str) -> Mapping[int, SpanSet]:
         """Return the offsets in quarantine, by partition; none without a typed table."""

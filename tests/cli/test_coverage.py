@@ -15,16 +15,18 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from tests.support.commands import Command
+from tests.support.file_lake import home_lake
 from tests.support.kafka_file_lake import KafkaFileLake
 from tests.support.plans import make_spec
 from tests.support.topics import delete_records, make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.typed_lake import TypedLake
 from tidemark.cli.output import _PLAIN
+from tidemark.connections import connection_variable
 from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.dev.broker import BrokerStatus
-from tidemark.report.coverage import OffsetState, PartitionCoverage, PlanSpan
+from tidemark.report.coverage import OffsetState, PartitionCoverage, PlanSpan, TopicCoverage
 from tidemark.spec.model import StartPolicy
 
 # -- text ----------------------------------------------------------------------------------------
@@ -58,7 +60,7 @@ class Screen:
         for module in ("coverage", "output"):
             self.monkeypatch.setattr(f"tidemark.cli.{module}.out", screen)
         self.monkeypatch.setattr(
-            "tidemark.pipeline.Pipeline.coverage", lambda *_: tuple(partitions)
+            "tidemark.pipeline.Pipeline.coverage", lambda *_: TopicCoverage(partitions=partitions)
         )
         assert self.command("coverage", "tides", *options).code == ExitCode.OK
         assert isinstance(screen.file, io.StringIO)
@@ -178,6 +180,34 @@ def cells(lines: list[str]) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
 
 
+# -- without Kafka -------------------------------------------------------------------------------
+
+
+def test_the_offsets_of_the_tables_are_shown_while_kafka_is_away(
+    tmp_path: Path, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ends with the code of Kafka's error."""
+    lake = home_lake(tmp_path)
+    lake.plan(2)
+    read = offline("coverage", "events", "--json")
+    assert read.code == ExitCode.TRANSIENT
+    first, second = read.json["partitions"]
+    assert first["states"] == {"in an open plan": [[9, 11]], "landed": [[0, 9]]}
+    assert (first["low_watermark"], first["end"], first["committed_offset"]) == (None, None, 9)
+    assert (second["states"], second["committed_offset"]) == ({}, 0)
+    assert read.json["kafka_error"]["error"] == "KafkaUnreachable"
+
+    monkeypatch.delenv(connection_variable("kafka_default"))
+    shown = offline("coverage", "events", "--partition", "0")
+    assert shown.code == ExitCode.REFUSED
+    assert "    0 ##" in shown.out
+    assert ["9", "11", "2", "in an open plan", "4"] in cells(shown.out.splitlines())
+    assert "the start and the end of the log are unknown" in shown.err
+    assert "EmbeddedBrokerStopped" in shown.err
+    absent = offline("coverage", "events", "--partition", "7")
+    assert (absent.code, absent.out) == (ExitCode.REFUSED, "")
+
+
 # -- a real topic --------------------------------------------------------------------------------
 
 
@@ -192,7 +222,7 @@ def test_bars_and_spans_show_landed_planned_lost_and_unread_offsets(
     produce_values(broker.bootstrap, topic, 6)
     delete_records(admin, topic, before=2)
 
-    first, second = tidemark("coverage", "tides", "--json").json
+    first, second = tidemark("coverage", "tides", "--json").json["partitions"]
     assert first["states"] == {"lost": [[0, 2]], "unread": [[2, 6]]}
     assert (first["low_watermark"], first["end"], first["committed_offset"]) == (2, 6, 0)
     assert (second["states"], second["read"], second["plans"]) == ({}, None, [])
@@ -249,7 +279,7 @@ def test_every_state_of_a_real_topic_is_found_in_real_tables(
     lake.planner.plan("open")
     produce_values(bootstrap, topic, 1, partition=1)
 
-    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json
+    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json["partitions"]
     assert found["states"] == {
         "missing": [[5, 6]],
         "quarantined": [[6, 7]],
@@ -259,7 +289,7 @@ def test_every_state_of_a_real_topic_is_found_in_real_tables(
         "landed": [[4, 5], [7, 8], [11, 12]],
     }
     assert found["plans"] == [[1, 4, 8], [2, 8, 12]]
-    other: dict[str, Any] = tidemark("coverage", "events", "--json").json[1]
+    other: dict[str, Any] = tidemark("coverage", "events", "--json").json["partitions"][1]
     assert other["states"] == {
         "lost": [[0, 1]],
         "unread": [[3, 4]],
@@ -268,5 +298,5 @@ def test_every_state_of_a_real_topic_is_found_in_real_tables(
     bars = tidemark("coverage", "events").out.splitlines()
     assert bars[:2] == ["    0 --##q##### 2 to 12", "    1 Xoo. 0 to 4"]
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 11")
-    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json
+    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json["partitions"]
     assert found["states"]["gap or missing"] == [[8, 12]]

@@ -1,11 +1,22 @@
-"""The form of the console's backfill page."""
+"""The console's page of a backfill: what the form starts, and the command if it starts nothing."""
 
 from __future__ import annotations
 
-import pytest
+import json
+import re
+import shlex
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
 
+import pytest
+from starlette.testclient import TestClient
+
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.memory_consoles import memory_app, memory_web
 from tidemark.backfill.selection import SelectBy
 from tidemark.console.backfills import BackfillForm
+from tidemark.spec.ref import PipelineRef
 
 
 @pytest.mark.parametrize(
@@ -21,4 +32,54 @@ from tidemark.console.backfills import BackfillForm
 def test_a_run_of_the_dag_selects_offsets_as_the_form_does(
     form: BackfillForm, way: SelectBy
 ) -> None:
-    assert form.conf("prices")["select_by"] == way.value
+    conf = form.conf(PipelineRef("prices"))
+    assert conf
+    assert conf["select_by"] == way.value
+
+
+def page_of(lake: FileLake, home: Path, address: str, airflow: str | None = "") -> str:
+    """Return a page of a console, by default inside Airflow."""
+    client = TestClient(memory_web(memory_app(home, lake), airflow=airflow))
+    return client.get(f"/pipelines/{address}").text
+
+
+def command_of(page: str) -> str:
+    """Return the command of a preview."""
+    return unescape(re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[-1])
+
+
+def test_a_backfill_above_the_limit_has_the_command_that_approves_it(tmp_path: Path) -> None:
+    lake = home_lake(tmp_path)
+    lake.produce(4, 1)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text() + "limits: {records_per_backfill: 3}\n")
+    above = page_of(lake, tmp_path, "events/backfill?offsets=1:0-4&chunk=2")
+    assert "data-trigger" not in above
+    assert "it has 4 offsets, and more than 3 offsets need your approval" in above
+    assert command_of(above) == "tidemark backfill events --offsets 1:0-4 --chunk 2 --yes"
+    assert command_of(
+        page_of(lake, tmp_path, "events/backfill?offsets=1:0-4", airflow=None)
+    ).endswith(" --yes")
+    below = page_of(lake, tmp_path, "events/backfill?offsets=1:0-3")
+    assert "data-trigger" in below
+    assert command_of(below) == "tidemark backfill events --offsets 1:0-3"
+
+
+def test_a_backfill_of_a_copy_starts_with_the_parameters_of_the_form(tmp_path: Path) -> None:
+    """The ranges of a plan of the copy are no parameter, so the page has the command."""
+    lake = home_lake(tmp_path)
+    page = page_of(lake, tmp_path, "events@july/backfill?offsets=0:0-4")
+    (conf,) = re.findall(r'data-conf="([^"]*)"', page)
+    given = json.loads(unescape(conf))
+    assert (given["pipeline"], given["into"]) == ("events", "july")
+    assert command_of(page) == "tidemark backfill events@july --offsets 0:0-4"
+    copy = replace(lake, spec=lake.spec.copied("july"))
+    copy.produce(9, 0)
+    copy.table.prepare("events@july")
+    copy.land_again((0, 0, 4))
+    of_plan = page_of(lake, tmp_path, "events@july/backfill?plan=1&replace=true&reason=it%27s")
+    assert "data-trigger" not in of_plan
+    assert "cannot start a backfill of the ranges of a plan of a copy" in of_plan
+    assert shlex.split(command_of(of_plan))[2:] == [
+        *("events@july", "--plan", "1", "--reason", "it's", "--replace")
+    ]

@@ -5,16 +5,34 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote
 
 import pytest
+from starlette.testclient import TestClient
 
-from tests.support.consoles import SomeRights, console_of
+from tests.core.test_errors import build, every_error
+from tests.report.test_cluster import CLUSTER, FixedCluster
+from tests.support.chromium import chromium_tab
+from tests.support.consoles import SomeRights, console_of, served
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.hostile import PAYLOADS, TEXTS
+from tests.support.memory_consoles import memory_app, memory_web
+from tests.support.quality_reports import REPORT
+from tests.support.typed_lake import home_typed_lake
+from tidemark.app import App
+from tidemark.backfill.selection import select
 from tidemark.console.records import COUNT
+from tidemark.console.rendering import render
+from tidemark.core.cluster import BrokerDescription, ClusterDescription, Setting, Settings
+from tidemark.core.errors import TidemarkError
 from tidemark.core.visible_text import visible
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.quality.check_results import Example
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +65,189 @@ class Structure(HTMLParser):
 
 def test_the_corpus_is_large_enough() -> None:
     assert len(set(PAYLOADS)) >= 200
+
+
+@every_error
+def test_hostile_fields_of_an_error_are_text(kind: type[TidemarkError]) -> None:
+    """They come from Kafka, storages, registries and specs. A fix marks its commands as code."""
+    usual = build(kind)
+    hostile: dict[str, Any] = {}
+    for name in (each.name for each in fields(kind)):
+        value = getattr(usual, name)
+        if isinstance(value, str):
+            hostile[name] = "".join(TEXTS)
+        elif isinstance(value, tuple) and isinstance(value[0], str):
+            hostile[name] = TEXTS
+    frame = {"root": "", "here": "", "refreshes": True, "toggle": "", "status": 422, "text": ""}
+    before, after = (
+        Structure(render("error.html", {**frame, "error": error}))
+        for error in (usual, replace(usual, **hostile))
+    )
+    assert after.elements.keys() - {("code",)} <= before.elements.keys()
+    assert all(each.isprintable() or each in "\n\t" for text in after.texts for each in text)
+    assert not hostile or TEXTS[0] in "".join(after.texts)
+
+
+@dataclass
+class TextCluster(FixedCluster):
+    """A cluster and a topic whose texts are given, and which returns no offsets.
+
+    Attributes:
+        texts: Texts of brokers, settings and errors.
+    """
+
+    texts: Sequence[str] = ()
+
+    def describe(self, topics: Sequence[str] | None = None) -> ClusterDescription:  # noqa: ARG002
+        joined = "".join(self.texts)
+        broker = BrokerDescription(id=1, host=joined, port=9092, rack=joined)
+        topic = replace(CLUSTER.topics[-1], name="events", topic_id=joined, problem=self.problem())
+        return replace(CLUSTER, cluster_id=joined, brokers=(broker,), topics=(topic,))
+
+    def problem(self) -> KafkaUnavailable:
+        return KafkaUnavailable(operation="".join(self.texts), reason="".join(self.texts))
+
+    def topic_settings(self, topic: str) -> Settings:  # noqa: ARG002
+        return Settings(
+            values=tuple(
+                Setting(name=text, value=text, source=text, is_default=False, is_sensitive=False)
+                for text in self.texts
+            )
+        )
+
+    def topic_watermarks(self, topic: str, isolation_level: object) -> NoReturn:  # noqa: ARG002
+        raise self.problem()
+
+
+HOSTILE_TEXTS = (*dict.fromkeys(TEXTS),)
+USUAL_TEXTS = [f"text {number}" for number in range(len(HOSTILE_TEXTS))]
+PAGES = (
+    "/",
+    "/pipelines/events",
+    "/pipelines/events/plans",
+    "/pipelines/events/plans/1",
+    "/pipelines/events/plans/2",
+    "/pipelines/events/records?partition=0&offset=0",
+    "/pipelines/events/records?partition=0&offset=50",
+    "/pipelines/events/quality",
+    "/pipelines/events/quality/report",
+    "/pipelines/events/quarantine",
+    "/pipelines/events/backfills",
+    "/cluster",
+    "/cluster/kafka_default/topics/events",
+    "/pipelines/events/backfill?offsets={text}&reason={text}&chunk={text}",
+    "/dags/tidemark_events/runs/{text}",
+)
+"""Pages with hostile texts; `{text}` is one in the address."""
+
+
+def text_home(home: Path, texts: Sequence[str]) -> Callable[[], App]:
+    """Return a loader of a home whose pipeline `events` has the texts in every place.
+
+    They are in payloads, headers, the quarantine, reasons, check results and the description, and
+    in the cluster's texts and errors.
+    """
+    home.mkdir()
+    typed, joined = home_typed_lake(home), "".join(texts)
+    spec = home / "pipelines" / "events.yaml"
+    printable = "".join(text for text in texts if all(map(_is_printable, text)))
+    spec.write_text(spec.read_text() + f"description: {json.dumps(printable)}\n")
+    payloads = [(text.encode(), text.encode()) for text in texts]
+    headers = tuple((text, text.encode()) for text in texts[::7])
+    typed.rules = dict(enumerate(texts))
+    typed.bronze.land_payloads(payloads, 0, headers)
+    typed.run()
+    typed.bronze.produce(1, 0)
+    typed.bronze.planner.plan(joined)
+    typed.bronze.abandon.abandon(2, "cli:ada:1", joined)
+    pipeline = memory_app(home, typed.bronze)().pipeline("events")
+    (usual,) = REPORT.results
+    result = replace(
+        usual,
+        check="expect_column_values_to_be_in_set",
+        column=joined,
+        passed=False,
+        observed=joined,
+        expectation=joined,
+        unexpected_count=1,
+        examples=tuple(Example(0, number, text) for number, text in enumerate(texts)),
+    )
+    pipeline.check_results.append(replace(REPORT, pipeline="events", results=(result,)))
+    selection = select(offsets=["0:0-1"])
+    preview = pipeline.backfills.preview(selection, None, readable_only=False, replaces=True)
+    pipeline.backfills.request(preview, "cli:ada:7", approved=False, reason=joined)
+    cluster: Any = TextCluster(texts=texts)
+    loaded = replace(memory_app(home, typed.bronze)(), watermarks=cluster, cluster_reader=cluster)
+    return lambda: loaded
+
+
+def with_text(path: str, texts: Sequence[str]) -> str:
+    """Return an address with the first text."""
+    return path.format(text=quote(texts[0], safe=""))
+
+
+def element_counts(page: str) -> Counter[tuple[str, ...]]:
+    """Return the number of the elements of a page that no hostile text may add."""
+    elements = Structure(page).elements
+    del elements["code",]
+    return elements
+
+
+def test_a_home_with_hostile_texts_in_every_place_has_the_pages_of_a_usual_one(
+    tmp_path: Path,
+) -> None:
+    usual, hostile = (
+        TestClient(memory_web(text_home(tmp_path / name, texts)))
+        for name, texts in (("usual", USUAL_TEXTS), ("hostile", HOSTILE_TEXTS))
+    )
+    for path in PAGES:
+        page = hostile.get(with_text(path, HOSTILE_TEXTS))
+        assert page.status_code == 200
+        found = Structure(page.text)
+        before = usual.get(with_text(path, USUAL_TEXTS)).text
+        assert element_counts(page.text) == element_counts(before), path
+        assert all(each.isprintable() or each in "\n\t" for text in found.texts for each in text)
+        # The overview has only names of errors.
+        assert path == "/" or TEXTS[0] in "".join(found.texts), path
+
+
+_ELEMENTS = """
+JSON.stringify([...document.querySelectorAll("*")].map(
+  element => [element.tagName, ...element.getAttributeNames().sort()].join(" ")
+).map(each => each.replace(" class", "")).filter(each => each !== "CODE").sort())
+"""
+"""The elements of a page with the names of their attributes, except the classes of a refresh."""
+
+
+@pytest.mark.e2e
+def test_a_browser_runs_no_script_of_a_hostile_text_and_adds_no_element(tmp_path: Path) -> None:
+    """The browser ignores the content security policy, which would forbid such a script too."""
+    (tmp_path / "browser").mkdir()
+    consoles = (
+        memory_web(text_home(tmp_path / name, texts))
+        for name, texts in (("usual", USUAL_TEXTS), ("hostile", HOSTILE_TEXTS))
+    )
+    with (
+        served(next(consoles)) as usual,
+        served(next(consoles)) as hostile,
+        chromium_tab(tmp_path / "browser") as tab,
+    ):
+        tab.hurry(20)
+        tab.send("Page.setBypassCSP", enabled=True)
+        source = "window.ran = []; window.alert = text => ran.push(text)"
+        tab.send("Page.addScriptToEvaluateOnNewDocument", source=source)
+        for path in PAGES:
+            tab.open(f"{usual}{with_text(path, USUAL_TEXTS)}")
+            elements = tab.value(_ELEMENTS)
+            assert elements.count('"SCRIPT') == 2
+            address = f"{hostile}{with_text(path, HOSTILE_TEXTS)}"
+            tab.open(address)
+            if path == "/pipelines/events":
+                tab.value("document.getElementById('content').isOld = true")
+                tab.wait_for("!document.getElementById('content').isOld")
+            assert (tab.value("ran"), tab.value("location.href")) == ([], address)
+            assert tab.value(_ELEMENTS) == elements, path
+        assert tab.problems == []
 
 
 @pytest.fixture

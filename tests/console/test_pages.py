@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
@@ -49,6 +50,31 @@ def test_pages_open_without_kafka_and_show_the_error(lake: FileLake, tmp_path: P
     assert page.status_code == 200
     assert "EmbeddedBrokerStopped" in page.text
     assert [row[:4] for row in cells(page.text) if row[:1] == ["3"]] == [["3", "landed", "3", "3"]]
+
+
+def test_a_new_console_without_kafka_shows_what_the_tables_have(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    lake.plan(2)
+    DeltaTable(lake.uri).delete('partition = 0 AND "offset" = 4')
+    client = console_of(tmp_path)
+    page = client.get("/pipelines/events").text
+    unknown = "Kafka could not be read, so the start and the end of the log are unknown."
+    assert unknown in page
+    assert re.search(r"<details open>\s*<summary>Offsets by state", page)
+    # Partition, low watermark, committed offset, end, offsets in open plans, landed offsets.
+    assert ["0", "-", "9", "-", "2", "9"] in cells(page)
+    assert "<dt>records landed</dt><dd>9</dd>" in page
+    assert "<dt>last landed</dt><dd>-</dd>" not in page
+    assert "plan 4 has been open" in page
+    assert "no known offsets" in page
+    zoomed = client.get("/pipelines/events?partition=0&start=3").text
+    assert unknown in zoomed
+    assert ["0", "-", "9", "-", "1", "2", "5"] in cells(zoomed)
+    assert ["4", "9", "11"] in cells(zoomed)
+    absent = client.get("/pipelines/events?partition=7")
+    assert (absent.status_code, unknown in absent.text) == (200, True)
+    assert 'class="coverage"' not in absent.text
 
 
 def test_plans_are_listed_newest_first_with_their_states(lake: FileLake, tmp_path: Path) -> None:
@@ -90,7 +116,10 @@ def test_the_preview_of_a_replacement_reads_a_limited_number_of_ranges(
     monkeypatch.setattr("tidemark.console.backfills.MOST_RANGES", most)
     client = console_of(tmp_path)
     address = "/pipelines/events/backfill?offsets=0:0-3"
-    assert f"<strong>{error}</strong>" in client.get(f"{address}&replace=true&reason=x").text
+    refused = client.get(f"{address}&replace=true&reason=x").text
+    assert f"<strong>{error}</strong>" in refused
+    command = "tidemark backfill events --offsets 0:0-3 --reason x --replace --dry-run"
+    assert (f"<code>{command}</code>" in refused) == (error == "PreviewTooLarge")
     assert "PreviewTooLarge" not in client.get(address).text
 
 

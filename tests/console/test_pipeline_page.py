@@ -140,7 +140,7 @@ def test_status_and_coverage_wait_for_kafka_at_the_same_time(
     """A cluster that does not answer delays the page by one timeout."""
     from starlette.testclient import TestClient
 
-    monkeypatch.setattr("tidemark.console.pipelines.KAFKA_TIMEOUT_S", 60)
+    monkeypatch.setattr("tidemark.console.pipelines.STATUS_WAIT_S", 60)
     both: Any = MeetingReaders(lake.kafka, readers=2)
     client = TestClient(memory_web(memory_app(tmp_path, lake, watermarks=both)))
     page = client.get("/pipelines/events").text

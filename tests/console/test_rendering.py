@@ -1,12 +1,14 @@
-"""Texts of values on pages."""
+"""Texts of values on pages, and the scripts of other projects that pages load."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark.console.rendering import ago
+from tidemark.console.rendering import FOLDER, STATIC, ago, render
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -21,3 +23,20 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 )
 def test_a_time_of_a_fast_clock_is_in_the_future(age: timedelta, text: str) -> None:
     assert ago(NOW - age, NOW) == text
+
+
+def test_each_script_of_another_project_has_its_recorded_checksum_and_version() -> None:
+    """The lines are those of sha256sum. Such a script has its version in its name."""
+    lines = (FOLDER / "checksums.sha256").read_text().splitlines()
+    recorded = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    vendored = {f"static/{file.name}": file for file in STATIC.glob("*-*.js")}
+    assert vendored
+    assert recorded == {
+        name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in vendored.items()
+    }
+    frame = {"root": "", "here": "", "refreshes": True, "toggle": "", "status": 404}
+    page = render("error.html", {**frame, "text": "", "error": None})
+    for file in vendored.values():
+        (version,) = re.findall(r"-(\d+\.\d+\.\d+)\.", file.name)
+        assert f'version:"{version}"' in file.read_text(encoding="utf-8")
+        assert f'src="/static/{file.name}"' in page

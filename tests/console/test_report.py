@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.typed_lake import home_typed_lake
 from tidemark import pipeline as pipeline_module
-from tidemark.console import quality
-from tidemark.quality.check_results import Example, Severity
+from tidemark.console import pipelines, quality
+from tidemark.quality.check_results import BatchRef, Example, Severity
+from tidemark.quality.docs import DocsFolders, write_checks, write_index
 from tidemark.quality.publication import PublicationDecision
 
 PAGE = "/pipelines/events/quality/report?days=1"
@@ -153,6 +155,37 @@ def test_the_report_links_to_the_data_docs(lake: FileLake, tmp_path: Path) -> No
     assert "<h1>Pipelines" in start.text or start.url.path == "/"
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
     assert address not in hidden.get(PAGE).text
+
+
+def test_a_plan_links_to_its_checks_and_to_a_report_that_contains_it(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = DocsFolders(home=tmp_path / "quality", pipeline="events")
+    for plan in (2, 3):
+        ref = BatchRef(pipeline="events", table="t", table_version=plan, plan_sequence=plan)
+        checked = replace(REPORT, pipeline="events", plan_sequence=plan)
+        page = write_checks(folders, ref, NOW, checked.results)
+        write_index(folders, checked, {"built_in": page})
+    client = console_of(tmp_path)
+    for days, report in ((366, None), (29, "?days=30"), (0, "?days=1"), (365, "?days=366")):
+        for module in (pipelines, quality):
+            monkeypatch.setattr(module, "utc_now", lambda days=days: NOW + timedelta(days=days))
+        links = links_of(client.get("/pipelines/events/plans/2").text)
+        assert links.get("Report with this plan") == (
+            report and f"/pipelines/events/quality/report{report}"
+        )
+    assert "<dt>plans</dt><dd>3</dd>" in client.get(links["Report with this plan"]).text
+    listed = client.get(links["Checks by plan"]).text
+    assert [row[0] for row in cells(listed) if row] == ["2", "1"]
+    assert "<h1>Built-in checks of plan 2<" in client.get(links["Page of suite built_in"]).text
+    assert "Page of suite built_in" not in client.get("/pipelines/events/plans/1").text
+    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
+    assert "Page of suite built_in" not in hidden.get("/pipelines/events/plans/2").text
+
+
+def links_of(page: str) -> dict[str, str]:
+    """Return the addresses of the links of a page, by text."""
+    return {text: unescape(href) for href, text in re.findall(r'<a href="([^"]+)">([^<]+)<', page)}
 
 
 def test_a_pipeline_of_many_plans_has_the_command_instead(

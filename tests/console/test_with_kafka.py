@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 import uuid
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from starlette.testclient import TestClient
 
+from tests.support.commands import Command
 from tests.support.consoles import Admits, SomeRights, app_of, console_of
 from tests.support.topics import delete_records, make_topic
 from tests.support.transactions import produce_values
@@ -67,7 +69,7 @@ def test_coverage_shows_one_lost_offset_and_zooms_to_it(
 
 
 def test_the_preview_of_a_backfill_writes_nothing_and_has_command_and_parameters(
-    broker: BrokerStatus, topic: str, tmp_path: Path
+    broker: BrokerStatus, topic: str, tmp_path: Path, tidemark: Command
 ) -> None:
     app = app_of(tmp_path, broker.bootstrap)()
     app.pipeline("tides").plan("test")
@@ -84,6 +86,8 @@ def test_the_preview_of_a_backfill_writes_nothing_and_has_command_and_parameters
     assert conf
     given = json.loads(html.unescape(conf[1]))
     assert (given["pipeline"], given["offsets"], given["chunk"]) == ("tides", "0:2-5, 0:7-8", 2)
+    command = text.rpartition('<pre tabindex="0">')[2].partition("</pre>")[0]
+    assert tidemark(*shlex.split(command)[1:], "--dry-run").out.strip() in text
     assert app_of(tmp_path, broker.bootstrap)().control.ledger("tides") == before
     alone = console_of(tmp_path, broker.bootstrap)
     assert "data-trigger" not in alone.get("/pipelines/tides/backfill?retained=true").text

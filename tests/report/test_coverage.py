@@ -97,6 +97,48 @@ def test_a_partition_with_expired_offsets_alone_shows_them() -> None:
     assert covered(pipeline).extent == Span(0, 10)
 
 
+def test_without_kafka_the_offsets_of_plans_and_accepted_losses_are_known() -> None:
+    pipeline = MemoryPipeline(partitions=3)
+    pipeline.produce(0, 4)
+    pipeline.produce(1, 2)
+    pipeline.run("a")
+    pipeline.produce(0, 6)
+    pipeline.kafka.delete_records("events", 0, before=7)
+    pipeline.decisions.accept_loss((), "ada", "outage")
+    pipeline.plan("b")
+    pipeline.produce(0, 5)
+    ledger = pipeline.control.summary("events")
+    first, second, third = coverage(ledger, None, {1: SpanSet((Span(1, 9),))})
+    assert (first.low_watermark, first.end, first.committed_offset) == (None, None, 7)
+    assert first.states == {
+        OffsetState.LOST: SpanSet((Span(4, 7),)),
+        OffsetState.PLANNED: SpanSet((Span(7, 10),)),
+        OffsetState.LANDED: SpanSet((Span(0, 4),)),
+    }
+    assert second.states == {
+        OffsetState.QUARANTINED: SpanSet((Span(1, 2),)),
+        OffsetState.LANDED: SpanSet((Span(0, 1),)),
+    }
+    assert (third.committed_offset, third.states, third.extent) == (0, {}, None)
+
+
+def test_offsets_between_landed_ones_are_unknown_without_kafka() -> None:
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
+    pipeline.produce(0, 10)
+    pipeline.run("a")
+    plan = pipeline.planner.backfill(wanted((0, 2, 4), (0, 8, 9)), RunOrigin("b")).plan
+    assert plan is not None
+    pipeline.ingest.execute(plan.sequence)
+    first, _ = coverage(pipeline.control.summary("events"), None)
+    assert first.extent == Span(2, 9)
+    cells = first.cells(Span(2, 9), 7)
+    assert [cell.state and cell.state.value for cell in cells] == [
+        *["landed"] * 2,
+        *[None] * 4,
+        "landed",
+    ]
+
+
 def test_only_landed_offsets_are_quarantined() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 4)

@@ -1,33 +1,36 @@
-"""A real Prometheus scrapes the metrics of a real run, as the page about metrics shows."""
+"""A real Prometheus scrapes a real run from the console, as the page about metrics shows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.report.test_metrics import dashboard_expressions
+from tests.support.consoles import served
 from tests.support.kafka_file_lake import KafkaFileLake
 from tests.support.plans import make_spec
-from tests.support.prometheus import RULES, TOKEN, prometheus, promtool, served
+from tests.support.prometheus import RULES, TOKEN, prometheus, promtool
 from tests.support.services import NOW
 from tidemark.app import App
+from tidemark.console.guard import LinkGuard
+from tidemark.console.server import build_app
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import TopicMissing
-from tidemark.lake.status_table import read_status
-from tidemark.pipeline import utc_now
-from tidemark.report.metrics import METRICS, openmetrics
+from tidemark.report.metrics import METRICS
 from tidemark.spark.sockets import free_ports
 from tidemark.statuses import record_status
 
 pytestmark = [pytest.mark.broker, pytest.mark.e2e]
 
 
-def scrape_config(folder: Path, port: int) -> str:
+def scrape_config(folder: Path, target: str) -> str:
     """Return the configuration of the page, with the test's own target, token and interval."""
     page = (PROJECT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n# prometheus.yml\n(.*?)```", page, flags=re.DOTALL)
@@ -35,7 +38,7 @@ def scrape_config(folder: Path, port: int) -> str:
     for old, new in (
         ("scrape_interval: 1m", "scrape_interval: 1s"),
         ("/etc/prometheus/tidemark-token", str(folder / "token")),
-        ("localhost:8090", f"127.0.0.1:{port}"),
+        ("localhost:8090", target),
         ("- prometheus-alarms.yaml", f"- {RULES}"),
     ):
         assert old in block
@@ -52,19 +55,23 @@ def test_prometheus_shows_the_values_of_a_run_and_its_alarms(
     )
     lake.run(5)
     lake.produce(3, 1)
-    app = App.from_environment({"TIDEMARK_LAKEHOUSE": str(tmp_path / "lake")})
+    (tmp_path / "pipelines").mkdir()
+    app = App(
+        environ={
+            "TIDEMARK_HOME": str(tmp_path),
+            "TIDEMARK_LAKEHOUSE": str(tmp_path / "lake"),
+            "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+        }
+    )
     record_status(app, {"events": lake.status(), "gone": TopicMissing(topic="t")})
     size = sum(DeltaTable(str(lake.uri)).get_add_actions().column("size_bytes").to_pylist())
-
-    def metrics() -> str:
-        return openmetrics(read_status(app.layout.status_table), utc_now(), invalid_specs=0)
-
     folder = tmp_path / "prometheus"
     folder.mkdir()
     (port,) = free_ports("127.0.0.1", 1)
+    console = build_app(lambda: app, LinkGuard(bearer=TOKEN))
     with (
-        served(metrics) as target,
-        prometheus(folder, scrape_config(folder, target), port) as running,
+        served(console) as address,
+        prometheus(folder, scrape_config(folder, urlsplit(address).netloc), port) as running,
     ):
 
         def value(expression: str) -> list[float]:
@@ -85,7 +92,12 @@ def test_prometheus_shows_the_values_of_a_run_and_its_alarms(
         for expression in dashboard_expressions():
             running.values(expression.replace("$pipeline", ".*"))
         wait_for_alarm(running.values)
-    promtool("check", "metrics", standard_input=metrics())
+        (target,) = running.api("targets")["activeTargets"]
+        assert target["scrapeUrl"] == f"{address}/metrics"
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        scraped = httpx.get(f"{address}/metrics", headers=headers, trust_env=False)
+        assert httpx.get(f"{address}/metrics", trust_env=False).status_code == 401
+    promtool("check", "metrics", standard_input=scraped.text)
 
 
 def wait_for_alarm(values: Callable[[str], list[tuple[dict[str, str], float]]]) -> None:

@@ -16,6 +16,7 @@ from tidemark.app import App
 from tidemark.console.guard import Viewer
 from tidemark.console.server import build_app
 from tidemark.ingest.protocols import TopicReader
+from tidemark.report.cluster import ClusterReader, ClusterReport
 
 _Part = TypeVar("_Part")
 _ADDRESS = "127.0.0.1:1"
@@ -29,12 +30,20 @@ class MemoryApp(App):
     Attributes:
         lake: The log and its payloads.
         watermarks: Reads watermarks; None to read those of the lake.
+        cluster_reader: Describes the cluster of each connection; None to ask its brokers.
     """
 
     lake: FileLake | None = None
     watermarks: TopicReader | None = None
+    cluster_reader: ClusterReader | None = None
 
-    def _wrap_part(self, name: str, part: _Part, /) -> _Part:
+    def cluster(self, connection: str, timeout_seconds: float = 30.0) -> ClusterReport:
+        if self.cluster_reader is None:
+            return super().cluster(connection, timeout_seconds)
+        specs = tuple(self.specs.values())
+        return ClusterReport(connection, self.cluster_reader, specs, lambda _: frozenset())
+
+    def wrap_part(self, name: str, part: _Part, /) -> _Part:
         if self.lake is not None and name == "watermarks":
             return cast("_Part", self.watermarks or self.lake.watermarks)
         if self.lake is not None and name == "log_reader":

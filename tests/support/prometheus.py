@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +14,6 @@ from urllib.request import urlopen
 
 from tests.conftest import PROJECT
 from tests.support.waiting import wait_until
-from tidemark.report.metrics import CONTENT_TYPE
 
 RULES = PROJECT / "include" / "monitoring" / "prometheus-alarms.yaml"
 TOKEN = "secret"
@@ -45,33 +42,6 @@ def promtool(*arguments: str, standard_input: str | None = None) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-
-
-@contextmanager
-def served(text: Callable[[], str]) -> Iterator[int]:
-    """Serve metrics at /metrics for requests with the token; yields the port on 127.0.0.1."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_allowed = self.headers["Authorization"] == f"Bearer {TOKEN}"
-            body = text().encode()
-            self.send_response(200 if is_allowed and self.path == "/metrics" else 401)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @dataclass(frozen=True)

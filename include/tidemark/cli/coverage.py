@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
-from tidemark.cli.output import note, out, print_json, print_table
+from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.core.offsets import Span
 from tidemark.core.texts import counted
 from tidemark.report.coverage import (
@@ -69,18 +69,26 @@ def coverage(
     tidemark coverage prices --partition 3 --start 1000 --end 2000
 
     The command reads Kafka's watermarks, the control table and the quarantine. It needs no Spark.
+
+    While Kafka is unavailable, the command shows the offsets that the tables have. The start and
+    the end of the log are then unknown, and it ends with the exit code of the error.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")
-    partitions = App.from_environment().pipeline(pipeline).coverage(partition, start, end)
+    found = App.from_environment().pipeline(pipeline).coverage(partition, start, end)
     if as_json:
-        print_json([each.as_record() for each in partitions])
-        return
-    _print_bars(choose_partitions(partitions, _MOST_BARS, start, end))
-    windows = [(each, each.window(start, end)) for each in partitions]
-    _print_totals(windows)
-    if partition is not None:
-        _print_spans(*windows[0])
+        print_json(found.as_record())
+    else:
+        _print_bars(choose_partitions(found.partitions, _MOST_BARS, start, end))
+        windows = [(each, each.window(start, end)) for each in found.partitions]
+        _print_totals(windows)
+        for each in windows if partition is not None else ():
+            _print_spans(*each)
+    if found.kafka_error:
+        if not as_json:
+            note("Kafka could not be read, so the start and the end of the log are unknown.")
+            print_error_record(found.kafka_error.as_record())
+        raise typer.Exit(found.kafka_error.exit_code)
 
 
 _Windows: TypeAlias = Sequence[tuple[PartitionCoverage, Span | None]]
@@ -94,7 +102,8 @@ def _print_bars(chosen: ChosenPartitions) -> None:
     for (each, window), edge in zip(windows, edges, strict=True):
         bar = Text(f"{each.partition:>5} ")
         if window is None:
-            out.print(bar.append("no offsets", "dim"))
+            nothing = "no offsets" if each.end is not None else "no known offsets"
+            out.print(bar.append(nothing, "dim"))
             continue
         ruler = _ruler(window, out.width - _INDENT) if len(windows) == 1 else ()
         cells = each.cells(window, out.width - _INDENT if ruler else width)

@@ -17,6 +17,7 @@ from tidemark.core.events import BackfillRequested
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import Pipeline
 from tidemark.report.errors import PreviewTooLarge
+from tidemark.spec.ref import PipelineRef
 
 NEWEST = 5
 """Recorded backfills whose chunks a page shows."""
@@ -56,8 +57,12 @@ class BackfillForm(BaseModel):
         """Whether nothing is selected yet."""
         return not (self.offsets or self.start or self.end or self.retained or self.plan)
 
-    def command(self, pipeline: str) -> str:
-        """Return the command of the selection."""
+    def options(self, *, approved: bool = False) -> str:
+        """Return the options of `tidemark backfill` for the selection.
+
+        Args:
+            approved: Whether to approve a backfill above the limit of the spec.
+        """
         options = [
             *(("--offsets", each) for each in split_list(self.offsets)),
             ("--from", self.start),
@@ -67,11 +72,11 @@ class BackfillForm(BaseModel):
             ("--chunk", self.chunk),
             ("--reason", self.reason),
         ]
-        words = ["tidemark", "backfill", pipeline]
-        words += [word for name, value in options if value for word in (name, value)]
+        words = [word for name, value in options if value for word in (name, value)]
         words += ["--retained"] if self.retained else []
         words += ["--readable-only"] if self.readable_only else []
         words += ["--replace"] if self.replace else []
+        words += ["--yes"] if approved else []
         return shlex.join(words)
 
     @property
@@ -83,10 +88,17 @@ class BackfillForm(BaseModel):
             return SelectBy.RETAINED
         return SelectBy.PLAN if self.plan.strip() else SelectBy.TIME
 
-    def conf(self, pipeline: str) -> Mapping[str, Any]:
-        """Return the parameters of a run of the DAG `tidemark_backfill`."""
+    def conf(self, ref: PipelineRef) -> Mapping[str, Any] | None:
+        """Return the parameters of a run of the DAG `tidemark_backfill`.
+
+        None for the ranges of a plan of a copy. The DAG would take those of the live plan with the
+        same number.
+        """
+        if ref.copy and self.way is SelectBy.PLAN:
+            return None
         return {
-            "pipeline": pipeline,
+            "pipeline": ref.name,
+            "into": ref.copy,
             "select_by": self.way.value,
             "offsets": self.offsets or None,
             "from": self.start or None,
@@ -124,16 +136,20 @@ def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
     found: BackfillPreview | TidemarkError | None = None
     if not form.is_empty:
         found = result_or_error(name, lambda name: _preview(context, name, form))
-    failed = isinstance(found, TidemarkError)
+    shown = found if isinstance(found, BackfillPreview) else None
+    limit = pipeline.spec.records_per_backfill
+    needs_approval = shown is not None and shown.offsets > limit
     return context.page(
         "backfill.html",
         name=name,
         spec=pipeline.spec,
         form=form,
-        command=form.command(name),
-        conf=None if failed or found is None else form.conf(name),
-        preview=None if failed else found,
-        error=found if failed else None,
+        command=f"tidemark backfill {name} {form.options(approved=needs_approval)}",
+        conf=form.conf(pipeline.ref) if shown else None,
+        preview=shown,
+        limit=limit,
+        needs_approval=needs_approval,
+        error=found if isinstance(found, TidemarkError) else None,
     )
 
 
@@ -148,7 +164,7 @@ def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPre
     )
     pipeline = context.pipeline(name)
     if form.replace:
-        _check_size(pipeline)
+        _check_size(pipeline, form)
     return pipeline.backfills.preview(
         selection,
         _number(form.chunk, "chunk"),
@@ -157,12 +173,14 @@ def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPre
     )
 
 
-def _check_size(pipeline: Pipeline) -> None:
+def _check_size(pipeline: Pipeline, form: BackfillForm) -> None:
     """Refuse a replacement whose preview would read too many ranges of plans."""
     ledger = pipeline.control.summary(pipeline.name)
     ranges = ledger.last_sequence * len(ledger.starts)
     if ranges > MOST_RANGES:
-        raise PreviewTooLarge(pipeline=pipeline.name, ranges=ranges, limit=MOST_RANGES)
+        raise PreviewTooLarge(
+            pipeline=pipeline.name, options=form.options(), ranges=ranges, limit=MOST_RANGES
+        )
 
 
 def progress(context: PageContext, name: str) -> Page:

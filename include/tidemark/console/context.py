@@ -20,6 +20,8 @@ from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineRef
 
+PLANS_PER_PAGE = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:

@@ -10,9 +10,10 @@ from functools import partial
 from starlette.exceptions import HTTPException
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
-from tidemark.console.context import Page, PageContext
+from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.history import OVERVIEW, Period, RecordedLags, highest_lags
 from tidemark.console.observer import KAFKA_TIMEOUT_S
+from tidemark.console.quality import check_pages, report_days
 from tidemark.console.runs import run_of
 from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span
@@ -21,11 +22,18 @@ from tidemark.ingest.errors import DuplicateRows, UnknownPlan
 from tidemark.lake.errors import ForeignTable, TableAltered
 from tidemark.lake.status_table import read_status
 from tidemark.pipeline import utc_now
-from tidemark.report.coverage import OffsetState, PartitionCoverage, choose_partitions
+from tidemark.report.coverage import (
+    OffsetState,
+    PartitionCoverage,
+    TopicCoverage,
+    choose_partitions,
+)
 from tidemark.report.metrics import openmetrics
 from tidemark.spec.model import PipelineSpec
 
-PLANS_PER_PAGE = 20
+STATUS_WAIT_S = KAFKA_TIMEOUT_S + 1.0
+"""Longest time that the page of a pipeline waits for its status, in seconds. A status without Kafka
+takes one timeout, and the time to read the tables."""
 BARS = 64
 """Most partitions with a bar on the page of a pipeline: those with the rarest states."""
 PLAN_SPANS = 50
@@ -87,15 +95,15 @@ def pipeline(
     # The status and the coverage wait for Kafka at the same time.
     statuses.one(name, wait_s=0)
     coverage = result_or_error(name, lambda _: pipeline.coverage(partition, start, end))
-    observed = statuses.one(name, max(0.0, asked_at + KAFKA_TIMEOUT_S - time.monotonic()))
+    observed = statuses.one(name, max(0.0, asked_at + STATUS_WAIT_S - time.monotonic()))
     period = chosen or Period.DAY
     window = period.window
     # Zoomed pages show no lag.
     recorded = context.home.history.lags(window, name) if partition is None else RecordedLags()
     samples = [*recorded.lags.get(name, ()), *observed.samples]
     link = partial(context.link, "pipelines", name, period=chosen)
-    partitions = () if isinstance(coverage, TidemarkError) else coverage
-    chosen_partitions = choose_partitions(partitions, BARS, start, end)
+    found = coverage if isinstance(coverage, TopicCoverage) else TopicCoverage(partitions=())
+    chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
     bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
     plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
     problem = observed.error or (observed.status and observed.status.problem)
@@ -105,6 +113,7 @@ def pipeline(
         spec=pipeline.spec,
         observed=observed,
         coverage_error=coverage if isinstance(coverage, TidemarkError) else None,
+        kafka_error=found.kafka_error,
         table_error=problem if isinstance(problem, _TABLE_ERRORS) else None,
         more_partitions=chosen_partitions.others_text,
         bars=bars,
@@ -164,6 +173,8 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         checked=checked,
         observed=context.observed(pipeline) if checked else None,
         suite_error=context.suite_error(pipeline) if checked else None,
+        check_pages=check_pages(context, name, sequence),
+        report_days=report_days(entries[0].landed_at, utc_now()),
         run_of=run_of,
     )
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
-from tidemark.console.context import Page, PageContext
-from tidemark.console.pipelines import PLANS_PER_PAGE
+from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
-from tidemark.quality.docs import DocsFolders
+from tidemark.quality.docs import DocsFolders, listed_runs
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.page import report_values
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
 QUARANTINED = 200
 """Quarantined records on a page."""
+MOST_DAYS = 366
+"""Longest period of a report on a page."""
 
 
 def checks(context: PageContext, name: str, before: int | None) -> Page:
@@ -40,7 +43,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         suite_error=context.suite_error(pipeline),
         statuses={n: str(statuses.get(n, NOT_CHECKED)) for n in numbers},
         older=numbers[-1] if numbers else 1,
-        has_docs=data_docs(context, name, "index.html") is not None,
+        docs=docs_address(context, name),
     )
 
 
@@ -71,10 +74,16 @@ def report(context: PageContext, name: str, days: int) -> Page:
         ]
         unnamed = found.unnamed_fields and found.unnamed_fields.without_names()
         found = replace(found, checked=hidden, unnamed_fields=unnamed)
-    docs = None
-    if data_docs(context, name, "index.html"):
-        docs = f"{context.link('pipelines', name, 'quality')}/docs/index.html"
-    return context.page("owner_report.html", **common, **report_values(found, docs))
+    values = report_values(found, docs_address(context, name))
+    return context.page("owner_report.html", **common, **values)
+
+
+def report_days(landed_at: datetime | None, now: datetime) -> int | None:
+    """Return the days of the shortest report with a landing; None if no report has it."""
+    if landed_at is None:
+        return None
+    days = max(0, (now - landed_at).days) + 1
+    return days if days <= MOST_DAYS else None
 
 
 def _is_figure_of_rows(result: CheckResult) -> bool:
@@ -97,6 +106,21 @@ def quarantine(context: PageContext, name: str) -> Page:
     )
 
 
+def check_pages(context: PageContext, name: str, sequence: int) -> Mapping[str, str]:
+    """Return the addresses of the pages of a plan's newest check, by suite."""
+    runs = listed_runs(_site(context, name))
+    pages: Mapping[str, str] = next((run["pages"] for run in runs if run["plan"] == sequence), {})
+    found = {suite: docs_address(context, name, page) for suite, page in pages.items()}
+    return {suite: address for suite, address in found.items() if address}
+
+
+def docs_address(context: PageContext, name: str, path: str = "index.html") -> str | None:
+    """Return the address of a page of the pipeline's Data Docs; None as in `data_docs`."""
+    if data_docs(context, name, path) is None:
+        return None
+    return f"{context.link('pipelines', name, 'quality')}/docs/{quote(path)}"
+
+
 def data_docs(context: PageContext, name: str, path: str) -> Path | None:
     """Return a file of the pipeline's Data Docs.
 
@@ -105,10 +129,14 @@ def data_docs(context: PageContext, name: str, path: str) -> Path | None:
     pipeline = context.pipeline(name)
     if not context.viewer.may_read_payloads(pipeline.spec):
         return None
-    site = DocsFolders(home=context.home.app.layout.quality_home, pipeline=name).site.resolve()
+    site = _site(context, name).resolve()
     try:
         file = (site / path).resolve()
         return file if file.is_relative_to(site) and file.is_file() else None
     except (OSError, ValueError):
         # No file can have this name: it is too long, or has a null character.
         return None
+
+
+def _site(context: PageContext, name: str) -> Path:
+    return DocsFolders(home=context.home.app.layout.quality_home, pipeline=name).site

@@ -173,7 +173,10 @@ class _Console:
         return await self._page(request, lambda context: quality.checks(context, name, before))
 
     async def report(
-        self, request: Request, name: str, days: Annotated[int, Query(ge=1, le=366)] = 30
+        self,
+        request: Request,
+        name: str,
+        days: Annotated[int, Query(ge=1, le=quality.MOST_DAYS)] = 30,
     ) -> Response:
         """The report for the owner of the data."""
         return await self._page(request, lambda context: quality.report(context, name, days))

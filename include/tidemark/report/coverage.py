@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from tidemark.core import plan_rules
+from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.texts import counted
@@ -44,7 +45,8 @@ class Cell(NamedTuple):
     """A cell of a bar.
 
     Attributes:
-        state: The rarest state of its offsets; None without offsets of the partition.
+        state: The rarest state of its offsets; None if the partition has no offsets of known state
+            there.
         window: Its offsets. A bar of this window zooms in.
     """
 
@@ -64,11 +66,13 @@ class PartitionCoverage:
     """The state of every offset of one partition.
 
     The sets of `states` are disjoint. Their union is every offset from 0 to the end of the log.
+    Without Kafka, it is every offset of a plan or of an accepted loss.
 
     Attributes:
         partition: Partition number.
-        low_watermark: Low watermark.
-        end: End of the readable log at the pipeline's isolation level.
+        low_watermark: Low watermark; None if Kafka could not be read.
+        end: End of the readable log at the pipeline's isolation level; None if Kafka could not be
+            read.
         committed_offset: Committed offset; None if the pipeline has not started in the partition.
         states: Offsets by state, without empty sets, rarest state first.
         read: The window whose rows were read; None if none were read, because no partition was
@@ -78,8 +82,8 @@ class PartitionCoverage:
     """
 
     partition: int
-    low_watermark: int
-    end: int
+    low_watermark: int | None
+    end: int | None
     committed_offset: int | None
     states: Mapping[OffsetState, SpanSet]
     read: Span | None = None
@@ -184,34 +188,58 @@ class PartitionCoverage:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCoverage:
+    """The state of the offsets of a topic.
+
+    Attributes:
+        partitions: The coverage of each partition, sorted by number. Without Kafka, those of which
+            the control table has offsets.
+        kafka_error: The error that prevented the read of watermarks; None if they were read.
+    """
+
+    partitions: tuple[PartitionCoverage, ...]
+    kafka_error: TidemarkError | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the coverage as plain values, for `--json`."""
+        return {
+            "partitions": [each.as_record() for each in self.partitions],
+            "kafka_error": self.kafka_error.as_record() if self.kafka_error else None,
+        }
+
+
 def coverage(
     ledger: Ledger,
-    watermarks: TopicWatermarks,
+    watermarks: TopicWatermarks | None,
     quarantined: Mapping[int, SpanSet] | None = None,
 ) -> tuple[PartitionCoverage, ...]:
     """Return the coverage of each partition of a topic, sorted by partition. Reads no table.
 
     Args:
         ledger: State of the pipeline; a summary suffices.
-        watermarks: Current watermarks of its topic.
+        watermarks: Current watermarks of its topic; None if Kafka could not be read.
         quarantined: Offsets in quarantine, by partition.
 
     Raises:
         ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: The ledger belongs to
             another topic.
     """
+    quarantined = quarantined or {}
+    if watermarks is None:
+        known = {*ledger.starts, *ledger.landed, *ledger.pending}
+        return tuple(_known_coverage(ledger, each, quarantined) for each in sorted(known))
     plan_rules.check_identity(ledger, watermarks)
     added = plan_rules.new_partitions(ledger, watermarks)
     deleted = plan_rules.lost_ranges(ledger, added, watermarks)
     return tuple(
-        _partition_coverage(
+        _with_watermarks(
+            _known_coverage(ledger, partition, quarantined),
             ledger,
-            partition,
             here,
             # Before the first plan, the start policy has not decided yet.
             begin=ledger.starts.get(partition, added.get(partition, here.low)),
             deleted=deleted.get(partition, SpanSet()),
-            quarantined=(quarantined or {}).get(partition, SpanSet()),
         )
         for partition, here in sorted(watermarks.partitions.items())
     )
@@ -272,37 +300,47 @@ def states_of(found: Mapping[OffsetState, SpanSet]) -> Mapping[OffsetState, Span
     return {state: found[state] for state in OffsetState if found.get(state)}
 
 
-def _partition_coverage(
-    ledger: Ledger,
-    partition: int,
-    here: Watermarks,
-    *,
-    begin: int,
-    deleted: SpanSet,
-    quarantined: SpanSet,
+def _known_coverage(
+    ledger: Ledger, partition: int, quarantined: Mapping[int, SpanSet]
 ) -> PartitionCoverage:
+    """Return the coverage of the offsets in the ledger, without watermarks."""
     planned = ledger.pending.get(partition, SpanSet())
     landed = ledger.landed.get(partition, SpanSet()).difference(planned)
     accepted = ledger.accepted_losses.get(partition, SpanSet()).difference(landed)
-    known = ledger.covered_or_planned(partition)
-    rest = known.missing_from(Span(0, here.end)) if here.end else SpanSet()
-    before_start = rest.before(begin)
-    expired = before_start.before(here.low)
-    quarantined = quarantined.intersection(landed)
+    in_quarantine = quarantined.get(partition, SpanSet()).intersection(landed)
     states = {
-        OffsetState.LOST: accepted.difference(planned).union(deleted),
-        OffsetState.QUARANTINED: quarantined,
-        OffsetState.UNREAD: rest.difference(before_start).difference(deleted),
-        OffsetState.EXPIRED: expired,
-        OffsetState.BEFORE_START: before_start.difference(expired),
+        OffsetState.LOST: accepted.difference(planned),
+        OffsetState.QUARANTINED: in_quarantine,
         OffsetState.PLANNED: planned,
-        OffsetState.LANDED: landed.difference(quarantined),
+        OffsetState.LANDED: landed.difference(in_quarantine),
     }
     has_started = partition in ledger.starts
     return PartitionCoverage(
         partition=partition,
-        low_watermark=here.low,
-        end=here.end,
+        low_watermark=None,
+        end=None,
         committed_offset=ledger.committed_offset(partition) if has_started else None,
         states=states_of(states),
+    )
+
+
+def _with_watermarks(
+    known: PartitionCoverage, ledger: Ledger, here: Watermarks, *, begin: int, deleted: SpanSet
+) -> PartitionCoverage:
+    """Return a coverage with the states of the other offsets up to the end of the log."""
+    planned_or_covered = ledger.covered_or_planned(known.partition)
+    rest = planned_or_covered.missing_from(Span(0, here.end)) if here.end else SpanSet()
+    before_start = rest.before(begin)
+    expired = before_start.before(here.low)
+    states = {
+        OffsetState.LOST: known.states.get(OffsetState.LOST, SpanSet()).union(deleted),
+        OffsetState.UNREAD: rest.difference(before_start).difference(deleted),
+        OffsetState.EXPIRED: expired,
+        OffsetState.BEFORE_START: before_start.difference(expired),
+    }
+    return replace(
+        known,
+        low_watermark=here.low,
+        end=here.end,
+        states=states_of({**known.states, **states}),
     )

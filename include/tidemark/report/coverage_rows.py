@@ -44,14 +44,14 @@ class CoverageReader:
         pipeline: Pipeline name.
         control: The control table.
         data_log: The bronze table.
-        watermarks: Current watermarks of the topic.
+        watermarks: Current watermarks of the topic; None if Kafka could not be read.
         quarantined: Returns the quarantined offsets of an incarnation, by partition.
     """
 
     pipeline: str
     control: ControlReader
     data_log: BronzeLog
-    watermarks: TopicWatermarks
+    watermarks: TopicWatermarks | None
     quarantined: Callable[[str], Mapping[int, SpanSet]]
 
     def read(self) -> tuple[PartitionCoverage, ...]:
@@ -60,7 +60,7 @@ class CoverageReader:
 
     def read_rows(
         self, partition: int, start: int | None = None, end: int | None = None
-    ) -> PartitionCoverage:
+    ) -> PartitionCoverage | None:
         """Return the coverage of one partition, with the rows of a window.
 
         Args:
@@ -70,25 +70,30 @@ class CoverageReader:
 
         Returns:
             The coverage. Its attribute `read` is None if the window is empty, or if it has too many
-            rows or too many spans with rows. A smaller window may be read.
+            rows or too many spans with rows. A smaller window may be read. Without Kafka, None for
+            a partition of which the control table has no offsets.
 
         Raises:
             UnknownPartition: The topic has no such partition.
             ForeignTable, TableAltered: The data table is not the table of the pipeline.
             ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
-        plan_rules.check_partitions(self.watermarks, [partition])
+        if self.watermarks:
+            plan_rules.check_partitions(self.watermarks, [partition])
         return retry_on_conflict(lambda: self._read_rows(partition, start, end))
 
     def _coverage(self, ledger: Ledger) -> tuple[PartitionCoverage, ...]:
         quarantined = self.quarantined(ledger.topic_id) if ledger.topic_id else {}
         return coverage(ledger, self.watermarks, quarantined)
 
-    def _read_rows(self, partition: int, start: int | None, end: int | None) -> PartitionCoverage:
+    def _read_rows(
+        self, partition: int, start: int | None, end: int | None
+    ) -> PartitionCoverage | None:
         ledger = self.control.summary(self.pipeline)
-        found = next(each for each in self._coverage(ledger) if each.partition == partition)
-        window = found.window(start, end)
-        if window is None:
+        known = (each for each in self._coverage(ledger) if each.partition == partition)
+        found = next(known, None)
+        window = found.window(start, end) if found else None
+        if found is None or window is None:
             return found
         topic_id = ledger.topic_id
         if topic_id is None:

@@ -192,6 +192,7 @@ class PreviewTooLarge(TerminalError):
     """The preview of a replacement would read too many plans for a page of the console."""
 
     pipeline: str
+    options: str
     ranges: int
     limit: int
 
@@ -201,7 +202,10 @@ class PreviewTooLarge(TerminalError):
     )
     expected = "at most {limit:,} ranges of plans"
     actual = "up to {ranges:,}"
-    fix = "Run `tidemark backfill {pipeline} --replace --dry-run` with the same options."
+    fix = (
+        "Run `tidemark backfill {pipeline} {options} --dry-run`, and then the same command without "
+        "`--dry-run`."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
