@@ -54,6 +54,7 @@ VALID = [
     "key LIKE 'A%' AND offset >= 0 AND headers[0].key = 'a'",
     "value.amount::int <=> 3 OR NOT value.paid OR `key` IN ('a', 'b')",
     "get_json_object(value._rest, '$.venue') IS NULL",
+    "(value.paid)",
 ]
 INVALID = {
     "value.amount >": "invalid syntax: Required keyword: 'expression' missing",
@@ -66,6 +67,10 @@ INVALID = {
     "amount > 0": "no column 'amount' (did you mean 'value.amount'?)",
     "ofset > 0": "no column 'ofset' (did you mean 'offset'?)",
     "key.id = 'a'": "key of type string has no field 'id'",
+    "value.amount": "value.amount of type decimal(10,2) is not a condition",
+    "(value.leg.due)": "value.leg.due of type date is not a condition",
+    "value.amount * 2": "a number or a text is not a condition",
+    "'paid'": "a number or a text is not a condition",
 }
 
 
@@ -106,4 +111,4 @@ def test_spark_accepts_the_rules_without_a_warning_and_refuses_the_others(
         ), sql
     for sql in INVALID:
         with pytest.raises((AnalysisException, ParseException)):
-            rows.select(expr(sql))
+            rows.filter(expr(sql))

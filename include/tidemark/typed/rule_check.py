@@ -37,10 +37,10 @@ class RuleWarning:
 
 
 def rule_warnings(decode: DecodeSpec) -> tuple[RuleWarning, ...]:
-    """Return the row rules with a wrong syntax, or with unknown columns or fields.
+    """Return the row rules with a wrong syntax, unknown columns or fields, or no condition.
 
     Fields are known if the spec has the schema. Fields of maps, of function results and of lambda
-    arguments are not checked.
+    arguments are not checked, nor are the types of functions.
     """
     return tuple(
         RuleWarning(rule=name, sql=sql, problem=problem)
@@ -65,34 +65,49 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
     arguments = {each.name for made in lambdas for each in made.expressions}
     for column in statements[0].find_all(expressions.Column):
         first, *fields = (part.name for part in column.parts)
-        if first not in arguments and (problem := _unknown(first, fields, decode)):
-            return problem
+        if first not in arguments:
+            kind = _type_of(first, fields, decode)
+            if isinstance(kind, _Unknown):
+                return kind.problem
+            is_condition = kind in (None, "boolean") or column is not statements[0].unnest()
+            if not is_condition:
+                return f"{column.sql('spark')} of type {kind} is not a condition"
+    figures = expressions.Add, expressions.Sub, expressions.Mul, expressions.Div, expressions.Neg
+    if isinstance(statements[0].unnest(), (expressions.Literal, *figures)):
+        return "a number or a text is not a condition"
     return None
 
 
-def _unknown(first: str, fields: Sequence[str], decode: DecodeSpec) -> str | None:
-    """Return the problem of a column's path; None if all its parts are known. Ignores case."""
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """The problem of a path with an unknown column or field."""
+
+    problem: str
+
+
+def _type_of(first: str, fields: Sequence[str], decode: DecodeSpec) -> FieldType | _Unknown | None:
+    """Return the type of a column's path; None if it is not checked. Ignores case."""
     columns: dict[str, FieldType | None] = {field.name: None for field in BRONZE_SCHEMA.fields}
     columns |= {part.value: spec.column for part, spec in decode.parts.items()}
     if first.lower() not in columns:
         value = columns[Part.VALUE.value]
         if isinstance(value, Struct) and first.lower() in _by_lower_case(value):
-            return f"no column {first!r} (did you mean 'value.{first}'?)"
-        return f"no column {first!r}{did_you_mean(first, columns)}"
+            return _Unknown(f"no column {first!r} (did you mean 'value.{first}'?)")
+        return _Unknown(f"no column {first!r}{did_you_mean(first, columns)}")
     place, kind = first, columns[first.lower()]
     for field in fields:
         while isinstance(kind, ListOf):
             kind = kind.element
         if isinstance(kind, str | Decimal):
-            return f"{place} of type {kind} has no field {field!r}"
+            return _Unknown(f"{place} of type {kind} has no field {field!r}")
         if not isinstance(kind, Struct):
             return None
         known = _by_lower_case(kind)
         if field.lower() not in known:
             names = [name for name, _ in kind.fields]
-            return f"{place} has no field {field!r}{did_you_mean(field, names)}"
+            return _Unknown(f"{place} has no field {field!r}{did_you_mean(field, names)}")
         place, kind = f"{place}.{field}", known[field.lower()]
-    return None
+    return kind
 
 
 def _by_lower_case(kind: Struct) -> Mapping[str, FieldType]:
