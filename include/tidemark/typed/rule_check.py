@@ -40,7 +40,7 @@ def rule_warnings(decode: DecodeSpec) -> tuple[RuleWarning, ...]:
     """Return the row rules with a wrong syntax, unknown columns or fields, or no condition.
 
     Fields are known if the spec has the schema. Fields of maps, of function results and of lambda
-    arguments are not checked, nor are the types of functions.
+    arguments are not checked. A function counts as a condition.
     """
     return tuple(
         RuleWarning(rule=name, sql=sql, problem=problem)
