@@ -83,3 +83,14 @@ def test_a_backfill_of_a_copy_starts_with_the_parameters_of_the_form(tmp_path: P
     assert shlex.split(command_of(of_plan))[2:] == [
         *("events@july", "--plan", "1", "--reason", "it's", "--replace")
     ]
+
+
+def test_a_replacement_without_a_reason_is_not_offered(tmp_path: Path) -> None:
+    """The run would fail, and so would the command."""
+    lake = home_lake(tmp_path)
+    address = "events/backfill?offsets=0:0-4&replace=true"
+    without = page_of(lake, tmp_path, f"{address}&reason=%20")
+    assert "A replacement needs a reason" in without
+    assert "data-trigger" not in without
+    assert "tidemark backfill" not in without
+    assert "data-trigger" in page_of(lake, tmp_path, f"{address}&reason=fixed")
