@@ -1,4 +1,4 @@
-"""Tests that `tidemark sql` runs the SQL of documentation pages as it stands.
+"""Tests that `tidemark sql` runs the SQL of documentation pages unchanged.
 
 tests/lake/test_control_table.py also runs the SQL of the control table's page in Spark.
 """
@@ -181,7 +181,7 @@ def test_all_sql_of_a_page_fits_the_tables(page: Path, full_home: Home) -> None:
 
 @pytest.mark.spark
 def test_spark_shows_an_old_and_a_new_table_as_one(full_home: Home, spark: SparkSession) -> None:
-    """The page's SQL, with the lakehouse of this test."""
+    """The test runs the SQL of the page in its own lakehouse."""
     quote = '{"ticker": "B", "price": 2.5}'
     (block,) = (
         block

@@ -25,9 +25,9 @@ def quality_pages(app: App) -> DataDocs:
 
 
 def refresh_pages(app: App, *pipelines: str) -> None:
-    """Bring the quality pages of some pipelines, and the start page, up to date.
+    """Update the quality pages of some pipelines, and the start page.
 
-    A page that cannot be written is only logged: pages are copies of the tables.
+    A failure to write a page is only logged, because pages are copies of the tables.
     """
     for name in pipelines:
         _try_pages(name, app.pipeline(name).refresh_pages)

@@ -650,7 +650,7 @@ class Pipeline:
     ) -> TopicCoverage:
         """Return the state of every offset of the topic, by partition. Needs no JVM.
 
-        Without Kafka, the states that the control table and the data table have, with the error.
+        Without Kafka, returns the states in the control table and the data table, and the error.
 
         Args:
             partition: Return only this partition, and read its rows in a window to find missing

@@ -51,7 +51,7 @@ class Outcomes:
 
     @classmethod
     def of(cls, results: Mapping[str, Result | TidemarkError]) -> Self:
-        """Return the outcomes of results and errors by pipeline."""
+        """Return the outcomes of pipelines from their results and errors."""
         outcomes = cls()
         for name, each in results.items():
             outcomes.add(name, each)
@@ -219,7 +219,7 @@ class Pipelines:
     def land_chunk(
         self, requested_by: str, number: int, planned: Callable[[int, Plan], None]
     ) -> Outcomes | None:
-        """Plan and land one chunk of a backfill of the one pipeline, or find that it has landed.
+        """Plan and land one chunk of a backfill of the only pipeline; skip a landed chunk.
 
         An open plan of another chunk lands first. If it fails, the chunk is not planned.
 

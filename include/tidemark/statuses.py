@@ -1,4 +1,4 @@
-"""The last known status of all pipelines of a home, in its tables."""
+"""The recorded statuses of all pipelines of a home."""
 
 from __future__ import annotations
 

@@ -483,7 +483,7 @@ def requester(dag_id: str, run_id: str, run_type: str) -> str:
 
 
 def backfilled_table(params: dict[str, str | None]) -> str:
-    """Return the table that a run of the DAG of backfills writes."""
+    """Return the table that a run of the backfill DAG writes."""
     from airflow.sdk import DAG
 
     from tidemark.airflow.backfill import TABLE

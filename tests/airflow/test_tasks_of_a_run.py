@@ -474,7 +474,7 @@ def test_an_earlier_plan_that_the_run_checked_is_published(group: Group) -> None
 def test_publishing_reads_each_plan_once(group: Group) -> None:
     """`a` has an earlier plan and a plan of the run, `b` a plan without a check.
 
-    The plans of the run are read by their requester.
+    One query by requester returns the plans of the run, so only the earlier plan is read by number.
     """
     group.record_plan("a", landed=True, run=BEFORE)
     group.record_check("a", passed=True)

@@ -243,7 +243,7 @@ def test_a_resumed_backfill_lands_its_open_chunk_first(
     tidemark: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An earlier chunk without a plan could not be planned before."""
+    """An earlier chunk cannot be planned while the plan of another chunk is open."""
     name = topic(partitions=1)
     produce_values(broker.bootstrap, name, 10)
     define(tmp_path, name)

@@ -79,7 +79,7 @@ def test_airflow_reads_options_and_decides_the_exit_code(home: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.e2e
 def test_up_starts_what_it_prints_and_down_stops_it(tmp_path: Path) -> None:
-    """A second `up` changes nothing; the DAGs of the first one are unpaused."""
+    """The first `up` unpauses its DAGs, and a second `up` changes nothing."""
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "quiet.yaml").write_text(
         'name: quiet\ntopic: quiet\nschedule: "@yearly"\nstart: none\n', encoding="utf-8"

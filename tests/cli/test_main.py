@@ -129,7 +129,7 @@ def test_commands_have_json_and_a_dry_run() -> None:
 
 
 def test_each_command_that_may_be_slow_has_a_phase() -> None:
-    """The text names parameters of its command. `STARTS_AND_STOPS` show phases of their own."""
+    """The text names parameters of its command. `STARTS_AND_STOPS` print their own phases."""
     others = STARTS_AND_STOPS | PASSED_ON | {("console",), ("sql",), ("publication", "view")}
     others |= {("sample", "list"), ("sample", "produce")}
     for words in commands(GROUP):

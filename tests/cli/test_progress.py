@@ -192,7 +192,7 @@ progress.SHORT_S = 0.01
 
 
 class _Process:
-    """A process on a terminal, or with pipes, and all that it has printed.
+    """A process on a terminal or with pipes, and its output.
 
     Attributes:
         text: The printed text, with control characters.
@@ -211,7 +211,7 @@ class _Process:
             self.text += found.decode()
 
     def proceed(self) -> None:
-        """End one wait of the process for a line on its standard input."""
+        """Send the line that the process waits for."""
         assert self._process.stdin
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
@@ -250,7 +250,7 @@ def running(
     *command: str, terminal: bool = True, environ: Mapping[str, str] | None = None
 ) -> Iterator[_Process]:
     """Run a process with both outputs on one terminal or pipe."""
-    # A test run in the background of a shell ignores the signal, and so would the process.
+    # A process in the background of a shell ignores SIGINT. Its child processes inherit this.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     ours, theirs = pty.openpty() if terminal else os.pipe()
     kept = {key: each for key, each in os.environ.items() if not key.startswith("TIDEMARK")}
@@ -356,7 +356,7 @@ with progress.phase("backfill", unit="chunks") as show_chunks:
 
 
 def test_updates_in_place_are_not_disturbed() -> None:
-    """Only the first update of `status --watch` may be slow."""
+    """`status --watch` shows the text of `waiting` only before its first update."""
     code = """
 looks = iter(range(1, 9))
 def look():

@@ -173,9 +173,9 @@ def test_a_foreign_table_is_readable_and_has_no_published_view(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_running_query(number: signal.Signals, tmp_path: Path) -> None:
-    """DuckDB itself handles a signal only if its threads happen to be idle."""
+    """DuckDB itself handles a signal only while its other threads are idle."""
     endless = "SELECT count(*) FROM range(1_000_000_000_000) AS a(x) WHERE hash(x) % 7 = 3"
-    # A test run in the background of a shell ignores SIGINT, and so would the process.
+    # A process in the background of a shell ignores SIGINT. Its child processes inherit this.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [str(Path(sys.executable).parent / "tidemark"), "sql", endless],

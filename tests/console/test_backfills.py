@@ -1,4 +1,4 @@
-"""The console's page of a backfill: what the form starts, and the command if it starts nothing."""
+"""The console's page of a backfill: the run that the form starts, and the command."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_backfill_above_the_limit_has_the_command_that_approves_it(tmp_path: P
 
 
 def test_a_backfill_of_a_copy_starts_with_the_parameters_of_the_form(tmp_path: Path) -> None:
-    """The ranges of a plan of the copy are no parameter, so the page has the command."""
+    """No parameter selects a plan of the copy, so the page shows only the command."""
     lake = home_lake(tmp_path)
     page = page_of(lake, tmp_path, "events@july/backfill?offsets=0:0-4")
     (conf,) = re.findall(r'data-conf="([^"]*)"', page)
@@ -79,7 +79,7 @@ def test_a_backfill_of_a_copy_starts_with_the_parameters_of_the_form(tmp_path: P
     copy.land_again((0, 0, 4))
     of_plan = page_of(lake, tmp_path, "events@july/backfill?plan=1&replace=true&reason=it%27s")
     assert "data-trigger" not in of_plan
-    assert "cannot start a backfill of the ranges of a plan of a copy" in of_plan
+    assert "cannot start a backfill that selects a plan of a copy" in of_plan
     assert shlex.split(command_of(of_plan))[2:] == [
         *("events@july", "--plan", "1", "--reason", "it's", "--replace")
     ]

@@ -90,7 +90,7 @@ def test_hostile_fields_of_an_error_are_text(kind: type[TidemarkError]) -> None:
 
 @dataclass
 class TextCluster(FixedCluster):
-    """A cluster and a topic whose texts are given, and which returns no offsets.
+    """A cluster with one topic and given texts. Reading its offsets fails.
 
     Attributes:
         texts: Texts of brokers, settings and errors.
@@ -138,7 +138,7 @@ PAGES = (
     "/pipelines/events/backfill?offsets={text}&reason={text}&chunk={text}",
     "/dags/tidemark_events/runs/{text}",
 )
-"""Pages with hostile texts; `{text}` is one in the address."""
+"""Pages with hostile texts. `{text}` stands for a text in the address."""
 
 
 def text_home(home: Path, texts: Sequence[str]) -> Callable[[], App]:
@@ -187,7 +187,7 @@ def with_text(path: str, texts: Sequence[str]) -> str:
 
 
 def element_counts(page: str) -> Counter[tuple[str, ...]]:
-    """Return the number of the elements of a page that no hostile text may add."""
+    """Count the elements of a page, except `code`, which a hostile text may add."""
     elements = Structure(page).elements
     del elements["code",]
     return elements
@@ -207,7 +207,7 @@ def test_a_home_with_hostile_texts_in_every_place_has_the_pages_of_a_usual_one(
         before = usual.get(with_text(path, USUAL_TEXTS)).text
         assert element_counts(page.text) == element_counts(before), path
         assert all(each.isprintable() or each in "\n\t" for text in found.texts for each in text)
-        # The overview has only names of errors.
+        # The overview shows only the names of errors.
         assert path == "/" or TEXTS[0] in "".join(found.texts), path
 
 
@@ -216,12 +216,12 @@ JSON.stringify([...document.querySelectorAll("*")].map(
   element => [element.tagName, ...element.getAttributeNames().sort()].join(" ")
 ).map(each => each.replace(" class", "")).filter(each => each !== "CODE").sort())
 """
-"""The elements of a page with the names of their attributes, except the classes of a refresh."""
+"""The elements of a page, except `code`, with the names of their attributes, except `class`."""
 
 
 @pytest.mark.e2e
 def test_a_browser_runs_no_script_of_a_hostile_text_and_adds_no_element(tmp_path: Path) -> None:
-    """The browser ignores the content security policy, which would forbid such a script too."""
+    """The test turns off the content security policy, which also blocks such scripts."""
     (tmp_path / "browser").mkdir()
     consoles = (
         memory_web(text_home(tmp_path / name, texts))

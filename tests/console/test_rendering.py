@@ -26,7 +26,7 @@ def test_a_time_of_a_fast_clock_is_in_the_future(age: timedelta, text: str) -> N
 
 
 def test_each_script_of_another_project_has_its_recorded_checksum_and_version() -> None:
-    """The lines are those of sha256sum. Such a script has its version in its name."""
+    """The file has the format of sha256sum. The name of such a script contains its version."""
     lines = (FOLDER / "checksums.sha256").read_text().splitlines()
     recorded = {name: digest for digest, name in (line.split("  ") for line in lines)}
     vendored = {f"static/{file.name}": file for file in STATIC.glob("*-*.js")}

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real run from the console, as the page about metrics shows."""
+"""A real Prometheus scrapes metrics of a real run from the console, as metrics.md describes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class MemoryApp(App):
     Attributes:
         lake: The log and its payloads.
         watermarks: Reads watermarks; None to read those of the lake.
-        cluster_reader: Describes the cluster of each connection; None to ask its brokers.
+        cluster_reader: Describes the cluster of each connection; None to read Kafka.
     """
 
     lake: FileLake | None = None

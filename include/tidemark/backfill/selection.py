@@ -139,7 +139,7 @@ def select(
 
 
 def split_list(text: str | None) -> list[str]:
-    """Return the parts of a field of a form, which commas or line ends separate."""
+    """Return the parts of a form field, separated by commas or line ends."""
     return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
 
 

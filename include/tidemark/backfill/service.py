@@ -335,9 +335,9 @@ class Backfills:
         return self._plan(wanted, ChunkOrigin(requested_by, number))
 
     def plan_before(self, requested_by: str, number: int) -> Plan | None:
-        """Return the open plan of another chunk of the same backfill, which has to land first.
+        """Return the open plan of another chunk of the same backfill; None without one.
 
-        Needs no Kafka.
+        This plan must land before the chunk is planned. Needs no Kafka.
         """
         match self.control.summary(self.spec.name).open_plan(PlanKind.BACKFILL):
             case PlanRecord(plan=Plan(origin=ChunkOrigin(requester, chunk)) as plan):

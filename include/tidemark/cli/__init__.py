@@ -93,11 +93,11 @@ PHASES = {
     "control rebuild": "reading the data table of {pipeline}",
     "control repair": "reading the control table",
     "broker stop": "stopping Kafka",
-    "broker status": "looking for Kafka",
+    "broker status": "checking whether Kafka runs",
     "spark stop": "stopping Spark",
-    "spark status": "looking for Spark",
+    "spark status": "checking whether Spark runs",
 }
-"""The text of each command for a terminal while it prints nothing; braces hold parameters."""
+"""Text that a terminal shows while a command prints nothing. Braces contain parameter names."""
 
 
 class _CommandsUnderHeadings(TyperGroup):

@@ -70,8 +70,8 @@ def coverage(
 
     The command reads Kafka's watermarks, the control table and the quarantine. It needs no Spark.
 
-    While Kafka is unavailable, the command shows the offsets that the tables have. The start and
-    the end of the log are then unknown, and it ends with the exit code of the error.
+    While Kafka is unavailable, the command shows the offsets of plans and of accepted losses, and
+    ends with the exit code of the error. The start and the end of the log are then unknown.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")

@@ -110,7 +110,7 @@ def _printer(*, in_place: bool) -> Iterator[Callable[[RenderableType], None]]:
     live = Live(console=out, auto_refresh=False)
 
     def show(each: RenderableType) -> None:
-        # The first start writes to the terminal, where a text of `waiting` may be.
+        # The first start writes to the terminal, which erases the text of `waiting`.
         live.start()
         live.update(each, refresh=True)
 

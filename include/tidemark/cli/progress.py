@@ -27,7 +27,7 @@ REPEAT_S = 30.0
 """Seconds between two lines about the same phase in logs and pipes."""
 
 SHORT_S = 2.0
-"""Seconds without output in a phase that is usually short, and in a command."""
+"""Seconds before the first output about a phase that is usually short, or about a command."""
 
 ShowDone: TypeAlias = Callable[[int, int], None]
 """Shows the number of finished parts of a phase, and the number of all parts."""
@@ -38,13 +38,13 @@ def phase(text: str, *, quiet_s: float = 0.0, unit: str = "") -> Iterator[ShowDo
     """Print one line about a phase, and show its elapsed time until it ends.
 
     A terminal shows the time in place, and removes it at the end. Logs and pipes get a line every
-    `REPEAT_S` seconds. Standard output gets nothing. A terminal shows a phase within another one
-    below it, and no text of `waiting`.
+    `REPEAT_S` seconds. Standard output gets nothing. On a terminal, a nested phase is below the
+    outer phase. A phase hides the text of `waiting`.
 
     Args:
         text: What is done.
         quiet_s: Seconds without output, for a phase that is usually short. A terminal then shows
-            the elapsed time alone, without the line.
+            the phase in place, and prints no line.
         unit: The parts that the progress counts, if the text does not name them.
 
     Yields:
@@ -57,7 +57,7 @@ def phase(text: str, *, quiet_s: float = 0.0, unit: str = "") -> Iterator[ShowDo
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Show a text with its elapsed time on a terminal, until the first result is printed.
+    """Show a text with the elapsed time on a terminal, until the first result is printed.
 
     The terminal shows it after `SHORT_S` seconds, and not while a phase runs. The text is erased
     before a write to standard output, and at the end. Logs and pipes get nothing.
@@ -85,7 +85,7 @@ class _Wait:
         self._shown.enter_context(_in_place(self._text, SHORT_S, ""))
 
     def hide(self) -> None:
-        """Erase the text, or do not show it."""
+        """Erase the text, or cancel its display."""
         self._shown.close()
 
 
@@ -115,7 +115,7 @@ class _ErasingStdout:
         self._stream, self._erase = stream, erase
 
     def write(self, text: str) -> int:
-        """Write a text, as the stream does."""
+        """Erase the text of `waiting`, and write to the stream."""
         self._erase()
         return self._stream.write(text)
 

@@ -101,7 +101,9 @@ def init(
         has_suite=suite,
     )
     if suite and draft.name == BUILT_IN_SUITE.name:
-        raise typer.BadParameter(f"{draft.name} is the suite of built-in checks; choose a --name")
+        raise typer.BadParameter(
+            f"the suite {draft.name} contains the built-in checks; choose another --name"
+        )
     file = draft.check(tidemark.specs_path, tidemark.layout)
     rules = _suite(tidemark, draft, dry_run=dry_run) if suite else None
     if not dry_run:
@@ -133,7 +135,7 @@ def _suite_file(tidemark: App, name: str) -> Path:
 
 
 def _suite(tidemark: App, draft: SpecDraft, *, dry_run: bool) -> dict[str, Any]:
-    """Return the suite of a draft, and write its file."""
+    """Return the suite of a draft. Write its file, except in a dry run."""
     file = _suite_file(tidemark, draft.name)
     rules = draft_suite(draft.name, draft.profile, set(BATCH_COLUMNS))
     if dry_run:

@@ -91,8 +91,8 @@ class BackfillForm(BaseModel):
     def conf(self, ref: PipelineRef) -> Mapping[str, Any] | None:
         """Return the parameters of a run of the DAG `tidemark_backfill`.
 
-        None for the ranges of a plan of a copy. The DAG would take those of the live plan with the
-        same number.
+        None if the form selects a plan of a copy. The DAG would select the plan of the live table
+        with the same number.
         """
         if ref.copy and self.way is SelectBy.PLAN:
             return None

@@ -32,8 +32,8 @@ from tidemark.report.metrics import openmetrics
 from tidemark.spec.model import PipelineSpec
 
 STATUS_WAIT_S = KAFKA_TIMEOUT_S + 1.0
-"""Longest time that the page of a pipeline waits for its status, in seconds. A status without Kafka
-takes one timeout, and the time to read the tables."""
+"""Longest time that the page of a pipeline waits for its status, in seconds. Without Kafka, the
+status takes one timeout and the time to read the tables."""
 BARS = 64
 """Most partitions with a bar on the page of a pipeline: those with the rarest states."""
 PLAN_SPANS = 50

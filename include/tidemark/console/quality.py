@@ -22,7 +22,7 @@ from tidemark.typed.quarantine_record import QuarantinedRecord
 QUARANTINED = 200
 """Quarantined records on a page."""
 MOST_DAYS = 366
-"""Longest period of a report on a page."""
+"""Longest period of a report on a page, in days."""
 
 
 def checks(context: PageContext, name: str, before: int | None) -> Page:
@@ -79,7 +79,7 @@ def report(context: PageContext, name: str, days: int) -> Page:
 
 
 def report_days(landed_at: datetime | None, now: datetime) -> int | None:
-    """Return the days of the shortest report with a landing; None if no report has it."""
+    """Return the days of the shortest report that contains a landing; None if no report does."""
     if landed_at is None:
         return None
     days = max(0, (now - landed_at).days) + 1
@@ -115,7 +115,7 @@ def check_pages(context: PageContext, name: str, sequence: int) -> Mapping[str, 
 
 
 def docs_address(context: PageContext, name: str, path: str = "index.html") -> str | None:
-    """Return the address of a page of the pipeline's Data Docs; None as in `data_docs`."""
+    """Return the address of a page of the pipeline's Data Docs; None if `data_docs` has no file."""
     if data_docs(context, name, path) is None:
         return None
     return f"{context.link('pipelines', name, 'quality')}/docs/{quote(path)}"

@@ -36,7 +36,7 @@ class LogFormat(Enum):
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Return the format by TIDEMARK_LOG_FORMAT.
+        """Return the format that TIDEMARK_LOG_FORMAT selects; by default text.
 
         Raises:
             SetupError: There is no such format.

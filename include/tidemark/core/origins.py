@@ -126,7 +126,7 @@ def origin_columns(origin: PlanOrigin) -> tuple[str, int | None]:
 
 
 def origin_of_row(row: Mapping[str, Any]) -> PlanOrigin:
-    """Return the origin of a row with these columns; old rows have no `chunk`."""
+    """Return the origin in the columns `requested_by` and `chunk`. Old rows have no `chunk`."""
     requested_by, chunk = row["requested_by"], row.get("chunk")
     return parse_origin(requested_by) if chunk is None else ChunkOrigin(requested_by, chunk)
 

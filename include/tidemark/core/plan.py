@@ -286,7 +286,7 @@ def _canonical(value: Any) -> str:
 
 
 ReadablePlan = NewType("ReadablePlan", Plan)
-"""A plan whose source has all of its records. A `Sink` reads no other plan."""
+"""A plan that was checked against its source before the read. A `Sink` reads no other plan."""
 
 CommittablePlan = NewType("CommittablePlan", Plan)
-"""A plan whose source was checked again after its records were read. Services commit no other."""
+"""A plan that was checked again after the read. `DataTable.append` commits no other plan."""

@@ -45,7 +45,7 @@ class PlanExecutor:
         control: The control table.
         table: The data table.
         sink: Writes a plan's files.
-        source: Checks what plans are read from.
+        source: Checks the topic or the bronze table that plans are read from.
         recorder: Records landings.
     """
 

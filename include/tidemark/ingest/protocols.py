@@ -165,7 +165,7 @@ class ControlReader(Protocol):
         """Return plans of any pipelines with their outcomes; omit missing plans."""
 
     def plans_of(self, pipeline: str, origin: PlanOrigin) -> Sequence[PlanRecord]:
-        """Return all plans that an origin made or took over, with their outcomes, oldest first.
+        """Return all plans that an origin requested or took over, with outcomes, oldest first.
 
         A repeated request has further plans, for example if a landing missed records.
         """
@@ -410,10 +410,10 @@ class PlanSource(Protocol):
         """
 
     def check_before_commit(self, plan: ReadablePlan) -> CommittablePlan:
-        """Return the plan if the source is still the one that its records were read from."""
+        """Return the plan if the records that were read from the source may be committed."""
 
     def raise_if_lost(self, plan: Plan) -> None:
-        """After a failure of the engine, raise an error if the source has lost the records."""
+        """Raise an error if the source has lost the records. Called after a failed landing."""
 
 
 class Sink(Protocol):

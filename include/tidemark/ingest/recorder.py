@@ -121,7 +121,7 @@ class Recorder:
         return apply_gap_evidence(landing, evidence), evidence
 
     def check_same_topic(self, plan: Plan) -> TopicWatermarks:
-        """Return the watermarks of a plan's topic.
+        """Check that a plan's topic was not replaced, and return its watermarks.
 
         Raises:
             TopicRecreated and so on: See `plan_rules.check_same_topic`.

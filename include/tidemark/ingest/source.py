@@ -18,7 +18,7 @@ class TopicSource:
     """Checks the topic that a plan is read from; a `PlanSource`.
 
     Attributes:
-        watermarks: The topic.
+        watermarks: Reads the watermarks of the topic.
         comparison: Compares the last landed records with the topic.
     """
 

@@ -229,7 +229,7 @@ class DeltaControlTable:
 
     @_reading
     def plans_of(self, pipeline: str, origin: PlanOrigin) -> list[PlanRecord]:
-        """See `ControlReader.plans_of`. Includes the plans that the origin took over."""
+        """See `ControlReader.plans_of`."""
         table = open_if_exists(self._uri)
         if table is None:
             return []

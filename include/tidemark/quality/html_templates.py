@@ -30,5 +30,5 @@ def html_environment(*folders: Path) -> jinja2.Environment:
 
 
 def _shown(value: Any) -> Any:
-    # Markup is never a value from tables or records. Other objects can be texts of them too.
+    # Markup is never a value from tables or records. Any other object may contain such values.
     return value if isinstance(value, Markup) else visible(str(value))

@@ -65,7 +65,7 @@ def check_no_suite(file: Path) -> None:
     """Check that a draft overwrites no suite.
 
     Raises:
-        SuiteExists
+        SuiteExists: The file exists.
     """
     if file.exists():
         raise SuiteExists(file=str(file))

@@ -66,7 +66,7 @@ class PartitionCoverage:
     """The state of every offset of one partition.
 
     The sets of `states` are disjoint. Their union is every offset from 0 to the end of the log.
-    Without Kafka, it is every offset of a plan or of an accepted loss.
+    Without Kafka, the union is every planned or landed offset and every accepted loss.
 
     Attributes:
         partition: Partition number.
@@ -193,8 +193,8 @@ class TopicCoverage:
     """The state of the offsets of a topic.
 
     Attributes:
-        partitions: The coverage of each partition, sorted by number. Without Kafka, those of which
-            the control table has offsets.
+        partitions: The coverage of each partition, sorted by number. Without Kafka, only the
+            partitions in the control table.
         kafka_error: The error that prevented the read of watermarks; None if they were read.
     """
 
@@ -327,7 +327,7 @@ def _known_coverage(
 def _with_watermarks(
     known: PartitionCoverage, ledger: Ledger, here: Watermarks, *, begin: int, deleted: SpanSet
 ) -> PartitionCoverage:
-    """Return a coverage with the states of the other offsets up to the end of the log."""
+    """Add the states of all other offsets, up to the end of the log, to a coverage."""
     planned_or_covered = ledger.covered_or_planned(known.partition)
     rest = planned_or_covered.missing_from(Span(0, here.end)) if here.end else SpanSet()
     before_start = rest.before(begin)

@@ -71,7 +71,7 @@ class CoverageReader:
         Returns:
             The coverage. Its attribute `read` is None if the window is empty, or if it has too many
             rows or too many spans with rows. A smaller window may be read. Without Kafka, None for
-            a partition of which the control table has no offsets.
+            a partition that is not in the control table.
 
         Raises:
             UnknownPartition: The topic has no such partition.

@@ -73,7 +73,7 @@ class PipelineRef:
         return PipelineRef(self.name)
 
     def into(self, copy: str | None) -> PipelineRef:
-        """Return the copy of the table with this name; the table itself for None. See `parse`."""
+        """Return the copy of this table with the given name; this table for None. See `parse`."""
         return PipelineRef.parse(f"{self}@{copy}") if copy else self
 
     def of_kind(self, kind: PipelineKind) -> PipelineRef:

@@ -123,7 +123,7 @@ class SqlSession:
     def _interruptible(self, run: Callable[[], _T]) -> _T:
         """Run a query in a thread, so that a signal ends it.
 
-        DuckDB handles no signals while the thread that calls it waits for its other threads.
+        DuckDB handles no signals while the calling thread waits for DuckDB's other threads.
         """
         with ThreadPoolExecutor(max_workers=1) as thread:
             running = thread.submit(run)

@@ -37,7 +37,7 @@ class RuleWarning:
 
 
 def rule_warnings(decode: DecodeSpec) -> tuple[RuleWarning, ...]:
-    """Return the row rules with a wrong syntax, unknown columns or fields, or no condition.
+    """Return row rules with wrong syntax, unknown columns or fields, or a type other than boolean.
 
     Fields are known if the spec has the schema. Fields of maps, of function results and of lambda
     arguments are not checked. A function counts as a condition.
@@ -86,7 +86,7 @@ class _Unknown:
 
 
 def _type_of(first: str, fields: Sequence[str], decode: DecodeSpec) -> FieldType | _Unknown | None:
-    """Return the type of a column's path; None if it is not checked. Ignores case."""
+    """Return the type or the problem of a column's path; None if not checked. Ignores case."""
     columns: dict[str, FieldType | None] = {field.name: None for field in BRONZE_SCHEMA.fields}
     columns |= {part.value: spec.column for part, spec in decode.parts.items()}
     if first.lower() not in columns:

@@ -17,15 +17,15 @@ class PublishedSource:
     """Checks the bronze table that a typed plan is read from; a `PlanSource`.
 
     Attributes:
-        watermarks: The landed offsets of the bronze table.
-        decoder: Finds which of them are published.
+        watermarks: Reads the first and the last landed offsets of the bronze table.
+        decoder: Checks which offsets are published.
     """
 
     watermarks: WatermarkReader
     decoder: DecodePlanner
 
     def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:  # noqa: ARG002
-        """Refuse a bronze table without some planned rows, or whose published view lacks them.
+        """Refuse a bronze table, or a published view, that lacks planned rows.
 
         Raises:
             NoLongerPublished: See `DecodePlanner.check_published`.
@@ -46,7 +46,7 @@ class PublishedSource:
         return CommittablePlan(plan)
 
     def raise_if_lost(self, plan: Plan) -> None:
-        """Raise nothing: the next run of `decode` undoes or repeats the plan."""
+        """Raise nothing: the next run of `decode` abandons or repeats the plan."""
 
     def _watermarks(self, plan: Plan) -> TopicWatermarks:
         return self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)

@@ -75,7 +75,7 @@ class SpecDraft:
             schedule: Cron expression or preset.
             upsert: Whether the spec has an upsert table; None if the records decide.
             registry: Returns the schemas of the ids that payloads begin with.
-            has_suite: Whether the spec names a quality suite, which has the pipeline's name.
+            has_suite: Whether the spec names a quality suite. The suite has the pipeline's name.
 
         Raises:
             RegistryUnavailable, RegistryRefused: The registry is defined, and returned no schema.
