@@ -229,21 +229,21 @@ class Pipelines:
             planned: Called with the number and the plan of the chunk before the plan lands.
 
         Returns:
-            The outcomes; None if no offset of the chunk is left to land.
+            The outcomes; None if no plan landed, and no offset of the chunk is left to land.
 
         Raises:
             UnknownBackfill and so on: As in `Backfills.plan_chunk`.
         """
         (name,) = self.names
         backfills, outcomes = self.app.pipeline(name).backfills, Outcomes()
-        if other := backfills.plan_before(requested_by, number):
+        if other := backfills.open_plan_of_other_chunk(requested_by, number):
             self.progress(f"{name}: plan {other.sequence} of another chunk lands first")
             outcomes = self.execute("ingest", [other.ref])
             if outcomes.exit_code != ExitCode.OK:
                 return outcomes
         plan = backfills.plan_chunk(requested_by, number).plan
         if plan is None:
-            return None
+            return outcomes if outcomes.records else None
         planned(number, plan)
         if recorded_plan(self.app.control, name, plan.sequence).held_now is None:
             outcomes.extend(self.execute("ingest", [plan.ref]))

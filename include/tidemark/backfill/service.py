@@ -334,7 +334,7 @@ class Backfills:
         )
         return self._plan(wanted, ChunkOrigin(requested_by, number))
 
-    def plan_before(self, requested_by: str, number: int) -> Plan | None:
+    def open_plan_of_other_chunk(self, requested_by: str, number: int) -> Plan | None:
         """Return the open plan of another chunk of the same backfill; None without one.
 
         This plan must land before the chunk is planned. Needs no Kafka.

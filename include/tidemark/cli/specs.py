@@ -98,7 +98,7 @@ def init(
         schedule=schedule,
         upsert=upsert,
         registry=tidemark.connections.registry_answers(DEFAULT_REGISTRY),
-        has_suite=suite,
+        with_suite=suite,
     )
     if suite and draft.name == BUILT_IN_SUITE.name:
         raise typer.BadParameter(

@@ -67,45 +67,47 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
         first, *fields = (part.name for part in column.parts)
         if first not in arguments:
             kind = _type_of(first, fields, decode)
-            if isinstance(kind, _Unknown):
+            if isinstance(kind, _PathProblem):
                 return kind.problem
             is_condition = kind in (None, "boolean") or column is not statements[0].unnest()
             if not is_condition:
                 return f"{column.sql('spark')} of type {kind} is not a condition"
-    figures = expressions.Add, expressions.Sub, expressions.Mul, expressions.Div, expressions.Neg
-    if isinstance(statements[0].unnest(), (expressions.Literal, *figures)):
+    arithmetic = expressions.Add, expressions.Sub, expressions.Mul, expressions.Div, expressions.Neg
+    if isinstance(statements[0].unnest(), (expressions.Literal, *arithmetic)):
         return "a number or a text is not a condition"
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Unknown:
+class _PathProblem:
     """The problem of a path with an unknown column or field."""
 
     problem: str
 
 
-def _type_of(first: str, fields: Sequence[str], decode: DecodeSpec) -> FieldType | _Unknown | None:
+def _type_of(
+    first: str, fields: Sequence[str], decode: DecodeSpec
+) -> FieldType | _PathProblem | None:
     """Return the type or the problem of a column's path; None if not checked. Ignores case."""
     columns: dict[str, FieldType | None] = {field.name: None for field in BRONZE_SCHEMA.fields}
     columns |= {part.value: spec.column for part, spec in decode.parts.items()}
     if first.lower() not in columns:
         value = columns[Part.VALUE.value]
         if isinstance(value, Struct) and first.lower() in _by_lower_case(value):
-            return _Unknown(f"no column {first!r} (did you mean 'value.{first}'?)")
-        return _Unknown(f"no column {first!r}{did_you_mean(first, columns)}")
+            return _PathProblem(f"no column {first!r} (did you mean 'value.{first}'?)")
+        return _PathProblem(f"no column {first!r}{did_you_mean(first, columns)}")
     place, kind = first, columns[first.lower()]
     for field in fields:
         while isinstance(kind, ListOf):
             kind = kind.element
         if isinstance(kind, str | Decimal):
-            return _Unknown(f"{place} of type {kind} has no field {field!r}")
+            return _PathProblem(f"{place} of type {kind} has no field {field!r}")
         if not isinstance(kind, Struct):
             return None
         known = _by_lower_case(kind)
         if field.lower() not in known:
             names = [name for name, _ in kind.fields]
-            return _Unknown(f"{place} has no field {field!r}{did_you_mean(field, names)}")
+            return _PathProblem(f"{place} has no field {field!r}{did_you_mean(field, names)}")
         place, kind = f"{place}.{field}", known[field.lower()]
     return kind
 

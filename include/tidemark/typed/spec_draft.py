@@ -64,7 +64,7 @@ class SpecDraft:
         schedule: str,
         upsert: bool | None,
         registry: Registry,
-        has_suite: bool = False,
+        with_suite: bool = False,
     ) -> Self:
         """Return a draft for the sampled records of a topic.
 
@@ -75,7 +75,7 @@ class SpecDraft:
             schedule: Cron expression or preset.
             upsert: Whether the spec has an upsert table; None if the records decide.
             registry: Returns the schemas of the ids that payloads begin with.
-            has_suite: Whether the spec names a quality suite. The suite has the pipeline's name.
+            with_suite: Whether the spec names a quality suite. The suite has the pipeline's name.
 
         Raises:
             RegistryUnavailable, RegistryRefused: The registry is defined, and returned no schema.
@@ -100,7 +100,7 @@ class SpecDraft:
             name = pipeline_name(sample.topic)
             assumed.insert(0, Assumption(key="name", value=name, evidence="the topic's name"))
         # The rules of a suite need Spark in each check, so a spec gets a suite only on request.
-        suite = name if has_suite else None
+        suite = name if with_suite else None
         evidence = (
             "its rules are warnings; edit them"
             if suite
