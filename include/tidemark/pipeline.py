@@ -334,14 +334,14 @@ class Pipeline:
         return self._decoder(self._schema_store())
 
     def _decoder(self, schemas: SchemaStore) -> DecodePlanner:
-        from tidemark.lake.data_table import DeltaDataTable
         from tidemark.typed.decoder import DecodePlanner
+        from tidemark.typed.framed_table import FramedBronzeTable
         from tidemark.typed.schemas import SchemaResolver
 
         spec = self.live_spec.typed_spec()
         decode = self.live_spec.decoding()
         bronze = self._wrap_part(
-            "bronze", DeltaDataTable(self._uri(self.live_spec.target), reads_only=True)
+            "bronze", FramedBronzeTable(self._uri(self.live_spec.target), reads_only=True)
         )
         table = self.typed._typed_tables()
         return DecodePlanner(

@@ -9,7 +9,8 @@ import pytest
 from tests.support.plans import make_plan
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.spec.upsert import MergeScope, TableChanges, merge_scope
+from tidemark.core.table_state import TableChanges
+from tidemark.spec.upsert import MergeScope, merge_scope
 
 
 def plan(partition: int, start: int, end: int, topic_id: str = "new") -> Plan:

@@ -32,6 +32,7 @@ from tidemark.spec.flattening import TOMBSTONE, column_name
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_table
 from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
+from tidemark.typed.framed_table import FramedBronzeTable
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
 from tidemark.typed.replay_preview import DecodeResult
 from tidemark.typed.schema_table import DeltaSchemaStore
@@ -227,7 +228,7 @@ class TypedLake(Services):
             pipeline=self.spec.name,
             open_registry=self._registry,
             store=DeltaSchemaStore(str(self.root / "schemas"), self.decode.registry, lambda: NOW),
-            bronze=self.bronze.table,
+            bronze=FramedBronzeTable(str(self.bronze.uri)),
             table=self.table,
         )
 

@@ -19,12 +19,13 @@ from tests.support.upsert_lake import UpsertLake, change
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
+from tidemark.core.table_state import TableChanges
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import Struct
-from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, TableChanges, UpsertSpec
+from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, UpsertSpec
 from tidemark.upsert import service
 from tidemark.upsert.spark import SparkMerger
 from tidemark.upsert.table import DeltaUpsertTable

@@ -338,3 +338,21 @@ def survives_restores(
     if last is None or last.at < version:
         return version <= seen_from
     return survives_restores(restores, version, last.to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChanges:
+    """Changes of a data table's rows between two of its versions.
+
+    Attributes:
+        appended: Plans that added rows and replaced none.
+        replaced: Plans that replaced the rows at their offsets.
+        removed: Numbers of the plans whose rows were removed.
+    """
+
+    appended: Sequence[Plan] = ()
+    replaced: Sequence[Plan] = ()
+    removed: Sequence[int] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.appended or self.replaced or self.removed)

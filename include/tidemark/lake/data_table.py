@@ -27,6 +27,7 @@ from tidemark.core.table_state import (
     PlanCommit,
     RowOrigin,
     RowRange,
+    TableChanges,
     TableSize,
     TableState,
     check_survives_restores,
@@ -66,9 +67,7 @@ from tidemark.lake.table_checks import (
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.table_properties import DATA_TABLE_PROPERTIES
 from tidemark.lake.unreadable_files import check_readable
-from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
-from tidemark.spec.upsert import TableChanges
 
 log = logging.getLogger(__name__)
 
@@ -132,13 +131,6 @@ class DeltaDataTable:
         """Return the newest version of the table; None without a table."""
         table = open_if_exists(self._uri)
         return None if table is None else DataTableSnapshot(self._uri, table)
-
-    def schema_ids(
-        self, topic_id: str, spans: Mapping[int, SpanSet], part: Part
-    ) -> Mapping[tuple[int, int], int]:
-        """Return the first offset of each schema id, by partition and schema id."""
-        table = open_if_exists(self._uri)
-        return {} if table is None else row_queries.schema_ids(table, topic_id, spans, part)
 
     def current_landing(self, plan: Plan) -> Landing:
         """Count a plan's rows in the newest version, added by any commit."""

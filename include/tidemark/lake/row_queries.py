@@ -13,7 +13,6 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import RowOrigin, RowRange, TableSize
 from tidemark.lake.table_io import query_rows, query_table, utc_datetime
-from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part
 
 
 def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
@@ -218,50 +217,6 @@ def any_of(conditions: Sequence[str]) -> str:
         return " OR ".join(conditions) or "false"
     middle = len(conditions) // 2
     return f"({any_of(conditions[:middle])}) OR ({any_of(conditions[middle:])})"
-
-
-def schema_ids(
-    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], part: Part
-) -> Mapping[tuple[int, int], int]:
-    """Return the first offset of each schema id in keys or values, by partition and schema id.
-
-    Ignores records with their schema id in a header.
-    """
-    there = f"{offsets_condition(topic_id, spans)} AND {part} IS NOT NULL"
-    by_header = f"""
-        SELECT DISTINCT partition, "offset"
-        FROM (SELECT partition, "offset", unnest(headers) AS header FROM t WHERE {there})
-        WHERE header['key'] = '{part.schema_id_header}'
-    """
-    rows = "t"
-    if query_rows(table, f"{by_header} LIMIT 1"):
-        rows = f"""
-            (SELECT t.* FROM t LEFT ANTI JOIN ({by_header}) named
-             ON t.partition = named.partition AND t."offset" = named."offset") t
-        """
-    found = query_rows(
-        table,
-        f"""
-        SELECT partition, min({part}) AS begins, max({part}) AS highest, min("offset") AS first
-        FROM {rows} WHERE {there} GROUP BY partition
-        """,
-    )
-    if any(row["begins"][:FRAME_BYTES] != row["highest"][:FRAME_BYTES] for row in found):
-        # A partition has several first bytes: group by them, which takes longer.
-        found = query_rows(
-            table,
-            f"""
-            SELECT partition, decode(left(encode({part}, 'hex'), {2 * FRAME_BYTES}), 'hex')
-                AS begins, min("offset") AS first
-            FROM {rows} WHERE {there} GROUP BY partition, begins
-            """,
-        )
-    begins = ((row["partition"], row["begins"][:FRAME_BYTES], row["first"]) for row in found)
-    return {
-        (partition, int.from_bytes(frame)): first
-        for partition, frame, first in begins
-        if len(frame) == FRAME_BYTES and frame.startswith(FRAME_MAGIC)
-    }
 
 
 def spans_with_rows(

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tidemark.core.offsets import SpanSet, difference_by_partition, union_by_partition
 from tidemark.core.plain import record_of
-from tidemark.core.plan import Plan
+from tidemark.core.table_state import TableChanges
 
 
 class Deletes(StrEnum):
@@ -47,24 +47,6 @@ class UpsertSpec:
     deletes: Deletes = Deletes.SOFT
     envelope: Envelope = Envelope.NONE
     flattens: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableChanges:
-    """Changes of a typed table's rows between two of its versions.
-
-    Attributes:
-        appended: Plans that added rows and replaced none.
-        replaced: Plans that replaced the rows at their offsets.
-        removed: Numbers of the plans whose rows were removed.
-    """
-
-    appended: Sequence[Plan] = ()
-    replaced: Sequence[Plan] = ()
-    removed: Sequence[int] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.appended or self.replaced or self.removed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

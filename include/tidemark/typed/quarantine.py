@@ -33,6 +33,7 @@ from tidemark.core.table_state import (
     Fence,
     PlanCommit,
     RowRange,
+    TableChanges,
     TableSize,
     TableState,
     survives_restores,
@@ -54,7 +55,6 @@ from tidemark.lake.table_io import open_if_exists, query_rows, query_table
 from tidemark.lake.table_properties import WRITER_PROPERTIES
 from tidemark.spec.decode import Part, QuarantineReason
 from tidemark.spec.fields import FieldType
-from tidemark.spec.upsert import TableChanges
 from tidemark.typed.columns import QUARANTINE_SCHEMA, decoded_parts
 from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
 from tidemark.typed.quarantine_record import QuarantinedRecord

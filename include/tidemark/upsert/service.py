@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tidemark.core.table_state import TableChanges
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.spec.decode import Part
@@ -19,7 +20,6 @@ from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.upsert import (
     MergePlan,
-    TableChanges,
     UpsertSpec,
     merge_scope,
     row_definition,
