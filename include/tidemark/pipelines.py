@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 from tidemark.app import App
-from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.errors import ExitCode, TerminalError, TidemarkError
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.texts import counted
@@ -156,6 +156,20 @@ def maintain_each(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkLanding:
+    """The landing of one chunk of a backfill.
+
+    Attributes:
+        outcomes: Outcomes of an open plan of another chunk and of the chunk's plan. None of them
+            if no offset of the chunk is left to land.
+        refusal: Why the chunk could not be planned; it leaves no open plan.
+    """
+
+    outcomes: Outcomes
+    refusal: TerminalError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelines:
     """Some pipelines of a home.
 
@@ -218,7 +232,7 @@ class Pipelines:
 
     def land_chunk(
         self, requested_by: str, number: int, planned: Callable[[int, Plan], None]
-    ) -> Outcomes | None:
+    ) -> ChunkLanding:
         """Plan and land one chunk of a backfill of the only pipeline; skip a landed chunk.
 
         An open plan of another chunk lands first. If it fails, the chunk is not planned.
@@ -228,11 +242,8 @@ class Pipelines:
             number: Chunk number, from 1.
             planned: Called with the number and the plan of the chunk before the plan lands.
 
-        Returns:
-            The outcomes; None if no plan landed, and no offset of the chunk is left to land.
-
         Raises:
-            UnknownBackfill and so on: As in `Backfills.plan_chunk`.
+            KafkaUnavailable and so on: A transient error of `Backfills.plan_chunk`.
         """
         (name,) = self.names
         backfills, outcomes = self.app.pipeline(name).backfills, Outcomes()
@@ -240,16 +251,19 @@ class Pipelines:
             self.progress(f"{name}: plan {other.sequence} of another chunk lands first")
             outcomes = self.execute("ingest", [other.ref])
             if outcomes.exit_code != ExitCode.OK:
-                return outcomes
-        plan = backfills.plan_chunk(requested_by, number).plan
+                return ChunkLanding(outcomes=outcomes)
+        try:
+            plan = backfills.plan_chunk(requested_by, number).plan
+        except TerminalError as refusal:
+            return ChunkLanding(outcomes=outcomes, refusal=refusal)
         if plan is None:
-            return outcomes if outcomes.records else None
-        planned(number, plan)
+            return ChunkLanding(outcomes=outcomes)
         if recorded_plan(self.app.control, name, plan.sequence).held_now is None:
+            planned(number, plan)
             outcomes.extend(self.execute("ingest", [plan.ref]))
         else:
             outcomes.add_landed(plan.ref)
-        return outcomes
+        return ChunkLanding(outcomes=outcomes)
 
     def upsert(self) -> Outcomes:
         """Merge the missing records into the upsert table of each pipeline."""

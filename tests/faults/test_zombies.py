@@ -28,6 +28,7 @@ from tests.support.kafka_judge import Range, log_ranges
 from tests.support.lake import Lake
 from tests.support.plans import wanted
 from tests.support.proxy import ProxiedBroker
+from tests.support.services import with_ports
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.waiting import wait_until
@@ -154,7 +155,7 @@ def test_i4_a_driver_whose_plan_has_landed_writes_nothing(
     table = PortWithStep(
         pipeline.table, "append", before=lambda: pipeline.ingest.execute(plan.sequence)
     )
-    second = replace(pipeline.ingest, table=table).execute(plan.sequence)
+    second = with_ports(pipeline.ingest, table=table).execute(plan.sequence)
     assert not second.wrote
     assert second.landing.table_version == pipeline.version()
     assert commits(pipeline, plan) == 1
@@ -270,7 +271,7 @@ def test_abandon_of_a_plan_that_just_landed_is_refused(
     # Only the data table's log contains the landing, because its driver is slow or dead.
     late = PortWithStep(pipeline.table, "fence", before=lambda: pipeline.land(plan))
     with pytest.raises(PlanLanded):
-        replace(pipeline.abandon, table=late).abandon(plan.sequence, "ops", "it hangs")
+        with_ports(pipeline.abandon, table=late).abandon(plan.sequence, "ops", "it hangs")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
     pipeline.run("the next run")
     assert_settled(table_judge, pipeline)
@@ -285,7 +286,7 @@ def test_i5_driver_and_abandon_record_one_landing(table_judge: TableJudge, pipel
             pipeline.abandon.abandon(plan.sequence, "ops", "it hangs")
 
     control = PortWithStep(pipeline.control, "append", before=abandon)
-    replace(pipeline.ingest, control=control).execute(plan.sequence)
+    with_ports(pipeline.ingest, control=control).execute(plan.sequence)
     assert_settled(table_judge, pipeline)
 
 
@@ -298,7 +299,7 @@ def test_a_plan_adopted_during_its_abandon_is_abandoned(
     control = PortWithStep(
         pipeline.control, "append", before=lambda: pipeline.plan("a run in between")
     )
-    replace(pipeline.abandon, control=control).abandon(plan.sequence, "ops", "too large")
+    with_ports(pipeline.abandon, control=control).abandon(plan.sequence, "ops", "too large")
     record = pipeline.ledger.plans[plan.sequence]
     assert record.requesters == (RunOrigin("a run"), RunOrigin("a run in between"))
     assert record.cancelled_by == Abandoned(
@@ -378,7 +379,7 @@ def test_i5_planner_and_driver_record_once(
         planner_waiting_at_append(pipeline, barrier).plan("the next run")
 
     driven, planned = run_concurrently(
-        lambda: replace(pipeline.ingest, control=late).execute(plan.sequence), next_run
+        lambda: with_ports(pipeline.ingest, control=late).execute(plan.sequence), next_run
     )
     assert isinstance(driven, ExecutionResult)
     assert planned is None
@@ -407,7 +408,7 @@ def test_i4_a_compaction_before_an_append_loses_nothing(
     driver_control = PortWithStep(
         pipeline.control, "append", before=lambda: compact_control(pipeline)
     )
-    replace(pipeline.ingest, control=driver_control).execute(2)
+    with_ports(pipeline.ingest, control=driver_control).execute(2)
     assert_settled(table_judge, pipeline)
 
 
@@ -519,7 +520,7 @@ def test_i4_an_unacknowledged_commit_is_found_and_recorded(
     table_judge: TableJudge, pipeline: Lake
 ) -> None:
     plan = pipeline.plan("a run")
-    done = replace(pipeline.ingest, table=LostAnswer(str(pipeline.uri))).execute(plan.sequence)
+    done = with_ports(pipeline.ingest, table=LostAnswer(str(pipeline.uri))).execute(plan.sequence)
     assert done.wrote
     assert_settled(table_judge, pipeline)
 
@@ -547,7 +548,7 @@ def test_i4_an_unacknowledged_landing_is_recorded_once(
     plan = pipeline.plan("a run")
     conflict = ControlConflict(pipeline="events", event_number=2)
     control = PortWithStep(pipeline.control, "append", after=raises(conflict))
-    replace(pipeline.ingest, control=control).execute(plan.sequence)
+    with_ports(pipeline.ingest, control=control).execute(plan.sequence)
     assert_settled(table_judge, pipeline)
 
 

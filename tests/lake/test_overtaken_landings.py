@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
 from tests.support.file_lake import FileLake
+from tests.support.services import with_ports
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan
@@ -37,7 +37,7 @@ def test_a_live_plan_overtaken_by_a_replacement_lands_on_a_retry(tmp_path: Path)
     table = TableWithConcurrentCommit(str(lake.uri))
     table.other = lambda: lake.land_again((0, 0, 2))
     with pytest.raises(LandingOvertaken) as raised:
-        replace(lake.ingest, table=table).execute(plan.sequence)
+        with_ports(lake.ingest, table=table).execute(plan.sequence)
     assert raised.value.exit_code is ExitCode.TRANSIENT
     assert "Plan 2 of pipeline 'events'" in raised.value.rendered("problem")
     assert lake.rows() == [(0, offset) for offset in range(4)]

@@ -20,6 +20,7 @@ import psutil
 from tests.support import PROJECT
 from tests.support.lake import Lake
 from tests.support.proxy import Gate, ProxiedBroker
+from tests.support.services import PARTS_WITH_PORTS
 from tests.support.waiting import wait_until
 from tidemark import steps
 from tidemark.app import App
@@ -273,8 +274,11 @@ class Trace:
     def on(self, service: Any) -> Any:
         """Return the service with traced ports."""
         ports = {"data_log": "table", **{port: port for port in PORTS}}
-        fields = {field.name for field in dataclasses.fields(service)} & set(ports)
-        changes = {name: _Traced(getattr(service, name), ports[name], self) for name in fields}
+        fields = {field.name for field in dataclasses.fields(service)}
+        changes: dict[str, Any] = {
+            name: _Traced(getattr(service, name), ports[name], self) for name in fields & set(ports)
+        }
+        changes |= {part: self.on(getattr(service, part)) for part in fields & PARTS_WITH_PORTS}
         return dataclasses.replace(service, **changes)
 
     def note(self, step: str) -> None:

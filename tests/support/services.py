@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from tests.support import PROJECT
 from tidemark.backfill.service import Backfills
@@ -44,6 +44,7 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The clock of every service."""
 
 _Part = TypeVar("_Part")
+_Service = TypeVar("_Service")
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,22 @@ class Services:
         """Return the committed offset of each partition."""
         ledger = self.ledger
         return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
+
+
+PARTS_WITH_PORTS = frozenset({"recorder", "source"})
+"""Fields of services that are services with ports of their own."""
+
+
+def with_ports(service: _Service, **ports: Any) -> _Service:
+    """Return a service with other ports, also in its recorder and its source."""
+    names = {field.name for field in fields(cast("Any", service))}
+    changes = {name: port for name, port in ports.items() if name in names}
+    if "table" in ports and "data_log" in names:
+        changes["data_log"] = ports["table"]
+    changes |= {
+        part: with_ports(getattr(service, part), **ports) for part in names & PARTS_WITH_PORTS
+    }
+    return replace(cast("Any", service), **changes)
 
 
 class DeltaServices(Services):

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tests.support.lake import Lake
+from tests.support.services import with_ports
 from tests.support.waiting import wait_until
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
@@ -83,7 +84,9 @@ def zombie(lake: Lake, plan: Plan) -> Iterator[Zombie]:
     """Run a driver of a plan, and hold it during the block or until it is woken."""
     table = HeldTable(str(lake.uri))
     with ThreadPoolExecutor(1) as pool:
-        held = Zombie(table, pool.submit(replace(lake.ingest, table=table).execute, plan.sequence))
+        held = Zombie(
+            table, pool.submit(with_ports(lake.ingest, table=table).execute, plan.sequence)
+        )
         try:
             wait_until(lambda: table.is_held or held.running.done(), HOLD_TIMEOUT_S)
             assert table.is_held, held.running.exception()

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, Field
 
 from tests.support.plans import wanted
+from tests.support.services import with_ports
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import TableBehindLedger, TableRestored
@@ -528,7 +529,7 @@ def test_bronze_rows_that_a_restore_removed_during_a_decode_do_not_count_as_gaps
 
     table = TableBeforeRestore(lake.typed, lake.quarantine, lake.grown)
     with pytest.raises(TableRestored):
-        replace(lake.ingest, sink=SinkDuringRestore(), table=table).execute(1)
+        with_ports(lake.ingest, sink=SinkDuringRestore(), table=table).execute(1)
     DeltaTable(lake.bronze.uri).restore(version)
     with pytest.raises(RecordsMissed):
         lake.run()

@@ -69,6 +69,7 @@ INVALID = {
     "key.id = 'a'": "key of type string has no field 'id'",
     "value.amount": "value.amount of type decimal(10,2) is not a condition",
     "(value.leg.due)": "value.leg.due of type date is not a condition",
+    "value.leg": "value.leg is not a condition",
     "value.amount * 2": "a number or a text is not a condition",
     "'paid'": "a number or a text is not a condition",
 }

@@ -74,10 +74,12 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
 
 def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
     """Land one chunk, or skip the task if all offsets of the chunk are landed or planned."""
-    outcomes = spark.on(pipeline).land_chunk(requested_by, chunk, _log_plan)
-    if outcomes is None:
+    landing = spark.on(pipeline).land_chunk(requested_by, chunk, _log_plan)
+    if landing.refusal:
+        raise landing.refusal
+    if not landing.outcomes.records:
         raise _nothing_left(chunk)
-    return outcomes
+    return landing.outcomes
 
 
 def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:

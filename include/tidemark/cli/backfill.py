@@ -17,7 +17,7 @@ from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, request
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
 from tidemark.cli.progress import phase, waiting
-from tidemark.core.errors import ExitCode, InvalidSelection, TerminalError, TidemarkError
+from tidemark.core.errors import ExitCode, InvalidSelection, TidemarkError
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
 from tidemark.pages import refresh_pages
@@ -155,16 +155,13 @@ def _land(chosen: Pipelines, requested_by: str, *, as_json: bool) -> None:
     with phase(f"backfill of {pipeline}", unit="chunks") as show_chunks:
         for each in missing:
             show_chunks(done, len(chunks))
-            try:
-                landed = chosen.land_chunk(requested_by, each.number, show)
-            except TerminalError as error:
-                # The refused chunk leaves no open plan, so the other chunks can land.
-                refused = error
-                continue
-            outcomes.extend(landed or Outcomes())
+            landing = chosen.land_chunk(requested_by, each.number, show)
+            outcomes.extend(landing.outcomes)
             if outcomes.exit_code != ExitCode.OK:
                 break
-            done += 1
+            # The other chunks can land after a refused one.
+            refused = landing.refusal or refused
+            done += landing.refusal is None
         show_chunks(done, len(chunks))
         refresh_pages(chosen.app, pipeline)
         chunks = backfills.progress(requested_by)

@@ -202,6 +202,6 @@ def _number(text: str, field: str) -> int | None:
 
 
 def _required_number(text: str, field: str) -> int:
-    if not text.strip().isdecimal():
+    if not (text.isascii() and text.strip().isdecimal()):
         raise InvalidSelection(rule=f"{field} as numbers", seen=repr(text))
     return int(text)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, TypeVar
 
 import duckdb
@@ -31,6 +32,8 @@ from tidemark.sql.tables import Catalog, LakeTable, TableName, quoted
 
 _SETTINGS: Mapping[str, str] = {
     "TimeZone": "'UTC'",
+    # DuckDB prints it to standard output.
+    "enable_progress_bar": "false",
     "enable_external_access": "false",
     "python_enable_replacements": "false",
     "autoinstall_known_extensions": "false",
@@ -125,13 +128,19 @@ class SqlSession:
 
         DuckDB handles no signals while the calling thread waits for DuckDB's other threads.
         """
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            running = thread.submit(run)
-            try:
-                return running.result()
-            finally:
-                if not running.done():
-                    self._connection.interrupt()
+        thread = ThreadPoolExecutor(max_workers=1)
+        try:
+            return thread.submit(run).result()
+        except BaseException:
+            # An interrupt before DuckDB has started the query has no effect.
+            stopping = Thread(target=thread.shutdown)
+            stopping.start()
+            while stopping.is_alive():
+                self._connection.interrupt()
+                stopping.join(0.05)
+            raise
+        finally:
+            thread.shutdown(wait=False)
 
     def _open_tables(self, sql: str) -> None:
         """Open the tables whose names occur in a text."""
@@ -182,10 +191,13 @@ class SqlSession:
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         try:
             self._connection.execute(f"CREATE VIEW {schema}.{name} AS {source}")
-        except duckdb.BinderException:
-            # A published view compares columns that every bronze table has.
-            difference = "it lacks columns of a bronze table"
-            raise ForeignTable(target=table.location, difference=difference) from None
+        except duckdb.BinderException as failed:
+            # A published view compares columns of the bronze table with those of the publication.
+            is_bronze = '"landed"' in str(failed)
+            kind = "bronze" if is_bronze else "publication"
+            target = table.location if is_bronze else self._catalog.publication.location
+            difference = f"it lacks a column of a {kind} table"
+            raise ForeignTable(target=target, difference=difference) from None
         if table.name.schema and self._catalog.has_short_name(table):
             self._connection.execute(f"CREATE VIEW main.{name} AS {source}")
 

@@ -71,7 +71,8 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
                 return kind.problem
             is_condition = kind in (None, "boolean") or column is not statements[0].unnest()
             if not is_condition:
-                return f"{column.sql('spark')} of type {kind} is not a condition"
+                of_type = f" of type {kind}" if isinstance(kind, str | Decimal) else ""
+                return f"{column.sql('spark')}{of_type} is not a condition"
     arithmetic = expressions.Add, expressions.Sub, expressions.Mul, expressions.Div, expressions.Neg
     if isinstance(statements[0].unnest(), (expressions.Literal, *arithmetic)):
         return "a number or a text is not a condition"
