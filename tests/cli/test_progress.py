@@ -388,3 +388,22 @@ def test_ctrl_c_leaves_no_phase_of_a_command(tmp_path: Path) -> None:
             assert process.end() == 128 + signal.SIGINT
     assert process.screen() == [""]
     assert process.text.count("\x1b[?25l") == process.text.count("\x1b[?25h") == 1
+
+
+def test_ctrl_c_tells_how_a_command_continues(tmp_path: Path) -> None:
+    specs = tmp_path / "pipelines"
+    specs.mkdir()
+    (specs / "orders.yaml").write_text('name: orders\ntopic: orders\nschedule: "@daily"\n')
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        environ = {
+            connection_variable("kafka_default"): kafka_connection(f"127.0.0.1:{port}"),
+            "TIDEMARK_HOME": str(tmp_path),
+            "TIDEMARK_PIPELINES": str(specs),
+        }
+        with running(TIDEMARK, "ingest", "orders", environ=environ) as process:
+            process.read_until("planning orders.*0:00:0")
+            process.interrupt()
+            assert process.end() == 128 + signal.SIGINT
+    assert process.screen()[-1].strip().startswith("Interrupted. Landed rows stay.")
+    assert "Traceback" not in process.text

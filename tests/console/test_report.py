@@ -181,6 +181,10 @@ def test_a_plan_links_to_its_checks_and_to_a_report_that_contains_it(
     assert "Page of suite built_in" not in client.get("/pipelines/events/plans/1").text
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
     assert "Page of suite built_in" not in hidden.get("/pipelines/events/plans/2").text
+    for damaged in ("", '[{"plan": 2}]'):
+        (folders.site / "runs.json").write_text(damaged)
+        shown = client.get("/pipelines/events/plans/2")
+        assert (shown.status_code, "Checks by plan" in shown.text) == (200, True)
 
 
 def links_of(page: str) -> dict[str, str]:

@@ -81,6 +81,16 @@ def test_the_row_of_a_key_is_its_newest_record(lake: UpsertLake) -> None:
     assert lake.merge() is None
 
 
+def test_a_typed_table_without_landed_plans_makes_no_upsert_table(lake: UpsertLake) -> None:
+    """Its first decode was refused after the table was created."""
+    lake.land_records(("a", "1"))
+    lake.table.prepare(lake.spec.name)
+    assert lake.decoding.plan().plan is not None
+    assert lake.upserts.next() is None
+    assert lake.merge() is not None
+    lake.check()
+
+
 @mostly_hard
 def test_a_replay_never_moves_a_row_back(lake: UpsertLake) -> None:
     """Covers late records of newer, deleted and unknown keys."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, reduce
 from importlib.metadata import version
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +42,7 @@ from tidemark.cli import (
     suites,
     topics,
 )
-from tidemark.cli.output import TerminalHandler, err, out, print_error_record, print_json
+from tidemark.cli.output import TerminalHandler, err, note, out, print_error_record, print_json
 from tidemark.cli.progress import waiting
 from tidemark.core.errors import TidemarkError
 from tidemark.core.logs import LogFormat, configure_logging
@@ -98,6 +99,11 @@ PHASES = {
     "spark status": "checking whether Spark runs",
 }
 """Text that a terminal shows while a command prints nothing. Braces contain parameter names."""
+
+
+CONTINUED = ("run", "ingest", "check", "decode", "upsert", "replay", "undo", "rewind", "maintain")
+"""Commands whose work continues if they are run again after an interrupt."""
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 class _CommandsUnderHeadings(TyperGroup):
@@ -188,13 +194,21 @@ def main() -> None:
     """Run the command line. Only this function converts a named error into an exit code."""
     # The exit on SIGTERM lets a command end its work on a server, or its job.
     before = signal.signal(signal.SIGTERM, _leave)
+    default = signal.getsignal(signal.SIGINT)
+    if default is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         _command()(prog_name="tidemark")
     except TidemarkError as error:
         (print_json if "--json" in sys.argv else print_error_record)(error.as_record())
         sys.exit(error.exit_code)
+    except SystemExit as ended:
+        if ended.code == _INTERRUPTED and any(name in sys.argv for name in CONTINUED):
+            note("Interrupted. Landed rows stay. Run the command again to continue.")
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, default)
 
 
 @cache
@@ -227,6 +241,12 @@ def _names(value: Any) -> str:
             return ", ".join(map(str, value)) or "all pipelines"
         case _:
             return str(value)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Interrupt the command, without log lines of the steps that end with it."""
+    logging.getLogger("tidemark").setLevel(logging.CRITICAL + 1)
+    signal.default_int_handler(number, frame)
 
 
 def _leave(number: int, _: object) -> None:

@@ -259,18 +259,20 @@ def replay(
             return result
         return typed.decoder.plan()
 
-    _print(on_engine(tidemark, master, [typed.name]).decode(next_plan), as_json=as_json)
+    next_step = f"next: tidemark upsert {pipeline}" if typed.live_spec.has_upsert else None
+    outcomes = on_engine(tidemark, master, [typed.name]).decode(next_plan)
+    _print(outcomes, next_step, as_json=as_json)
 
 
-def _print(outcomes: Outcomes, *, as_json: bool) -> None:
+def _print(outcomes: Outcomes, next_step: str | None = None, *, as_json: bool) -> None:
     """Print the results of plans of typed tables, and end with the worst exit code."""
 
     def line(record: Result) -> str | None:
         if "wrote" in record:
             decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
             counts = f"{counted(decoded, 'record')} decoded, {quarantined:,} quarantined"
-            texts = [f"{record['pipeline']}: plan {record['plan']}: {counts}", unnamed_text(record)]
-            return "; ".join(filter(None, texts))
+            plan = f"{record['pipeline']}: plan {record['plan']}: {counts}"
+            return "; ".join(filter(None, [plan, unnamed_text(record), next_step]))
         if len(outcomes.records) == 1 or record["outcome"] != PlanOutcome.NOTHING:
             return f"{record['pipeline']}: {record['outcome']}"
         return None

@@ -39,7 +39,7 @@ def records(
             "2026-03-01T00:00:00Z. Needs a time zone."
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of offsets.")] = 50,
+    count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of offsets.")] = 5,
     topic_id: Annotated[
         str | None,
         typer.Option(help="Incarnation of the topic; by default the one that the pipeline reads."),

@@ -107,9 +107,18 @@ def quarantine(context: PageContext, name: str) -> Page:
 
 
 def check_pages(context: PageContext, name: str, sequence: int) -> Mapping[str, str]:
-    """Return the addresses of the pages of a plan's newest check, by suite."""
-    runs = listed_runs(_site(context, name))
-    pages: Mapping[str, str] = next((run["pages"] for run in runs if run["plan"] == sequence), {})
+    """Return the addresses of the pages of a plan's newest check, by suite.
+
+    A damaged list of pages has none: pages are copies of the tables.
+    """
+
+    def listed(name: str) -> Mapping[str, str]:
+        runs = listed_runs(_site(context, name))
+        return next((dict(run["pages"]) for run in runs if run["plan"] == sequence), {})
+
+    pages = result_or_error(name, listed)
+    if isinstance(pages, TidemarkError):
+        return {}
     found = {suite: docs_address(context, name, page) for suite, page in pages.items()}
     return {suite: address for suite, address in found.items() if address}
 

@@ -14,7 +14,10 @@ class InvalidQuery(TerminalError):
     reason: str
 
     problem = "The query failed: {reason}"
-    fix = "Correct the query. `tidemark sql --tables` lists the tables with their columns."
+    fix = (
+        "Correct the query. `tidemark sql --tables` lists the tables, and the statement `DESCRIBE "
+        "TABLE_NAME` the columns of one."
+    )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -350,6 +350,8 @@ class _SchemaDraft:
                 }
             )
             evidence += f"; quarantine: {others}"
+        elif len(counts.kinds) > 1:
+            evidence += f": {_by_frequency(counts.kinds)}"
         name = {ListOf: "a list", Struct: "an object"}.get(type(kind), str(kind))
         return Assumption(key=f"decode.value.schema.{path}", value=name, evidence=evidence)
 

@@ -38,8 +38,9 @@ class TooManyQuarantined(TerminalError):
     expected = "at most {allowed:,} of {records:,} records in quarantine"
     actual = "{quarantined:,} records"
     fix = (
-        "Correct the schema or the rules under `decode` in the spec, or raise the limits under "
-        "`decode.quarantine`; then run `tidemark decode`. Nothing was written."
+        "Correct the schema or the rules under `decode` in the spec, or raise "
+        "`decode.quarantine.percent` (default 10) or `records`; then run `tidemark decode`. The "
+        "landed records are unchanged."
     )
 
     @property

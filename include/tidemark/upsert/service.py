@@ -111,6 +111,9 @@ class Upserts:
         elif not changes:
             return None
         landed = {topic_id: ledger.landed_of(topic_id) for topic_id in topics}
+        if upsert_version < 0 and not any(landed.values()):
+            # Nothing has been decoded for the new table.
+            return None
         new_app_id = f"tidemark:{self.spec.origin}:upsert:{table_id}:{upsert_version}"
         return MergePlan(
             scope=merge_scope(changes, landed, incarnations),
