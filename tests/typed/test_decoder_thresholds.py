@@ -63,12 +63,18 @@ def test_a_rule_that_is_always_false_quarantines_every_record(lake: FramedLake) 
 
 
 @pytest.mark.parametrize(
-    ("sql", "seen"), [("value.nothing > 0", "nothing"), ("value.n", "bigint"), ("(", "syntax")]
+    ("sql", "seen"),
+    [
+        ("value.nothing > 0", "nothing"),
+        ("value.n", "bigint"),
+        ("(", "syntax"),
+        ("vallue.n > 0", "did you mean 'value'?"),
+    ],
 )
 def test_an_invalid_rule_raises_an_error_before_anything_is_written(
     lake: FramedLake, sql: str, seen: str
 ) -> None:
-    """Covers a missing field, another type and invalid SQL."""
+    """Covers a missing field, another type, invalid SQL and a misspelled column."""
     lake.bronze.land_again((0, 0, 10))
     before = lake.rows()
     lake.decode = replace(_DECODE, rules=(("wrong", sql),))

@@ -44,6 +44,7 @@ from tidemark.typed.formats.spark_payloads import (
     with_decoded,
 )
 from tidemark.typed.replay_preview import DecodeResult
+from tidemark.typed.rule_check import rule_warnings
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -282,7 +283,9 @@ class SparkDecoder:
                 if missing:
                     # The rule may refer to the missing column.
                     continue
-                seen = str(unknown).strip().splitlines()[0]
+                found = (each for each in rule_warnings(self._spec) if each.rule == name)
+                warning = next(found, None)
+                seen = warning.problem if warning else str(unknown).strip().splitlines()[0]
             if seen != "boolean":
                 raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
             broken.append(F.when(~F.expr(sql), name))
