@@ -407,3 +407,9 @@ def test_ctrl_c_tells_how_a_command_continues(tmp_path: Path) -> None:
             assert process.end() == 128 + signal.SIGINT
     assert process.screen()[-1].strip().startswith("Interrupted. Landed rows stay.")
     assert "Traceback" not in process.text
+
+
+def test_a_text_longer_than_the_terminal_leaves_room_for_the_time() -> None:
+    slow = "from tidemark.cli import progress\nwith progress.phase('x' * 200): input()"
+    with running(sys.executable, "-c", slow) as process:
+        process.read_until("x{20}….*0:00:0")

@@ -18,6 +18,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
 
 from tidemark.cli.output import err, note, step
 from tidemark.core.logs import is_json_log
@@ -28,6 +29,9 @@ REPEAT_S = 30.0
 
 SHORT_S = 2.0
 """Seconds before the first output about a phase that is usually short, or about a command."""
+
+_BESIDE_TEXT = 12
+"""Columns of the terminal for the spinner and the elapsed time."""
 
 ShowDone: TypeAlias = Callable[[int, int], None]
 """Shows the number of finished parts of a phase, and the number of all parts."""
@@ -129,9 +133,11 @@ def _shows_in_place() -> bool:
 
 @contextmanager
 def _in_place(text: str, quiet_s: float, unit: str) -> Iterator[ShowDone]:
+    # A long text leaves room for the spinner and the time.
+    room = Column(max_width=max(err.width - _BESIDE_TEXT, 1), no_wrap=True)
     columns: tuple[ProgressColumn, ...] = (
         SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.description}", markup=False, table_column=room),
     )
     progress = Progress(
         *columns, TimeElapsedColumn(), console=err, transient=True, redirect_stdout=False

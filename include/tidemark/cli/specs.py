@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,12 +101,8 @@ def init(
         registry=tidemark.connections.registry_answers(DEFAULT_REGISTRY),
         with_suite=suite,
     )
-    if suite and draft.name == BUILT_IN_SUITE.name:
-        raise typer.BadParameter(
-            f"the suite {draft.name} contains the built-in checks; choose another --name"
-        )
     file = draft.check(tidemark.specs_path, tidemark.layout)
-    rules = _suite(tidemark, draft, dry_run=dry_run) if suite else None
+    draft, rules = _with_suite(tidemark, draft, dry_run=dry_run)
     if not dry_run:
         draft.write(tidemark.specs_path, tidemark.layout)
     if as_json:
@@ -134,15 +131,30 @@ def _suite_file(tidemark: App, name: str) -> Path:
     return tidemark.layout.expectations / f"{name}.json"
 
 
-def _suite(tidemark: App, draft: SpecDraft, *, dry_run: bool) -> dict[str, Any]:
-    """Return the suite of a draft. Write its file, except in a dry run."""
-    file = _suite_file(tidemark, draft.name)
+def _with_suite(
+    tidemark: App, draft: SpecDraft, *, dry_run: bool
+) -> tuple[SpecDraft, dict[str, Any] | None]:
+    """Return a draft and its suite; None if it has none. Write the suite, except in a dry run.
+
+    If the records support no rule, the returned draft has no suite.
+    """
+    if draft.suite is None:
+        return draft, None
+    if draft.suite == BUILT_IN_SUITE.name:
+        raise typer.BadParameter(
+            f"the suite {draft.name} contains the built-in checks; choose another --name"
+        )
     rules = draft_suite(draft.name, draft.profile, set(BATCH_COLUMNS))
+    if not rules["expectations"]:
+        note("no suite: the records support no rule")
+        others = [each for each in draft.assumptions if each.key != "quality.suite"]
+        return replace(draft, suite=None, assumptions=others), None
+    file = _suite_file(tidemark, draft.name)
     if dry_run:
         check_no_suite(file)
     else:
         write_suite(file, rules)
-    return rules
+    return draft, rules
 
 
 def _print(draft: SpecDraft) -> None:
