@@ -390,7 +390,7 @@ def test_ctrl_c_leaves_no_phase_of_a_command(tmp_path: Path) -> None:
     assert process.text.count("\x1b[?25l") == process.text.count("\x1b[?25h") == 1
 
 
-def test_ctrl_c_tells_how_a_command_continues(tmp_path: Path) -> None:
+def test_after_ctrl_c_a_command_names_its_continuation(tmp_path: Path) -> None:
     specs = tmp_path / "pipelines"
     specs.mkdir()
     (specs / "orders.yaml").write_text('name: orders\ntopic: orders\nschedule: "@daily"\n')
