@@ -99,6 +99,7 @@ def test_fields_of_a_schema_in_a_registry_are_not_checked() -> None:
     )
     assert problems("value.anything.at_all > 0", by_id) == []
     assert problems("vallue.amount > 0", by_id) == ["no column 'vallue' (did you mean 'value'?)"]
+    assert problems("km > 0", by_id) == ["no column 'km' (a field of the value is value.FIELD)"]
 
 
 @pytest.mark.spark

@@ -117,6 +117,9 @@ def init(
         return
     _print(draft)
     out.print(f"wrote     {file}")
+    if problem := draft.decode.registry_problem:
+        out.print(f"no format: {problem.rendered('problem')}")
+        out.print("           Correct this, remove the file, and run the command again.")
     if rules is not None:
         drafted = counted(len(rules["expectations"]), "rule")
         out.print(f"wrote     {_suite_file(tidemark, draft.name)} with {drafted}")

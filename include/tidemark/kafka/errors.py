@@ -15,8 +15,8 @@ class UnknownConnection(TerminalError):
 
     problem = "Connection {connection!r} is not defined."
     fix = (
-        "Define the connection in Airflow; for the command line, export {variable} in JSON form "
-        "(docs/how-to/connections.md). `tidemark broker start` starts a local broker."
+        "Define the connection in Airflow; for the command line and before `make up`, export "
+        "{variable} in JSON form (docs/how-to/connections.md)."
     )
 
     @property

@@ -180,8 +180,8 @@ class RegistryUnavailable(RegistryFailure, TransientError):
         "{reason}."
     )
     fix = (
-        "Check that the registry runs and that this machine can reach its url, then run the "
-        "command again. No spec was written, and no decoding was planned."
+        "Check that the registry runs and that this machine can reach the url of the connection, "
+        "then run the command again."
     )
 
 

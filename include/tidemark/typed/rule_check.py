@@ -96,7 +96,9 @@ def _type_of(
         value = columns[Part.VALUE.value]
         if isinstance(value, Struct) and first.lower() in _by_lower_case(value):
             return _PathProblem(f"no column {first!r} (did you mean 'value.{first}'?)")
-        return _PathProblem(f"no column {first!r}{did_you_mean(first, columns)}")
+        similar = did_you_mean(first, columns)
+        hint = similar or " (a field of the value is value.FIELD)"
+        return _PathProblem(f"no column {first!r}{hint}")
     place, kind = first, columns[first.lower()]
     for field in fields:
         while isinstance(kind, ListOf):
