@@ -181,7 +181,7 @@ class RegistryUnavailable(RegistryFailure, TransientError):
     )
     fix = (
         "Check that the registry runs and that this machine can reach the url of the connection, "
-        "then run the command again."
+        "then run the command again. No spec was written, and no decoding was planned."
     )
 
 

@@ -278,7 +278,7 @@ class SchemaResolver:
             log.warning(
                 "registry unavailable, planning with stored schemas registry=%s message=%s",
                 self.decode.registry,
-                unavailable,
+                unavailable.rendered("problem"),
             )
         return known
 
