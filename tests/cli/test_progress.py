@@ -22,6 +22,8 @@ from rich.console import Console
 
 from tidemark.cli import output, progress
 from tidemark.connections import connection_variable, kafka_connection
+from tidemark.core.logs import LogFields
+from tidemark.steps import STEP_ENDED
 
 TIDEMARK = str(Path(sys.executable).with_name("tidemark"))
 
@@ -179,6 +181,38 @@ def test_a_log_line_on_a_terminal_is_a_line_of_its_own_above_the_bar(
         log.log(level, "a %d", 1)
     rows = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).replace("\r", "\n").split("\n")
     assert any(re.fullmatch(line, row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("level", "values", "line"),
+    [
+        (
+            logging.INFO,
+            {"step": "decode", "plan": 2, "records": 40, "quarantined": 3},
+            "  prices: decode of plan 2: 40 records, 3 quarantined, 1.5 s",
+        ),
+        (
+            logging.INFO,
+            {"step": "upsert", "scope": "new records"},
+            "  prices: upsert: new records, 1.5 s",
+        ),
+        (
+            logging.WARNING,
+            {"step": "check", "plan": 2, "error": "QualityFailed"},
+            "warning: prices: check of plan 2: QualityFailed, 1.5 s",
+        ),
+    ],
+)
+def test_a_terminal_shows_a_step_of_a_run_as_text(
+    monkeypatch: pytest.MonkeyPatch, level: int, values: Mapping[str, object], line: str
+) -> None:
+    stream = io.StringIO()
+    show_on(monkeypatch, stream, terminal=True)
+    log = logging.getLogger(f"{__name__}.steps")
+    log.setLevel(logging.INFO)
+    monkeypatch.setattr(log, "handlers", [output.TerminalHandler()])
+    log.log(level, STEP_ENDED, LogFields({"pipeline": "prices", **values, "seconds": 1.51}))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).rstrip() == line
 
 
 # -- commands that print nothing for a while -------------------------------------------------------

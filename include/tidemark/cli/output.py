@@ -17,7 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tidemark.core.logs import TEXT_FORMAT, is_json_log, json_object
+from tidemark.core.logs import TEXT_FORMAT, LogFields, is_json_log, json_object
+from tidemark.core.texts import counted
+from tidemark.steps import STEP_ENDED
 
 log = logging.getLogger(__name__)
 # Only JSON logs contain progress, also without --verbose.
@@ -214,10 +216,34 @@ class TerminalHandler(logging.Handler):
         """Print one line."""
         if self._verbose:
             err.print(self.format(record))
-        elif record.levelno < logging.WARNING:
-            note(self.format(record))
+            return
+        text = _step_text(record) or self.format(record)
+        if record.levelno < logging.WARNING:
+            note(text)
         else:
-            err.print(f"{record.levelname.lower()}: {self.format(record)}", style="yellow")
+            err.print(f"{record.levelname.lower()}: {text}", style="yellow")
+
+
+def _step_text(record: logging.LogRecord) -> str | None:
+    """Return a line about a step of a run, such as `prices: ingest of plan 7: 40 records, 1.9 s`.
+
+    None for another event.
+    """
+    if record.msg != STEP_ENDED or not isinstance(record.args, tuple):
+        return None
+    (fields,) = record.args
+    if not isinstance(fields, LogFields):
+        return None
+    step = fields.present()
+    plan = f" of plan {step['plan']}" if "plan" in step else ""
+    figures = [
+        step.get("error"),
+        counted(step["records"], "record") if "records" in step else None,
+        f"{step['quarantined']:,} quarantined" if step.get("quarantined") else None,
+        *(step.get(key) for key in ("outcome", "scope", "status")),
+        f"{step['seconds']:.1f} s",
+    ]
+    return f"{step['pipeline']}: {step['step']}{plan}: {', '.join(filter(None, figures))}"
 
 
 def print_error_record(record: Mapping[str, Any]) -> None:
