@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark import steps
 from tidemark.app import App
+from tidemark.cli.output import step_text
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import event_and_fields
 from tidemark.core.plan import PlanRef
@@ -149,6 +151,18 @@ def test_rows_of_an_undone_plan_leave_the_typed_table_if_no_plan_has_landed(
     assert (done, results, code) == ([], [], ExitCode.OK)
     assert lake.decoded() == []
     assert not steps.remaining_work(app.pipeline("events")).is_any
+
+
+def test_the_log_line_of_each_step_is_readable_on_a_terminal(
+    app: App, lake: TypedLake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidemark.steps")
+    lake.bronze.plan(1)
+    performed(app, lake, monkeypatch)
+    ended = [each for each in caplog.records if each.getMessage().startswith("step ended ")]
+    texts = [step_text(each) or "" for each in ended]
+    assert any(each.startswith("events: ingest of plan 2: 1 record, ") for each in texts)
+    assert all(texts)
 
 
 def test_a_plan_that_is_undone_during_its_run_fails_the_run_with_its_reason(

@@ -273,8 +273,6 @@ def _take_all(runs: Sequence[_PipelineRun], at_once: int) -> None:
                 run.add(step, error, 0.0)
 
 
-STEP_ENDED = "step ended %s"
-"""Template of the log line of a step."""
 _LOGGED = (
     *("step", "plan", "error", "wrote", "records", "quarantined", "table_version"),
     *("outcome", "checks", "scope", "published", "status", "left", "seconds"),
@@ -379,7 +377,7 @@ class _PipelineRun:
         self.codes.append(code)
         level = logging.WARNING if isinstance(result, TidemarkError) else logging.INFO
         known = {key: self.steps[-1].get(key) for key in _LOGGED}
-        log.log(level, STEP_ENDED, LogFields({"pipeline": self._plan.pipeline, **known}))
+        log.log(level, "step ended %s", LogFields({"pipeline": self._plan.pipeline, **known}))
 
 
 # -- failures of Spark ---------------------------------------------------------------------------

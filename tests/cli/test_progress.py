@@ -23,7 +23,6 @@ from rich.console import Console
 from tidemark.cli import output, progress
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.logs import LogFields
-from tidemark.steps import STEP_ENDED
 
 TIDEMARK = str(Path(sys.executable).with_name("tidemark"))
 
@@ -211,7 +210,7 @@ def test_a_terminal_shows_a_step_of_a_run_as_text(
     log = logging.getLogger(f"{__name__}.steps")
     log.setLevel(logging.INFO)
     monkeypatch.setattr(log, "handlers", [output.TerminalHandler()])
-    log.log(level, STEP_ENDED, LogFields({"pipeline": "prices", **values, "seconds": 1.51}))
+    log.log(level, "step ended %s", LogFields({"pipeline": "prices", **values, "seconds": 1.51}))
     assert re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).rstrip() == line
 
 

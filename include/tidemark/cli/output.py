@@ -19,7 +19,6 @@ from rich.text import Text
 
 from tidemark.core.logs import TEXT_FORMAT, LogFields, is_json_log, json_object
 from tidemark.core.texts import counted
-from tidemark.steps import STEP_ENDED
 
 log = logging.getLogger(__name__)
 # Only JSON logs contain progress, also without --verbose.
@@ -33,6 +32,8 @@ _PLAIN: Mapping[str, Any] = {
 out = Console(width=None if sys.stdout.isatty() else 160, **_PLAIN)
 err = Console(stderr=True, **_PLAIN)
 _out_without_folding = Console(width=10_000, **_PLAIN)
+_STEP_ENDED = "step ended %s"
+"""Template of the log line of a step of a run (`steps.py`)."""
 _SHORT = 13
 """Most characters of a short value, such as a number of ten digits or the time `3 d 18 h`."""
 _LEAST = 10
@@ -217,19 +218,19 @@ class TerminalHandler(logging.Handler):
         if self._verbose:
             err.print(self.format(record))
             return
-        text = _step_text(record) or self.format(record)
+        text = step_text(record) or self.format(record)
         if record.levelno < logging.WARNING:
             note(text)
         else:
             err.print(f"{record.levelname.lower()}: {text}", style="yellow")
 
 
-def _step_text(record: logging.LogRecord) -> str | None:
+def step_text(record: logging.LogRecord) -> str | None:
     """Return a line about a step of a run, such as `prices: ingest of plan 7: 40 records, 1.9 s`.
 
     None for another event.
     """
-    if record.msg != STEP_ENDED or not isinstance(record.args, tuple):
+    if record.msg != _STEP_ENDED or not isinstance(record.args, tuple):
         return None
     (fields,) = record.args
     if not isinstance(fields, LogFields):
