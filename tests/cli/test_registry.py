@@ -86,7 +86,8 @@ def test_a_registry_that_never_answers_is_a_transient_error(
 ) -> None:
     """It accepts the connection and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        connect(monkeypatch, f"127.0.0.1:{silent.getsockname()[1]}", timeout=1)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        connect(monkeypatch, address, timeout=1)
         ran = offline("decode", "events", "--json")
         # The setting max.retries of the connection is 0.
         silent.setblocking(False)
@@ -96,7 +97,7 @@ def test_a_registry_that_never_answers_is_a_transient_error(
     assert ran.code == ExitCode.TRANSIENT
     error = error_of(lake, ran)
     assert error["error"] == "RegistryUnavailable"
-    assert "ReadTimeout" in error["problem"]
+    assert f"ReadTimeout at {address}." in error["problem"]
     assert "run the command again" in error["fix"]
 
 

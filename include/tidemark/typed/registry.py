@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx2
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -59,6 +60,8 @@ class ConfluentRegistry:
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         try:
             _check_numbers(extra)
+            # Host and port alone: a URL may contain a password.
+            self._address = urlsplit(str(extra.get("url"))).netloc.rpartition("@")[2]
             self._client = SchemaRegistryClient({**_DEFAULTS, **extra})
         except (ValueError, TypeError, OSError):
             # Some messages of the client quote the URL.
@@ -87,7 +90,7 @@ class ConfluentRegistry:
                 return None
             error, reason = _failure(answer.http_status_code)
         except (httpx2.HTTPError, httpx2.InvalidURL, OAuthTokenError, OSError) as failure:
-            error, reason = RegistryUnavailable, type(failure).__name__
+            error, reason = RegistryUnavailable, f"{type(failure).__name__} at {self._address}"
         except (ValueError, TypeError, KeyError, AttributeError):
             error, reason = RegistryRefused, "its answer is not a schema registry's"
         else:
