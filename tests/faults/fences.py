@@ -955,7 +955,9 @@ FENCES = (
     Fence(
         marker="landing-is-found-after-its-ledger",
         keeps="I7",
-        operation=Replace("recorder.record(self.control.summary(plan.pipeline), plan, landing)"),
+        operation=Replace(
+            "self.recorder.record(self.control.summary(plan.pipeline), plan, landing)"
+        ),
         noticed_by=("tests/ingest/test_executor.py", "-k", "other_chain"),
     ),
     Fence(
