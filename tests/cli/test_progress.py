@@ -409,6 +409,7 @@ with progress.waiting("reading the lag"):
     assert process.text.rpartition("reading the lag")[2].count("update") >= 3
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_phase_of_a_command(tmp_path: Path) -> None:
     """A broker that does not answer makes the command slow."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -423,6 +424,7 @@ def test_ctrl_c_leaves_no_phase_of_a_command(tmp_path: Path) -> None:
     assert process.text.count("\x1b[?25l") == process.text.count("\x1b[?25h") == 1
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_a_command_names_its_continuation(tmp_path: Path) -> None:
     specs = tmp_path / "pipelines"
     specs.mkdir()
