@@ -207,7 +207,7 @@ def test_an_aborted_record_stays_a_gap_after_the_isolation_level_has_changed(
         ("no visible record", "gap"),
         ("record", None),
     ]
-    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json
+    (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json["partitions"]
     assert found["states"]["gap"] == [[1, 4], [5, 6]]
 
 
