@@ -143,12 +143,16 @@ def lake(tmp_path: Path) -> FileLake:
     return lake
 
 
+def accounts_schema(home: Home) -> Schema:
+    """Return the columns of the upsert table of `accounts`."""
+    parts = home.decoder("accounts").parts
+    columns = {part: spec.column for part, spec in parts.items() if spec.column}
+    return upsert_schema(columns, UpsertSpec(target=""))
+
+
 @pytest.fixture
 def full_home(home: Home) -> Home:
     """Return a home with all tables that pages query, without rows."""
-    columns = {
-        part: spec.column for part, spec in home.decoder("accounts").parts.items() if spec.column
-    }
     old_prices = [
         ("partition", "integer"),
         ("offset", "long"),
@@ -166,7 +170,7 @@ def full_home(home: Home) -> Home:
         "bronze/old_prices": Schema([nullable_column(*each) for each in old_prices]),
         "silver/prices": typed_schema(home.decoder("prices")),
         "silver/prices_quarantine": QUARANTINE_SCHEMA,
-        "silver/accounts_latest": upsert_schema(columns, UpsertSpec(target="")),
+        "silver/accounts_latest": accounts_schema(home),
     }
     for name, schema in schemas.items():
         DeltaTable.create(home.lakehouse / name, schema)
@@ -345,10 +349,7 @@ def test_the_query_for_quarantine_excludes_decoded_records(tmp_path: Path, home:
 
 
 def test_the_query_for_balances_excludes_deleted_rows(home: Home) -> None:
-    columns = {
-        part: spec.column for part, spec in home.decoder("accounts").parts.items() if spec.column
-    }
-    schema = pa.schema(upsert_schema(columns, UpsertSpec(target="")).to_arrow())
+    schema = pa.schema(accounts_schema(home).to_arrow())
     accounts = [("a", False), ("b", True)]
     rows = [
         {"key": key, "value": {"balance": 1}, "deleted": is_deleted} for key, is_deleted in accounts

@@ -300,13 +300,14 @@ class Pipeline:
         """Executes plans with Spark."""
         from tidemark.ingest.executor import PlanExecutor
 
+        recorder = self._recorder
         return PlanExecutor(
             spec=self.spec,
             control=self.control,
             table=self.table,
             sink=self._wrap_part("sink", self._sink()),
-            source=self._source(),
-            recorder=self._recorder,
+            source=self._source(recorder.watermarks),
+            recorder=recorder,
         )
 
     @property
@@ -432,8 +433,7 @@ class Pipeline:
         from tidemark.quality.suite import load_suite
 
         suite = self.live_spec.suite
-        folder = self.context.layout.expectations
-        return load_suite(folder / f"{suite}.json").masked if suite else ()
+        return load_suite(self.context.layout.suite(suite)).masked if suite else ()
 
     @property
     def publication(self) -> Publication:
@@ -619,13 +619,13 @@ class Pipeline:
     def _repair(self) -> Repair:
         from tidemark.repair.rewind import Repair
 
-        watermarks, _ = self._readers()
+        recorder = self._recorder
         return Repair(
             spec=self.spec,
-            watermarks=watermarks,
+            watermarks=recorder.watermarks,
             control=self.control,
             table=self.table,
-            recorder=self._recorder,
+            recorder=recorder,
             now=self.context.now,
         )
 
@@ -988,8 +988,7 @@ class Pipeline:
         landed = self.decoder.bronze_log
         return self._wrap_part("watermarks", landed), self._wrap_part("log_reader", landed)
 
-    def _source(self) -> PlanSource:
-        watermarks, _ = self._readers()
+    def _source(self, watermarks: WatermarkReader) -> PlanSource:
         if self.spec.is_typed:
             from tidemark.typed.source import PublishedSource
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from tidemark.app import App
 from tidemark.core.errors import ExitCode, TerminalError, TidemarkError
@@ -153,6 +153,11 @@ def maintain_each(
         return result.as_record()
 
     return Outcomes.of(dict(zip(names, map_in_threads(names, maintain, 1), strict=True)))
+
+
+def result_of(record: Result) -> dict[str, Any]:
+    """Return the result in a record of `Outcomes`, without the pipeline and the plan."""
+    return {key: value for key, value in record.items() if key not in ("pipeline", "plan")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

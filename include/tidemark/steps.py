@@ -252,9 +252,9 @@ def _import_great_expectations(app: App, plans: Sequence[PlanRef]) -> None:
     from tidemark.quality.checker import import_ahead
     from tidemark.quality.suite import load_suite
 
-    for suite in {app.spec(plan.pipeline).suite for plan in plans} - {None}:
+    for suite in filter(None, {app.spec(plan.pipeline).suite for plan in plans}):
         with suppress(TidemarkError):
-            if load_suite(app.layout.expectations / f"{suite}.json").expectations:
+            if load_suite(app.layout.suite(suite)).expectations:
                 import_ahead()
                 return
 

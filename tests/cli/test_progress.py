@@ -20,6 +20,7 @@ from typing import IO
 import pytest
 from rich.console import Console
 
+from tests.support.interrupts import processes_with_sigint
 from tidemark.cli import output, progress
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.logs import LogFields
@@ -207,7 +208,7 @@ def test_a_terminal_shows_a_step_of_a_run_as_text(
 ) -> None:
     stream = io.StringIO()
     show_on(monkeypatch, stream, terminal=True)
-    log = logging.getLogger(f"{__name__}.steps")
+    log = logging.getLogger("tidemark.steps")
     log.setLevel(logging.INFO)
     monkeypatch.setattr(log, "handlers", [output.TerminalHandler()])
     log.log(level, "step ended %s", LogFields({"pipeline": "prices", **values, "seconds": 1.51}))
@@ -283,18 +284,16 @@ def running(
     *command: str, terminal: bool = True, environ: Mapping[str, str] | None = None
 ) -> Iterator[_Process]:
     """Run a process with both outputs on one terminal or pipe."""
-    # A process in the background of a shell ignores SIGINT. Its child processes inherit this.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     ours, theirs = pty.openpty() if terminal else os.pipe()
     kept = {key: each for key, each in os.environ.items() if not key.startswith("TIDEMARK")}
-    process = subprocess.Popen(
-        command,
-        env={**kept, "TERM": "xterm", "COLUMNS": "80", **(environ or {})},
-        stdin=subprocess.PIPE,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    signal.signal(signal.SIGINT, before)
+    with processes_with_sigint():
+        process = subprocess.Popen(
+            command,
+            env={**kept, "TERM": "xterm", "COLUMNS": "80", **(environ or {})},
+            stdin=subprocess.PIPE,
+            stdout=theirs,
+            stderr=theirs,
+        )
     os.close(theirs)
     with open(ours, "rb", buffering=0) as reader, process:
         try:

@@ -19,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.fixtures_stores import PlaceIn
 from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.interrupts import processes_with_sigint
 from tests.support.services import NOW
 from tests.support.stores import Store
 from tests.support.waiting import wait_until
@@ -175,16 +176,14 @@ def test_a_foreign_table_is_readable_and_has_no_published_view(
 def test_a_signal_ends_a_running_query(number: signal.Signals, tmp_path: Path) -> None:
     """DuckDB itself handles a signal only while its other threads are idle."""
     endless = "SELECT count(*) FROM range(1_000_000_000_000) AS a(x) WHERE hash(x) % 7 = 3"
-    # A process in the background of a shell ignores SIGINT. Its child processes inherit this.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        [str(Path(sys.executable).parent / "tidemark"), "sql", endless],
-        env={**os.environ, "TIDEMARK_HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    signal.signal(signal.SIGINT, before)
+    with processes_with_sigint():
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / "tidemark"), "sql", endless],
+            env={**os.environ, "TIDEMARK_HOME": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def is_running() -> bool:
         threads = psutil.Process(process.pid).threads()

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from tests.support.commands import Command
 from tests.support.consoles import a_status
+from tests.support.interrupts import processes_with_sigint
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tidemark.cli import output
@@ -119,27 +120,20 @@ def test_an_update_fits_into_80_columns_and_cuts_nothing(monkeypatch: pytest.Mon
 @contextmanager
 def watching(home: Path, *arguments: str, terminal: bool = False) -> Iterator[IO[str]]:
     """Run `tidemark status --watch`; yield its output, then interrupt it as Ctrl-C does."""
-    # A test run in the background of a shell ignores the signal, and so would the process.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
         fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen(
-        [
-            *(str(Path(sys.executable).parent / "tidemark"), "status", "--watch", "--interval=1"),
-            *arguments,
-        ],
-        env={
-            **{key: each for key, each in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")},
-            "TIDEMARK_HOME": str(home),
-            "TIDEMARK_PIPELINES": str(home / "pipelines"),
-            "TERM": "xterm",
-        },
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    signal.signal(signal.SIGINT, before)
+    kept = {key: each for key, each in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
+    home_of_test = {"TIDEMARK_HOME": str(home), "TIDEMARK_PIPELINES": str(home / "pipelines")}
+    command = [str(Path(sys.executable).parent / "tidemark"), "status", "--watch", "--interval=1"]
+    with processes_with_sigint():
+        process = subprocess.Popen(
+            [*command, *arguments],
+            env={**kept, **home_of_test, "TERM": "xterm"},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     os.close(writer)
     with process, open(reader, encoding="utf-8") as printed:
         try:

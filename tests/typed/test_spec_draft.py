@@ -60,6 +60,13 @@ def layout_of(folder: Path) -> Layout:
     return Layout(project=folder, home=folder)
 
 
+def written(found: SpecDraft, specs: Path, root: Path) -> Path:
+    """Check a draft, write it to a folder of specs, and return its file."""
+    file = found.check(specs, layout_of(root))
+    found.write(file)
+    return file
+
+
 def json_records(count: int, keys: int) -> list[tuple[bytes | None, bytes | None]]:
     return [(b"k%d" % (n % keys), json.dumps({"n": n}).encode()) for n in range(count)]
 
@@ -79,7 +86,7 @@ def test_a_draft_names_the_missing_registry() -> None:
 
 def test_a_written_draft_is_a_valid_spec(tmp_path: Path) -> None:
     found = draft(sample(*json_records(40, keys=4), topic="Shop.orders-v2"), connection="kafka_b")
-    file = found.write(tmp_path / "specs", layout_of(tmp_path))
+    file = written(found, tmp_path / "specs", tmp_path)
     spec = load_specs(tmp_path / "specs", layout_of(tmp_path)).specs["shop_orders_v2"]
     assert file.name == "shop_orders_v2.yaml"
     suite = found.assumptions[-1]
@@ -127,7 +134,7 @@ def test_an_existing_spec_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "events.yml"
     file.write_text("name: events\n")
     with pytest.raises(SpecExists):
-        found.write(tmp_path, layout_of(tmp_path))
+        written(found, tmp_path, tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["events.yml"]
 
 
@@ -138,13 +145,13 @@ def test_a_draft_that_contradicts_another_spec_is_not_written(tmp_path: Path) ->
     )
     found = draft(sample(topic="zebra"))
     with pytest.raises(SpecError):
-        found.write(tmp_path, layout_of(tmp_path))
+        written(found, tmp_path, tmp_path)
     assert not (tmp_path / "zebra.yaml").exists()
 
 
 def test_an_invalid_schedule_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
-        draft(sample(), schedule="@dayly").write(tmp_path, layout_of(tmp_path))
+        written(draft(sample(), schedule="@dayly"), tmp_path, tmp_path)
     assert "did you mean '@daily'" in str(refused.value)
 
 
@@ -171,5 +178,5 @@ def test_names_that_yaml_reads_as_other_types_stay_text(topic: str) -> None:
 def test_a_topic_that_yaml_reads_as_another_type_gets_a_valid_spec(
     topic: str, tmp_path: Path
 ) -> None:
-    file = draft(sample(topic=topic)).write(tmp_path / "specs", layout_of(tmp_path))
+    file = written(draft(sample(topic=topic)), tmp_path / "specs", tmp_path)
     assert load_specs(file.parent, layout_of(tmp_path)).specs[topic.lower()].topic == topic

@@ -12,7 +12,7 @@ from tidemark.app import App
 from tidemark.core.logs import LogFields
 from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
-from tidemark.pipelines import maintain_each
+from tidemark.pipelines import maintain_each, result_of
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,7 @@ def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     tables = App.from_environment().shared_maintenance()
     outcomes = maintain_each(tables, _retention(params), dry_run=params["dry_run"])
     raise_failed(outcomes)
-    unused = ("pipeline", "plan")
-    return [{k: each[k] for k in each if k not in unused} for each in outcomes.records]
+    return [result_of(each) for each in outcomes.records]
 
 
 def prune_pages(params: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ from tidemark.core.texts import counted
 from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS, DEFAULT_PAGES_RETENTION
 from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
-from tidemark.pipelines import maintain_each
+from tidemark.pipelines import maintain_each, result_of
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def maintain(
         outcomes = maintain_each(
             tables, keep, dry_run=dry_run, print_line=note, show_done=show_done
         )
-    records = [_record(each) for each in outcomes.records]
+    records = [{"table": each["pipeline"], **result_of(each)} for each in outcomes.records]
 
     def prune(_: str) -> int:
         return quality_pages(app).prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
@@ -78,11 +78,6 @@ def maintain(
     exit_with(outcomes)
     if not pipelines:
         app.spec_folder.check()
-
-
-def _record(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
-    values = {key: each for key, each in outcome.items() if key not in ("pipeline", "plan")}
-    return {"table": outcome["pipeline"], **values}
 
 
 def _row(record: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tidemark.core.logs import TEXT_FORMAT, LogFields, is_json_log, json_object
+from tidemark.core.logs import TEXT_FORMAT, event_and_fields, is_json_log, json_object
 from tidemark.core.texts import counted
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ _PLAIN: Mapping[str, Any] = {
 out = Console(width=None if sys.stdout.isatty() else 160, **_PLAIN)
 err = Console(stderr=True, **_PLAIN)
 _out_without_folding = Console(width=10_000, **_PLAIN)
-_STEP_ENDED = "step ended %s"
-"""Template of the log line of a step of a run (`steps.py`)."""
 _SHORT = 13
 """Most characters of a short value, such as a number of ten digits or the time `3 d 18 h`."""
 _LEAST = 10
@@ -230,12 +228,9 @@ def step_text(record: logging.LogRecord) -> str | None:
 
     None for another event.
     """
-    if record.msg != _STEP_ENDED or not isinstance(record.args, tuple):
+    event, step = event_and_fields(record)
+    if event != "step ended":
         return None
-    (fields,) = record.args
-    if not isinstance(fields, LogFields):
-        return None
-    step = fields.present()
     plan = f" of plan {step['plan']}" if "plan" in step else ""
     figures = [
         step.get("error"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -104,7 +103,7 @@ def init(
     file = draft.check(tidemark.specs_path, tidemark.layout)
     draft, rules = _with_suite(tidemark, draft, dry_run=dry_run)
     if not dry_run:
-        draft.write(tidemark.specs_path, tidemark.layout)
+        draft.write(file)
     if as_json:
         written = {"file": str(file), "written": not dry_run, **draft.as_record()}
         print_json(written if rules is None else {**written, "suite": rules})
@@ -122,16 +121,12 @@ def init(
         out.print("           Correct this, remove the file, and run the command again.")
     if rules is not None:
         drafted = counted(len(rules["expectations"]), "rule")
-        out.print(f"wrote     {_suite_file(tidemark, draft.name)} with {drafted}")
+        out.print(f"wrote     {tidemark.layout.suite(draft.name)} with {drafted}")
     out.print(f"edit it, then: tidemark pipeline check {draft.name}")
     out.print(f"               tidemark run {draft.name}")
     out.print(f"               tidemark status {draft.name}")
     if tidemark.airflow().status().running:
         out.print(f"on a schedule: tidemark airflow dags unpause tidemark_{draft.name}")
-
-
-def _suite_file(tidemark: App, name: str) -> Path:
-    return tidemark.layout.expectations / f"{name}.json"
 
 
 def _with_suite(
@@ -152,7 +147,7 @@ def _with_suite(
         note("no suite: the records support no rule")
         others = [each for each in draft.assumptions if each.key != "quality.suite"]
         return replace(draft, suite=None, assumptions=others), None
-    file = _suite_file(tidemark, draft.name)
+    file = tidemark.layout.suite(draft.name)
     if dry_run:
         check_no_suite(file)
     else:
@@ -218,7 +213,7 @@ def _problem(tidemark: App, name: str) -> TidemarkError | None:
     suite = tidemark.specs[name].suite
     try:
         if suite:
-            load_suite(tidemark.layout.expectations / f"{suite}.json")
+            load_suite(tidemark.layout.suite(suite))
     except SpecError as error:
         return error
     return None

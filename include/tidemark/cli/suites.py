@@ -53,7 +53,7 @@ def init(
         raise typer.BadParameter(
             f"the name of a suite matches {SUITE_NAME} and is not {BUILT_IN_SUITE.name}: {chosen!r}"
         )
-    file = tidemark.layout.expectations / f"{chosen}.json"
+    file = tidemark.layout.suite(chosen)
     if not dry_run:
         check_no_suite(file)
     profile = tidemark.pipeline(pipeline).profiling.profile(records)

@@ -34,6 +34,10 @@ class Layout:
         """Quality suites, one JSON file each."""
         return self.project / "include" / "expectations"
 
+    def suite(self, name: str) -> Path:
+        """File of a quality suite."""
+        return self.expectations / f"{name}.json"
+
     @property
     def jobs(self) -> Path:
         """The spark-submit entry points."""

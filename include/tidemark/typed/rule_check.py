@@ -45,11 +45,12 @@ def rule_warnings(decode: DecodeSpec) -> tuple[RuleWarning, ...]:
     return tuple(
         RuleWarning(rule=name, sql=sql, problem=problem)
         for name, sql in decode.rules
-        if (problem := _problem(sql, decode))
+        if (problem := rule_problem(sql, decode))
     )
 
 
-def _problem(sql: str, decode: DecodeSpec) -> str | None:
+def rule_problem(sql: str, decode: DecodeSpec) -> str | None:
+    """Return why Spark will probably refuse a row rule; None without a known reason."""
     import sqlglot
     from sqlglot import expressions
     from sqlglot.errors import SqlglotError
@@ -61,20 +62,20 @@ def _problem(sql: str, decode: DecodeSpec) -> str | None:
         return "invalid syntax: " + re.split(r"\. Line | for <class ", str(wrong))[0]
     if len(statements) != 1 or statements[0] is None:
         return f"a rule must be one condition; this one has {len(statements)} statements"
-    lambdas = statements[0].find_all(expressions.Lambda)
+    rule = statements[0].unnest()
+    lambdas = rule.find_all(expressions.Lambda)
     arguments = {each.name for made in lambdas for each in made.expressions}
-    for column in statements[0].find_all(expressions.Column):
+    for column in rule.find_all(expressions.Column):
         first, *fields = (part.name for part in column.parts)
         if first not in arguments:
             kind = _type_of(first, fields, decode)
             if isinstance(kind, _PathProblem):
                 return kind.problem
-            is_condition = kind in (None, "boolean") or column is not statements[0].unnest()
-            if not is_condition:
+            if column is rule and kind not in (None, "boolean"):
                 of_type = f" of type {kind}" if isinstance(kind, str | Decimal) else ""
                 return f"{column.sql('spark')}{of_type} is not a condition"
     arithmetic = expressions.Add, expressions.Sub, expressions.Mul, expressions.Div, expressions.Neg
-    if isinstance(statements[0].unnest(), (expressions.Literal, *arithmetic)):
+    if isinstance(rule, (expressions.Literal, *arithmetic)):
         return "a number or a text is not a condition"
     return None
 

@@ -44,7 +44,7 @@ from tidemark.typed.formats.spark_payloads import (
     with_decoded,
 )
 from tidemark.typed.replay_preview import DecodeResult
-from tidemark.typed.rule_check import rule_warnings
+from tidemark.typed.rule_check import rule_problem
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -283,9 +283,8 @@ class SparkDecoder:
                 if missing:
                     # The rule may refer to the missing column.
                     continue
-                found = (each for each in rule_warnings(self._spec) if each.rule == name)
-                warning = next(found, None)
-                seen = warning.problem if warning else str(unknown).strip().splitlines()[0]
+                first_line = str(unknown).strip().splitlines()[0]
+                seen = rule_problem(sql, self._spec) or first_line
             if seen != "boolean":
                 raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
             broken.append(F.when(~F.expr(sql), name))

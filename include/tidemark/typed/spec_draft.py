@@ -196,18 +196,14 @@ class SpecDraft:
             raise broken[self.name]
         return file
 
-    def write(self, folder: Path, layout: Layout) -> Path:
-        """Write the spec to its file, and return the file.
-
-        Args and errors are those of `check`, and:
+    def write(self, file: Path) -> None:
+        """Write the spec to the file that `check` has returned.
 
         Raises:
             StorageFailure: The file cannot be written.
         """
-        file = self.check(folder, layout)
         with translate_os_errors(file, "writing the spec"):
             replace_text(file, self.text)
-        return file
 
 
 def pipeline_name(topic: str) -> str:
