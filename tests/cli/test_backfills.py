@@ -254,6 +254,7 @@ def test_a_resumed_backfill_lands_its_open_chunk_first(
     # Without a shell, spark-submit cannot start: the command ends at its first job.
     monkeypatch.setenv("PATH", str(tmp_path))
     ran = tidemark("backfill", "events", "--resume", "cli:ann", "--json")
-    assert (ran.code, ran.json["error"]) == (ExitCode.REFUSED, "SetupError")
+    assert (ran.json["failed"]["error"], ran.json["failed"]["plan"]) == ("SetupError", 1)
+    assert ran.code == ExitCode.REFUSED
     assert ran.err.count("lands first") == 1
     assert [chunk["plan"] for chunk in ran.json["chunks"]] == [None, 1]
