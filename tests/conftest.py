@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support import PROJECT as PROJECT
 from tests.support.parts import Parts
-from tests.support.registry import Registry
+from tests.support.registry import Registry, RegistryServer
 from tidemark.dev.broker import BrokerStatus
 from tidemark.spark.engine import Server
 from tidemark.spec.layout import Layout
@@ -84,6 +84,14 @@ def broker(parts: Parts) -> BrokerStatus:
 def registry(parts: Parts) -> Registry:
     """One schema registry for the whole test run, on a free port."""
     return parts.registry()
+
+
+@pytest.fixture
+def private_registry(tmp_path: Path) -> Iterator[Registry]:
+    """A registry in which no other test registers schemas, so that the next id is known."""
+    server = RegistryServer(tmp_path / "registry")
+    yield server.start()
+    server.stop()
 
 
 @pytest.fixture(scope="session")

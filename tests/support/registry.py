@@ -28,6 +28,7 @@ from tidemark.dev.broker_settings import HOST
 from tidemark.lake.local_files import locked, read_json, replace_text
 from tidemark.spark import processes
 from tidemark.spark.sockets import free_ports
+from tidemark.typed.registry import ConfluentRegistry
 
 VERSION = "3.0.9"
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "registry"
@@ -70,6 +71,10 @@ class Registry:
         """Return the body of the answer to a path below the URL."""
         with urlopen(f"{self.url}{path}", timeout=30) as answer:
             return bytes(answer.read())
+
+    def client(self) -> ConfluentRegistry:
+        """Return the product's client."""
+        return ConfluentRegistry("schema_registry_default", {"url": self.url})
 
     def environ(self, connection: str = "schema_registry_default") -> dict[str, str]:
         """Return the variable of a connection to the registry."""

@@ -21,7 +21,6 @@ from tests.support.registry import Registry, framed
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.spec.decode import DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.typed.errors import SchemaConflict
-from tidemark.typed.registry import ConfluentRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,8 +58,7 @@ THIRD = trade("repeated Leg legs = 6; map<string, Leg> by = 7;")
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession, registry: Registry) -> FramedLake:
     """Nothing has landed."""
-    client = ConfluentRegistry("schema_registry_default", {"url": registry.url})
-    return FramedLake(root=tmp_path, decode=PROTOBUF, registry=client, spark=spark)
+    return FramedLake(root=tmp_path, decode=PROTOBUF, registry=registry.client(), spark=spark)
 
 
 def add(lake: FramedLake, registry: Registry, schema: str, **more: Any) -> int:
@@ -306,14 +304,15 @@ def test_a_direct_import_takes_precedence_over_an_older_indirect_one(
 
 @pytest.mark.faults
 def test_a_replay_decodes_records_whose_schema_was_registered_later(
-    lake: FramedLake, registry: Registry
+    lake: FramedLake, private_registry: Registry
 ) -> None:
     """Only these offsets; the registry gets no request for stored schemas."""
-    known = add(lake, registry, FIRST)
+    lake.registry = private_registry.client()
+    known = add(lake, private_registry, FIRST)
     lake.land_values([trade_payload(known + 1, SECOND, {"id": 7, "side": "BUY"})])
     lake.run()
     assert quarantined(lake) == [(0, QuarantineReason.UNKNOWN_SCHEMA, None, known + 1)]
-    assert add(lake, registry, SECOND) == known + 1
+    assert add(lake, private_registry, SECOND) == known + 1
     (kept,) = lake.quarantine.records()
     spans = {0: SpanSet.of([Span(kept.offset, kept.offset + 1)])}
     plan = lake.decoding.replay(kept.topic_id, spans).plan

@@ -88,8 +88,7 @@ def subject(registry: Registry, request: pytest.FixtureRequest, tmp_path: Path) 
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession, registry: Registry) -> FramedLake:
     """Nothing has landed."""
-    client = ConfluentRegistry("schema_registry_default", {"url": registry.url})
-    return FramedLake(root=tmp_path, decode=AVRO, registry=client, spark=spark)
+    return FramedLake(root=tmp_path, decode=AVRO, registry=registry.client(), spark=spark)
 
 
 def trade_value(number: int, price: str | None = "1.5000") -> dict[str, Any]:
@@ -218,9 +217,10 @@ def test_a_later_schema_may_widen_numbers_if_widening_is_on(
 
 
 def test_a_replay_decodes_records_whose_schema_was_registered_later(
-    lake: FramedLake, subject: Subject
+    lake: FramedLake, private_registry: Registry
 ) -> None:
     """It closes only these records, and adds the column."""
+    lake.registry, subject = private_registry.client(), Subject(private_registry, "trades")
     known = subject.add(FIRST)
     lake.land_values(
         [framed(known + 1, avro_bytes(SECOND, {**trade_value(7), "note": "late"})), None]
