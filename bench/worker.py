@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class LandPipeline:
             if self.kafka:
                 shipped = spark_options(app.connections.kafka_config(spec.connection))
                 sink = SparkSink(
-                    session=open_application("variation"),
+                    open_session=partial(open_application, "variation"),
                     uri=app.layout.data_table(spec.target),
                     kafka_options={**shipped, **self.kafka},
                     log_reader=app.pipeline(self.pipeline).log_reader,

@@ -34,6 +34,9 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
         },
     )
+    from pyspark.sql import SparkSession
+
+    assert SparkSession.getActiveSession() is None, "a test opened Spark without this fixture"
     # Settings from before the JVM's start become command-line options, even the class path.
     session = open_application("tidemark-tests", settings)
     yield session

@@ -1018,7 +1018,7 @@ class Pipeline:
         from tidemark.kafka.options import spark_options
 
         return SparkSink(
-            session=sessions.shared(),
+            open_session=sessions.shared,
             uri=self._uri(self.spec.target),
             kafka_options=spark_options(self._kafka_config()),
             log_reader=self.log_reader,
@@ -1031,7 +1031,7 @@ class Pipeline:
 
         sessions, decode = self.context.sessions, self.live_spec.decoding()
         return SparkDecoder(
-            session=sessions.shared(),
+            open_session=sessions.shared,
             bronze=self._uri(self.live_spec.target),
             typed=self._uri(decode.target),
             quarantine=self._uri(decode.quarantine_target),

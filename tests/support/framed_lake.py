@@ -37,7 +37,7 @@ class FramedLake(TypedLake):
     def sink(self) -> Any:
         """Decodes with Spark."""
         return SparkDecoder(
-            self.spark,
+            lambda: self.spark,
             bronze=str(self.bronze.uri),
             typed=str(self.typed_uri),
             quarantine=str(self.root / self.decode.quarantine_target),

@@ -66,7 +66,7 @@ class Lake(DeltaServices):
         """Lands plans with Spark."""
         config = client_config("lake", self.connection)
         return SparkSink(
-            session=self.session,
+            open_session=lambda: self.session,
             uri=str(self.uri),
             kafka_options=spark_options(config),
             log_reader=self.log_reader,

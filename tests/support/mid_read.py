@@ -60,7 +60,7 @@ class ShortTimeoutLake(Lake):
         """Lands plans, with short time limits."""
         options = spark_options(client_config("lake", self.connection))
         return SparkSink(
-            session=self.session,
+            open_session=lambda: self.session,
             uri=str(self.uri),
             kafka_options={**options, **self.reader_timeouts},
             log_reader=self.log_reader,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -53,7 +53,8 @@ class SparkSink:
     """Writes plans to files in the folder of one existing bronze table.
 
     Args:
-        session: Spark, with the Kafka source on its class path.
+        open_session: Returns Spark, with the Kafka source on its class path; called by the first
+            plan that is written.
         uri: The bronze table.
         kafka_options: Options of Spark's Kafka source (kafka/options.py).
         log_reader: Reads records that Spark's source would alter or fail at.
@@ -63,19 +64,23 @@ class SparkSink:
 
     def __init__(
         self,
-        session: SparkSession,
+        open_session: Callable[[], SparkSession],
         uri: str,
         kafka_options: Mapping[str, str],
         log_reader: LogReader,
         now: Clock,
         write_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._session = session
+        self._open_session = open_session
         self._uri = uri
         self._kafka_options = kafka_options
         self._log_reader = log_reader
         self._now = now
         self._write_options = write_options
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        return self._open_session()
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:
         """Read the plan's ranges into files of a new folder, each of one partition.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
@@ -67,7 +68,7 @@ class SparkDecoder:
     """Decodes plans into files in the folders of a typed table and its quarantine.
 
     Args:
-        session: The Spark session.
+        open_session: Returns the Spark session; called by the first plan that is decoded.
         bronze: URI of the bronze table.
         typed: URI of the typed table, which exists.
         quarantine: URI of the quarantine table, which exists.
@@ -79,7 +80,7 @@ class SparkDecoder:
 
     def __init__(
         self,
-        session: SparkSession,
+        open_session: Callable[[], SparkSession],
         bronze: str,
         typed: str,
         quarantine: str,
@@ -88,7 +89,7 @@ class SparkDecoder:
         forms_at_once: int = FORMS_AT_ONCE,
         write_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._session = session
+        self._open_session = open_session
         self._bronze = bronze
         self._typed = typed
         self._quarantine = quarantine
@@ -96,6 +97,10 @@ class SparkDecoder:
         self._schemas = schemas
         self._forms_at_once = forms_at_once
         self._write_options = write_options
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        return self._open_session()
 
     def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
         """Decode the rows of the bronze table at the plan's offsets.
