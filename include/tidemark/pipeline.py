@@ -746,8 +746,7 @@ class Pipeline:
         from tidemark.report.records import RecordReader
 
         self._check_kind(PipelineKind.LIVE, PipelineKind.COPY)
-        timeout = self.context.kafka_timeout_s or _PAGE_TIMEOUT_S
-        quick = replace(self, context=replace(self.context, kafka_timeout_s=timeout))
+        quick = self.with_kafka_timeout(self.context.kafka_timeout_s or _PAGE_TIMEOUT_S)
         decoded = None
         if self.spec.decode is not None and self.ref.kind is PipelineKind.LIVE:
             typed = self._typed
@@ -957,6 +956,10 @@ class Pipeline:
             typed._typed_table(),
             lambda: self.control.ledger(typed.name).landed_sequences(),
         )
+
+    def with_kafka_timeout(self, seconds: float) -> Pipeline:
+        """Return this pipeline with another longest wait for Kafka."""
+        return replace(self, context=replace(self.context, kafka_timeout_s=seconds))
 
     @property
     def watermarks(self) -> TopicReader:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.consoles import app_of, console_of
 from tests.support.file_lake import home_lake
-from tidemark.console.home import RELOAD_S, Home
+from tidemark.console.home import RELOAD_S, UNREACHABLE_S, Home
 from tidemark.core.plan_history import PlanEntry
+from tidemark.dev.broker_settings import HOST
+from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.lake.control_table import DeltaControlTable
+from tidemark.spark.sockets import free_ports
 
 SPEC = "name: {name}\ntopic: {name}\nschedule: '@daily'\n"
 
@@ -65,3 +70,27 @@ def test_plans_are_read_again_only_after_a_change(
     monkeypatch.setattr("tidemark.console.home.KNOWN_PLANS", 1)
     assert [shown(2), shown()] == [[1], [4, 3]]
     assert len(reads) == 5
+
+
+def test_an_outage_of_kafka_delays_only_the_first_of_many_pipelines(tmp_path: Path) -> None:
+    """Later ones wait shortly, until the brokers may be back."""
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    for name in ("one", "two", "three"):
+        (folder / f"{name}.yaml").write_text(SPEC.format(name=name))
+    (port,) = free_ports(HOST, 1)
+    load = app_of(tmp_path, f"{HOST}:{port}")
+    now = 0.0
+    home = Home(lambda: replace(load(), kafka_timeout_s=1.0), clock=lambda: now)
+
+    def waited_s(pipeline: str) -> float:
+        started = time.monotonic()
+        found = home.statuses.one(pipeline, wait_s=30).status
+        assert found is not None
+        assert isinstance(found.kafka_error, KafkaUnavailable)
+        return time.monotonic() - started
+
+    first = waited_s("one")
+    assert waited_s("two") < first / 2
+    now = UNREACHABLE_S
+    assert waited_s("three") > first / 2

@@ -14,6 +14,7 @@ from tidemark.console.history import LagHistory, Window
 from tidemark.console.observer import StatusObserver
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan_history import PlanEntry
+from tidemark.kafka.errors import KafkaUnreachable
 from tidemark.lake.status_history import LagSample, read_lags
 from tidemark.pipeline import utc_now
 from tidemark.report.status import PipelineStatus
@@ -21,6 +22,10 @@ from tidemark.spec.layout import spec_files
 
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
+UNREACHABLE_S = 15.0
+"""Time after a wait in vain for the brokers of a connection with shorter waits, in seconds."""
+SHORT_WAIT = 0.1
+"""Such a wait, as a fraction of the usual one: an outage should not delay many pipelines."""
 KNOWN_PLANS = 64
 """Number of kept pages of plans; the newest requests stay."""
 
@@ -47,6 +52,7 @@ class Home:
         self._app: App | None = None
         self._key: object = None
         self._loaded_at = 0.0
+        self._unreachable: dict[str, float] = {}
         self._plans: OrderedDict[tuple[str, int, int], _KnownPlans] = OrderedDict()
         self.statuses = StatusObserver(self._status)
         self.history = LagHistory(self._recorded)
@@ -98,7 +104,17 @@ class Home:
         return stamps
 
     def _status(self, pipeline: str) -> PipelineStatus:
-        return self.app.pipeline(pipeline).status()
+        """Return a status; waits shortly for a connection whose brokers could not be reached."""
+        read = self.app.pipeline(pipeline)
+        connection, wait_s = read.spec.connection, read.context.kafka_timeout_s
+        since = self._clock() - self._unreachable.get(connection, float("-inf"))
+        if wait_s is not None and since < UNREACHABLE_S:
+            return read.with_kafka_timeout(wait_s * SHORT_WAIT).status()
+        status = read.status()
+        # Only a usual wait counts, so that slow brokers are not unreachable forever.
+        if isinstance(status.kafka_error, KafkaUnreachable):
+            self._unreachable[connection] = self._clock()
+        return status
 
     def _recorded(self, window: Window, pipeline: str | None) -> Mapping[str, Sequence[LagSample]]:
         since = utc_now() - window.span
