@@ -352,6 +352,7 @@ def test_without_a_pipeline_the_start_page_links_to_the_report_of_each(
     assert offline("report", "--since", "2001-01-01").code == ExitCode.USAGE
 
 
+@pytest.mark.slow
 def test_an_undo_is_on_the_report_and_the_start_page_at_once(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:

@@ -66,7 +66,9 @@ def _first_line(shown: CommandResult) -> str:
     [
         ("plan", "events"),
         ("ingest", "events"),
-        ("undo", "events", "--plan", "1", "--reason", "test"),
+        pytest.param(
+            ("undo", "events", "--plan", "1", "--reason", "test"), marks=pytest.mark.slow
+        ),
         ("abandon", "events", "--plan", "4", "--reason", "test"),
     ],
     ids=" ".join,

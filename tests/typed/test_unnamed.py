@@ -58,6 +58,7 @@ def test_a_long_list_of_names_ends_with_the_most_frequent(lake: TypedLake) -> No
     assert found.has_more
 
 
+@pytest.mark.slow
 def test_a_report_reads_the_newest_plans_up_to_a_number_of_records_or_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
