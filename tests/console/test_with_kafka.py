@@ -124,3 +124,41 @@ def test_topics_that_pipelines_should_read_and_that_do_not_exist_are_listed(
     page = some.get("/cluster").text
     assert topic in page
     assert "no-such-topic" not in page
+
+
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """Return the texts of the cells of the table below a heading, by row, without its head."""
+    body = page.partition(f"<h2>{heading}</h2>")[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    return [
+        [
+            html.unescape(re.sub("<[^>]*>", "", cell)).strip()
+            for cell in re.findall(r"<td.*?</td>", row)
+        ]
+        for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+    ]
+
+
+def test_pages_of_kafka_have_brokers_watermarks_settings_and_the_pipelines_of_a_topic(
+    broker: BrokerStatus, admin: AdminClient, topic: str, tmp_path: Path
+) -> None:
+    """S20: what Kafdrop shows."""
+    produce_values(broker.bootstrap, topic, 7)
+    delete_records(admin, topic, before=2)
+    client = console_of(tmp_path, broker.bootstrap)
+    page = client.get("/cluster").text
+    (own,) = (row for row in rows_of(page, "Topics") if row[0] == topic)
+    assert own == [topic, "2", "5", "0", "tides"]
+    ((leader, *of_broker),) = rows_of(page, "Brokers")
+    assert of_broker == [broker.bootstrap, "-", "controller"]
+    assert broker.cluster_id in page
+
+    page = client.get(f"/cluster/kafka_default/topics/{topic}").text
+    assert rows_of(page, "Partitions") == [
+        ["0", "2", "7", "5", leader, leader, leader],
+        ["1", "0", "0", "0", leader, leader, leader],
+    ]
+    settings = {name: value for name, value, _ in rows_of(page, "Settings")}
+    assert settings["cleanup.policy"] == "delete"
+    assert "TopicMissing" in client.get("/cluster/kafka_default/topics/no-such-topic").text
+    names = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
+    assert "no-such-topic" not in names
