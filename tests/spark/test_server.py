@@ -20,7 +20,7 @@ from tests.support.disks import mounted
 from tests.support.waiting import wait_until
 from tidemark.core.errors import SetupError
 from tidemark.lake.errors import StorageUnavailable
-from tidemark.spark.connect import ConnectSessions, RunningTasks, connect_sessions
+from tidemark.spark.connect import ConnectSessions, TaskCounter, connect_sessions
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
 from tidemark.spark.server import REDACTION, SparkServer
@@ -106,14 +106,14 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
     assert server.running() is None
 
 
-def test_tasks_of_a_query_that_has_ended_are_not_counted() -> None:
+def test_tasks_of_a_query_that_has_ended_stay_counted() -> None:
     shown: list[tuple[int, int]] = []
-    count = RunningTasks(lambda *counts: shown.append(counts))
+    count = TaskCounter(lambda *counts: shown.append(counts))
     first = [StageInfo(0, 4, 3, 0, False), StageInfo(1, 2, 0, 0, False)]
     for stages, query, done in ((first, "a", False), (first[1:], "b", False), ([], "a", True)):
         count(stages=stages, inflight_tasks=1, operation_id=query, done=done)
     count(stages=[StageInfo(1, 2, 2, 0, True)], inflight_tasks=0, operation_id="b", done=False)
-    assert shown == [(3, 6), (3, 8), (2, 2)]
+    assert shown == [(3, 6), (3, 8), (6, 8), (8, 8)]
 
 
 def test_the_token_does_not_go_to_another_listener_on_the_port(connect_server: Server) -> None:

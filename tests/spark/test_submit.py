@@ -42,7 +42,7 @@ def run_program(
     return run, lines
 
 
-def test_running_stages_are_shown_as_tasks_and_not_printed(
+def test_tasks_of_stages_are_counted_and_not_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark prints its progress on the error output, and may print other text after it."""
@@ -61,7 +61,7 @@ def test_running_stages_are_shown_as_tasks_and_not_printed(
         script, tmp_path, monkeypatch, show_tasks=lambda *counts: shown.append(counts)
     )
     assert run.results == [_RESULT]
-    assert shown == [(1, 5), (1, 25), (1, 5), (1, 5)]
+    assert shown == [(1, 5), (1, 25), (21, 25), (21, 25)]
     assert lines[:3] == ["first", "later", "[Stage 1 of the pipeline]"]
     assert "spark.ui.showConsoleProgress=true" in lines[3]
 

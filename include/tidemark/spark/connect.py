@@ -75,8 +75,8 @@ _REDACTION_PREFIX = "spark.sql.redaction."
 """A pipeline must not change which options a server redacts from the text of plans."""
 
 
-class RunningTasks:
-    """Counts the tasks of the running queries; a progress handler of PySpark.
+class TaskCounter:
+    """Counts the tasks of the queries so far; a progress handler of PySpark.
 
     Args:
         show: Called after each message of the server, from the threads of the queries.
@@ -94,14 +94,14 @@ class RunningTasks:
         operation_id: str | None,
         done: bool,
     ) -> None:
-        """Add the stages of a query, or remove a query that has ended."""
+        """Count the stages of a query. All tasks of a query that has ended are finished."""
         with self._lock:
-            if done:
-                self._queries.pop(operation_id, None)
-                return
-            finished = [(each.num_completed_tasks, each.num_tasks) for each in stages or ()]
-            self._queries[operation_id] = (sum(n for n, _ in finished), sum(n for _, n in finished))
-            counts = list(self._queries.values())
+            finished, total = self._queries.get(operation_id, (0, 0))
+            if stages and not done:
+                finished = sum(each.num_completed_tasks for each in stages)
+                total = sum(each.num_tasks for each in stages)
+            self._queries[operation_id] = (total if done else finished, total)
+            counts = self._queries.values()
             self._show(sum(n for n, _ in counts), sum(n for _, n in counts))
 
 
@@ -113,7 +113,7 @@ class ConnectSessions:
         settings: Settings of the pipeline's `spark` section. They override Tidemark's settings.
         write_options: Options for writing Parquet files.
         own_settings: Tidemark's settings that a pipeline cannot override, such as the log folder.
-        show_tasks: Shows the tasks of the running queries; None to show none.
+        show_tasks: Shows the finished and all Spark tasks so far; None to show none.
 
     Raises:
         EngineUnsuitable: A setting is not a session setting.
@@ -141,7 +141,7 @@ class ConnectSessions:
             **{key: value for key, value in settings.items() if key not in file_settings},
             **own_settings,
         }
-        self._running_tasks = RunningTasks(show_tasks) if show_tasks else None
+        self._task_counter = TaskCounter(show_tasks) if show_tasks else None
         self._opened: list[Any] = []
         self._closed = threading.Event()
         self._heartbeat: threading.Thread | None = None
@@ -219,8 +219,8 @@ class ConnectSessions:
         client = session.client
         client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         attach_server_details(client)
-        if self._running_tasks:
-            session.registerProgressHandler(self._running_tasks)
+        if self._task_counter:
+            session.registerProgressHandler(self._task_counter)
         self._opened.append(session)
         self._start_heartbeat()
         if self._closed.is_set():

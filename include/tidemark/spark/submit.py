@@ -47,8 +47,7 @@ _START_FAILURE_CODES = {ExitCode.CRASH, ExitCode.USAGE, 64, 78, 126, 127}
 
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 """The setting with which Spark prints the tasks of its running stages."""
-_RUNNING_STAGES = re.compile(r"(?:\[Stage \d+:=*>? *\(\d+ \+ \d+\) / \d+\])+")
-_FINISHED_AND_ALL = re.compile(r"\((\d+) \+ \d+\) / (\d+)\]")
+_RUNNING_STAGE = re.compile(r"\[Stage (\d+):=*>? *\((\d+) \+ \d+\) / (\d+)\]")
 
 RESULT_MARKER = "TIDEMARK_RESULT "
 """Prefix of the output line with the results of a job: a JSON list of results, one per plan."""
@@ -88,7 +87,7 @@ def submit(
         environ: Environment of the driver, with its connections.
         print_line: Called with each line that the job prints, except the result line.
         stop: Kills the job when called.
-        show_tasks: Shows the finished and all tasks of the running stages; None to show none.
+        show_tasks: Shows the finished and all Spark tasks so far; None to show none.
 
     Raises:
         SetupError: The spark-submit program is missing.
@@ -117,11 +116,12 @@ def submit(
     )
     results = None
     clues: list[str] = []
+    stages = _StageReader(show_tasks) if show_tasks else None
     last = ""
     with process, (stop or Stop()).ends(process.kill):
         try:
             for printed in process.stdout or ():
-                line = _without_tasks(printed, show_tasks) if show_tasks else printed
+                line = stages.without_progress(printed) if stages else printed
                 if not line:
                     continue
                 if line.startswith(RESULT_MARKER):
@@ -143,17 +143,29 @@ def submit(
     return JobRun(exit_code=code, results=results, failure=failure)
 
 
-def _without_tasks(line: str, show_tasks: ShowTasks) -> str:
-    """Show the tasks in a line of Spark's console progress, and return the rest of the line.
+class _StageReader:
+    """Counts the tasks of the stages so far, from the lines of Spark's console progress."""
 
-    Spark ends its progress by a carriage return, or by blanks that overwrite it.
-    """
-    found = _RUNNING_STAGES.match(line)
-    if found:
-        counts = [(int(each[1]), int(each[2])) for each in _FINISHED_AND_ALL.finditer(found[0])]
-        show_tasks(sum(done for done, _ in counts), sum(total for _, total in counts))
-    rest = line[found.end() :] if found else line
-    return rest if rest.strip() else ""
+    def __init__(self, show: ShowTasks) -> None:
+        self._show = show
+        self._stages: dict[int, tuple[int, int]] = {}
+
+    def without_progress(self, line: str) -> str:
+        """Count the running stages of a line, and return the rest of the line.
+
+        Spark ends its progress by a carriage return, or by blanks that overwrite it. All tasks of
+        a stage that a later line lacks are finished.
+        """
+        running, end = {}, 0
+        while found := _RUNNING_STAGE.match(line, end):
+            running[int(found[1])], end = (int(found[2]), int(found[3])), found.end()
+        if running:
+            ended = {stage: (total, total) for stage, (_, total) in self._stages.items()}
+            self._stages = {**ended, **running}
+            counts = self._stages.values()
+            self._show(sum(n for n, _ in counts), sum(n for _, n in counts))
+        rest = line[end:]
+        return rest if rest.strip() else ""
 
 
 def _results(text: str) -> list[Mapping[str, Any]] | None:
