@@ -571,7 +571,8 @@ REPAIRS = [
         errors=REPAIRED,
         floor=500,
         faults=0,
-        more_faults=1,
+        # One fault takes more than 10 GB.
+        more_faults=0,
     ),
     Sketch(
         name="a rebuild and a run",
@@ -660,6 +661,8 @@ THREE = [
         world=with_open_backfill,
         actors={"one": ingest(1), "two": ingest(1), "fill": ingest(2)},
         floor=30_000,
+        # Two faults take more than 10 GB.
+        faults=1,
     ),
     Sketch(
         name="a driver, abandon, and a recreated topic",
