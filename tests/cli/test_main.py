@@ -174,6 +174,23 @@ def test_wrong_usage_exits_with_2(command: Command) -> None:
         assert (ran.code, ran.out) == (ExitCode.USAGE, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("quarantine list", "--reason"),
+        ("quarantine replay", "--reason"),
+        ("offsets import", "--others"),
+        ("report", "--since"),
+    ],
+)
+def test_the_error_of_a_wrong_option_begins_with_its_value(
+    command: Command, words: str, option: str
+) -> None:
+    ran = command(*words.split(), "prices", option, "x")
+    assert ran.code == ExitCode.USAGE
+    assert f"Error: Invalid value for '{option}': 'x' " in ran.err
+
+
 def test_resume_shows_the_chunks_and_accepts_no_selection(
     without_kafka: Command, tmp_path: Path
 ) -> None:

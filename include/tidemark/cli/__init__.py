@@ -107,7 +107,15 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 
 class _CommandsUnderHeadings(TyperGroup):
-    """Lists the commands under `HEADINGS`."""
+    """Lists the commands under `HEADINGS`, and runs the chosen command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Remove Pydantic's prefix from the message about a wrong option."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as wrong:
+            wrong.message = wrong.message.removeprefix("Value error, ")
+            raise
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the names in the order of `HEADINGS`."""
