@@ -161,7 +161,7 @@ def test_checking_specs_prints_every_problem_with_a_suggestion(
 def test_checking_a_spec_warns_about_rules_that_spark_will_refuse(
     unconnected: Command, tmp_path: Path
 ) -> None:
-    """The exit code stays 0, because Spark decides."""
+    """The exit code stays 0 without --strict, because Spark decides."""
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "good.yaml").write_text(
         "name: good\ntopic: good\nschedule: '@daily'\ndecode:\n"
@@ -175,6 +175,11 @@ def test_checking_a_spec_warns_about_rules_that_spark_will_refuse(
     assert record["warnings"] == [
         {"rule": "positive", "sql": "value.amont > 0", "problem": problem}
     ]
+    strict = unconnected("pipeline", "check", "--strict")
+    assert (strict.code, strict.out, strict.err) == (ExitCode.REFUSED, ran.out, ran.err)
+    rule = tmp_path / "pipelines" / "good.yaml"
+    rule.write_text(rule.read_text().replace("amont", "amount"))
+    assert unconnected("pipeline", "check", "--strict").code == ExitCode.OK
 
 
 def test_checking_a_spec_checks_its_suite(

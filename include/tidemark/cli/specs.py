@@ -172,13 +172,23 @@ def _print(draft: SpecDraft) -> None:
 
 
 @app.command(short_help="Check specs and their quality suites.")
-def check(pipelines: PipelineNamesOrAll = None, as_json: AsJson = False) -> None:
+def check(
+    pipelines: PipelineNamesOrAll = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with exit code 65 after a warning too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Check specs and the quality suites that they name, and print every problem.
 
     Each problem has its file, its key, the expected and the actual value. The command reads files
     only, and needs neither Kafka nor Spark. It ends with exit code 65 if a spec is invalid. A
-    warning names a row rule that Spark will probably refuse; it does not change the exit code.
-    """
+    warning names a row rule that Spark will probably refuse. Without --strict, it does not change
+    the exit code.
+
+    \b
+    tidemark pipeline check --strict
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     tidemark = App.from_environment()
     folder = tidemark.spec_folder
     known = sorted({*folder.specs, *folder.broken})
@@ -202,7 +212,7 @@ def check(pipelines: PipelineNamesOrAll = None, as_json: AsJson = False) -> None
         for name, problem in problems.items():
             if problem is not None:
                 print_error_record({"pipeline": name, **problem.as_record()})
-    if any(problems.values()):
+    if any(problems.values()) or (strict and any(warnings.values())):
         raise typer.Exit(ExitCode.REFUSED)
 
 
