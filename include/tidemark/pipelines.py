@@ -22,7 +22,7 @@ from tidemark.pipeline import Pipeline
 from tidemark.run import Ref, applications, identity
 from tidemark.spark.engine import JobRun
 from tidemark.spark.errors import EngineStopped
-from tidemark.spec.ref import MergeRef, PipelineRef
+from tidemark.spec.ref import MergeRef, PipelineRef, plan_text
 from tidemark.steps import NewDecodePlans, Result, outcome
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def plan_each(
         else:
             plan = result.plan
             size = counted(plan.size, "offset")
-            progress(f"{name}: plan {plan.sequence} ({result.outcome}): {size}")
+            progress(f"{name}: {plan_text(name, plan.sequence)} ({result.outcome}): {size}")
             plans.append(plan)
     return plans, outcomes
 

@@ -189,7 +189,7 @@ def test_a_log_line_on_a_terminal_is_a_line_of_its_own_above_the_bar(
         (
             logging.INFO,
             {"step": "decode", "plan": 2, "records": 40, "quarantined": 3},
-            "  prices: decode of plan 2: 40 records, 3 quarantined, 1.5 s",
+            "  prices: decode of typed plan 2: 40 records, 3 quarantined, 1.5 s",
         ),
         (
             logging.INFO,

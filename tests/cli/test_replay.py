@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -123,7 +124,9 @@ def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_chara
     lake.land_values([b"good", b"a\x1b[31m", b"\xff\xfe", long], headers=(("h", b"\x07"),))
     lake.land_values([b"elsewhere", b"secret"], 1)
     lake.broken, lake.broken_in = {1, 2, 3}, (0, 1)
-    offline("decode", "events")
+    decoded = offline("decode", "events")
+    assert "events@typed: typed plan 1 (new): " in decoded.err
+    assert "events@typed: typed plan 1: " in decoded.out
     listing = ("quarantine", "list", "events")
     assert "elsewhere" not in offline(*listing).out
     assert "secret" not in offline(*listing, "--json").out + offline(*listing).out
@@ -145,7 +148,7 @@ def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_chara
     lake.broken = ()
     offline("quarantine", "replay", "events", "--partition", "1")
     closed = offline(*listing, "--all", "--show", "--partition", "1")
-    assert "closed by plan" in closed.out
+    assert re.search(r"typed plan \d+: .*\n  closed by typed plan \d+", closed.out)
     assert "secret" not in closed.out
 
 

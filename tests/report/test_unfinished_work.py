@@ -22,6 +22,7 @@ from tidemark.backfill.service import Backfills
 from tidemark.core.offsets import Span
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
+from tidemark.pipeline import utc_now
 from tidemark.quality.publication import PublicationStatus
 from tidemark.report.errors import PlanStuck, QuarantineTooLarge
 from tidemark.report.status import PipelineStatus, pipeline_status
@@ -205,6 +206,8 @@ def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) ->
     found = typed_status(lake).unfinished
     assert (found.quarantined, found.undecoded, found.runs) == (1, 2, 1)
     assert [(each.pipeline, each.sequence) for each in found.open_plans] == [(lake.spec.name, 2)]
+    line = next(found.explain(lake.bronze.spec.name, utc_now()))
+    assert line.startswith(f"{lake.spec.name}: typed plan 2 has been open")
     lake.broken = (1, 3)
     lake.run()
     assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 2

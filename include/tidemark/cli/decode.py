@@ -31,7 +31,7 @@ from tidemark.pipelines import Outcomes, for_each
 from tidemark.quality.suite import masked_payloads
 from tidemark.report.record_page import record_values
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import PipelineRef, ReplayRef
+from tidemark.spec.ref import PipelineRef, ReplayRef, plan_text
 from tidemark.steps import Result
 from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
@@ -196,23 +196,26 @@ def list_records(
         )
     if show:
         for each, record in typed.quarantine.contents(listed):
-            _print_content(each, record, masked)
+            _print_content(typed.name, each, record, masked)
     elif found:
         columns = (
             *("partition", "offset", "reason", "part", "field or rule"),
-            *("schema", "bytes", "plan"),
+            *("schema", "bytes", "typed plan", "closed by"),
         )
-        print_table("Records", (*columns, "closed by"), [_row(each) for each in listed])
+        print_table("Records", columns, [_row(each) for each in listed])
     if len(found) > len(listed):
         out.print(f"{len(listed):,} of {len(found):,} listed; --limit {len(found)} lists all")
 
 
-def _print_content(record: QuarantinedRecord, content: LogRecord, masked: Collection[str]) -> None:
+def _print_content(
+    typed: str, record: QuarantinedRecord, content: LogRecord, masked: Collection[str]
+) -> None:
     why = ", ".join(visible(each) for each in (record.reason, record.part, record.detail) if each)
     place = f"partition {record.partition}, offset {record.offset:,}"
-    out.print(f"{place}  {content.timestamp_text}  plan {record.plan}: {why}")
+    out.print(f"{place}  {content.timestamp_text}  {plan_text(typed, record.plan)}: {why}")
     if record.closed_by is not None:
-        out.print(f"  closed by plan {record.closed_by}, which erases the content")
+        closing = plan_text(typed, record.closed_by)
+        out.print(f"  closed by {closing}, which erases the content")
     for line in payload_lines(content, masked):
         out.print(line)
 
@@ -271,7 +274,8 @@ def _print(outcomes: Outcomes, next_step: str | None = None, *, as_json: bool) -
         if "wrote" in record:
             decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
             counts = f"{counted(decoded, 'record')} decoded, {quarantined:,} quarantined"
-            plan = f"{record['pipeline']}: plan {record['plan']}: {counts}"
+            number = plan_text(record["pipeline"], record["plan"])
+            plan = f"{record['pipeline']}: {number}: {counts}"
             return "; ".join(filter(None, [plan, unnamed_text(record), next_step]))
         if len(outcomes.records) == 1 or record["outcome"] != PlanOutcome.NOTHING:
             return f"{record['pipeline']}: {record['outcome']}"

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from tidemark.core.logs import TEXT_FORMAT, event_and_fields, is_json_log, json_object
 from tidemark.core.texts import counted
+from tidemark.spec.ref import PipelineKind, PipelineRef, plan_text
 
 log = logging.getLogger(__name__)
 # Only JSON logs contain progress, also without --verbose.
@@ -231,7 +232,9 @@ def step_text(record: logging.LogRecord) -> str | None:
     event, step = event_and_fields(record)
     if event != "step ended":
         return None
-    plan = f" of plan {step['plan']}" if "plan" in step else ""
+    kind = PipelineKind.TYPED if step["step"] == "decode" else PipelineKind.LIVE
+    table = str(PipelineRef(step["pipeline"]).of_kind(kind))
+    plan = f" of {plan_text(table, step['plan'])}" if "plan" in step else ""
     figures = [
         step.get("error"),
         counted(step["records"], "record") if "records" in step else None,

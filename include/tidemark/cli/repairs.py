@@ -24,6 +24,7 @@ from tidemark.core.texts import counted
 from tidemark.pages import refresh_pages
 from tidemark.pipeline import Pipeline
 from tidemark.repair.rules import Differences
+from tidemark.spec.ref import plan_text
 
 control_app = typer.Typer(
     name="control",
@@ -74,7 +75,7 @@ def abandon(
         return
     verb = "would be" if dry_run else "is"
     size = counted(abandoned.size, "offset")
-    out.print(f"plan {plan_number} of {pipeline} {verb} abandoned: {size}")
+    out.print(f"{plan_text(pipeline, plan_number)} of {pipeline} {verb} abandoned: {size}")
 
 
 def undo(
@@ -105,7 +106,8 @@ def undo(
         _print_record("undone", {"plan": undone.as_record()}, dry_run=dry_run)
         return
     verb = "would be" if dry_run else "is"
-    out.print(f"plan {plan_number} of {pipeline} {verb} undone: {counted(undone.rows, 'row')}")
+    rows = counted(undone.rows, "row")
+    out.print(f"{plan_text(pipeline, plan_number)} of {pipeline} {verb} undone: {rows}")
     if undone.lost:
         lost = counted(undone.lost, "offset")
         out.print(f"Kafka no longer has {lost} of the plan: no run can read them again")

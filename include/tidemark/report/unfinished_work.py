@@ -22,6 +22,7 @@ from tidemark.ingest.protocols import ControlReader
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
 from tidemark.spec.model import AlarmRules, PipelineSpec
+from tidemark.spec.ref import plan_text
 from tidemark.typed.decoder import HiddenOffsets
 
 STUCK_AFTER_RUNS = 3
@@ -100,7 +101,8 @@ class UnfinishedWork:
         """Yield a line for people about each open plan and about each other state."""
         for plan in self.open_plans:
             age, runs = format_duration(now - plan.planned_at), counted(plan.runs, "run")
-            yield f"{plan.pipeline}: plan {plan.sequence} has been open for {age} ({runs})"
+            number = plan_text(plan.pipeline, plan.sequence)
+            yield f"{plan.pipeline}: {number} has been open for {age} ({runs})"
         if self.undecoded:
             yield f"{pipeline}: {counted(self.undecoded, 'published offset')} not decoded"
         if self.unchecked:

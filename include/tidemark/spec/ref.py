@@ -81,6 +81,17 @@ class PipelineRef:
         return PipelineRef(self.name, kind)
 
 
+def plan_text(pipeline: str, sequence: int) -> str:
+    """Return the number of a plan for people: `plan 3`, or `typed plan 3` of a typed table.
+
+    Args:
+        pipeline: The table, as text of `PipelineRef`.
+        sequence: Plan number.
+    """
+    is_typed = PipelineRef.parse(pipeline).kind is PipelineKind.TYPED
+    return f"typed plan {sequence}" if is_typed else f"plan {sequence}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRef:
     """A merge of an upsert table. Its text is `prices=57`.
