@@ -110,7 +110,24 @@ def test_a_preview_lists_offsets_by_their_state() -> None:
         "plans_replaced": {},
         "notes": [],
     }
+    assert result.explain().splitlines()[1:-1] == [
+        "partition  to land  landed or lost  in an open plan  deleted in Kafka  chunks"
+        "  ranges to land",
+        "        0       15               2                5                 3       1"
+        "  [3, 4), [6, 20)",
+        "        1        2               0                0                 0       1  [2, 4)",
+    ]
     assert preview(started_pipeline(), select(offsets=["0:0-5"])).size_estimate.bytes is None
+
+
+def test_the_lines_of_a_preview_have_three_ranges_and_all_chunks_of_a_partition() -> None:
+    ranges = [f"0:{start}-{start + 1}" for start in (0, 2, 4, 6, 8)]
+    result = preview(started_pipeline(20), select(offsets=ranges), 2)
+    assert result.explain().splitlines()[1:-1] == [
+        "partition  to land  landed or lost  deleted in Kafka  chunks  ranges to land",
+        "        0        5               0                 0       3"
+        "  [0, 1), [2, 3), [4, 5) and 2 more",
+    ]
 
 
 def test_a_preview_notes_an_unfinished_request_of_the_same_offsets() -> None:

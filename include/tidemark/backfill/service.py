@@ -32,7 +32,7 @@ from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
-from tidemark.core.texts import counted, listed
+from tidemark.core.texts import comma_list, counted, listed
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen
@@ -57,6 +57,9 @@ from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
+
+_MOST_RANGES = 3
+"""Ranges of a partition in the text of a preview."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,24 +97,11 @@ class BackfillPreview:
 
     def explain(self) -> str:
         """Return a text: the offsets to land, and the state of the other selected offsets."""
-        found = self.found
-        columns = {
-            "to land": found.missing,
-            **({"replaced": found.replaced} if self.replaces else {}),
-            "landed/lost": found.covered,
-            "in an open plan": found.planned,
-            "deleted": found.deleted,
-        }
         lines = [
             f"topic {self.watermarks.topic}, id {self.watermarks.topic_id}",
-            f"{'partition':>10} {' '.join(f'{name:>15}' for name in columns)}  ranges to land",
+            *self._partition_lines(),
+            *self.notes,
         ]
-        for partition in sorted({p for kind in columns.values() for p in kind}):
-            sizes = [kind.get(partition, SpanSet()).size for kind in columns.values()]
-            ranges = ", ".join(map(str, found.missing.get(partition, SpanSet())))
-            cells = " ".join(f"{size:>15,}" for size in sizes)
-            lines.append(f"{partition:>10} {cells}  {ranges}")
-        lines += self.notes
         if not self.offsets:
             return "\n".join([*lines, "nothing to do: no selected offset is left to land"])
         lines.append(
@@ -119,6 +109,30 @@ class BackfillPreview:
             f"{self.size_estimate.explain()}; {self._rewriting()}"
         )
         return "\n".join(lines)
+
+    def _partition_lines(self) -> Iterator[str]:
+        """Yield a header, and a line about each partition with selected offsets."""
+        found = self.found
+        columns = {
+            "to land": found.missing,
+            **({"replaced": found.replaced} if self.replaces else {}),
+            "landed or lost": found.covered,
+            **({"in an open plan": found.planned} if found.planned else {}),
+            "deleted in Kafka": found.deleted,
+        }
+        rows = [("partition", *columns, "chunks", "ranges to land")]
+        for partition in sorted({p for kind in columns.values() for p in kind}):
+            sizes = [kind.get(partition, SpanSet()).size for kind in columns.values()]
+            chunks = sum(partition in chunk for chunk in self.chunks)
+            ranges = list(found.missing.get(partition, SpanSet()))
+            text = comma_list(ranges[:_MOST_RANGES])
+            if len(ranges) > _MOST_RANGES:
+                text += f" and {len(ranges) - _MOST_RANGES:,} more"
+            rows.append((str(partition), *(f"{size:,}" for size in sizes), f"{chunks:,}", text))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+        for row in rows if len(rows) > 1 else ():
+            cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+            yield "  ".join([*cells, row[-1]]).rstrip()
 
     def _rewriting(self) -> str:
         if not self.found.replaced:
