@@ -58,7 +58,8 @@ def shown(seen: dict[str, ObservedStatus], monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def rows(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    """Return the cells of a table with or without lines between its columns."""
+    return [re.split(r" *│ *|  +", line.strip("│ ")) for line in text.splitlines()]
 
 
 def observed(lag: int, later: int, **changes: Any) -> ObservedStatus:
@@ -97,8 +98,8 @@ def test_values_that_cannot_be_read_again_stay_with_their_age(
     text = shown(seen, monkeypatch)
     (row,) = (row for row in rows(text) if row[:1] == ["prices"])
     assert row[1:3] == ["9", "↑ 4.0"]
-    states = "".join(row[-1] for row in rows(text) if len(row) == 7)
-    assert "KafkaUnavailable,values1minold" in states.replace(" ", "")
+    states = " ".join(row[-1] for row in rows(text))
+    assert "KafkaUnavailable, values 1 min old" in states
     assert "prices: KafkaUnavailable: Kafka is unavailable" in text
     prices, orders = json.loads(json.dumps(look_record(seen, NOW)))["pipelines"]
     assert (prices["lag"], prices["age_seconds"]) == (9, 60)
@@ -109,8 +110,8 @@ def test_values_that_cannot_be_read_again_stay_with_their_age(
 def test_an_update_fits_into_80_columns_and_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown({LONG: observed(0, 1_234_567, pipeline=LONG).updated(DOWN, 0)}, monkeypatch)
     assert max(map(len, text.splitlines())) <= 80
-    assert "".join(row[0] for row in rows(text) if len(row) == 7).startswith(LONG)
-    assert any("1,234,567" in row and "↑ 1.2M" in row for row in rows(text))
+    assert LONG in "".join(text.split())
+    assert {"1,234,567", "↑ 1.2M"} <= {cell for row in rows(text) for cell in row}
     assert " ".join(text.split()).count("no broker") == 20
 
 

@@ -123,8 +123,6 @@ def test_a_status_fits_into_80_columns(
     (folder / f"{name}.yaml").write_text(text.replace("name: events", f"name: {name}"))
     monkeypatch.setattr(output.out, "width", 80)
     for options in ((), ("events", name)):
-        printed = unconnected("status", *options).out
-        tables = [line for line in printed.splitlines() if line[:1] in "┏┃┡│└"]
-        assert {len(line) for line in tables if line} <= set(range(81))
-        folded = "".join(line[0] for line in cells(printed) if len(line) == 6)
-        assert name in folded
+        lines = unconnected("status", *options).out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert name in "".join(line[:24].strip() for line in lines)

@@ -198,11 +198,11 @@ def list_records(
         for each, record in typed.quarantine.contents(listed):
             _print_content(typed.name, each, record, masked)
     elif found:
-        columns = (
+        columns = [
             *("partition", "offset", "reason", "part", "field or rule"),
-            *("schema", "bytes", "typed plan", "closed by"),
-        )
-        print_table("Records", columns, [_row(each) for each in listed])
+            *("schema", "bytes", "typed plan", *(["closed by"] if everything else [])),
+        ]
+        print_table("Records", columns, [_row(each)[: len(columns)] for each in listed])
     if len(found) > len(listed):
         out.print(f"{len(listed):,} of {len(found):,} listed; --limit {len(found)} lists all")
 

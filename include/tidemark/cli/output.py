@@ -6,8 +6,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,8 +36,12 @@ err = Console(stderr=True, **_PLAIN)
 _out_without_folding = Console(width=10_000, **_PLAIN)
 _SHORT = 13
 """Most characters of a short value, such as a number of ten digits or the time `3 d 18 h`."""
-_LEAST = 10
-"""Least characters for a column of long texts."""
+_LONG_WORD = 24
+"""Columns that are wide enough for a word, such as the name of an error. A longer word folds."""
+
+
+_WITHOUT_LINES: Mapping[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}
+"""The style of a table whose columns are two characters apart."""
 
 
 def print_json(value: Any) -> None:
@@ -53,20 +58,40 @@ def make_table(
     text_of: Callable[[Any], str] | None = None,
 ) -> Table:
     """Return a table; see `print_table`. `text_of` replaces the usual text of a value."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     cells = [[(text_of or _cell)(value) for value in row] for row in rows]
-    by_column = [[row[index] for row in cells] for index in range(len(columns))]
-    unfolded = _unfolded_columns(columns, by_column) if fold else ()
+    titled: dict[str, Any] = {"title": title, "title_justify": "left", "title_style": "bold"}
+    layout = _Layout(with_lines=True)
+    if fold:
+        found = _layout([columns, *cells], out.width)
+        if found is None:
+            return _listed(columns, cells, titled)
+        layout = found
+    table = Table(header_style="bold", **titled, **({} if layout.with_lines else _WITHOUT_LINES))
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int) for row in rows)
         table.add_column(
-            column.replace(" ", "\n") if index in unfolded else column,
+            column,
             justify="right" if numeric else "left",
             overflow="fold",
-            no_wrap=index in unfolded,
+            width=layout.widths[index] if layout.widths else None,
         )
     for row_cells in cells:
         table.add_row(*row_cells)
+    return table
+
+
+def _listed(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], titled: Mapping[str, Any]
+) -> Table:
+    """Return a table with a line for each value: the name of its column, and the value."""
+    table = Table(show_header=False, **titled, **_WITHOUT_LINES)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, row in enumerate(cells):
+        if number:
+            table.add_row()
+        for column, cell in zip(columns, row, strict=True):
+            table.add_row(column, cell)
     return table
 
 
@@ -79,9 +104,10 @@ def print_table(
         title: Text above the table.
         columns: Names of the columns.
         rows: The values of each row.
-        fold: Whether a table that is too wide folds long texts and has headers of one word a line.
-            It folds numbers and other short values only if there is no room for them. Without
-            folding, each row is one line of any length. No value is shortened.
+        fold: Whether a table that is too wide for the output wraps its texts at spaces, and leaves
+            out the lines between its columns if necessary. If even the words do not fit, each value
+            has a line of its own. Without folding, each row is one line of any length. No value is
+            shortened.
     """
     table = make_table(title, columns, rows, fold=fold)
     (out if fold else _out_without_folding).print(table)
@@ -122,19 +148,65 @@ def _printer(*, in_place: bool) -> Iterator[Callable[[RenderableType], None]]:
         live.stop()
 
 
-def _unfolded_columns(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Collection[int]:
-    """Return the columns of a table that is too wide whose values stay in one line."""
-    widths = [max(map(cell_len, (name, *each))) for name, each in zip(columns, cells, strict=True)]
-    room = out.width - 1 - 3 * len(columns)
-    if sum(widths) <= room:
-        return ()
-    needed = [
-        max(map(cell_len, (*name.split(), *each)))
-        for name, each in zip(columns, cells, strict=True)
-    ]
-    short = {index for index, width in enumerate(needed) if width <= _SHORT}
-    folded = (len(columns) - len(short)) * _LEAST
-    return short if sum(needed[index] for index in short) + folded <= room else ()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Whether a table has lines between its columns, and their widths if texts wrap."""
+
+    with_lines: bool
+    widths: Sequence[int] = ()
+
+
+def _layout(rows: Sequence[Sequence[str]], width: int) -> _Layout | None:
+    """Return the layout of a table that is at most this wide; None if there is none.
+
+    Texts wrap at spaces only, but words that are longer than `_LONG_WORD` fold. Short values stay
+    in one line, unless there is no room for that even without lines.
+
+    Args:
+        rows: The names of the columns, and the texts of each row.
+        width: Characters of a line of the terminal.
+    """
+    columns = list(zip(*rows, strict=True))
+    rooms = {True: width - 1 - 3 * len(columns), False: width - 2 * (len(columns) - 1)}
+    full = [max(map(cell_len, _lines(column))) for column in columns]
+    for with_lines, short in ((True, _SHORT), (False, _SHORT), (False, 0)):
+        room = rooms[with_lines]
+        if sum(full) <= room:
+            return _Layout(with_lines=with_lines, widths=full)
+        least = [
+            max(min(_LONG_WORD, cell_len(part)) for part in _parts(column, short))
+            for column in columns
+        ]
+        if sum(least) <= room:
+            return _Layout(with_lines=with_lines, widths=_widened(least, full, room))
+    return None
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    return [line for text in texts for line in text.splitlines() or [""]]
+
+
+def _parts(column: Sequence[str], short: int) -> Iterator[str]:
+    """Yield the parts of a column's texts that stay in one line: words, and short values."""
+    name, *values = column
+    yield from _words_of(name)
+    for line in _lines(values):
+        yield from [line] if cell_len(line) <= short else _words_of(line)
+
+
+def _words_of(line: str) -> list[str]:
+    return line.split() or [""]
+
+
+def _widened(least: Sequence[int], full: Sequence[int], room: int) -> Sequence[int]:
+    """Return widths that use the room: columns that need few characters get all of them."""
+    widths, left = list(least), room - sum(least)
+    by_need = sorted(range(len(full)), key=lambda index: full[index] - least[index])
+    for done, index in enumerate(by_need):
+        added = min(full[index] - least[index], left // (len(full) - done))
+        widths[index] += added
+        left -= added
+    return widths
 
 
 def print_status(record: Mapping[str, Any], *, as_json: bool) -> None:
