@@ -104,10 +104,10 @@ def print_table(
         title: Text above the table.
         columns: Names of the columns.
         rows: The values of each row.
-        fold: Whether a table that is too wide for the output wraps its texts at spaces, and leaves
-            out the lines between its columns if necessary. If even the words do not fit, each value
-            has a line of its own. Without folding, each row is one line of any length. No value is
-            shortened.
+        fold: Whether a table that is too wide for the output wraps its texts at spaces. If
+            necessary, the table has no lines between its columns. If even the words do not fit,
+            each value has a line of its own. Without folding, each row is one line of any length.
+            No value is shortened.
     """
     table = make_table(title, columns, rows, fold=fold)
     (out if fold else _out_without_folding).print(table)
