@@ -774,6 +774,7 @@ class Pipeline:
             statuses=lambda: self._publication_table().statuses(self.name),
             quarantined=lambda plans: self.quarantine.count_open(plans),
             hidden=self._hidden_offsets(),
+            next_merge=lambda: self.upserts.next() if self.spec.has_upsert else None,
         )
 
     def verify(

@@ -11,10 +11,13 @@ from typing import NoReturn
 import pytest
 
 from tests.quality.test_publication import check, publication_of, table_of
+from tests.support import services
+from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, make_spec
 from tests.support.services import NOW
-from tests.support.typed_lake import DECODE, TypedLake
+from tests.support.typed_job import NoRows
+from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
 from tests.typed.test_decoder import LakeWithFailingDriver
 from tidemark.backfill.errors import BackfillAhead
 from tidemark.backfill.selection import select
@@ -24,10 +27,11 @@ from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
 from tidemark.pipeline import utc_now
 from tidemark.quality.publication import PublicationStatus
-from tidemark.report.errors import PlanStuck, QuarantineTooLarge
+from tidemark.report.errors import PlanStuck, QuarantineTooLarge, TableStalled
 from tidemark.report.status import PipelineStatus, pipeline_status
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules
+from tidemark.spec.upsert import MergeScope
 
 pytestmark = pytest.mark.slow
 
@@ -211,6 +215,73 @@ def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) ->
     lake.broken = (1, 3)
     lake.run()
     assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 2
+
+
+def upserted_work(home: Path) -> UnfinishedWork:
+    """Return the unfinished work of pipeline `events` of a home without Kafka."""
+    return app_of(home)().pipeline("events").status().unfinished
+
+
+def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    upserts = app_of(tmp_path)().pipeline("events").upserts
+    merger = NoRows(tmp_path / "lakehouse" / "silver" / "events_latest")
+    lake.broken = {1}
+    lake.land_values([b"a", b"b", b"c"])
+    lake.run()
+    assert upserted_work(tmp_path).unmerged is MergeScope.ALL
+    upserts.execute(merger)
+    assert [*upserted_work(tmp_path).states()] == ["quarantined"]
+
+    lake.broken = ()
+    lake.replay(Span(1, 2))
+    work = upserted_work(tmp_path)
+    assert [*work.states()] == ["unmerged"]
+    assert work.as_row()["unmerged"] == "affected keys"
+    since = work.unmerged_since
+    assert since is not None
+    (line,) = work.explain("events", since + 2 * HOUR)
+    assert line == (
+        "events: upsert table out of date for 2 h: `tidemark upsert events` merges affected keys"
+    )
+    upserts.execute(merger)
+    assert [*upserted_work(tmp_path).states()] == []
+    monkeypatch.setattr(services, "NOW", NOW + HOUR)
+    lake.undo.undo(1, "ops", "a test")
+    assert upserted_work(tmp_path).unmerged_since == NOW + HOUR
+
+
+def test_a_table_that_is_out_of_date_for_longer_than_the_limit_is_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode that fails before it records a plan shows in no other way."""
+    lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+
+    def stalled(after: timedelta, limit: timedelta | None = HOUR) -> list[str]:
+        work = upserted_work(tmp_path)
+        since = work.undecoded_since or work.unmerged_since
+        assert since is not None
+        alarms = work.alarms("events", AlarmRules(stalled=limit), since + after)
+        return [alarm.table for alarm in alarms if isinstance(alarm, TableStalled)]
+
+    lake.land_values([b"a"])
+    assert stalled(2 * HOUR) == ["typed"]
+    assert stalled(HOUR / 2) == stalled(2 * HOUR, limit=None) == []
+    lake.run()
+    assert stalled(2 * HOUR) == ["upsert"]
+    for hours in (1, 2):
+        monkeypatch.setattr(services, "NOW", NOW + hours * HOUR)
+        lake.land_values([b"b"])
+    work = upserted_work(tmp_path)
+    assert work.undecoded_since == NOW + HOUR
+    assert next(work.explain("events", NOW + 2 * HOUR)) == (
+        "events: 2 published offsets not decoded for 1 h"
+    )
+    lake.decoding.plan()
+    # The open plan has an age and an alarm of its own.
+    assert upserted_work(tmp_path).undecoded_since is None
 
 
 def checked_status(

@@ -147,6 +147,24 @@ class PlanStuck(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class TableStalled(TerminalError):
+    """A typed table or an upsert table lacks records that landed long ago."""
+
+    pipeline: str
+    table: str
+    age: timedelta
+    limit: timedelta
+
+    problem = "The {table} table of pipeline '{pipeline}' has been out of date for {age}."
+    expected = "at most {limit} (alarms.stalled_minutes)"
+    actual = "{age}"
+    fix = (
+        "Run `tidemark run {pipeline}`, which updates the table or shows the error of its runs. "
+        "Then see that error's section in docs/runbook.md."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class PlansBlocked(TerminalError):
     """A quality check blocked plans, and no operator has decided about them."""
 

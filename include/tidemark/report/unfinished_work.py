@@ -1,8 +1,8 @@
 """Finds plans and records that wait for a retry or a decision, so that readers do not see them.
 
-These are open plans, landed offsets that are not decoded, records in quarantine, and plans that a
-check blocked. The sources are the control table, the quarantine and the publication table. No data
-table is read.
+These are open plans, landed offsets that are not decoded, decoded records that are not merged,
+records in quarantine, and plans that a check blocked. The sources are the control table, the
+quarantine, the publication table, and the logs of the typed table and the upsert table.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import difference_by_partition, size_of
+from tidemark.core.table_state import TableChanges
 from tidemark.core.texts import counted, format_duration, listed
 from tidemark.ingest.protocols import ControlReader
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
-from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge
+from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge, TableStalled
 from tidemark.spec.model import AlarmRules, PipelineSpec
 from tidemark.spec.ref import plan_text
+from tidemark.spec.upsert import MergePlan, MergeScope
 from tidemark.typed.decoder import HiddenOffsets
 
 STUCK_AFTER_RUNS = 3
@@ -55,8 +57,14 @@ class UnfinishedWork:
         open_plans: Open plans of the pipeline and of its typed table, oldest first.
         undecoded: Number of published offsets that the typed table does not have. With
             `decode.publish: always` all landed offsets count.
+        undecoded_since: Time of the first landing after the newest decode; None without undecoded
+            offsets, or while a plan of the typed table is open.
         unchecked: Number of landed offsets that are not decoded because they have no check result
             and no decision of an operator.
+        unmerged: Which records the next merge into the upsert table reads; None if the table is up
+            to date, or without one.
+        unmerged_since: Time of the oldest change of the typed table that is not merged; None if it
+            is unknown.
         quarantined: Number of open records in the quarantine; None without a typed table.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
         published: Number of plans that a check published.
@@ -68,7 +76,10 @@ class UnfinishedWork:
 
     open_plans: tuple[OpenPlan, ...] = ()
     undecoded: int = 0
+    undecoded_since: datetime | None = None
     unchecked: int = 0
+    unmerged: MergeScope | None = None
+    unmerged_since: datetime | None = None
     quarantined: int | None = None
     blocked: tuple[int, ...] = ()
     published: int = 0
@@ -94,6 +105,8 @@ class UnfinishedWork:
             yield "undecoded"
         if self.unchecked:
             yield "unchecked"
+        if self.unmerged:
+            yield "unmerged"
         if self.quarantined:
             yield "quarantined"
 
@@ -104,11 +117,17 @@ class UnfinishedWork:
             number = plan_text(plan.pipeline, plan.sequence)
             yield f"{plan.pipeline}: {number} has been open for {age} ({runs})"
         if self.undecoded:
-            yield f"{pipeline}: {counted(self.undecoded, 'published offset')} not decoded"
+            since = _for(self.undecoded_since, now)
+            yield f"{pipeline}: {counted(self.undecoded, 'published offset')} not decoded{since}"
         if self.unchecked:
             yield (
                 f"{pipeline}: {counted(self.unchecked, 'landed offset')} not decoded, because not "
                 f"checked: `tidemark run {pipeline}` checks and decodes"
+            )
+        if self.unmerged:
+            yield (
+                f"{pipeline}: upsert table out of date{_for(self.unmerged_since, now)}: "
+                f"`tidemark upsert {pipeline}` merges {self.unmerged}"
             )
         if self.quarantined:
             yield f"{pipeline}: {counted(self.quarantined, 'record')} in quarantine"
@@ -127,6 +146,11 @@ class UnfinishedWork:
                     runs=plan.runs,
                     limit=rules.stalled,
                 )
+        for table, since in (("typed", self.undecoded_since), ("upsert", self.unmerged_since)):
+            if since and rules.stalled is not None and now - since > rules.stalled:
+                yield TableStalled(
+                    pipeline=pipeline, table=table, age=now - since, limit=rules.stalled
+                )
         if self.blocked:
             yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
         limit = rules.quarantined_records
@@ -139,7 +163,10 @@ class UnfinishedWork:
             "open_since": self.open_since,
             "open_plan_runs": self.runs,
             "undecoded": self.undecoded,
+            "undecoded_since": self.undecoded_since,
             "unchecked": self.unchecked,
+            "unmerged": self.unmerged,
+            "unmerged_since": self.unmerged_since,
             "quarantined": self.quarantined,
             "blocked_plans": len(self.blocked),
             "published_plans": self.published,
@@ -160,6 +187,8 @@ class UnfinishedWorkReader:
         quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
         hidden: Returns the landed offsets that are not decoded.
+        next_merge: Returns the next merge into the upsert table; None if that is up to date, or
+            without one.
     """
 
     spec: PipelineSpec
@@ -167,6 +196,7 @@ class UnfinishedWorkReader:
     statuses: Callable[[], Mapping[int, PublicationStatus]]
     quarantined: Callable[[Collection[int]], int]
     hidden: Callable[[], HiddenOffsets] = HiddenOffsets
+    next_merge: Callable[[], MergePlan | None] = lambda: None
 
     def read(self, ledger: Ledger) -> UnfinishedWork:
         """Return the unfinished work.
@@ -192,10 +222,16 @@ class UnfinishedWorkReader:
         open_plans = (*open_plans, *self._open_plans(typed))
         hidden = self.hidden()
         open_typed_plans = [record.plan.sequence for record in typed.open_plans()]
+        undecoded = _undecoded(ledger, typed, hidden)
+        waits = undecoded and not open_typed_plans
+        merge = self.next_merge()
         return replace(
             work,
             open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
-            undecoded=_undecoded(ledger, typed, hidden),
+            undecoded=undecoded,
+            undecoded_since=self._first_undecoded_landing(typed.pipeline) if waits else None,
+            unmerged=merge.scope if merge else None,
+            unmerged_since=self._first_change(typed.pipeline, merge.changes) if merge else None,
             unchecked=sum(map(size_of, hidden.unchecked.values())),
             quarantined=self.quarantined(open_typed_plans),
         )
@@ -217,6 +253,24 @@ class UnfinishedWorkReader:
             for record in records
         )
 
+    def _first_undecoded_landing(self, typed: str) -> datetime | None:
+        """Return the time of the first landing after the newest decode; None without one."""
+        newest = max(self.control.recorded_at(typed, EventKind.LANDED).values(), default=None)
+        landings = self.control.recorded_at(self.spec.name, EventKind.LANDED).values()
+        return min((at for at in landings if newest is None or at > newest), default=None)
+
+    def _first_change(self, typed: str, changes: TableChanges) -> datetime | None:
+        """Return the time of the oldest of some changes of the typed table; None if unknown.
+
+        Without changes, the merge reads all records, and the first decode counts.
+        """
+        landed = self.control.recorded_at(typed, EventKind.LANDED)
+        undone = self.control.recorded_at(typed, EventKind.UNDONE)
+        plans = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
+        times = [at for number, at in landed.items() if number in plans or not changes]
+        times += [at for number, at in undone.items() if number in changes.removed]
+        return min(times, default=None)
+
     def _blocked(
         self, ledger: Ledger, statuses: Mapping[int, PublicationStatus]
     ) -> tuple[int, ...]:
@@ -228,6 +282,11 @@ class UnfinishedWorkReader:
         """Whether a plan holds rows. Reads only this plan, because a full ledger takes seconds."""
         record = ledger.plans.get(sequence) or self.control.plan_record(self.spec.name, sequence)
         return bool(record and record.held_now and record.held_now.counts)
+
+
+def _for(since: datetime | None, now: datetime) -> str:
+    """Return how long something lasts, as the end of a clause; empty if that is unknown."""
+    return f" for {format_duration(now - since)}" if since else ""
 
 
 def _undecoded(bronze: Ledger, typed: Ledger, hidden: HiddenOffsets) -> int:
