@@ -20,10 +20,14 @@ from typing import IO
 import pytest
 from rich.console import Console
 
+from tests.support.consoles import app_of
 from tests.support.interrupts import processes_with_sigint
+from tests.support.typed_lake import home_typed_lake
 from tidemark.cli import output, progress
+from tidemark.cli.engine import on_engine
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.logs import LogFields
+from tidemark.core.plan import PlanRef
 
 TIDEMARK = str(Path(sys.executable).with_name("tidemark"))
 
@@ -447,3 +451,25 @@ def test_a_text_longer_than_the_terminal_leaves_room_for_the_time() -> None:
     slow = "from tidemark.cli import progress\nwith progress.phase('x' * 200): input()"
     with running(sys.executable, "-c", slow) as process:
         process.read_until("x{20}….*0:00:0")
+
+
+def test_a_job_of_spark_shows_its_tasks_without_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each query adds tasks, so a bar would go back."""
+    program = tmp_path / "spark-submit"
+    program.write_text(
+        '#!/bin/sh\nprintf "[Stage 0:=====>     (1 + 3) / 5]\\r"\n'
+        'echo \'TIDEMARK_RESULT [{"pipeline": "events", "plan": 1}]\'\n'
+    )
+    program.chmod(0o755)
+    home_typed_lake(tmp_path)
+    app = app_of(tmp_path)()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    stream = io.StringIO()
+    show_on(monkeypatch, stream, terminal=True)
+    plan = PlanRef(pipeline="events", sequence=1)
+    on_engine(app, "local[1]", ["events"]).execute("check", [plan])
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert re.search(r"check of events +1/5 Spark tasks 0:00:0\d", shown)
+    assert "━" not in shown

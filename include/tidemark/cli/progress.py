@@ -38,7 +38,9 @@ ShowDone: TypeAlias = Callable[[int, int], None]
 
 
 @contextmanager
-def phase(text: str, *, quiet_s: float = 0.0, unit: str = "") -> Iterator[ShowDone]:
+def phase(
+    text: str, *, quiet_s: float = 0.0, unit: str = "", has_bar: bool = True
+) -> Iterator[ShowDone]:
     """Print one line about a phase, and show its elapsed time until it ends.
 
     A terminal shows the time in place, and removes it at the end. Logs and pipes get a line every
@@ -50,11 +52,16 @@ def phase(text: str, *, quiet_s: float = 0.0, unit: str = "") -> Iterator[ShowDo
         quiet_s: Seconds without output, for a phase that is usually short. A terminal then shows
             the phase in place, and prints no line.
         unit: The parts that the progress counts, if the text does not name them.
+        has_bar: Whether a terminal shows the progress as a bar too. If the number of all parts
+            grows, the bar would go back.
 
     Yields:
-        A function that shows the progress, as a bar or as figures in lines. Any thread may call it.
+        A function that shows the progress, as figures and a bar. Any thread may call it.
     """
-    shown = (_in_place if _shows_in_place() else _in_lines)(text, quiet_s, unit)
+    if _shows_in_place():
+        shown = _in_place(text, quiet_s, unit, has_bar=has_bar)
+    else:
+        shown = _in_lines(text, quiet_s, unit)
     with _paused(), shown as show_done:
         yield show_done
 
@@ -86,7 +93,7 @@ class _Wait:
 
     def show(self) -> None:
         """Show the text after `SHORT_S` seconds."""
-        self._shown.enter_context(_in_place(self._text, SHORT_S, ""))
+        self._shown.enter_context(_in_place(self._text, SHORT_S))
 
     def hide(self) -> None:
         """Erase the text, or cancel its display."""
@@ -132,7 +139,9 @@ def _shows_in_place() -> bool:
 
 
 @contextmanager
-def _in_place(text: str, quiet_s: float, unit: str) -> Iterator[ShowDone]:
+def _in_place(
+    text: str, quiet_s: float, unit: str = "", *, has_bar: bool = True
+) -> Iterator[ShowDone]:
     # A long text leaves room for the spinner and the time.
     room = Column(max_width=max(err.width - _BESIDE_TEXT, 1), no_wrap=True)
     columns: tuple[ProgressColumn, ...] = (
@@ -150,8 +159,9 @@ def _in_place(text: str, quiet_s: float, unit: str) -> Iterator[ShowDone]:
         progress.start()
 
     def show_done(done: int, total: int) -> None:
+        bar = (BarColumn(),) if has_bar else ()
         counted = (MofNCompleteColumn(), TextColumn(unit)) if unit else (MofNCompleteColumn(),)
-        progress.columns = (*columns, BarColumn(), *counted, TimeElapsedColumn())
+        progress.columns = (*columns, *bar, *counted, TimeElapsedColumn())
         progress.update(task, completed=done, total=total)
 
     starter = threading.Timer(quiet_s, start)
