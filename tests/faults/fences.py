@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.faults.mutation import Always, Drop, MoveUp, Never, Operation, Replace
+from tests.faults.mutation import (
+    Always,
+    Argument,
+    Drop,
+    LeftOperand,
+    MoveUp,
+    Never,
+    Operation,
+    Replace,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,26 +117,21 @@ FENCES = (
     Fence(
         marker="reported-commit-is-looked-up",
         keeps="I3",
-        operation=Replace(
-            "original or Landing.of(plan, 0, {i: r.span.size for i, r in enumerate(plan.ranges)})"
-        ),
+        operation=Drop(),
         noticed_by=("tests/ingest/test_executor.py",),
     ),
     Fence(
         marker="commit-has-the-fingerprint",
         keeps="I4",
-        operation=Replace('metadata.get("sequence") == plan.sequence'),
+        operation=Never(),
         noticed_by=("tests/lake/test_data_table.py",),
     ),
     Fence(
-        marker="rows-are-counted-in-newest-version",
+        marker="deleted-rows-are-not-counted",
         keeps="I3",
-        operation=Replace("table.load_as_version(version) or original"),
-        noticed_by=(
-            "tests/lake/test_row_queries.py",
-            "-k",
-            "rows_deleted_after_a_commit",
-        ),
+        operation=Never(),
+        noticed_by=("tests/lake/test_deletion_vectors.py", "-k", "recorded_are_read_again"),
+        real=True,
     ),
     Fence(
         marker="look-before-taking-over",
@@ -188,7 +192,7 @@ FENCES = (
     Fence(
         marker="same-topic-before-recording",
         keeps="I1",
-        operation=Replace("self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)"),
+        operation=Drop(),
         noticed_by=("tests/ingest/test_executor.py",),
     ),
     Fence(
@@ -206,7 +210,7 @@ FENCES = (
     Fence(
         marker="ends-of-readers-isolation-level",
         keeps="I1",
-        operation=Replace("RdIsolationLevel.READ_UNCOMMITTED"),
+        operation=Drop(),
         noticed_by=("tests/kafka/test_watermarks.py",),
         real=True,
     ),
@@ -231,7 +235,7 @@ FENCES = (
     Fence(
         marker="no-two-plans-over-one-offset",
         keeps="I2",
-        operation=Replace("SpanSet()"),
+        operation=Argument(1),
         noticed_by=(
             "tests/ingest/test_planner.py",
             "tests/backfill/test_service.py",
@@ -286,7 +290,7 @@ FENCES = (
     Fence(
         marker="only-published-rows-are-decoded",
         keeps="I7",
-        operation=Replace("HiddenOffsets()"),
+        operation=Drop(),
         noticed_by=("tests/typed/test_decoder_published.py",),
     ),
     Fence(
@@ -336,7 +340,7 @@ FENCES = (
     Fence(
         marker="restored-bronze-rows-are-no-gaps",
         keeps="I3",
-        operation=Replace("self.control.summary(self.pipeline)"),
+        operation=Argument(1),
         noticed_by=(
             "tests/typed/test_decoder.py",
             "-k",
@@ -386,7 +390,7 @@ FENCES = (
     Fence(
         marker="lost-quarantine-is-missed",
         keeps="I7",
-        operation=Replace("typed"),
+        operation=Drop(),
         noticed_by=(
             "tests/typed/test_decoder.py",
             "-k",
@@ -396,7 +400,7 @@ FENCES = (
     Fence(
         marker="restore-during-landing",
         keeps="I7",
-        operation=Replace("ledger"),
+        operation=Argument(1),
         noticed_by=("tests/model/test_findings.py",),
     ),
     Fence(
@@ -420,7 +424,7 @@ FENCES = (
     Fence(
         marker="one-more-epoch-is-fenced",
         keeps="I4",
-        operation=Replace("original[:-1]"),
+        operation=LeftOperand(),
         noticed_by=("tests/repair/test_rewind.py",),
     ),
     Fence(
@@ -473,7 +477,7 @@ FENCES = (
     Fence(
         marker="older-epochs-are-fenced",
         keeps="I4",
-        operation=Replace("self.table.fence_chains(self.spec.name, [], requested_by)"),
+        operation=Replace("[]"),
         noticed_by=("tests/repair/test_rewind.py",),
     ),
     Fence(
@@ -491,7 +495,7 @@ FENCES = (
     Fence(
         marker="removed-commit-proves-nothing",
         keeps="I5",
-        operation=Replace("record.held_now.records > 0"),
+        operation=Never(),
         noticed_by=("tests/repair/test_rewind.py", "-k", "deleted_rows_of_a_removed_commit"),
     ),
     Fence(
@@ -545,7 +549,7 @@ FENCES = (
     Fence(
         marker="fence-is-a-transaction",
         keeps="I4",
-        operation=Replace("[Transaction(app_id, 0) for app_id in open_ids]"),
+        operation=Replace("0"),
         noticed_by=(
             "tests/lake/test_row_queries.py",
             "-k",
@@ -573,13 +577,13 @@ FENCES = (
     Fence(
         marker="files-of-retained-versions-stay",
         keeps="I5",
-        operation=Replace("newest"),
+        operation=LeftOperand(),
         noticed_by=("tests/lake/test_maintained_table.py",),
     ),
     Fence(
         marker="doubtful-table-is-not-maintained",
         keeps="I7",
-        operation=Replace("finished_plans_of(control.summary(pipeline))"),
+        operation=Argument(1),
         noticed_by=("tests/lake/test_maintained_table.py",),
     ),
     Fence(
@@ -595,7 +599,7 @@ FENCES = (
     Fence(
         marker="rows-of-other-incarnations-stay",
         keeps="I1",
-        operation=Replace("any_of(places)"),
+        operation=Drop(),
         noticed_by=(
             "tests/backfill/test_replacing.py",
             "-k",
@@ -615,7 +619,7 @@ FENCES = (
     Fence(
         marker="replaced-plan-holds-the-rest",
         keeps="I3",
-        operation=Replace("whole"),
+        operation=Argument(0),
         noticed_by=(
             "tests/backfill/test_replacing.py",
             "-k",
@@ -635,7 +639,7 @@ FENCES = (
     Fence(
         marker="restore-during-undo",
         keeps="I3",
-        operation=Replace("self.control.summary(self.pipeline)"),
+        operation=Argument(1),
         noticed_by=(
             "tests/backfill/test_replacing.py",
             "-k",
@@ -655,7 +659,7 @@ FENCES = (
     Fence(
         marker="doubtful-replacement-is-read-in-full",
         keeps="I2",
-        operation=Replace("settled"),
+        operation=Drop(),
         noticed_by=(
             "tests/lake/test_control_table.py",
             "-k",
@@ -665,19 +669,19 @@ FENCES = (
     Fence(
         marker="older-records-merge-by-all-keys",
         keeps="I1",
-        operation=Replace("newer"),
+        operation=Replace("False"),
         noticed_by=("tests/spec/test_upsert.py",),
     ),
     Fence(
         marker="new-decision-is-the-newest",
         keeps="I7",
-        operation=Replace("now"),
+        operation=Replace("[]"),
         noticed_by=("tests/quality/test_publication.py", "-k", "clock_ahead"),
     ),
     Fence(
         marker="concurrent-block-wins",
         keeps="I7",
-        operation=Replace("earlier"),
+        operation=Never(),
         noticed_by=("tests/quality/test_publication.py", "-k", "the_one_that_blocks"),
     ),
     Fence(
@@ -735,7 +739,7 @@ FENCES = (
     Fence(
         marker="quarantine-removals-are-fenced",
         keeps="I1",
-        operation=Replace("self.quarantine.table.remove_rows(plan, None)"),
+        operation=Replace("None"),
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "undo_keeps"),
     ),
     Fence(
@@ -759,7 +763,7 @@ FENCES = (
     Fence(
         marker="leftovers-are-removed-in-their-epoch",
         keeps="I1",
-        operation=Replace("self.quarantine.withdraw(plans)"),
+        operation=Drop(),
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "stale_rewind"),
     ),
     Fence(
@@ -775,13 +779,13 @@ FENCES = (
     Fence(
         marker="certificate-has-restored-plans",
         keeps="I5",
-        operation=Replace("record.has_landed"),
-        noticed_by=("tests/report/test_certificate.py",),
+        operation=Drop(),
+        noticed_by=("tests/report/test_certificate.py", "-k", "restore_removed"),
     ),
     Fence(
         marker="unfit-schema-stops-partition",
         keeps="I1",
-        operation=Replace("(column, ())"),
+        operation=Never(),
         noticed_by=(
             "tests/typed/test_schemas.py",
             "-k",
@@ -823,7 +827,7 @@ FENCES = (
     Fence(
         marker="keys-are-per-partition",
         keeps="I1",
-        operation=Replace('"t.`key` <=> s.`key`"'),
+        operation=Drop(),
         noticed_by=(
             "tests/upsert/test_service.py",
             "-k",
@@ -834,7 +838,7 @@ FENCES = (
     Fence(
         marker="late-merge-is-a-past-transaction",
         keeps="I4",
-        operation=Replace("merge.commit_metadata()"),
+        operation=Replace("{}"),
         noticed_by=(
             "tests/upsert/test_service.py",
             "-k",
@@ -888,20 +892,20 @@ FENCES = (
     Fence(
         marker="removed-plan-is-gone-from-every-file",
         keeps="I1",
-        operation=Replace("whole_files"),
+        operation=Drop(),
         noticed_by=("tests/lake/test_deletion_vectors.py", "-k", "undo"),
         real=True,
     ),
     Fence(
         marker="committed-rewrites-exist",
         keeps="I1",
-        operation=Replace("ready"),
+        operation=Drop(),
         noticed_by=("tests/lake/test_compaction.py", "-k", "refused"),
     ),
     Fence(
         marker="compaction-replaces-live-files",
         keeps="I1",
-        operation=Replace("list(rewrites)"),
+        operation=Drop(),
         noticed_by=("tests/lake/test_compaction.py", "-k", "refused"),
     ),
     Fence(
@@ -955,9 +959,7 @@ FENCES = (
     Fence(
         marker="landing-is-found-after-its-ledger",
         keeps="I7",
-        operation=Replace(
-            "self.recorder.record(self.control.summary(plan.pipeline), plan, landing)"
-        ),
+        operation=MoveUp(4),
         noticed_by=("tests/ingest/test_executor.py", "-k", "other_chain"),
     ),
     Fence(

@@ -3,8 +3,8 @@
 A marker is a comment `# fence: its-name`. It is at the end of the line where the place begins, or
 on a separate line above it. The place is the first of these:
 
-* the statement that begins on the line (`Replace` replaces the condition of an `if`, or the value
-  of an assignment, a return or an expression),
+* the statement that begins on the line (of an `if`, the expression to change is its condition; of
+  an assignment or a return, its value),
 * the keyword argument that begins on the line,
 * the last outermost expression on the line. It is an argument, an element, an operand of `and` or
   `or`, a value of a dict, or the condition or source of a comprehension.
@@ -16,7 +16,6 @@ variable `TIDEMARK_FENCE` names. Nothing is copied, and no compiled file is writ
 from __future__ import annotations
 
 import ast
-import copy
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -226,58 +225,88 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class MoveUp:
-    """Swap a statement with the statement before it."""
+    """Move a statement before earlier statements of its block.
+
+    Attributes:
+        statements: The number of these statements.
+    """
+
+    statements: int = 1
 
     def apply(self, place: Place) -> None:
-        """Swap the two statements."""
-        siblings = place.siblings
-        if not isinstance(place.node, ast.stmt) or not place.index:
-            raise UnfitOperation("the place has no statement before it")
-        index = place.index
-        siblings[index - 1 : index + 1] = siblings[index], siblings[index - 1]
+        """Move the statement."""
+        siblings, index = place.siblings, place.index
+        if not isinstance(place.node, ast.stmt) or index is None or index < self.statements:
+            raise UnfitOperation(f"the place has no {self.statements} statements before it")
+        siblings.insert(index - self.statements, siblings.pop(index))
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replace an expression.
+    """Replace an expression by a literal, which contains no name of the package.
 
     Attributes:
-        expression: The new expression. The name `original` in it stands for the replaced one.
+        literal: The text of the literal.
+
+    Raises:
+        ValueError: The text is not a literal.
     """
 
-    expression: str
+    literal: str
+
+    def __post_init__(self) -> None:
+        ast.literal_eval(self.literal)
 
     def apply(self, place: Place) -> None:
-        """Replace the value of the node."""
-        target = (
-            place if isinstance(place.node, ast.expr) else Place(place.node, _value(place), None)
-        )
-        new = ast.parse(self.expression, mode="eval").body
-        target.put(_Original(target.node).visit(new))
+        """Replace the expression."""
+        _expression(place).put(ast.parse(self.literal, mode="eval").body)
 
 
-def _value(place: Place) -> str:
-    """Return the field of a statement or keyword argument that contains its expression."""
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Replace a call by one of its positional arguments.
+
+    Attributes:
+        index: The index of the argument, counted from 0.
+    """
+
+    index: int
+
+    def apply(self, place: Place) -> None:
+        """Replace the call."""
+        target = _expression(place)
+        arguments = target.node.args if isinstance(target.node, ast.Call) else []
+        first = arguments[: self.index + 1]
+        if len(first) <= self.index or any(isinstance(each, ast.Starred) for each in first):
+            raise UnfitOperation(f"the place has no positional argument {self.index}")
+        target.put(first[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOperand:
+    """Replace a binary operation, such as `a + b`, by its left operand."""
+
+    def apply(self, place: Place) -> None:
+        """Replace the operation."""
+        target = _expression(place)
+        if not isinstance(target.node, ast.BinOp):
+            raise UnfitOperation(f"{type(target.node).__name__} is not a binary operation")
+        target.put(target.node.left)
+
+
+def _expression(place: Place) -> Place:
+    """Return the place of the marked expression; for a statement or keyword that of its value."""
     match place.node:
+        case ast.expr():
+            return place
         case ast.If():
-            return "test"
+            return Place(place.node, "test", None)
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Expr() | ast.keyword():
-            return "value"
+            return Place(place.node, "value", None)
         case ast.Return(value=ast.expr()):
-            return "value"
+            return Place(place.node, "value", None)
         case _:
             raise UnfitOperation(f"{type(place.node).__name__} has no value")
-
-
-class _Original(ast.NodeTransformer):
-    """Replaces the name `original` by an expression."""
-
-    def __init__(self, expression: ast.AST) -> None:
-        self.expression = expression
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Return the expression if this is the name."""
-        return copy.deepcopy(self.expression) if node.id == "original" else node
 
 
 @dataclass(frozen=True, slots=True)

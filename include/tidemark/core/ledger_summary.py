@@ -109,8 +109,11 @@ def _settled_sequences(rows: Sequence[Row]) -> set[int]:
         # fence: corrected-plan-is-read-in-full
         and not any(events[kind] for kind in CORRECTING_EVENTS)
     }
-    # fence: doubtful-replacement-is-read-in-full
-    return {sequence for sequence in settled if superseders[sequence] <= settled}
+    return {
+        sequence
+        for sequence in settled
+        if superseders[sequence] <= settled  # fence: doubtful-replacement-is-read-in-full
+    }
 
 
 def _held(settled_rows: Sequence[Row]) -> list[Row]:

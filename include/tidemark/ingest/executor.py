@@ -134,10 +134,8 @@ class PlanExecutor:
         # Search for the landing after the read of the ledger, whose check reads only RESTOREs after
         # the newest recorded landing. Another plan may have that landing, so the check may not read
         # a RESTORE that has removed the rows of this plan.
-        landing = self._find_landing(plan)  # fence: reported-commit-is-looked-up
-        if landing is None:
-            raise CommitNotFound(
-                pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit"
-            )
-        # fence: landing-is-found-after-its-ledger
-        return self.recorder.record(ledger, plan, landing)
+        landing = self._find_landing(plan)  # fence: landing-is-found-after-its-ledger
+        if landing is not None:
+            return self.recorder.record(ledger, plan, landing)
+        # fence: reported-commit-is-looked-up
+        raise CommitNotFound(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")

@@ -11,8 +11,9 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.errors import NothingLanded
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import check_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
+from tidemark.lake.conflicts import retry_on_conflict
 
 
 class _Incarnation(NamedTuple):
@@ -48,7 +49,7 @@ class LandedLog:
             NothingLanded
             HistoriesDiverge: The bronze table and the control table have different histories.
         """
-        landed, incarnation = self._landed_incarnation()
+        landed, incarnation = retry_on_conflict(self._landed_incarnation)
         if incarnation.cluster_id is None or incarnation.topic_id is None:
             raise NothingLanded(pipeline=self.pipeline, topic=topic)
         return TopicWatermarks(
@@ -66,7 +67,7 @@ class LandedLog:
         spans: Mapping[int, SpanSet],
     ) -> Iterator[LogRecord]:
         """Implement `LogReader.read`; the records have no key and value."""
-        _, incarnation = self._landed_incarnation()
+        _, incarnation = retry_on_conflict(self._landed_incarnation)
         for partition, some in sorted(spans.items()):
             for span in some:
                 rows = self.data_log.rows_of(incarnation.topic_id or "", partition, span)
@@ -74,10 +75,15 @@ class LandedLog:
                     yield record.without_payload()
 
     def _landed_incarnation(self) -> tuple[Ledger, _Incarnation]:
-        """Return the bronze ledger and the incarnation of the topic to decode."""
+        """Return the bronze ledger and the incarnation of the topic to decode.
+
+        Raises:
+            HistoriesDiverge: The bronze table and the control table have different histories.
+            ControlConflict: The ledger is not current; read it again.
+        """
         # Rows that a RESTORE removed for a while are neither missing records nor gaps.
         # fence: restored-bronze-rows-are-no-gaps
-        landed = checked_ledger(self.control, self.pipeline, self.data_log)
+        landed = check_ledger(self.control, self.control.summary(self.pipeline), self.data_log)
         typed = self.control.summary(self.typed)
         plan = next((record.plan for record in typed.open_plans()), None)
         if plan is not None and plan.topic_id != landed.topic_id:

@@ -104,7 +104,8 @@ class Recorder:
             The landing, and the evidence for its gaps.
         """
         try:
-            before = self.check_same_topic(plan)  # fence: same-topic-before-recording
+            before = self._watermarks(plan)
+            plan_rules.check_same_topic(plan, before)  # fence: same-topic-before-recording
             if landing.gaps == 0:  # fence: gaps-need-evidence
                 return landing, NO_EVIDENCE
             evidence = self._collect_evidence(plan, before)
@@ -120,15 +121,16 @@ class Recorder:
             evidence = evidence.with_deleted_as_missed()
         return apply_gap_evidence(landing, evidence), evidence
 
-    def check_same_topic(self, plan: Plan) -> TopicWatermarks:
-        """Check that a plan's topic was not replaced, and return its watermarks.
+    def check_same_topic(self, plan: Plan) -> None:
+        """Check that a plan's topic was not replaced.
 
         Raises:
             TopicRecreated and so on: See `plan_rules.check_same_topic`.
         """
-        watermarks = self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
-        plan_rules.check_same_topic(plan, watermarks)
-        return watermarks
+        plan_rules.check_same_topic(plan, self._watermarks(plan))
+
+    def _watermarks(self, plan: Plan) -> TopicWatermarks:
+        return self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
 
     def _collect_evidence(self, plan: Plan, watermarks: TopicWatermarks) -> GapEvidence:
         gaps = self.data_log.offsets_without_rows(plan)

@@ -83,11 +83,13 @@ class Compaction:
     def _change(self, table: DeltaTable, rewrites: Sequence[Rewrite]) -> Change:
         live = {file.path for file in live_files(table)}
         done = [each for each in rewrites if live.issuperset(each.added_paths)]
-        # fence: compaction-replaces-live-files
-        ready = [each for each in rewrites if live.issuperset(each.replaced_paths)]
-        # Another maintenance has removed files that were not committed for a long time.
-        # fence: committed-rewrites-exist
-        ready = [each for each in ready if self._exist(each.added_paths)]
+        ready = [
+            each
+            for each in rewrites
+            if live.issuperset(each.replaced_paths)  # fence: compaction-replaces-live-files
+            # Another maintenance has removed files that were not committed for a long time.
+            and self._exist(each.added_paths)  # fence: committed-rewrites-exist
+        ]
         if rewrites and not done and not ready:
             raise CompactionConflict(
                 table=self._uri, reason="the table no longer has the files to replace, or new ones"

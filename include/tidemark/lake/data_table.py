@@ -505,8 +505,11 @@ class DeltaDataTable:
             whole_files: Whether files with rows of this plan only were removed before.
         """
         table = DeltaTable(self._uri)
-        # fence: removed-plan-is-gone-from-every-file
-        if whole_files and not may_have_plan(table, plan.sequence):
+        if (
+            whole_files
+            # fence: removed-plan-is-gone-from-every-file
+            and not may_have_plan(table, plan.sequence)
+        ):
             return 0, table.version()
         transactions = removal_transactions(table, plan, epoch)
         try:
@@ -528,8 +531,10 @@ class DeltaDataTable:
         open_ids = {app_id: before for app_id, before in newest.items() if before < FENCED_VERSION}
         if not open_ids:  # fence: concurrent-repairs-have-own-fences
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
-        # fence: fence-is-a-transaction
-        transactions = [Transaction(app_id, FENCED_VERSION) for app_id in open_ids]
+        transactions = [
+            Transaction(app_id, FENCED_VERSION)  # fence: fence-is-a-transaction
+            for app_id in open_ids
+        ]
         metadata = json.dumps({"fenced": open_ids, "requested_by": requested_by})
         try:
             _add(table, [], _properties(transactions, metadata))
@@ -597,18 +602,19 @@ class DataTableSnapshot:
         if not commit_log.has_transaction(table, plan):
             return None
         for version, metadata in commit_log.plan_commits(commits):
-            if metadata.get("fingerprint") == plan.fingerprint:  # fence: commit-has-the-fingerprint
-                check_survives_restores(plan, version, commit_log.restores_since(commits, version))
-                # Count the newest version: rows may have been deleted since the commit.
-                # fence: rows-are-counted-in-newest-version
-                return Landing.of(plan, version, records_by_range(table, plan))
-            if commit_log.is_of_transaction(metadata, plan):
+            is_own = metadata.get("fingerprint") == plan.fingerprint
+            if not is_own and not commit_log.is_of_transaction(metadata, plan):
+                continue
+            if not is_own:  # fence: commit-has-the-fingerprint
                 raise ForeignCommit(
                     pipeline=plan.pipeline,
                     sequence=plan.sequence,
                     fingerprint=plan.fingerprint,
                     other_fingerprint=str(metadata["fingerprint"]),
                 )
+            check_survives_restores(plan, version, commit_log.restores_since(commits, version))
+            # Count the newest version: rows may have been deleted since the commit.
+            return Landing.of(plan, version, records_by_range(table, plan))
         by_rows = _landing(table, plan)
         return by_rows if by_rows.records else None
 

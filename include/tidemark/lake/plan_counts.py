@@ -24,6 +24,7 @@ def records_by_range(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
 
 def _counted_by_files(table: DeltaTable, plan: Plan) -> Mapping[int, int] | None:
     """Count by statistics; None if the statistics of the files do not suffice."""
+    # fence: deleted-rows-are-not-counted
     if "deletionVectors" in (table.protocol().reader_features or ()):
         # Statistics include the rows that a deletion vector removes.
         return None

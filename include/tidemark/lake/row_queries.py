@@ -207,8 +207,11 @@ def offsets_condition(topic_id: str, spans: Mapping[int, SpanSet]) -> str:
         for partition, some in sorted(spans.items())
         for span in some
     ]
-    # fence: rows-of-other-incarnations-stay
-    return f"topic_id = '{topic_id}' AND ({any_of(places)})"
+    conditions = [
+        f"topic_id = '{topic_id}'",  # fence: rows-of-other-incarnations-stay
+        f"({any_of(places)})",
+    ]
+    return " AND ".join(conditions)
 
 
 def any_of(conditions: Sequence[str]) -> str:

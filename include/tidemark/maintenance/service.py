@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from tidemark.core.logs import LogFields
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import check_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import CompactionConflict
@@ -73,9 +73,11 @@ def finished_plans(control: ControlReader, pipeline: str, data_log: DataLog) -> 
     Raises:
         HistoriesDiverge: The data table and the control table have different histories. No file may
             be removed before an operator repairs them, which may need a RESTORE.
+        ControlConflict: The ledger is not current; read it again.
     """
     # fence: doubtful-table-is-not-maintained
-    return finished_plans_of(checked_ledger(control, pipeline, data_log))
+    ledger = check_ledger(control, control.summary(pipeline), data_log)
+    return finished_plans_of(ledger)
 
 
 def _no_plans() -> IsPlanFinished:
@@ -116,7 +118,7 @@ class Maintenance:
             return MaintenanceResult(table=self.name, outcome=MaintenanceOutcome.NO_TABLE)
         retention = effective_retention(self.name, retention, before.retention)
         # Read first: a plan that lands after this line counts as open, so its files stay.
-        is_finished = self.finished_plans()
+        is_finished = retry_on_conflict(self.finished_plans)
         replaced = None if dry_run else self._compact()
         removed = self.table.remove_unreferenced(
             self.now(), retention, is_finished, dry_run=dry_run

@@ -70,9 +70,10 @@ class PublicationDecision:
             during: The decisions about the plan that were made during the check.
         """
         blocks = report.outcome is CheckOutcome.FAILED  # fence: failed-check-blocks
-        # Clocks differ, so `run_at` does not show which of several checks started last.
-        # fence: concurrent-block-wins
-        before = [*earlier, *during] if blocks else earlier
+        before = [*earlier]
+        if blocks:  # fence: concurrent-block-wins
+            # Clocks differ, so `run_at` does not show which of several checks started last.
+            before += during
         decided_at = time_after(before, report.run_at)
         if not blocks:
             # Of equal times, the decision that hides wins.
@@ -96,7 +97,8 @@ def time_after(earlier: Iterable[PublicationDecision], now: datetime) -> datetim
     The clock of another machine may be ahead.
     """
     # fence: new-decision-is-the-newest
-    return max([now, *(each.decided_at + timedelta(microseconds=1) for each in earlier)])
+    later = [each.decided_at + timedelta(microseconds=1) for each in earlier]
+    return max([now, *later])
 
 
 def effective_decisions(

@@ -117,12 +117,15 @@ class Repair:
         landings, _ = self._landings(ledger, state)
         if dry_run:
             return rules.with_recounts(ledger, found, landings)
-        older = range(self._next_epoch(ledger))  # fence: one-more-epoch-is-fenced
+        older = range(self._next_epoch(ledger))
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
         # Before `fence_chains`, which overwrites it.
         newest = self._newest_transaction(app_ids)  # fence: numbers-of-forgotten-plans-stay-used
-        # fence: older-epochs-are-fenced
-        fenced = self.table.fence_chains(self.spec.name, app_ids, requested_by)
+        fenced = self.table.fence_chains(
+            self.spec.name,
+            app_ids,  # fence: older-epochs-are-fenced
+            requested_by,
+        )
         # No plan of an older epoch can still land: read the table again.
         state = self._read_state(ledger, requested_by)  # fence: look-again-after-fence
         found = state.found
@@ -255,7 +258,7 @@ class Repair:
         epochs = 0
         while self._is_in_table(epochs):
             epochs += 1
-        return max(epochs, ledger.epoch) + 1
+        return max(epochs, ledger.epoch) + 1  # fence: one-more-epoch-is-fenced
 
     def _is_in_table(self, epoch: int) -> bool:
         state = self.table.state(self.spec.name, self._app_ids(epoch))

@@ -165,9 +165,9 @@ class TableLog:
         landing = record.landed_originally
         if landing is None or record.held_now is None:
             return False
+        # fence: removed-commit-proves-nothing
         if committed_plan is None and landing.table_version < self.start:
             # Maintenance has removed the commit, so its absence does not prove another table.
-            # fence: removed-commit-proves-nothing
             return not self.has_kept_landing(record)
         if committed_plan is None:
             return record.held_now.records > 0

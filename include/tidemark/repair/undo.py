@@ -14,7 +14,7 @@ from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
-from tidemark.ingest.ledgers import checked_ledger, recorded_plan
+from tidemark.ingest.ledgers import check_ledger, checked_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
 from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.conflicts import retry_on_conflict
@@ -165,11 +165,11 @@ class Undo:
     def _record_end(self, undone: Undone) -> None:
         # A RESTORE during the undo may have restored rows that the plan had replaced.
         # fence: restore-during-undo
-        ledger = checked_ledger(self.control, self.pipeline, self.table)
+        ledger = check_ledger(self.control, self.control.summary(self.pipeline), self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
         if record.undoing and undone.table_version is not None:
             # The ledger lacks the removal's version. If another plan has landed after a RESTORE,
-            # `checked_ledger` reads later RESTOREs only.
+            # `check_ledger` reads later RESTOREs only.
             since = self.table.state(self.pipeline, (), restores_since=undone.table_version)
             # fence: restore-of-unrecorded-removal
             check_survives_restores(record.plan, undone.table_version, since.restores)

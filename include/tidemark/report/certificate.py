@@ -137,9 +137,13 @@ def certify(
     in_period = [
         record
         for sequence, record in sorted(ledger.plans.items())
-        # Also plans whose rows were removed since. Not plans that landed after the ledger was read.
         if sequence in landed_at
-        and not record.is_open  # fence: certificate-has-restored-plans
+        # Not plans that landed after the ledger was read.
+        and (
+            record.held_now
+            # Also plans whose rows were removed since.
+            or record.cancelled_by  # fence: certificate-has-restored-plans
+        )
         and since <= landed_at[sequence] < until
     ]
     covered = [record for record in in_period if record.plan.topic_id == ledger.topic_id]

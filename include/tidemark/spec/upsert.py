@@ -172,10 +172,11 @@ def merge_scope(
         newer = [
             each for each in incarnations[incarnations.index(topic_id) + 1 :] if landed.get(each)
         ]
+        # fence: older-records-merge-by-all-keys
         is_older = any(
             partition in before and each.spans[0].start < before[partition].spans[-1].end
             for partition, each in spans.items()
         )
-        if newer or is_older:  # fence: older-records-merge-by-all-keys
+        if newer or is_older:
             return MergeScope.KEYS
     return MergeScope.NEW

@@ -72,7 +72,7 @@ class HiddenOffsets:
     def published(self, ledger: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
         """Return the landed offsets of an incarnation that belong in the typed table."""
         spans = ledger.landed_of(topic_id)
-        for hidden in (self.unchecked, self.refused):
+        for hidden in (self.unchecked, self.refused):  # fence: only-published-rows-are-decoded
             spans = difference_by_partition(spans, hidden.get(topic_id, {}))
         return spans
 
@@ -321,7 +321,7 @@ class DecodePlanner:
             ControlConflict: Another process has changed the ledger between the two reads.
         """
         bronze = checked_ledger(self.control, self.spec.origin, self.bronze, rows=True)
-        hidden = self.hidden()  # fence: only-published-rows-are-decoded
+        hidden = self.hidden()
         # A hidden plan that is undone before the second read is in the ledger and not in `hidden`.
         newest = self.control.summary(self.spec.origin).event_number
         if newest != bronze.event_number:  # fence: hidden-offsets-of-one-ledger

@@ -432,11 +432,13 @@ class TypedTablePair:
         kept = self.quarantine.table.state(pipeline, app_ids).transactions
         both = {
             app_id: (max if is_removal(app_id) else min)(
-                typed.transactions.get(app_id, 0), kept.get(app_id, 0)
+                [
+                    typed.transactions.get(app_id, 0),
+                    kept.get(app_id, 0),  # fence: lost-quarantine-is-missed
+                ]
             )
             for app_id in {**typed.transactions, **kept}
         }
-        # fence: lost-quarantine-is-missed
         return TableState(
             transactions={app_id: newest for app_id, newest in both.items() if newest},
             version=typed.version,
@@ -591,8 +593,10 @@ class TypedTablePair:
         records in the quarantine, and records the plan as landed with these.
         """
         rows, version = self.typed.remove_rows(plan, epoch)
-        # fence: quarantine-removals-are-fenced
-        quarantined, _ = self.quarantine.table.remove_rows(plan, epoch)
+        quarantined, _ = self.quarantine.table.remove_rows(
+            plan,
+            epoch,  # fence: quarantine-removals-are-fenced
+        )
         return quarantined + rows, version
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
@@ -602,5 +606,7 @@ class TypedTablePair:
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """See `DataTable.remove_leftovers`; withdraws the plans from the quarantine."""
-        # fence: leftovers-are-removed-in-their-epoch
-        self.quarantine.withdraw(plans, epoch)
+        self.quarantine.withdraw(
+            plans,
+            epoch,  # fence: leftovers-are-removed-in-their-epoch
+        )

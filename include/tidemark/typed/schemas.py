@@ -251,8 +251,9 @@ class SchemaResolver:
             return wanted, ()
         has_unions = expected is Format.AVRO
         differences = tuple(type_conflicts(column, wanted, str(part), has_unions=has_unions))
-        # fence: unfit-schema-stops-partition
-        return (None, differences) if differences else (merged_type(column, wanted), ())
+        if differences:  # fence: unfit-schema-stops-partition
+            return None, differences
+        return merged_type(column, wanted), ()
 
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """Return the schemas of some ids; unknown ids are left out."""

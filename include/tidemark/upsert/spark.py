@@ -65,10 +65,13 @@ class SparkMerger:
         return self._open_session()
 
     def _merge_in_transaction(self, merge: MergePlan) -> None:
-        settings = {
-            # fence: late-merge-is-a-past-transaction
+        # fence: late-merge-is-a-past-transaction
+        transaction = {
             "spark.databricks.delta.write.txnAppId": merge.app_id,
             "spark.databricks.delta.write.txnVersion": str(merge.version),
+        }
+        settings = {
+            **transaction,
             "spark.databricks.delta.commitInfo.userMetadata": merge.commit_metadata(),
         }
         for name, value in settings.items():
@@ -203,14 +206,16 @@ class SparkMerger:
         view = f"changes_{uuid4().hex}"
         columns = {name: f"s.{sql}" for name, sql in self._columns(source).items()}
         kept = {name: columns[name] for name in ("key", "deleted", *_POSITION)}
-        # fence: keys-are-per-partition
-        same = "t.`partition` = s.`partition` AND t.`key` <=> s.`key`"
+        conditions = [
+            "t.`partition` = s.`partition`",  # fence: keys-are-per-partition
+            "t.`key` <=> s.`key`",
+        ]
         source.createOrReplaceTempView(view)
         try:
             # Every Spark Connect server executes SQL; Delta's Python classes need a plugin.
             self._session.sql(
                 f"MERGE INTO delta.{quoted(self._upsert)} AS t USING {view} AS s "
-                f"ON {same} "
+                f"ON {' AND '.join(conditions)} "
                 f"WHEN MATCHED AND s.{_REMOVED} THEN DELETE "
                 f"WHEN MATCHED AND ({has_all_records} OR s.known) "
                 f"THEN UPDATE SET {_assigned(columns)} "
