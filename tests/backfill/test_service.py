@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -132,14 +133,14 @@ def test_the_lines_of_a_preview_have_three_ranges_and_all_chunks_of_a_partition(
 
 def test_a_preview_notes_an_unfinished_request_of_the_same_offsets() -> None:
     pipeline = started_pipeline()
-    request(pipeline, select(offsets=["0:0-6"]), 3, "yesterday")
-    land(pipeline, 1, "yesterday")
+    request(pipeline, select(offsets=["0:0-6"]), 3, "ann's run")
+    land(pipeline, 1, "ann's run")
     again = select(offsets=["0:2-8", "1:0-2"])
     (note,) = preview(pipeline, again).notes
-    assert "an unfinished backfill of yesterday has 3 of these offsets" in note
-    assert "tidemark backfill events --resume yesterday" in note
+    assert "an unfinished backfill of ann's run has 3 of these offsets" in note
+    assert shlex.join(["tidemark", "backfill", "events", "--resume", "ann's run"]) in note
     assert preview(pipeline, select(offsets=["0:6-8"])).notes == ()
-    land(pipeline, 2, "yesterday")
+    land(pipeline, 2, "ann's run")
     assert preview(pipeline, again).notes == ()
 
 
@@ -510,8 +511,9 @@ def test_offsets_deleted_before_planning_are_refused_or_skipped_as_requested() -
     land(pipeline, 2, "lenient")
     assert [each.done for each in pipeline.backfills.progress("lenient")] == [True, True]
     assert [each.done for each in pipeline.backfills.progress("strict")] == [False, True]
-    with pytest.raises(BackfillUnfinished, match=r"Not completely landed: chunk 1"):
-        check_finished("events", "strict", pipeline.backfills.progress("strict"))
+    with pytest.raises(BackfillUnfinished, match=r"Not completely landed: chunk 1") as unfinished:
+        check_finished("events", "the run", pipeline.backfills.progress("strict"))
+    assert "--resume 'the run'`" in unfinished.value.rendered("fix")
     assert pipeline.landed_identities() == [("id-1", 0, offset) for offset in range(1, 6)]
 
 

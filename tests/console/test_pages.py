@@ -116,10 +116,11 @@ def test_the_preview_of_a_replacement_reads_a_limited_number_of_ranges(
     monkeypatch.setattr("tidemark.console.backfills.MOST_RANGES", most)
     client = console_of(tmp_path)
     address = "/pipelines/events/backfill?offsets=0:0-3"
-    refused = client.get(f"{address}&replace=true&reason=x").text
+    refused = client.get(f"{address}&replace=true&reason=the+`key`").text
     assert f"<strong>{error}</strong>" in refused
-    command = "tidemark backfill events --offsets 0:0-3 --reason x --replace --dry-run"
-    assert (f"<code>{command}</code>" in refused) == (error == "PreviewTooLarge")
+    options = "--offsets 0:0-3 --reason &#39;the `key`&#39; --replace --dry-run"
+    command = f"<code>tidemark backfill events {options}</code>"
+    assert (command in refused) == (error == "PreviewTooLarge")
     assert "PreviewTooLarge" not in client.get(address).text
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from markupsafe import escape
 
-from tidemark.console.rendering import FOLDER, STATIC, ago, render
+from tidemark.console.rendering import FOLDER, STATIC, ago, render, with_code
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -23,6 +25,15 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 )
 def test_a_time_of_a_fast_clock_is_in_the_future(age: timedelta, text: str) -> None:
     assert ago(NOW - age, NOW) == text
+
+
+@pytest.mark.parametrize("word", ["a`b", "it's `b`", "`", "'`'", "`<b>`", "plain"])
+def test_a_command_on_a_page_is_one_element_with_any_word(word: str) -> None:
+    command = shlex.join(["tidemark", "undo", "--reason", word, "--yes"])
+    found = with_code(f"Run `{command}` or `tidemark status`, <now>.")
+    assert found == (
+        f"Run <code>{escape(command)}</code> or <code>tidemark status</code>, &lt;now&gt;."
+    )
 
 
 def test_each_script_of_another_project_has_its_recorded_checksum_and_version() -> None:

@@ -96,6 +96,7 @@ class BackfillUnfinished(TerminalError):
         "Not completely landed: {chunks:chunk}."
     )
     fix = (
-        "Continue with `tidemark backfill {pipeline} --resume {requested_by}`, or clear the whole "
-        "DAG run. If Kafka has deleted some of the offsets, request the rest with --readable-only."
+        "Continue with `tidemark backfill {pipeline} --resume {requested_by!q}`, or clear the "
+        "whole DAG run. If Kafka has deleted some of the offsets, request the rest with "
+        "--readable-only."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -278,10 +279,11 @@ class Backfills:
             open_chunks = union_by_partition(chunk for chunk, state in states if not state.done)
             both = sum(s.intersection(open_chunks.get(p, SpanSet())).size for p, s in spans.items())
             if both:
+                requester = shlex.quote(request.requested_by)
                 yield (
                     f"note: an unfinished backfill of {request.requested_by} has {both:,} of these "
                     f"offsets; to continue it instead: "
-                    f"tidemark backfill {self.spec.name} --resume {request.requested_by}"
+                    f"tidemark backfill {self.spec.name} --resume {requester}"
                 )
 
     def _replaced_plans(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -142,7 +143,8 @@ def _land(chosen: Pipelines, requested_by: str, *, as_json: bool) -> None:
     (pipeline,) = chosen.names
     backfills = chosen.app.pipeline(pipeline).backfills
     chunks = backfills.progress(requested_by)
-    note(f"to continue after a stop: tidemark backfill {pipeline} --resume {requested_by}")
+    quoted = shlex.quote(requested_by)
+    note(f"to continue after a stop: tidemark backfill {pipeline} --resume {quoted}")
     outcomes = Outcomes()
     refused: TidemarkError | None = None
 

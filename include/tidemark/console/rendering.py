@@ -47,9 +47,19 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     return _environment().get_template(template).render(values)
 
 
+_QUOTED = r"""(?<![^\s`])'[^']*'(?:"'"'[^']*')*"""
+"""An argument of a command that `shlex.quote` has quoted."""
+_CODE = re.compile(rf"`((?>{_QUOTED}|[^`])+)`")
+
+
 def with_code(text: str) -> Markup:
-    """Return a text as HTML, with its parts in backquotes as elements `code`."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(visible(text)))))
+    """Return a text as HTML, with its parts in backquotes as elements `code`.
+
+    A backquote in a quoted argument of a command belongs to the command.
+    """
+    parts = enumerate(_CODE.split(visible(text)))
+    code = Markup("<code>{}</code>")
+    return Markup().join(code.format(each) if n % 2 else escape(each) for n, each in parts)
 
 
 def number(value: int | None) -> str:

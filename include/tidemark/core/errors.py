@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -70,8 +71,9 @@ class TidemarkError(Exception):
 
     A template is a format string (`str.format`) over the fields and properties of the error. A
     tuple is formatted as a list with commas, a duration as `2 d 4 h`. A noun as format counts or
-    lists: `{rows:row}` is `1 row` or `2,000 rows`, `{plans:plan}` is `plan 3` or `plans 3, 4`. A
-    template may end a sentence after a value that ends with a full stop.
+    lists: `{rows:row}` is `1 row` or `2,000 rows`, `{plans:plan}` is `plan 3` or `plans 3, 4`. The
+    conversion `{requested_by!q}` quotes an argument of a command for the shell. A template may end
+    a sentence after a value that ends with a full stop.
 
     A class without `problem` is a base class of errors and is not raised itself.
 
@@ -126,6 +128,11 @@ class _TemplateFormatter(Formatter):
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         del args, kwargs
         return getattr(self._error, str(key))
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion == "q":
+            return shlex.quote(str(value))
+        return super().convert_field(value, conversion)
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, timedelta):
