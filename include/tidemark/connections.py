@@ -12,7 +12,7 @@ from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, Unkn
 from tidemark.spark.engine import Server
 
 if TYPE_CHECKING:
-    from tidemark.typed.decode_draft import Registry, RegistryAnswers
+    from tidemark.typed.profile import Registry, RegistryAnswers
 
 LOCAL_CONNECTION = "kafka_default"
 """Connection id of the embedded broker, unless the environment defines it."""

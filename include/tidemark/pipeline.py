@@ -452,7 +452,8 @@ class Pipeline:
     def profiling(self) -> Profiler:
         """Profiles landed records. Needs neither a JVM nor Kafka."""
         from tidemark.spec.decode import DEFAULT_REGISTRY
-        from tidemark.typed.profile_service import Profiler
+        from tidemark.typed.profile_service import Profiler, with_stored_schemas
+        from tidemark.typed.schema_table import DeltaSchemaStore
 
         decode = self.live_spec.decode
         registry = decode.registry if decode else DEFAULT_REGISTRY
@@ -460,7 +461,10 @@ class Pipeline:
             spec=self.kafka_spec,
             control=self.control,
             data_log=self.table,
-            registry=self.context.connections.registry_answers(registry),
+            registry=with_stored_schemas(
+                DeltaSchemaStore(self.context.layout.schema_table, registry, self.context.now),
+                self.context.connections.registry_answers(registry),
+            ),
         )
 
     # -- repair ------------------------------------------------------------------------------------

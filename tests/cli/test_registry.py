@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.spark.engine import Engine, JobRun
+from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.schema_table import DeltaSchemaStore
 
 _SECRET = "s3cret"
 _TRADE = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}
@@ -146,6 +150,23 @@ def test_plans_with_stored_schemas_need_no_registry(
     away = offline("decode", "events", "--json")
     assert (away.code, away.json[0]["error"]) == (code, error)
     assert len(submitted) == 3
+
+
+def test_a_suite_is_drafted_with_stored_schemas(
+    lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the schemas, the draft has no rules about fields, and the command prints why."""
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    values = [framed(5, avro_bytes(_TRADE, {"n": n % 50})) for n in range(400)]
+    lake.bronze.land_payloads([(trade_payload(3), each) for each in values])
+    bare = offline("suite", "init", "events")
+    assert "no rules about fields" in bare.err
+    DeltaSchemaStore(
+        App.from_environment().layout.schema_table, "trades", lambda: datetime.now(UTC)
+    ).store([RegisteredSchema(id=each, kind="AVRO", text=json.dumps(_TRADE)) for each in (3, 5)])
+    drafted = offline("suite", "init", "events", "--name", "mine", "--json").json["suite"]
+    columns = [rule["kwargs"]["column"] for rule in drafted["expectations"]]
+    assert columns == ["value_problem", "n"]
 
 
 def test_a_run_requests_each_schema_once(tmp_path: Path, lake: TypedLake) -> None:

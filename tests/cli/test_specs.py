@@ -121,15 +121,19 @@ def test_a_drafted_spec_has_the_format_that_the_registry_names(
         "fields": [{"name": "n", "type": "long"}],
     }
     schema_id = registry.register(f"{topic}-value", schema)
-    values = [framed(schema_id, avro_bytes(schema, {"n": n})) for n in range(20)]
+    values = [framed(schema_id, avro_bytes(schema, {"n": n % 50})) for n in range(400)]
+    values.append(framed(schema_id, b""))
     produce_records(broker.bootstrap, topic, [Record(key=b"k", value=each) for each in values])
     monkeypatch.setenv(*next(iter(connection_environ({"url": "http://127.0.0.1:1"}).items())))
     refused = tidemark("pipeline", "init", topic, "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")
     for name, value in registry.environ().items():
         monkeypatch.setenv(name, value)
-    drafted = tidemark("pipeline", "init", topic, "--json").json
+    drafted = tidemark("pipeline", "init", topic, "--suite", "--dry-run", "--json").json
     assert yaml.safe_load(drafted["spec"])["decode"]["value"] == {"format": "avro"}
+    assert drafted["unfit"] == 1
+    columns = [rule["kwargs"]["column"] for rule in drafted["suite"]["expectations"]]
+    assert columns == ["value_problem", "n"]
 
 
 def test_checking_specs_prints_every_problem_with_a_suggestion(

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import PROJECT
 from tests.support.quality_reports import BRONZE, report_often
+from tests.support.registry import avro_bytes, framed
 from tidemark.core.offsets import Span
 from tidemark.dev.samples import SAMPLES
 from tidemark.lake import row_queries
@@ -42,7 +43,8 @@ from tidemark.quality.errors import SuiteError
 from tidemark.quality.start_page import write_start_page
 from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.quality.suite_draft import draft_suite
-from tidemark.typed.profile import Profile
+from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.profile import Profile, RegistryAnswers
 
 SHIPPED = PROJECT / "include" / "expectations"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -230,6 +232,54 @@ def test_the_sample_of_a_draft_passes_it_and_another_record_fails_it(
     failed = {result.column for result in report.results if not result.passed}
     assert failed >= {number, "value_problem"}
     assert report.outcome is CheckOutcome.WARNED
+
+
+def test_the_sample_of_an_avro_draft_passes_it_and_other_values_fail_it(check: Check) -> None:
+    """A value of another schema than the sampled ones passes."""
+    schemas = {
+        each: {
+            "type": "record",
+            "name": "Trade",
+            "doc": "the trader's",
+            "fields": [
+                {"name": "id", "type": "string"},
+                {"name": "n", "type": {3: "int", 4: "long"}[each]},
+                {"name": "side", "type": {"type": "enum", "name": "Side", "symbols": ["b", "s"]}},
+                *([{"name": "note", "type": ["null", "string"]}] if each == 4 else []),
+            ],
+        }
+        for each in (3, 4)
+    }
+
+    def trade(place: int, schema_id: int, **more: Any) -> bytes:
+        value = {"id": f"T{place % 20}", "n": place % 50, "side": "bs"[place % 2], **more}
+        return framed(schema_id, avro_bytes(schemas[schema_id], value))
+
+    landed = [row(n, key=b"T%d" % (n % 20), value=trade(n, 3 + n % 2)) for n in range(400)]
+    check.land(landed)
+    found = [
+        each for _, each in row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 400))
+    ]
+    known = {
+        each: RegisteredSchema(id=each, kind="AVRO", text=json.dumps(schema))
+        for each, schema in schemas.items()
+    }
+    answers = RegistryAnswers(connection="registry", schemas=known)
+    profile = Profile.of_sample(lambda: found, lambda _: answers)
+    suite = draft_suite("mine", profile, set(BATCH_COLUMNS))
+    (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
+    report = check(planned_range(0, 400), suite="mine")
+    assert {each.column for each in report.results if each.column} == {
+        *("value_problem", "n", "side", "key_problem")
+    }
+    assert [result for result in report.results if not result.passed] == []
+
+    others = [trade(400, 4, n=-5), trade(401, 3)[:-3], b"oops", framed(9, b""), None]
+    version = check.land([row(400 + n, key=b"other", value=each) for n, each in enumerate(others)])
+    report = check(planned_range(0, 405), suite="mine", version=version)
+    failed = [each for each in report.results if each.column and not each.passed]
+    counts = {each.column: each.unexpected_count for each in failed}
+    assert counts == {"value_problem": 2, "n": 1, "key_problem": 1}
 
 
 def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,13 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.registry import avro_bytes, framed
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.dev.samples import SAMPLES
 from tidemark.quality.suite import BATCH_COLUMNS, Suite, load_suite
 from tidemark.quality.suite_draft import MIN_REPEATS, MIN_UNIQUE, MIN_VALUES, draft_suite
-from tidemark.typed.profile import Profile
+from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.profile import Profile, Registry, RegistryAnswers
+from tidemark.typed.registry_protobuf import compiled
 
 COLUMNS = set(BATCH_COLUMNS)
+_DATE = {"type": "int", "logicalType": "date"}
 
 
 def record(value: bytes | None, key: bytes | None = b"k", offset: int = 0) -> LogRecord:
@@ -270,6 +275,91 @@ def test_values_that_are_no_json_get_no_field_rules() -> None:
     assert rules(suite, "key_text")["match_regex"]["regex"] == "^[0-9]+$"
     assert len(suite["expectations"]) == 1
     assert "0 of 300 values are JSON objects" in suite["notes"]
+
+
+_TRADES = {
+    3: [("id", "string"), ("price", "double"), ("side", "string"), ("day", _DATE)],
+    4: [
+        *[("id", "string"), ("price", "float"), ("side", ["null", "string"]), ("day", _DATE)],
+        *[("note", ["null", "string"]), ("legs", {"type": "array", "items": "int"})],
+    ],
+}
+"""Fields of two schemas of trades in Avro."""
+
+
+def trade_schema(schema_id: int) -> dict[str, Any]:
+    """Return a schema of trades."""
+    fields = [{"name": name, "type": kind} for name, kind in _TRADES[schema_id]]
+    return {"type": "record", "name": "Trade", "doc": "it's", "fields": fields}
+
+
+def answers(kind: str, texts: Mapping[int, str]) -> Registry:
+    """Return a registry with some schemas."""
+    schemas = {
+        each: RegisteredSchema(id=each, kind=kind, text=text) for each, text in texts.items()
+    }
+    return lambda _: RegistryAnswers(connection="registry", schemas=schemas)
+
+
+def avro_trades(count: int = 400) -> Profile:
+    """Return a profile of trades in Avro, whose key is the field `id`, with two schemas."""
+
+    def value(number: int) -> bytes:
+        schema_id = 3 + number % 2
+        trade = {
+            "id": f"T{number % 50}",
+            "price": number / 4,
+            "side": ("buy", "sell")[number % 2],
+            "day": date(2026, 3, 1 + number % 2),
+            **({"note": None, "legs": [1]} if schema_id == 4 else {}),
+        }
+        return framed(schema_id, avro_bytes(trade_schema(schema_id), trade))
+
+    records = [record(value(n), b"T%d" % (n % 50), n) for n in range(count)]
+    texts = {each: json.dumps(trade_schema(each)) for each in _TRADES}
+    return Profile.of_sample(lambda: records, answers("AVRO", texts))
+
+
+def test_rules_describe_fields_of_avro_values_in_all_their_schemas(tmp_path: Path) -> None:
+    """Lists and dates get no rule: a later batch has other days."""
+    suite = draft_of(avro_trades())
+    assert load_draft(suite, tmp_path).expectations
+    texts = [rule["description"] for rule in suite["expectations"]]
+    assert texts == [
+        "every value is Avro with id, price, side, day",
+        "price is from 0 to 1,000; sampled values are 0 to 99.75",
+        "side is one of the 2 sampled values",
+        "every key is the id in its value",
+    ]
+    columns = suite["meta"]["tidemark"]["columns"]
+    assert columns["price"] == (
+        "coalesce(CAST(content_3.`price` AS DOUBLE), CAST(content_4.`price` AS DOUBLE))"
+    )
+    assert "it's" not in columns["content_3"]
+    assert "Values of schemas other than 3, 4 pass every rule" in suite["notes"]
+
+
+def test_few_avro_values_support_no_rule() -> None:
+    assert draft_of(avro_trades(MIN_VALUES - 10))["expectations"] == []
+
+
+def test_rules_read_json_values_behind_their_schema_id() -> None:
+    text = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
+    records = [record(framed(3, b'{"n": %d}' % (n % 399)), offset=n) for n in range(400)]
+    suite = draft_of(Profile.of_sample(lambda: records, answers("JSON", {3: text})))
+    assert suite["meta"]["tidemark"]["columns"]["content"] == (
+        "from_json(CAST(substring(value, 6) AS STRING), '`n` BIGINT')"
+    )
+    assert rules(suite, "n")["be_between"]["max_value"] == 4_000
+
+
+def test_protobuf_values_get_no_field_rules() -> None:
+    """The notes name the alternative."""
+    text = compiled('syntax = "proto3"; message M { string n = 1; }', {})
+    records = [record(framed(3, b"\0\x0a\x01x"), offset=n) for n in range(400)]
+    suite = draft_of(Profile.of_sample(lambda: records, answers("PROTOBUF", {3: text})))
+    assert suite["expectations"] == []
+    assert "Row rules (`decode.rules`)" in suite["notes"]
 
 
 def test_the_key_rule_ignores_records_without_a_key() -> None:

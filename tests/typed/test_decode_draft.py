@@ -12,13 +12,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.registry import avro_bytes
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.spec.fields import parse_type
-from tidemark.typed.decode_draft import DecodeDraft, RegistryAnswers, draft_decode
+from tidemark.typed.decode_draft import DecodeDraft, draft_decode
 from tidemark.typed.errors import RegistryUnavailable
 from tidemark.typed.json_types import MAX_FIELDS
-from tidemark.typed.profile import Profile
+from tidemark.typed.profile import Profile, RegistryAnswers
 
 
 def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
@@ -129,16 +130,37 @@ def test_the_registry_decides_the_format_of_values_with_a_schema_id(kind: str, v
         schemas = {each: RegisteredSchema(id=each, kind=kind, text="{}") for each in ids}
         return RegistryAnswers(connection="registry", schemas=schemas)
 
-    found = draft_decode(Profile.of([*framed(3, 60), *framed(4, 36), *framed(5, 0)]), registry)
+    records = [*framed(3, 60), *framed(4, 36), *framed(5, 0)]
+    found = draft_decode(Profile.of_sample(lambda: records, registry))
     assert (asked, found.as_section()["value"]) == ([{3, 4}], {"format": value})
+
+
+def test_the_draft_counts_values_that_do_not_match_their_schema_for_the_quarantine() -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "string"}]}
+    answers = RegistryAnswers(
+        connection="registry",
+        schemas={3: RegisteredSchema(id=3, kind="AVRO", text=json.dumps(schema))},
+    )
+    whole = b"\0\0\0\0\x03" + avro_bytes(schema, {"n": "five"})
+    values = [whole] * 96 + [whole[:-1], whole + b"x", b"oops", b"\x01" + whole[1:]]
+    records = [record(each) for each in values]
+    found = draft_decode(Profile.of_sample(lambda: records, lambda _: answers))
+    assert found.as_section()["value"] == {"format": "avro"}
+    assert found.unfit == 4
+    assert "2 do not match it" in "\n".join(found.yaml_lines())
 
 
 def test_values_with_a_schema_id_stay_bytes_without_an_answer_of_the_registry() -> None:
     """The draft contains the reason and the possible formats."""
     problem = RegistryUnavailable(connection="registry", schema_id=3, reason="ConnectError")
     answers = RegistryAnswers(connection="registry", problem=problem)
-    for registry, why in ((None, "no registry was read"), (lambda _: answers, "ConnectError")):
-        found = draft_decode(Profile.of(framed(3, 20)), registry)
+    records = framed(3, 20)
+    asked = Profile.of_sample(lambda: records, lambda _: answers)
+    for profile, why in (
+        (Profile.of(records), "no registry was read"),
+        (asked, "ConnectError"),
+    ):
+        found = draft_decode(profile)
         assert found.as_section()["value"] == {"format": "binary"}
         text = "\n".join(found.yaml_lines())
         assert "avro, json_schema, protobuf" in text

@@ -17,8 +17,8 @@ from tidemark.spec.errors import SpecError
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
 from tidemark.spec.upsert import Envelope
-from tidemark.typed.decode_draft import RegistryAnswers
 from tidemark.typed.errors import SpecExists
+from tidemark.typed.profile import RegistryAnswers
 from tidemark.typed.spec_draft import SpecDraft, pipeline_name
 
 

@@ -144,7 +144,7 @@ def _with_suite(
         )
     rules = draft_suite(draft.name, draft.profile, set(BATCH_COLUMNS))
     if not rules["expectations"]:
-        note("no suite: the records support no rule")
+        note(f"no suite: the records support no rule. {rules['notes']}")
         others = [each for each in draft.assumptions if each.key != "quality.suite"]
         return replace(draft, suite=None, assumptions=others), None
     file = tidemark.layout.suite(draft.name)

@@ -38,10 +38,11 @@ def init(
     """Draft a suite from a profile of landed records, for you to edit.
 
     Reads the newest records of each partition in the data table; starts no Spark and does not read
-    Kafka. Properties of these records become rules in include/expectations/NAME.json, each with the
-    severity warning. Examples are required fields, limits of numbers, fields with few values,
-    unique fields, and a key that is a field of the value. The file contains some of the values:
-    read it before you share it.
+    Kafka. It decodes values with a schema id by the stored schemas, and requests the others from
+    the registry. Properties of these records become rules in include/expectations/NAME.json, each
+    with the severity warning. Examples are required fields, limits of numbers, fields with few
+    values, unique fields, and a key that is a field of the value. The file contains some of the
+    values: read it before you share it.
 
     The command never overwrites a suite. Edit the draft, name it in the pipeline's spec (`quality:
     {suite: NAME}`), and try it: `tidemark check PIPELINE`.
@@ -68,5 +69,7 @@ def init(
         out.print(json.dumps(suite, indent=2))
         return
     out.print(f"{counted(len(suite['expectations']), 'rule')} drafted in {file}")
+    if not suite["expectations"]:
+        note(suite["notes"])
     if spec.suite != chosen:
         out.print(f"to use it, write in the spec of {spec.origin}: quality: {{suite: {chosen}}}")

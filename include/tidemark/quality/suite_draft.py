@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from typing import Any
 from tidemark.core.texts import counted
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.errors import SuiteExists
+from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format, Part
+from tidemark.typed.payload_values import avro_columns
 from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
 MIN_VALUES = 300
@@ -57,6 +60,7 @@ _SHAPES = {
     "an e-mail address": r"^[^@\s]+@[^@\s]+$",
 }
 _CONTENT = "content"
+_TIMES = ("date", "timestamp")
 _KEY_TYPES = ("STRING", "BIGINT")
 """Types of fields that may be equal to the key."""
 
@@ -94,24 +98,25 @@ def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[st
     Returns:
         The content, which `quality.suite.load_suite` reads.
     """
-    fields = list(_usable(profile)) if _is_json(profile) else []
-    columns = _column_names(fields, batch_columns)
+    content = _content(profile)
+    fields = list(_usable(profile)) if content and _has_objects(profile) else []
+    columns = _column_names(fields, batch_columns, content.columns(fields) if content else ())
     rules = [rule for each in fields for rule in _rules(each, columns[each.name])]
     expressions: dict[str, str] = {}
-    if fields and profile.values >= MIN_VALUES:
-        expressions[_CONTENT] = _parse_expression(fields)
+    if content and fields and profile.values >= MIN_VALUES:
+        expressions |= content.columns(fields)
         used = {rule["kwargs"]["column"] for rule in rules}
         expressions |= {
-            columns[each.name]: _path(each) for each in fields if columns[each.name] in used
+            columns[each.name]: content.path(each) for each in fields if columns[each.name] in used
         }
-        expressions["value_problem"] = _value_problem(profile, fields)
-        sentence = _value_sentence(profile, fields)
+        expressions["value_problem"] = _value_problem(profile, fields, content)
+        sentence = _value_sentence(profile, fields, content)
         rules.insert(0, _null_rule("value_problem", sentence, profile.objects, profile.values))
     has_keys = len(profile.keys) >= MIN_DISTINCT and profile.with_key >= MIN_VALUES
     key_field = next((each for each in fields if has_keys and _is_key(each)), None)
-    if key_field:
+    if content and key_field:
         # In a comparison with a number, Spark casts the key, and fails if it is not a number.
-        value = f"CAST({_path(key_field)} AS STRING)"
+        value = f"CAST({content.path(key_field)} AS STRING)"
         expressions["key_problem"] = (
             f"CASE WHEN key_text <> {value} "
             f"THEN concat('key ', key_text, ', {key_field.name} ', {value}) END"
@@ -124,13 +129,13 @@ def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[st
         rules.append(_regex_rule("key_text", f"every key is {shape}", _SHAPES[shape]))
     return {
         "name": name,
-        "notes": _notes(profile, fields),
+        "notes": _notes(profile, fields, content),
         "meta": {"tidemark": {"columns": expressions, "checks": dict(_checks(profile))}},
         "expectations": rules,
     }
 
 
-def _is_json(profile: Profile) -> bool:
+def _has_objects(profile: Profile) -> bool:
     return profile.objects > 0 and profile.objects >= _NEARLY_ALL * profile.values
 
 
@@ -144,9 +149,11 @@ def _usable(profile: Profile) -> Iterator[FieldProfile]:
             yield each
 
 
-def _column_names(fields: list[FieldProfile], batch_columns: set[str]) -> Mapping[str, str]:
+def _column_names(
+    fields: list[FieldProfile], batch_columns: set[str], content: Collection[str]
+) -> Mapping[str, str]:
     """Return the column name of each field: the field's name, or a similar one if it is taken."""
-    reserved = {*batch_columns, _CONTENT, "value_problem", "key_problem"}
+    reserved = {*batch_columns, *content, "value_problem", "key_problem"}
     taken = {*reserved, *(field.name.lower() for field in fields)}
     names = {}
     for field in fields:
@@ -160,13 +167,125 @@ def _column_names(fields: list[FieldProfile], batch_columns: set[str]) -> Mappin
     return names
 
 
-def _parse_expression(fields: list[FieldProfile]) -> str:
-    schema = ", ".join(f"`{each.name}` {each.sql_type}" for each in fields)
-    return f"from_json(value_text, '{schema}')"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JsonContent:
+    """The SQL that reads fields of JSON values.
+
+    Attributes:
+        text: The SQL of the JSON text.
+        frame_check: A branch of CASE for values without a schema id; empty for plain JSON.
+    """
+
+    text: str = "value_text"
+    frame_check: str = ""
+
+    name = "JSON"
+    objects = "JSON objects"
+    note = ""
+
+    def columns(self, fields: Sequence[FieldProfile]) -> Mapping[str, str]:
+        """Return the columns that `path` reads."""
+        schema = ", ".join(f"`{each.name}` {each.sql_type}" for each in fields)
+        return {_CONTENT: f"from_json({self.text}, '{schema}')"}
+
+    def path(self, field: FieldProfile) -> str:
+        """Return the SQL of a field."""
+        return f"{_CONTENT}.`{field.name}`"
+
+    @property
+    def problems(self) -> str:
+        """The branches of CASE that name a problem of the value as a whole."""
+        return f"{self.frame_check}WHEN get_json_object({self.text}, '$') IS NULL THEN 'not JSON' "
 
 
-def _path(field: FieldProfile) -> str:
-    return f"{_CONTENT}.`{field.name}`"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AvroContent:
+    """The SQL that reads fields of Avro values, each with its own schema.
+
+    Attributes:
+        schemas: The schemas of the sampled values, by id.
+    """
+
+    schemas: Mapping[int, str]
+
+    name = "Avro"
+    objects = "Avro records"
+
+    @property
+    def note(self) -> str:
+        """The limit of the rules, for the notes of the suite."""
+        ids = ", ".join(map(str, self.schemas))
+        return (
+            f"Values of schemas other than {ids} pass every rule: draft the suite again after a "
+            "change of the schema. "
+        )
+
+    def columns(self, fields: Sequence[FieldProfile]) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the columns that `path` reads."""
+        return {
+            f"{_CONTENT}_{each}": (
+                f"CASE WHEN {_FRAME} = {_frame(each)} THEN from_avro({_BODY}, "
+                f"'{_avro_literal(text)}', map('mode', 'PERMISSIVE')) END"
+            )
+            for each, text in self.schemas.items()
+        }
+
+    def path(self, field: FieldProfile) -> str:
+        """Return the SQL of a field."""
+        values = [
+            f"CAST({_CONTENT}_{each}.`{field.name}` AS {field.sql_type})"
+            for each, text in self.schemas.items()
+            if field.name in avro_columns(text)
+        ]
+        return values[0] if len(values) == 1 else f"coalesce({', '.join(values)})"
+
+    @property
+    def problems(self) -> str:
+        """The branches of CASE that name a problem of the value as a whole."""
+        known = ", ".join(map(_frame, self.schemas))
+        return f"{_UNFRAMED}WHEN {_FRAME} NOT IN ({known}) THEN NULL "
+
+
+_Content = _JsonContent | _AvroContent
+
+_FRAME = f"substring(value, 1, {FRAME_BYTES})"
+_BODY = f"substring(value, {FRAME_BYTES + 1})"
+_UNFRAMED = (
+    f"WHEN length(value) < {FRAME_BYTES} OR substring(value, 1, 1) <> X'{FRAME_MAGIC.hex()}' "
+    "THEN 'no schema id' "
+)
+
+
+def _content(profile: Profile) -> _Content | None:
+    """Return the SQL that reads the values' fields; None if Spark's SQL cannot read them."""
+    if not profile.schema_ids(Part.VALUE):
+        return _JsonContent()
+    schemas = profile.schemas(Part.VALUE)
+    kinds = {each.kind for each in schemas.values()}
+    if kinds == {Format.JSON_SCHEMA.kind}:
+        return _JsonContent(text=f"CAST({_BODY} AS STRING)", frame_check=_UNFRAMED)
+    if kinds == {Format.AVRO.kind}:
+        return _AvroContent(schemas={each.id: each.text for each in schemas.values()})
+    return None
+
+
+def _frame(schema_id: int) -> str:
+    """Return the first bytes of values of a schema, as a literal in SQL."""
+    return f"X'{(FRAME_MAGIC + schema_id.to_bytes(FRAME_BYTES - 1)).hex()}'"
+
+
+_UNREAD_KEYS = ("aliases", "default", "doc")
+"""Keys of an Avro schema that a reader of its own records does not need."""
+
+
+def _avro_literal(schema: str) -> str:
+    """Return a schema as the content of a literal in SQL."""
+
+    def kept(part: dict[str, Any]) -> dict[str, Any]:
+        return {name: each for name, each in part.items() if name not in _UNREAD_KEYS}
+
+    text = json.dumps(json.loads(schema, object_hook=kept), separators=(",", ":"))
+    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _always_present(profile: Profile, fields: list[FieldProfile]) -> list[FieldProfile]:
@@ -174,21 +293,17 @@ def _always_present(profile: Profile, fields: list[FieldProfile]) -> list[FieldP
     return [each for each in fields if each.present == profile.objects]
 
 
-def _value_problem(profile: Profile, fields: list[FieldProfile]) -> str:
-    missing = " ".join(
-        f"WHEN {_path(each)} IS NULL THEN 'no {each.name}'"
+def _value_problem(profile: Profile, fields: list[FieldProfile], content: _Content) -> str:
+    missing = "".join(
+        f"WHEN {content.path(each)} IS NULL THEN 'no {each.name}' "
         for each in _always_present(profile, fields)
     )
-    return (
-        "CASE WHEN value_text IS NULL THEN NULL "
-        "WHEN get_json_object(value_text, '$') IS NULL THEN 'not JSON' "
-        f"{missing}{' ' if missing else ''}END"
-    )
+    return f"CASE WHEN value IS NULL THEN NULL {content.problems}{missing}END"
 
 
-def _value_sentence(profile: Profile, fields: list[FieldProfile]) -> str:
+def _value_sentence(profile: Profile, fields: list[FieldProfile], content: _Content) -> str:
     names = ", ".join(each.name for each in _always_present(profile, fields))
-    return f"every value is JSON{f' with {names}' if names else ''}"
+    return f"every value is {content.name}{f' with {names}' if names else ''}"
 
 
 def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
@@ -207,7 +322,8 @@ def _rules(field: FieldProfile, column: str) -> Iterator[dict[str, Any]]:
         # Values of a shape are identifiers, which do not belong in a file in Git.
         if shape:
             yield _regex_rule(column, f"{field.name} is {shape}", _SHAPES[shape])
-        elif values := _listed_values(field):
+        # A later batch has other days.
+        elif field.common_type not in _TIMES and (values := _listed_values(field)):
             yield _rule(
                 "expect_column_values_to_be_in_set",
                 {"column": column, "value_set": values},
@@ -313,7 +429,7 @@ def _checks(profile: Profile) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, {"limit": limit, "severity": "warning"}
 
 
-def _notes(profile: Profile, fields: list[FieldProfile]) -> str:
+def _notes(profile: Profile, fields: list[FieldProfile], content: _Content | None) -> str:
     notes = f"Drafted from {counted(profile.records, 'record')}, the newest of each partition. "
     if fields:
         left_out = [name for name in profile.fields if name not in {each.name for each in fields}]
@@ -324,10 +440,17 @@ def _notes(profile: Profile, fields: list[FieldProfile]) -> str:
             )
         if profile.values < MIN_VALUES:
             notes += f"Rules need {MIN_VALUES} values, so run the command again later. "
-    elif profile.values:
+        elif content:
+            notes += content.note
+    elif profile.values and not content:
         notes += (
-            f"{profile.objects:,} of {profile.values:,} values are JSON objects, so the suite has "
-            "no rules about fields. "
+            "A suite has no rules about fields of Protobuf values, of unknown schemas, or of "
+            "several formats. Row rules (`decode.rules`) apply to the decoded records. "
+        )
+    elif profile.values and content:
+        notes += (
+            f"{profile.objects:,} of {profile.values:,} values are {content.objects}, so the suite "
+            "has no rules about fields. "
         )
     return (
         f"{notes}The rules contain sampled values, also of blocked plans. "

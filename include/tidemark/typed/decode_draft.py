@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from tidemark.core.errors import TidemarkError
-from tidemark.spec.decode import Format, Part, RegisteredSchema
+from tidemark.spec.decode import Format, Part
 from tidemark.spec.fields import FieldType, ListOf, Struct, parse_type, plain_type
 from tidemark.typed.json_types import ENOUGH, MAX_FIELDS, UNKNOWN, TypeCounts
-from tidemark.typed.profile import Profile
+from tidemark.typed.profile import Profile, RegistryAnswers
 
 _LONGEST_NAME = 255
 """Characters of a field's name. Longer names are values of a map, and no YAML key."""
@@ -42,25 +42,6 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryAnswers:
-    """The answers of a schema registry to the schema ids of sampled records.
-
-    Attributes:
-        connection: Connection id of the registry.
-        schemas: The schemas by id; unknown ids are left out.
-        problem: Why the registry returned not all of them; None if it answered every request.
-    """
-
-    connection: str
-    schemas: Mapping[int, RegisteredSchema] = field(default_factory=dict)
-    problem: TidemarkError | None = None
-
-
-Registry = Callable[[Collection[int]], RegistryAnswers]
-"""Returns the schemas of some ids. Never fails: an error is the `problem` of the answers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeDraft:
     """A draft of the section `decode`.
 
@@ -71,7 +52,8 @@ class DecodeDraft:
         schema: Fields of the values; None if they are not JSON.
         assumptions: The formats, and the types of the fields by the keys of the spec.
         left_out: Paths of fields that the schema leaves out, each with the reason.
-        unfit: Upper bound of the sampled records that would go to quarantine.
+        unfit: Upper bound of the sampled records that would go to quarantine, as far as
+            `payload_values` finds them.
         is_debezium: Whether the values have the fields of Debezium's envelope.
         registry_problem: Why a schema registry did not return the schemas of the values, so that
             their format is unknown; None without a problem.
@@ -126,23 +108,19 @@ class DecodeDraft:
             yield from _type_lines(self.schema, "decode.value.schema", evidence, " " * 6)
 
 
-def draft_decode(profile: Profile, registry: Registry | None = None) -> DecodeDraft:
+def draft_decode(profile: Profile) -> DecodeDraft:
     """Return a draft for sampled records.
 
     A format or the type of a field needs the share `ENOUGH` of the payloads or values.
 
     Args:
         profile: The profile of the records.
-        registry: Returns the schemas of the ids that payloads begin with.
     """
-    ids = {
-        Part.KEY: _ids(profile.key_schemas, profile.with_key),
-        Part.VALUE: _ids(profile.value_schemas, profile.values),
-    }
-    wanted = set().union(*ids.values())
-    answers = registry(wanted) if registry and wanted else None
+    ids = {part: profile.schema_ids(part) for part in Part}
+    answers = profile.answers
     key, key_evidence, unfit_keys = _key_format(profile, ids[Part.KEY], answers)
-    schema = _SchemaDraft() if _is_enough(profile.objects, profile.values) else None
+    is_json = not ids[Part.VALUE] and _is_enough(profile.objects, profile.values)
+    schema = _SchemaDraft() if is_json else None
     struct = schema.of_fields(profile) if schema else None
     value, value_evidence, unfit_values = _value_format(
         profile, ids[Part.VALUE], answers, has_fields=struct is not None
@@ -174,11 +152,6 @@ def _is_enough(count: int, total: int) -> bool:
     return 0 < ENOUGH * total <= count
 
 
-def _ids(found: Counter[int], payloads: int) -> Counter[int]:
-    """Return the schema ids of keys or values, unless too few begin with one."""
-    return found if _is_enough(found.total(), payloads) else Counter()
-
-
 _Choice = tuple[Format, str, int]
 """A format, its evidence, and the number of payloads that do not fit it."""
 
@@ -187,7 +160,8 @@ def _key_format(profile: Profile, ids: Counter[int], answers: RegistryAnswers | 
     if not profile.with_key:
         return Format.STRING, f"no key in {profile.records:,} records", 0
     if ids:
-        return _registered_format("keys", ids, profile.with_key, answers)
+        malformed = profile.malformed[Part.KEY]
+        return _registered_format("keys", ids, profile.with_key, answers, malformed)
     found = _of(profile.text_keys, profile.with_key, "keys", "text")
     if _is_enough(profile.text_keys, profile.with_key):
         return Format.STRING, found, profile.with_key - profile.text_keys
@@ -201,7 +175,7 @@ def _value_format(
     if not total:
         return Format.BINARY, f"no value in {profile.records:,} records, all are tombstones", 0
     if ids:
-        return _registered_format("values", ids, total, answers)
+        return _registered_format("values", ids, total, answers, profile.malformed[Part.VALUE])
     objects = _of(profile.objects, total, "values", "JSON objects")
     if has_fields:
         return Format.JSON, objects, total - profile.objects
@@ -215,7 +189,11 @@ def _value_format(
 
 
 def _registered_format(
-    payloads: str, ids: Counter[int], total: int, answers: RegistryAnswers | None
+    payloads: str,
+    ids: Counter[int],
+    total: int,
+    answers: RegistryAnswers | None,
+    malformed: int,
 ) -> _Choice:
     """Return the format of payloads with schema ids, by the registry's answers."""
     begin = f"{_of(ids.total(), total, payloads)} begin with a schema id"
@@ -239,7 +217,9 @@ def _registered_format(
     some = sorted(ids)[:_LISTED]
     listed = ", ".join(map(str, some)) + (", ..." if len(ids) > len(some) else "")
     evidence = f"{_of(count, total, payloads)} have a schema of {answers.connection}, id {listed}"
-    return formats[0], evidence, total - count
+    if malformed:
+        evidence += f"; {malformed:,} do not match it"
+    return formats[0], evidence, total - count + malformed
 
 
 def _of(count: int, total: int, noun: str, what: str = "") -> str:

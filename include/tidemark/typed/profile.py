@@ -1,4 +1,4 @@
-"""A profile of sampled records: counts of keys, tombstones and JSON values, and their fields.
+"""A profile of sampled records: counts of keys, tombstones and values, and the values' fields.
 
 Drafts of `decode` sections and of quality suites are made from it.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tidemark.core.errors import TidemarkError
 from tidemark.core.record import LogRecord
-from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC
+from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, ListOf, Struct
-from tidemark.typed.json_types import TypeCounts, json_object
+from tidemark.typed.json_types import ENOUGH, TypeCounts, json_object
+from tidemark.typed.payload_values import MalformedPayload, decoded_fields
 
 MAX_LISTED_VALUES = 10
 """Maximum number of distinct values of a field that a rule lists."""
@@ -23,9 +25,28 @@ _SQL_TYPES = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE"}
 _Scalar: TypeAlias = str | int | float | bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAnswers:
+    """The answers of a schema registry to the schema ids of sampled records.
+
+    Attributes:
+        connection: Connection id of the registry.
+        schemas: The schemas by id; unknown ids are left out.
+        problem: Why the registry returned not all of them; None if it answered every request.
+    """
+
+    connection: str
+    schemas: Mapping[int, RegisteredSchema] = field(default_factory=dict)
+    problem: TidemarkError | None = None
+
+
+Registry = Callable[[Collection[int]], RegistryAnswers]
+"""Returns the schemas of some ids. Never fails: an error is the `problem` of the answers."""
+
+
 @dataclass(slots=True, kw_only=True)
 class FieldProfile:
-    """A profile of one top-level field of JSON values.
+    """A profile of one top-level field of the values.
 
     Attributes:
         name: Name of the field.
@@ -105,11 +126,13 @@ class Profile:
         keys: The distinct keys as text; all keys that are not UTF-8 count as one.
         with_key: Number of records with a key.
         tombstones: Number of records without a value.
-        objects: Number of records whose value is a JSON object.
+        objects: Number of records whose value is an object: in JSON, or decoded with its schema.
         text_values: Number of records whose value is text.
         text_keys: Number of records whose key is text.
         value_schemas: Number of records by the schema id that their value seems to begin with.
         key_schemas: The same for keys.
+        answers: The registry's answers to these ids; None without a request.
+        malformed: Number of keys and of values that do not match their schemas.
         fields: Profiles of the objects' fields by name, in the order of their first occurrence.
     """
 
@@ -122,6 +145,8 @@ class Profile:
     text_keys: int = 0
     value_schemas: Counter[int] = field(default_factory=Counter)
     key_schemas: Counter[int] = field(default_factory=Counter)
+    answers: RegistryAnswers | None = None
+    malformed: Counter[Part] = field(default_factory=Counter)
     fields: dict[str, FieldProfile] = field(default_factory=dict)
 
     @classmethod
@@ -132,15 +157,68 @@ class Profile:
             profile.add(record)
         return profile
 
+    @classmethod
+    def of_sample(cls, read: Callable[[], Iterable[LogRecord]], registry: Registry) -> Profile:
+        """Return the profile of some records, whose schema ids a registry resolves.
+
+        Args:
+            read: Returns the records. Records with schema ids are read twice.
+            registry: Returns the schemas of the ids that keys and values begin with.
+        """
+        profile = cls.of(read())
+        ids = profile.schema_ids(Part.KEY).keys() | profile.schema_ids(Part.VALUE).keys()
+        if ids:
+            profile.answers = registry(ids)
+            profile._decode(read())
+        return profile
+
     @property
     def values(self) -> int:
         """Number of records with a value."""
         return self.records - self.tombstones
 
+    def schema_ids(self, part: Part) -> Counter[int]:
+        """Return the schema ids of keys or values, unless too few begin with one."""
+        found, payloads = (
+            (self.key_schemas, self.with_key)
+            if part is Part.KEY
+            else (self.value_schemas, self.values)
+        )
+        return found if 0 < ENOUGH * payloads <= found.total() else Counter()
+
+    def schemas(self, part: Part) -> Mapping[int, RegisteredSchema]:
+        """Return the known schemas of keys or values, by id."""
+        known = self.answers.schemas if self.answers else {}
+        return {each: known[each] for each in sorted(self.schema_ids(part)) if each in known}
+
+    def _decode(self, records: Iterable[LogRecord]) -> None:
+        """Count the payloads that do not match their schemas, and add the values' fields."""
+        of_keys, of_values = self.schemas(Part.KEY), self.schemas(Part.VALUE)
+        if of_values:
+            # Any JSON object beside them is no value of the chosen format.
+            self.fields, self.objects = {}, 0
+        for record in records:
+            if of_keys:
+                self._fields(Part.KEY, record.key, of_keys)
+            if found := self._fields(Part.VALUE, record.value, of_values):
+                self._add_object(found, record)
+
+    def _fields(
+        self, part: Part, payload: bytes | None, schemas: Mapping[int, RegisteredSchema]
+    ) -> Mapping[str, Any]:
+        """Return the fields of a payload; none without a known schema, or if it is malformed."""
+        for schema_id in _schema_id(payload or b""):
+            if schema_id in schemas:
+                try:
+                    return decoded_fields(payload or b"", schemas[schema_id])
+                except MalformedPayload:
+                    self.malformed[part] += 1
+        return {}
+
     def add(self, record: LogRecord) -> None:
         """Add one record."""
         self.records += 1
-        key = _decoded(record.key)
+        key = _text(record.key)
         if record.key is not None:
             self.with_key += 1
             self.text_keys += _is_text(record.key)
@@ -152,9 +230,13 @@ class Profile:
         self.text_values += _is_text(record.value)
         self.value_schemas.update(_schema_id(record.value))
         content = json_object(record.value)
-        if content is None:
-            return
+        if content is not None:
+            self._add_object(content, record)
+
+    def _add_object(self, content: Mapping[str, Any], record: LogRecord) -> None:
+        """Add the fields of a value."""
         self.objects += 1
+        key = _text(record.key)
         for name, value in content.items():
             self.fields.setdefault(name, FieldProfile(name=name)).add(
                 value, key, has_key=record.key is not None
@@ -166,7 +248,7 @@ class Profile:
             "records": self.records,
             "with_key": self.with_key,
             "tombstones": self.tombstones,
-            "json_objects": self.objects,
+            "objects": self.objects,
             "fields": {
                 each.name: {"type": each.sql_type or "NESTED", "present": each.present}
                 for each in self.fields.values()
@@ -174,7 +256,7 @@ class Profile:
         }
 
 
-def _decoded(data: bytes | None) -> str | None:
+def _text(data: bytes | None) -> str | None:
     try:
         return None if data is None else data.decode("utf-8")
     except UnicodeDecodeError:
@@ -183,7 +265,7 @@ def _decoded(data: bytes | None) -> str | None:
 
 def _is_text(data: bytes) -> bool:
     """Return whether bytes are text, which does not begin with a zero byte."""
-    return not data.startswith(b"\0") and _decoded(data) is not None
+    return not data.startswith(b"\0") and _text(data) is not None
 
 
 def _schema_id(data: bytes) -> tuple[int, ...]:

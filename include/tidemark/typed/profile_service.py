@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
@@ -12,8 +12,9 @@ from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.decode_draft import DecodeDraft, Registry, draft_decode
-from tidemark.typed.profile import Profile
+from tidemark.typed.decode_draft import DecodeDraft, draft_decode
+from tidemark.typed.profile import Profile, Registry, RegistryAnswers
+from tidemark.typed.schemas import SchemaStore
 
 DEFAULT_SAMPLE = 20_000
 """Default number of records in a sample."""
@@ -39,7 +40,7 @@ class Profiler:
             ForeignTable: The table belongs to another pipeline.
             HistoriesDiverge: The data table and the control table have different histories.
         """
-        found = Profile.of(self._newest(records))
+        found = Profile.of_sample(lambda: self._newest(records), self.registry)
         if not found.records:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         return found
@@ -49,7 +50,7 @@ class Profiler:
 
         Args and errors are those of `profile`.
         """
-        return draft_decode(self.profile(records), self.registry)
+        return draft_decode(self.profile(records))
 
     def _newest(self, records: int) -> Iterator[LogRecord]:
         ledger = checked_ledger(self.control, self.spec.name, self.data_log)
@@ -65,3 +66,14 @@ class Profiler:
         # One partition after the other, so that memory has the records of one.
         for partition, spans in sorted(ledger.landed.items()):
             yield from sampled_records({partition: spans}, {partition: wanted[partition]}, read)
+
+
+def with_stored_schemas(store: SchemaStore, registry: Registry) -> Registry:
+    """Return a registry that answers with stored schemas, and requests only the others."""
+
+    def answers(ids: Collection[int]) -> RegistryAnswers:
+        stored = store.stored(ids)
+        found = registry(set(ids) - stored.keys())
+        return replace(found, schemas={**found.schemas, **stored})
+
+    return answers

@@ -20,9 +20,9 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 from tidemark.core.errors import TidemarkError
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.spec.decode import RegisteredSchema
-from tidemark.typed.decode_draft import RegistryAnswers
 from tidemark.typed.errors import RegistryFailure, RegistryRefused, RegistryUnavailable
 from tidemark.typed.formats.avro import with_references
+from tidemark.typed.profile import RegistryAnswers
 from tidemark.typed.registry_protobuf import compiled
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def registry_answers(
         ids: Schema ids.
     """
     found: dict[int, RegisteredSchema] = {}
+    if not ids:
+        return RegistryAnswers(connection=connection)
     try:
         registry = ConfluentRegistry(connection, settings())
         for schema_id in sorted(ids):

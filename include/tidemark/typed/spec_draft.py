@@ -17,10 +17,10 @@ from tidemark.spec.decode import Format
 from tidemark.spec.layout import Layout, spec_files
 from tidemark.spec.loading import load_specs
 from tidemark.spec.upsert import Envelope
-from tidemark.typed.decode_draft import Assumption, DecodeDraft, Registry, draft_decode
+from tidemark.typed.decode_draft import Assumption, DecodeDraft, draft_decode
 from tidemark.typed.errors import RegistryFailure, SpecExists
 from tidemark.typed.json_types import ENOUGH
-from tidemark.typed.profile import Profile
+from tidemark.typed.profile import Profile, Registry
 
 DEFAULT_SCHEDULE = "*/15 * * * *"
 """Schedule of a drafted spec."""
@@ -80,8 +80,8 @@ class SpecDraft:
         Raises:
             RegistryUnavailable, RegistryRefused: The registry is defined, and returned no schema.
         """
-        profile = Profile.of(sample.records)
-        decode = draft_decode(profile, registry)
+        profile = Profile.of_sample(lambda: sample.records, registry)
+        decode = draft_decode(profile)
         if isinstance(decode.registry_problem, RegistryFailure):
             raise decode.registry_problem
         keyed = f"{profile.with_key:,} of {profile.records:,} records have a key"

@@ -1,0 +1,127 @@
+"""Tests of payloads with a schema id as values, decoded without Spark."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.support.registry import avro_bytes, framed
+from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.payload_values import NESTED, MalformedPayload, decoded_fields
+from tidemark.typed.registry_protobuf import compiled
+
+_TRADE = {
+    "type": "record",
+    "name": "Trade",
+    "fields": [
+        {"name": "n", "type": "int"},
+        {"name": "side", "type": {"type": "enum", "name": "Side", "symbols": ["buy", "sell"]}},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "ratio", "type": "double"},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+        },
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "either", "type": ["int", "string"]},
+        {"name": "raw", "type": "bytes"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+_VALUE = {
+    "n": 7,
+    "side": "sell",
+    "note": None,
+    "ratio": math.nan,
+    "price": Decimal("1.25"),
+    "day": date(2026, 3, 1),
+    "at": datetime(2026, 3, 1, 12, tzinfo=UTC),
+    "either": "x",
+    "raw": b"\xff",
+    "tags": ["a"],
+}
+
+
+def schema_of(kind: str, text: str) -> RegisteredSchema:
+    """Return a schema with the id 3."""
+    return RegisteredSchema(id=3, kind=kind, text=text)
+
+
+def fields_of(schema: Any, body: bytes) -> Any:
+    """Return the fields of a value in Avro."""
+    return decoded_fields(framed(3, body), schema_of("AVRO", json.dumps(schema)))
+
+
+def test_fields_of_avro_are_json_values() -> None:
+    assert fields_of(_TRADE, avro_bytes(_TRADE, _VALUE)) == {
+        "n": 7,
+        "side": "sell",
+        "note": None,
+        "ratio": math.inf,
+        "price": 1.25,
+        "day": "2026-03-01",
+        "at": "2026-03-01T12:00:00+00:00",
+        "either": NESTED,
+        "raw": NESTED,
+        "tags": NESTED,
+    }
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, -1])
+def test_a_truncated_value_is_malformed(cut: int) -> None:
+    with pytest.raises(MalformedPayload):
+        fields_of(_TRADE, avro_bytes(_TRADE, _VALUE)[:cut])
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("string", b"\x02\xff"),
+        ("string", b"\x02aa"),
+        ({"type": "enum", "name": "E", "symbols": ["a"]}, b"\x02"),
+        ({"type": "int", "logicalType": "date"}, b"\xfe\xff\xff\xff\x0f"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 1}, b"\x02\x7f"),
+        (["null", "string"], b"\x08a"),
+    ],
+)
+def test_bytes_that_are_no_value_of_the_schema_are_malformed(kind: Any, body: bytes) -> None:
+    with pytest.raises(MalformedPayload):
+        fields_of({"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}, body)
+
+
+@pytest.mark.parametrize("text", ['"string"', '"bytes"', '{"type": "record"}', "{}", "oops"])
+def test_a_schema_without_fields_has_none(text: str) -> None:
+    assert decoded_fields(framed(3, b"\x02a"), schema_of("AVRO", text)) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "is_valid"),
+    [
+        (b'{"n": 1, "other": [1]}', True),
+        (b"{}", True),
+        (b'{"n": "1"}', False),
+        (b'{"n": 1} {}', False),
+        (b"[1]", False),
+    ],
+)
+def test_a_json_value_matches_its_schema_or_is_malformed(body: bytes, is_valid: bool) -> None:
+    text = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
+    if is_valid:
+        assert decoded_fields(framed(3, body), schema_of("JSON", text)) == json.loads(body)
+        return
+    with pytest.raises(MalformedPayload):
+        decoded_fields(framed(3, body), schema_of("JSON", text))
+
+
+def test_a_protobuf_message_has_no_fields_or_is_malformed() -> None:
+    schema = schema_of("PROTOBUF", compiled('syntax = "proto3"; message M { string n = 1; }', {}))
+    assert decoded_fields(framed(3, b"\x00\x0a\x01x"), schema) == {}
+    for body in (b"\x00\x0a\x02x", b"\x00\x0a\x01\xff", b""):
+        with pytest.raises(MalformedPayload):
+            decoded_fields(framed(3, body), schema)
