@@ -87,6 +87,7 @@ def chunks(task_probe: Probe, spark_submit: Path) -> Chunks:
     return Chunks(task_probe, spark_submit)
 
 
+@pytest.mark.slow
 def test_a_check_uses_the_landed_plan_of_its_chunk_and_plans_nothing(chunks: Chunks) -> None:
     """A task that is cleared after its plan was abandoned must leave no open plan."""
     chunks.record_plan(1, ChunkOrigin(RUN, 1), landed=True)

@@ -183,6 +183,7 @@ def cells(lines: list[str]) -> list[list[str]]:
 # -- without Kafka -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_offsets_of_the_tables_are_shown_while_kafka_is_away(
     tmp_path: Path, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

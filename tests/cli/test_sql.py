@@ -172,6 +172,7 @@ def test_a_foreign_table_is_readable_and_has_no_published_view(
     assert refused.json["error"] == "ForeignTable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_running_query(number: signal.Signals, tmp_path: Path) -> None:
     """DuckDB itself handles a signal only while its other threads are idle."""
