@@ -14,10 +14,9 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tests.cli.test_main import tidemark
 from tests.cli.test_repairs import lake_over
 from tests.conftest import TopicFactory
-from tests.support.commands import command_in
+from tests.support.commands import Command, command_in
 from tests.support.kafka_judge import DeliveredRecord, as_delivered, group_names, read_all
 from tests.support.lake import Lake, row_as_delivered
 from tests.support.topics import delete_records
@@ -29,7 +28,6 @@ from tests.support.transactions import (
     produce_values,
 )
 from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.groups import KafkaGroupOffsets
@@ -48,15 +46,7 @@ class Home:
     path: Path
     topic: str
     bootstrap: str
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """The variables of the command."""
-        return {
-            "TIDEMARK_HOME": str(self.path),
-            "TIDEMARK_PIPELINES": str(self.path / "pipelines"),
-            connection_variable("kafka_default"): kafka_connection(self.bootstrap),
-        }
+    command: Command
 
     @property
     def groups(self) -> KafkaGroupOffsets:
@@ -65,19 +55,21 @@ class Home:
 
     def run(self, *arguments: str) -> tuple[int, Any]:
         """The exit code of a command, and its document."""
-        ran = tidemark(*arguments, "--json", home=self.path, environ=self.environ)
-        assert ran.stdout, ran.stderr
-        return ran.returncode, json.loads(ran.stdout)
+        ran = self.command(*arguments, "--json")
+        assert ran.out, ran.err
+        return ran.code, ran.json
 
     def starts(self) -> Mapping[int, int]:
         """Return the start offsets of the pipeline."""
-        return App(environ=self.environ).control.ledger("events").starts
+        return App.from_environment().control.ledger("events").starts
 
 
 @pytest.fixture
-def home(topic: TopicFactory, broker: BrokerStatus, tmp_path: Path) -> Home:
+def home(topic: TopicFactory, broker: BrokerStatus, tmp_path: Path, tidemark: Command) -> Home:
     """Five records in each of two partitions."""
-    made = Home(path=tmp_path, topic=topic(partitions=2), bootstrap=broker.bootstrap)
+    made = Home(
+        path=tmp_path, topic=topic(partitions=2), bootstrap=broker.bootstrap, command=tidemark
+    )
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "events.yaml").write_text(
         f'name: events\ntopic: {made.topic}\nschedule: "@daily"\n', encoding="utf-8"
@@ -155,24 +147,15 @@ def test_offsets_of_a_group_start_a_pipeline_and_are_exported_to_another_group(
 def test_a_start_from_given_offsets_is_printed_as_text(home: Home) -> None:
     """A dry run records nothing; the last line is the outcome."""
     ask = ("offsets", "import", "events", "--offsets", "0:4,1:5")
-    ran = tidemark(*ask, "--dry-run", home=home.path, environ=home.environ)
-    assert ran.returncode == ExitCode.OK, ran.stderr
-    assert "started at the offsets given by hand" in ran.stdout
-    assert "dry run: nothing was written" in ran.stdout
+    ran = home.command(*ask, "--dry-run")
+    assert ran.code == ExitCode.OK, ran.err
+    assert "started at the offsets given by hand" in ran.out
+    assert "dry run: nothing was written" in ran.out
     assert home.starts() == {}
-    ran = tidemark(*ask, home=home.path, environ=home.environ)
-    assert ran.stdout.splitlines()[-1] == "recorded"
+    assert home.command(*ask).out.splitlines()[-1] == "recorded"
     assert home.starts() == {0: 4, 1: 5}
-    ran = tidemark(
-        "offsets",
-        "export",
-        "events",
-        "--group",
-        f"{home.topic}-lag",
-        home=home.path,
-        environ=home.environ,
-    )
-    assert ran.stdout.splitlines()[-1] == "exported"
+    exported = home.command("offsets", "export", "events", "--group", f"{home.topic}-lag")
+    assert exported.out.splitlines()[-1] == "exported"
 
 
 def test_a_start_from_a_checkpoint_notes_its_uncommitted_batch(home: Home) -> None:
