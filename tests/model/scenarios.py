@@ -565,16 +565,6 @@ REPAIRS = [
         floor=50,
     ),
     Sketch(
-        name="two rebuilds",
-        world=without_control_table,
-        actors={"one": rebuild(), "two": rebuild()},
-        errors=REPAIRED,
-        floor=500,
-        faults=0,
-        # One fault takes more than 10 GB.
-        more_faults=0,
-    ),
-    Sketch(
         name="a rebuild and a run",
         world=without_control_table,
         actors={"ops": rebuild(), "run": run("run-3")},
@@ -636,7 +626,7 @@ REPAIRS = [
 ]
 """Tables that differ, and their repairs."""
 
-THREE = [
+LONG = [
     Sketch(
         name="three drivers of one plan",
         world=planned,
@@ -692,5 +682,14 @@ THREE = [
         floor=500_000,
         faults=0,
     ),
+    Sketch(
+        name="two rebuilds",
+        world=without_control_table,
+        actors={"one": rebuild(), "two": rebuild()},
+        errors=REPAIRED,
+        floor=500,
+        # One fault takes more than 10 GB.
+        faults=0,
+    ),
 ]
-"""Scenarios with three actors, and a long one with two."""
+"""Scenarios with three actors, and long ones with two."""

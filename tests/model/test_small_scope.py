@@ -7,10 +7,10 @@ import pytest
 from tests.model.scenarios import (
     DECISIONS,
     HOSTILE_LOGS,
+    LONG,
     PAIRS,
     REPAIRS,
     REPLACEMENTS,
-    THREE,
     ZOMBIES,
     Sketch,
 )
@@ -46,6 +46,6 @@ def test_invariants_hold_for_two_actors_and_more_faults(
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("sketch", THREE, ids=lambda sketch: sketch.name)
-def test_invariants_hold_for_three_actors(sketch: Sketch, recorder: CountRecorder) -> None:
+@pytest.mark.parametrize("sketch", LONG, ids=lambda sketch: sketch.name)
+def test_invariants_hold_in_long_scenarios(sketch: Sketch, recorder: CountRecorder) -> None:
     search(sketch, sketch.faults, recorder)

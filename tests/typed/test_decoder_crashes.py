@@ -164,6 +164,7 @@ def count_kills(
     return number - 1
 
 
+@pytest.mark.faults
 def test_a_decoder_killed_at_any_step_loses_and_duplicates_no_record(tmp_path: Path) -> None:
     """Each record is in exactly one of the two tables."""
     first = lake_with_all_work(tmp_path / "prepared")

@@ -66,9 +66,9 @@ def test_a_rule_that_is_always_false_quarantines_every_record(lake: FramedLake) 
     ("sql", "seen"),
     [
         ("value.nothing > 0", "nothing"),
-        ("value.n", "bigint"),
         ("(", "syntax"),
-        ("vallue.n > 0", "did you mean 'value'?"),
+        pytest.param("value.n", "bigint", marks=pytest.mark.faults),
+        pytest.param("vallue.n > 0", "did you mean 'value'?", marks=pytest.mark.faults),
     ],
 )
 def test_an_invalid_rule_raises_an_error_before_anything_is_written(

@@ -187,6 +187,7 @@ def test_large_records_with_such_an_integer_fail_no_run(spark: SparkSession) -> 
     assert (rows[2]["reason"], rows[2]["path"]) == ("malformed", "big")
 
 
+@pytest.mark.faults
 def test_the_time_for_a_broken_text_grows_with_its_length_alone(spark: SparkSession) -> None:
     """A quadratic search would take hours for each of these texts."""
     broken = [
