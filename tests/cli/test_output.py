@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.cli import output
+from tidemark.cli import output, run
 
 LONG = "orders_of_every_shop_of_the_whole_group"
 COLUMNS = ("pipeline", "lag", "committed offset", "behind", "state")
@@ -75,3 +75,32 @@ def test_a_narrow_terminal_shows_each_value_on_a_line_of_its_own(
     ]
     text = "".join(line[18:].strip() for line in lines[1:])
     assert text.replace(" ", "") == "".join([LONG, *map(output._cell, ROW[1:])]).replace(" ", "")
+
+
+def test_the_summary_of_a_run_fits_into_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each pipeline, with the status of publication as its outcome."""
+    monkeypatch.setattr(output.out, "width", 80)
+    steps = [
+        {"step": "ingest", "records": 508, "wrote": True},
+        {"step": "check", "outcome": "passed"},
+        {"step": "decode", "records": 508, "quarantined": 35},
+        {"step": "upsert", "scope": "all records"},
+        {"step": "publish", "status": "published"},
+    ]
+    run.print_summary([{"pipeline": "payments", "plan": 1, "steps": steps}])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    (row,) = (line for line in lines if line.startswith("payments"))
+    assert row.split() == [
+        "payments",
+        "1",
+        "published",
+        "508",
+        "passed",
+        "473",
+        "35",
+        "all",
+        "records",
+    ]

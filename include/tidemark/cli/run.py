@@ -64,18 +64,22 @@ def run(
     if as_json:
         print_json(records)
     else:
-        _print_summary(records)
+        print_summary(records)
     exit_with(outcomes)
 
 
-def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
-    columns = (
-        *("pipeline", "plan", "outcome", "landed", "checked", "decoded", "quarantined"),
-        *("upsert table", "published"),
-    )
+_COLUMNS = (
+    *("pipeline", "plan", "outcome", "landed", "checked", "decoded", "quarantined"),
+    "upsert table",
+)
+"""The columns of the summary. They fit into 80 characters."""
+
+
+def print_summary(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table with a line for each pipeline, and then its errors and its limits."""
     rows = [(record["pipeline"], record["plan"], *_figures(record)) for record in records]
     if any("steps" in record or "error" not in record for record in records):
-        print_table("Run", columns, rows)
+        print_table("Run", _COLUMNS, rows)
     for record in records:
         steps = record.get("steps", ())
         for failed in (each for each in (record, *steps) if "error" in each):
@@ -88,23 +92,22 @@ def _print_summary(records: Sequence[Mapping[str, Any]]) -> None:
 def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
     """Return the outcome, and the sum of each kind of step; None for a kind without a step."""
     if "steps" not in record:
-        return (record.get("error") or record["outcome"], *[None] * 6)
+        return (record.get("error") or record["outcome"], *[None] * 5)
     steps = record["steps"]
-    failed = next((f"{step['step']} failed" for step in steps if "error" in step), "done")
-    outcome = record.get("error", failed)
     ingested, checked, decoded, merged, published = (
         [step for step in steps if step["step"] == kind and "error" not in step]
         for kind in ("ingest", "check", "decode", "upsert", "publish")
     )
     quarantined = sum(step["quarantined"] for step in decoded)
+    failed = next((f"{step['step']} failed" for step in steps if "error" in step), None)
+    done = ", ".join(sorted({step["status"] for step in published})) or "done"
     return (
-        outcome,
+        record.get("error") or failed or done,
         sum(step["records"] for step in ingested if step["wrote"]),
         ", ".join(sorted({step["outcome"] for step in checked})) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
         quarantined if decoded else None,
         ", ".join(step["scope"] for step in merged) or None,
-        ", ".join(step["status"] for step in published) or None,
     )
 
 
