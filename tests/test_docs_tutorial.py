@@ -1,8 +1,8 @@
-"""The commands of docs/tutorial.md run as they are written, with the results it shows.
+"""Tests that the commands of docs/tutorial.md print the results that the page shows.
 
-The commands of the section about Airflow, and of the following ones, are not run here:
-tests/cli/test_demo.py and tests/cli/test_local.py start and stop Airflow. tests/test_setup.py has
-`make setup`, and tests/cli/test_console.py `tidemark console`, which does not end by itself.
+The test runs no commands of the section about Airflow and of later sections:
+tests/cli/test_demo.py and tests/cli/test_local.py start and stop Airflow. tests/test_setup.py runs
+`make setup`. tests/cli/test_console.py runs `tidemark console`, which does not end by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VARIES = re.compile(r"runway| d \d+ h|^topic |fix |^\.\.\.$")
 
 
 class Reader:
-    """Follows the page on a port and a home of its own."""
+    """Runs the commands of the page, with a separate port for the broker."""
 
     def __init__(self, tidemark: Command, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self._tidemark = tidemark
@@ -71,9 +71,9 @@ class Reader:
         self._printed += ran.out + ran.err
 
     def _is_printed(self, line: str) -> bool:
-        """Whether the commands printed a line of the page, apart from frames and left-out columns.
+        """Return whether the commands printed a line with all words of this line, in this order.
 
-        The words of the page's line are in a printed line, in this order.
+        The printed line may have frames and more columns.
         """
         printed = (iter(_words(each)) for each in self._printed.splitlines())
         return any(all(word in rest for word in _words(line)) for rest in printed)
@@ -86,13 +86,13 @@ def _words(line: str) -> list[str]:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.e2e
-def test_a_fresh_checkout_becomes_a_verified_table_by_the_commands_of_the_tutorial(
+def test_the_commands_of_the_tutorial_print_the_results_that_the_page_shows(
     connect_server: Server,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The broker is the page's own; Spark is the server of the tests."""
+    """The page starts a separate broker. Spark is the server of the tests."""
     environ = {
         "TIDEMARK_HOME": str(tmp_path),
         "TIDEMARK_MASTER": f"sc://{connect_server.host}:{connect_server.port}",

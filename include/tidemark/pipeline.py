@@ -963,7 +963,7 @@ class Pipeline:
         )
 
     def with_kafka_timeout(self, seconds: float) -> Pipeline:
-        """Return this pipeline with another longest wait for Kafka."""
+        """Return a copy of this pipeline that waits for Kafka for at most some seconds."""
         return replace(self, context=replace(self.context, kafka_timeout_s=seconds))
 
     @property

@@ -140,7 +140,8 @@ def run(
         print_line: Called with each line that a job by spark-submit prints.
         stop: Ends the job when it is called: Spark executes no statement of the job after that.
             Before the start of the job, `run` raises EngineStopped.
-        show_tasks: Shows the finished and all Spark tasks so far; None to show none.
+        show_tasks: Called with the numbers of finished and of all known Spark tasks; None to show
+            no progress.
     """
     stop = stop or Stop()
     stop.check()

@@ -31,7 +31,7 @@ class NoSpark(ApplicationSessions):
     """Sessions for work that must not open Spark."""
 
     def shared(self) -> NoReturn:
-        pytest.fail("this opened Spark")
+        pytest.fail("the pipeline opened Spark")
 
 
 class Tides:

@@ -38,7 +38,7 @@ def test_a_table_that_folds_a_very_long_word_shortens_no_value(
 
 
 @pytest.mark.parametrize("width", [72, 80])
-def test_a_table_wraps_texts_at_spaces_and_no_short_value(
+def test_a_table_wraps_texts_at_spaces_and_keeps_short_values_in_one_line(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The header of a number has one word a line."""
@@ -55,7 +55,7 @@ def test_a_table_wraps_texts_at_spaces_and_no_short_value(
 def test_a_table_without_room_for_lines_between_its_columns_has_none(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Short values wrap at spaces if there is no room for them even then."""
+    """Short values wrap at spaces if the table without these lines is still too wide."""
     lines, _ = printed(ROW, width, monkeypatch, capsys)
     assert max(map(len, lines)) <= width
     head, first = (line.split() for line in lines[2:4])
@@ -80,7 +80,7 @@ def test_a_narrow_terminal_shows_each_value_on_a_line_of_its_own(
 def test_the_summary_of_a_run_fits_into_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line for each pipeline, with the status of publication as its outcome."""
+    """The outcome of a complete run is its publication status."""
     monkeypatch.setattr(output.out, "width", 80)
     steps = [
         {"step": "ingest", "records": 508, "wrote": True},

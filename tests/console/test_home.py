@@ -74,7 +74,7 @@ def test_plans_are_read_again_only_after_a_change(
 
 @pytest.mark.slow
 def test_an_outage_of_kafka_delays_only_the_first_of_many_pipelines(tmp_path: Path) -> None:
-    """Later ones wait shortly, until the brokers may be back."""
+    """The waits of later pipelines are short, until `UNREACHABLE_S` has passed."""
     folder = tmp_path / "pipelines"
     folder.mkdir()
     for name in ("one", "two", "three"):

@@ -3,8 +3,8 @@
 A marker is a comment `# fence: its-name`. It is at the end of the line where the place begins, or
 on a separate line above it. The place is the first of these:
 
-* the statement that begins on the line (of an `if`, the expression to change is its condition; of
-  an assignment or a return, its value),
+* the statement that begins on the line (its expression is the condition of an `if`, or the value
+  of an assignment or a return),
 * the keyword argument that begins on the line,
 * the last outermost expression on the line. It is an argument, an element, an operand of `and` or
   `or`, a value of a dict, or the condition or source of a comprehension.
@@ -228,7 +228,7 @@ class MoveUp:
     """Move a statement before earlier statements of its block.
 
     Attributes:
-        statements: The number of these statements.
+        statements: The number of earlier statements.
     """
 
     statements: int = 1
@@ -237,7 +237,7 @@ class MoveUp:
         """Move the statement."""
         siblings, index = place.siblings, place.index
         if not isinstance(place.node, ast.stmt) or index is None or index < self.statements:
-            raise UnfitOperation(f"the place has no {self.statements} statements before it")
+            raise UnfitOperation(f"fewer than {self.statements} statements are before the place")
         siblings.insert(index - self.statements, siblings.pop(index))
 
 
@@ -295,7 +295,10 @@ class LeftOperand:
 
 
 def _expression(place: Place) -> Place:
-    """Return the place of the marked expression; for a statement or keyword that of its value."""
+    """Return the place of the marked expression.
+
+    It is the condition of an `if`, or the value of another statement or a keyword argument.
+    """
     match place.node:
         case ast.expr():
             return place

@@ -539,7 +539,7 @@ REPAIRS = [
         errors=REPAIRED,
         floor=5_000,
         faults=0,
-        # Two faults take more than 10 GB.
+        # A search with two faults takes more than 10 GB of memory.
         more_faults=1,
     ),
     Sketch(
@@ -651,7 +651,7 @@ LONG = [
         world=with_open_backfill,
         actors={"one": ingest(1), "two": ingest(1), "fill": ingest(2)},
         floor=30_000,
-        # Two faults take more than 10 GB.
+        # A search with two faults takes more than 10 GB of memory.
         faults=1,
     ),
     Sketch(
@@ -688,8 +688,8 @@ LONG = [
         actors={"one": rebuild(), "two": rebuild()},
         errors=REPAIRED,
         floor=500,
-        # One fault takes more than 10 GB.
+        # A search with one fault takes more than 10 GB of memory.
         faults=0,
     ),
 ]
-"""Scenarios with three actors, and long ones with two."""
+"""Scenarios whose searches take long, most with three actors."""

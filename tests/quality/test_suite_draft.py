@@ -336,7 +336,7 @@ def test_rules_describe_fields_of_avro_values_in_all_their_schemas(tmp_path: Pat
         "coalesce(CAST(content_3.`price` AS DOUBLE), CAST(content_4.`price` AS DOUBLE))"
     )
     assert "it's" not in columns["content_3"]
-    assert "Values of schemas other than 3, 4 pass every rule" in suite["notes"]
+    assert "Values of schemas other than 3, 4 pass every rule about fields" in suite["notes"]
 
 
 def test_few_avro_values_support_no_rule() -> None:

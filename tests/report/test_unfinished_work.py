@@ -253,10 +253,27 @@ def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
     assert upserted_work(tmp_path).unmerged_since == NOW + HOUR
 
 
-def test_a_table_that_is_out_of_date_for_longer_than_the_limit_is_an_alarm(
+def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_first_record(
+    tmp_path: Path,
+) -> None:
+    """No alarm: the merge rebuilds the table, and nothing records when that became due."""
+    lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    lake.land_values([b"a"])
+    lake.run()
+    upserts = app_of(tmp_path)().pipeline("events").upserts
+    upserts.execute(NoRows(tmp_path / "lakehouse" / "silver" / "events_latest"))
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(spec.read_text().replace("upsert: {}", "upsert: {deletes: hard}"))
+    work = upserted_work(tmp_path)
+    assert (work.unmerged, work.unmerged_since) == (MergeScope.ALL, None)
+    alarms = work.alarms("events", AlarmRules(stalled=HOUR), NOW + 1000 * HOUR)
+    assert [*alarms] == []
+
+
+def test_a_table_that_is_out_of_date_for_longer_than_the_limit_raises_an_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decode that fails before it records a plan shows in no other way."""
+    """No other alarm reports a decode that fails before it records a plan."""
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
 
     def stalled(after: timedelta, limit: timedelta | None = HOUR) -> list[str]:

@@ -166,7 +166,7 @@ def test_footers_are_read_concurrently(table: Path) -> None:
 def test_a_uri_that_pyarrow_does_not_support_is_refused(uri: str) -> None:
     """The driver raises the error before it reads anything."""
     sink = SparkSink(
-        open_session=lambda: pytest.fail("the error comes before the use of Spark"),
+        open_session=lambda: pytest.fail("the sink opened Spark before it refused the URI"),
         uri=uri,
         kafka_options={},
         log_reader=MemoryKafka(),

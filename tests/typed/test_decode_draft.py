@@ -135,7 +135,7 @@ def test_the_registry_decides_the_format_of_values_with_a_schema_id(kind: str, v
     assert (asked, found.as_section()["value"]) == ([{3, 4}], {"format": value})
 
 
-def test_the_draft_counts_values_that_do_not_match_their_schema_for_the_quarantine() -> None:
+def test_the_draft_counts_values_that_do_not_match_their_schema_as_unfit() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "string"}]}
     answers = RegistryAnswers(
         connection="registry",
@@ -147,7 +147,7 @@ def test_the_draft_counts_values_that_do_not_match_their_schema_for_the_quaranti
     found = draft_decode(Profile.of_sample(lambda: records, lambda _: answers))
     assert found.as_section()["value"] == {"format": "avro"}
     assert found.unfit == 4
-    assert "2 do not match it" in "\n".join(found.yaml_lines())
+    assert "2 do not match their schema" in "\n".join(found.yaml_lines())
 
 
 def test_values_with_a_schema_id_stay_bytes_without_an_answer_of_the_registry() -> None:

@@ -1,4 +1,4 @@
-"""Tests of payloads with a schema id as values, decoded without Spark."""
+"""Tests of the decoding of payloads with a schema id without Spark."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_bytes_that_are_no_value_of_the_schema_are_malformed(kind: Any, body: by
 
 
 @pytest.mark.parametrize("text", ['"string"', '"bytes"', '{"type": "record"}', "{}", "oops"])
-def test_a_schema_without_fields_has_none(text: str) -> None:
+def test_values_of_a_schema_without_usable_fields_have_no_fields(text: str) -> None:
     assert decoded_fields(framed(3, b"\x02a"), schema_of("AVRO", text)) == {}
 
 
@@ -119,7 +119,7 @@ def test_a_json_value_matches_its_schema_or_is_malformed(body: bytes, is_valid: 
         decoded_fields(framed(3, body), schema_of("JSON", text))
 
 
-def test_a_protobuf_message_has_no_fields_or_is_malformed() -> None:
+def test_a_protobuf_message_is_checked_and_has_no_fields() -> None:
     schema = schema_of("PROTOBUF", compiled('syntax = "proto3"; message M { string n = 1; }', {}))
     assert decoded_fields(framed(3, b"\x00\x0a\x01x"), schema) == {}
     for body in (b"\x00\x0a\x02x", b"\x00\x0a\x01\xff", b""):

@@ -60,7 +60,7 @@ from tidemark.spec.model import PipelineSpec
 log = logging.getLogger(__name__)
 
 _MOST_RANGES = 3
-"""Ranges of a partition in the text of a preview."""
+"""Most ranges of a partition in the text of a preview."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def on_engine(app: App, master: str | None, names: Sequence[str]) -> Pipelines:
     def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
         names = ", ".join(dict.fromkeys(ref.pipeline for ref in refs))
         text = f"{job.replace('_', ' ')} of {names}"
-        # The number of all tasks grows with each query of the job.
+        # The total grows with each query of the job, so a bar would move backwards.
         with phase(text, unit="Spark tasks", has_bar=False) as show_tasks:
             return run(app, engine, job, refs, print_line=job_line, show_tasks=show_tasks)
 

@@ -37,7 +37,7 @@ _out_without_folding = Console(width=10_000, **_PLAIN)
 _SHORT = 13
 """Most characters of a short value, such as a number of ten digits or the time `3 d 18 h`."""
 _LONG_WORD = 24
-"""Columns that are wide enough for a word, such as the name of an error. A longer word folds."""
+"""Most characters of a word in one line, such as the name of an error. A longer word folds."""
 
 
 _WITHOUT_LINES: Mapping[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}
@@ -150,17 +150,20 @@ def _printer(*, in_place: bool) -> Iterator[Callable[[RenderableType], None]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Whether a table has lines between its columns, and their widths if texts wrap."""
+    """Whether a table has lines between its columns, and the widths of the columns.
+
+    Without widths, each column is as wide as its longest text.
+    """
 
     with_lines: bool
     widths: Sequence[int] = ()
 
 
 def _layout(rows: Sequence[Sequence[str]], width: int) -> _Layout | None:
-    """Return the layout of a table that is at most this wide; None if there is none.
+    """Return the layout of a table that is at most this wide; None if the table does not fit.
 
-    Texts wrap at spaces only, but words that are longer than `_LONG_WORD` fold. Short values stay
-    in one line, unless there is no room for that even without lines.
+    Texts wrap at spaces, and words that are longer than `_LONG_WORD` fold. A short value stays in
+    one line. It wraps only if a table without lines between its columns is still too wide.
 
     Args:
         rows: The names of the columns, and the texts of each row.

@@ -52,11 +52,12 @@ def phase(
         quiet_s: Seconds without output, for a phase that is usually short. A terminal then shows
             the phase in place, and prints no line.
         unit: The parts that the progress counts, if the text does not name them.
-        has_bar: Whether a terminal shows the progress as a bar too. If the number of all parts
-            grows, the bar would go back.
+        has_bar: Whether a terminal also shows a bar. A bar would move backwards if the total
+            grows.
 
     Yields:
-        A function that shows the progress, as figures and a bar. Any thread may call it.
+        A function that shows the progress as figures; a terminal can also show a bar. Any thread
+        may call the function.
     """
     if _shows_in_place():
         shown = _in_place(text, quiet_s, unit, has_bar=has_bar)

@@ -76,7 +76,7 @@ _COLUMNS = (
 
 
 def print_summary(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table with a line for each pipeline, and then its errors and its limits."""
+    """Print a table with a line for each pipeline, then the errors and limits of each run."""
     rows = [(record["pipeline"], record["plan"], *_figures(record)) for record in records]
     if any("steps" in record or "error" not in record for record in records):
         print_table("Run", _COLUMNS, rows)

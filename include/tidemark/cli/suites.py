@@ -38,7 +38,7 @@ def init(
     """Draft a suite from a profile of landed records, for you to edit.
 
     Reads the newest records of each partition in the data table; starts no Spark and does not read
-    Kafka. It decodes values with a schema id by the stored schemas, and requests the others from
+    Kafka. For values with a schema id, it uses stored schemas, and requests missing schemas from
     the registry. Properties of these records become rules in include/expectations/NAME.json, each
     with the severity warning. Examples are required fields, limits of numbers, fields with few
     values, unique fields, and a key that is a field of the value. The file contains some of the

@@ -23,9 +23,9 @@ from tidemark.spec.layout import spec_files
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
 UNREACHABLE_S = 15.0
-"""Time after a wait in vain for the brokers of a connection with shorter waits, in seconds."""
+"""Seconds during which waits are short, after the brokers of a connection did not answer."""
 SHORT_WAIT = 0.1
-"""Such a wait, as a fraction of the usual one: an outage should not delay many pipelines."""
+"""A short wait as a fraction of the usual wait, so that an outage delays one pipeline only."""
 KNOWN_PLANS = 64
 """Number of kept pages of plans; the newest requests stay."""
 
@@ -104,14 +104,14 @@ class Home:
         return stamps
 
     def _status(self, pipeline: str) -> PipelineStatus:
-        """Return a status; waits shortly for a connection whose brokers could not be reached."""
+        """Return a status. Waits only briefly for brokers that did not answer just before."""
         read = self.app.pipeline(pipeline)
         connection, wait_s = read.spec.connection, read.context.kafka_timeout_s
         since = self._clock() - self._unreachable.get(connection, float("-inf"))
         if wait_s is not None and since < UNREACHABLE_S:
             return read.with_kafka_timeout(wait_s * SHORT_WAIT).status()
         status = read.status()
-        # Only a usual wait counts, so that slow brokers are not unreachable forever.
+        # A short wait does not count: slow brokers would stay unreachable forever.
         if isinstance(status.kafka_error, KafkaUnreachable):
             self._unreachable[connection] = self._clock()
         return status

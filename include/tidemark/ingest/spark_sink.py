@@ -53,8 +53,8 @@ class SparkSink:
     """Writes plans to files in the folder of one existing bronze table.
 
     Args:
-        open_session: Returns Spark, with the Kafka source on its class path; called by the first
-            plan that is written.
+        open_session: Returns the Spark session, with the Kafka source on its class path. The first
+            write of a plan calls it.
         uri: The bronze table.
         kafka_options: Options of Spark's Kafka source (kafka/options.py).
         log_reader: Reads records that Spark's source would alter or fail at.

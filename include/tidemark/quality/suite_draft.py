@@ -216,8 +216,8 @@ class _AvroContent:
         """The limit of the rules, for the notes of the suite."""
         ids = ", ".join(map(str, self.schemas))
         return (
-            f"Values of schemas other than {ids} pass every rule: draft the suite again after a "
-            "change of the schema. "
+            f"Values of schemas other than {ids} pass every rule about fields: draft the suite "
+            "again after a change of the schema. "
         )
 
     def columns(self, fields: Sequence[FieldProfile]) -> Mapping[str, str]:  # noqa: ARG002
@@ -257,7 +257,10 @@ _UNFRAMED = (
 
 
 def _content(profile: Profile) -> _Content | None:
-    """Return the SQL that reads the values' fields; None if Spark's SQL cannot read them."""
+    """Return the SQL that reads the values' fields.
+
+    None for Protobuf, for unknown schemas, and for schemas of several formats.
+    """
     if not profile.schema_ids(Part.VALUE):
         return _JsonContent()
     schemas = profile.schemas(Part.VALUE)
@@ -444,8 +447,8 @@ def _notes(profile: Profile, fields: list[FieldProfile], content: _Content | Non
             notes += content.note
     elif profile.values and not content:
         notes += (
-            "A suite has no rules about fields of Protobuf values, of unknown schemas, or of "
-            "several formats. Row rules (`decode.rules`) apply to the decoded records. "
+            "The suite has no rules about fields, because the values are Protobuf, or have unknown "
+            "schemas or several formats. Row rules (`decode.rules`) apply to the decoded records. "
         )
     elif profile.values and content:
         notes += (

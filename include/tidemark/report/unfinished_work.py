@@ -17,7 +17,6 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import difference_by_partition, size_of
-from tidemark.core.table_state import TableChanges
 from tidemark.core.texts import counted, format_duration, listed
 from tidemark.ingest.protocols import ControlReader
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
@@ -61,10 +60,9 @@ class UnfinishedWork:
             offsets, or while a plan of the typed table is open.
         unchecked: Number of landed offsets that are not decoded because they have no check result
             and no decision of an operator.
-        unmerged: Which records the next merge into the upsert table reads; None if the table is up
-            to date, or without one.
-        unmerged_since: Time of the oldest change of the typed table that is not merged; None if it
-            is unknown.
+        unmerged: Which records the next merge into the upsert table reads; None if no merge is due.
+        unmerged_since: Time of the oldest change of the typed table that is not merged; None if
+            the merge rebuilds the table.
         quarantined: Number of open records in the quarantine; None without a typed table.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
         published: Number of plans that a check published.
@@ -187,8 +185,7 @@ class UnfinishedWorkReader:
         quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
         hidden: Returns the landed offsets that are not decoded.
-        next_merge: Returns the next merge into the upsert table; None if that is up to date, or
-            without one.
+        next_merge: Returns the next merge into the upsert table; None if no merge is due.
     """
 
     spec: PipelineSpec
@@ -231,7 +228,7 @@ class UnfinishedWorkReader:
             undecoded=undecoded,
             undecoded_since=self._first_undecoded_landing(typed.pipeline) if waits else None,
             unmerged=merge.scope if merge else None,
-            unmerged_since=self._first_change(typed.pipeline, merge.changes) if merge else None,
+            unmerged_since=self._first_change(typed.pipeline, merge) if merge else None,
             unchecked=sum(map(size_of, hidden.unchecked.values())),
             quarantined=self.quarantined(open_typed_plans),
         )
@@ -259,15 +256,16 @@ class UnfinishedWorkReader:
         landings = self.control.recorded_at(self.spec.name, EventKind.LANDED).values()
         return min((at for at in landings if newest is None or at > newest), default=None)
 
-    def _first_change(self, typed: str, changes: TableChanges) -> datetime | None:
-        """Return the time of the oldest of some changes of the typed table; None if unknown.
+    def _first_change(self, typed: str, merge: MergePlan) -> datetime | None:
+        """Return the time of the oldest change of the typed table that a merge reads.
 
-        Without changes, the merge reads all records, and the first decode counts.
+        None for a rebuild: nothing records when a spec was changed or a table was restored.
         """
         landed = self.control.recorded_at(typed, EventKind.LANDED)
         undone = self.control.recorded_at(typed, EventKind.UNDONE)
+        changes = merge.changes
         plans = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
-        times = [at for number, at in landed.items() if number in plans or not changes]
+        times = [at for number, at in landed.items() if number in plans or merge.is_first]
         times += [at for number, at in undone.items() if number in changes.removed]
         return min(times, default=None)
 
@@ -285,7 +283,7 @@ class UnfinishedWorkReader:
 
 
 def _for(since: datetime | None, now: datetime) -> str:
-    """Return how long something lasts, as the end of a clause; empty if that is unknown."""
+    """Return the time since `since` as the end of a clause, ` for 2 h`; empty if unknown."""
     return f" for {format_duration(now - since)}" if since else ""
 
 

@@ -76,7 +76,7 @@ _REDACTION_PREFIX = "spark.sql.redaction."
 
 
 class TaskCounter:
-    """Counts the tasks of the queries so far; a progress handler of PySpark.
+    """Counts the tasks of all queries of a job; a progress handler of PySpark.
 
     Args:
         show: Called after each message of the server, from the threads of the queries.
@@ -94,7 +94,7 @@ class TaskCounter:
         operation_id: str | None,
         done: bool,
     ) -> None:
-        """Count the stages of a query. All tasks of a query that has ended are finished."""
+        """Count the tasks of a query. All tasks of a query that has ended are finished."""
         with self._lock:
             finished, total = self._queries.get(operation_id, (0, 0))
             if stages and not done:
@@ -113,7 +113,8 @@ class ConnectSessions:
         settings: Settings of the pipeline's `spark` section. They override Tidemark's settings.
         write_options: Options for writing Parquet files.
         own_settings: Tidemark's settings that a pipeline cannot override, such as the log folder.
-        show_tasks: Shows the finished and all Spark tasks so far; None to show none.
+        show_tasks: Called with the numbers of finished and of all known Spark tasks; None to show
+            no progress.
 
     Raises:
         EngineUnsuitable: A setting is not a session setting.

@@ -87,7 +87,8 @@ def submit(
         environ: Environment of the driver, with its connections.
         print_line: Called with each line that the job prints, except the result line.
         stop: Kills the job when called.
-        show_tasks: Shows the finished and all Spark tasks so far; None to show none.
+        show_tasks: Called with the numbers of finished and of all known Spark tasks; None to show
+            no progress.
 
     Raises:
         SetupError: The spark-submit program is missing.
@@ -144,17 +145,17 @@ def submit(
 
 
 class _StageReader:
-    """Counts the tasks of the stages so far, from the lines of Spark's console progress."""
+    """Counts the tasks of all stages of a job, from the lines of Spark's console progress."""
 
     def __init__(self, show: ShowTasks) -> None:
         self._show = show
         self._stages: dict[int, tuple[int, int]] = {}
 
     def without_progress(self, line: str) -> str:
-        """Count the running stages of a line, and return the rest of the line.
+        """Count the tasks of the stages in a line, and return the rest of the line.
 
-        Spark ends its progress by a carriage return, or by blanks that overwrite it. All tasks of
-        a stage that a later line lacks are finished.
+        Spark ends its progress by a carriage return, or by blanks that overwrite it. If a later
+        line lacks a stage, all tasks of the stage are finished.
         """
         running, end = {}, 0
         while found := _RUNNING_STAGE.match(line, end):

@@ -82,10 +82,10 @@ class PipelineRef:
 
 
 def plan_text(pipeline: str, sequence: int) -> str:
-    """Return the number of a plan for people: `plan 3`, or `typed plan 3` of a typed table.
+    """Return the name of a plan for output: `plan 3`, or `typed plan 3` for a typed table.
 
     Args:
-        pipeline: The table, as text of `PipelineRef`.
+        pipeline: Text of a `PipelineRef`, such as `prices@typed`.
         sequence: Plan number.
     """
     is_typed = PipelineRef.parse(pipeline).kind is PipelineKind.TYPED

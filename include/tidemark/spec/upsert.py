@@ -107,6 +107,7 @@ class MergePlan:
         definition: Definition of a row, as returned by `row_definition`.
         app_id: Application id of the merge's Delta transaction. A rebuild starts a new one, and the
             merges after it use it again.
+        is_first: Whether the upsert table does not exist yet.
     """
 
     scope: MergeScope
@@ -117,6 +118,7 @@ class MergePlan:
     typed_table_id: str
     definition: str
     app_id: str
+    is_first: bool = False
 
     def as_rebuild(self) -> Self:
         """Return the same merge with all records as its scope.
@@ -128,7 +130,7 @@ class MergePlan:
 
     def commit_metadata(self) -> str:
         """Return the JSON that the commit of the merge stores, for the next merge and lineage."""
-        own = record_of(self, without={"changes", "incarnations"})
+        own = record_of(self, without={"changes", "incarnations", "is_first"})
         return json.dumps({"merge": {**own, **self._plans_as_record()}})
 
     def as_record(self) -> dict[str, Any]:

@@ -52,8 +52,8 @@ class DecodeDraft:
         schema: Fields of the values; None if they are not JSON.
         assumptions: The formats, and the types of the fields by the keys of the spec.
         left_out: Paths of fields that the schema leaves out, each with the reason.
-        unfit: Upper bound of the sampled records that would go to quarantine, as far as
-            `payload_values` finds them.
+        unfit: Upper bound of the sampled records that would go to quarantine. It does not include
+            records that only Spark refuses (see `payload_values`).
         is_debezium: Whether the values have the fields of Debezium's envelope.
         registry_problem: Why a schema registry did not return the schemas of the values, so that
             their format is unknown; None without a problem.
@@ -218,7 +218,7 @@ def _registered_format(
     listed = ", ".join(map(str, some)) + (", ..." if len(ids) > len(some) else "")
     evidence = f"{_of(count, total, payloads)} have a schema of {answers.connection}, id {listed}"
     if malformed:
-        evidence += f"; {malformed:,} do not match it"
+        evidence += f"; {malformed:,} do not match their schema"
     return formats[0], evidence, total - count + malformed
 
 

@@ -1,4 +1,4 @@
-"""Values of payloads with a schema id, decoded without Spark, for drafts.
+"""Decodes payloads with a schema id without Spark, for drafts.
 
 A run decodes with Spark, which also refuses an Avro `boolean` byte other than 0 and 1, and a
 negative index of an enum.
@@ -41,8 +41,8 @@ def decoded_fields(payload: bytes, schema: RegisteredSchema) -> Mapping[str, Any
         schema: The schema of the payload.
 
     Returns:
-        The fields. None of a schema without a column, of a value without fields, and of Protobuf,
-        which Spark's SQL cannot decode.
+        The fields; empty for a schema without a column, for a value without fields, and for
+        Protobuf, which Spark's SQL cannot decode.
 
     Raises:
         MalformedPayload: A run would put the record into quarantine.
@@ -61,7 +61,7 @@ def decoded_fields(payload: bytes, schema: RegisteredSchema) -> Mapping[str, Any
 
 
 def avro_columns(text: str) -> Mapping[str, FieldType]:
-    """Return the types of the top-level fields of an Avro schema; none of an unusable schema."""
+    """Return the types of the top-level fields of an Avro schema; empty if it is unusable."""
     try:
         kind = _avro_schema(text)[1]
     except UnsupportedSchema:
@@ -100,12 +100,12 @@ def _json_value(value: Any, kind: FieldType) -> Any:
         case _, None:
             return None
         case Decimal(), _:
-            # The reader rounds a number of too many digits.
+            # The reader rounds a number with too many digits, so that its scale differs.
             if value.as_tuple().exponent != -kind.scale:
                 raise MalformedPayload
             return float(value)
         case (("float" | "double"), _):
-            # Not a number is beyond every limit, as for Spark.
+            # NaN exceeds every upper limit, as in Spark.
             return math.inf if math.isnan(value) else float(value)
         case _, date() | datetime():
             return value.isoformat()

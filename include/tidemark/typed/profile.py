@@ -126,7 +126,7 @@ class Profile:
         keys: The distinct keys as text; all keys that are not UTF-8 count as one.
         with_key: Number of records with a key.
         tombstones: Number of records without a value.
-        objects: Number of records whose value is an object: in JSON, or decoded with its schema.
+        objects: Number of records whose value is a JSON object, or has fields in its schema.
         text_values: Number of records whose value is text.
         text_keys: Number of records whose key is text.
         value_schemas: Number of records by the schema id that their value seems to begin with.
@@ -159,10 +159,10 @@ class Profile:
 
     @classmethod
     def of_sample(cls, read: Callable[[], Iterable[LogRecord]], registry: Registry) -> Profile:
-        """Return the profile of some records, whose schema ids a registry resolves.
+        """Return the profile of some records. A registry returns the schemas of their ids.
 
         Args:
-            read: Returns the records. Records with schema ids are read twice.
+            read: Returns the records. Called twice if keys or values have schema ids.
             registry: Returns the schemas of the ids that keys and values begin with.
         """
         profile = cls.of(read())
@@ -178,7 +178,7 @@ class Profile:
         return self.records - self.tombstones
 
     def schema_ids(self, part: Part) -> Counter[int]:
-        """Return the schema ids of keys or values, unless too few begin with one."""
+        """Return the schema ids of keys or values; empty if too few begin with an id."""
         found, payloads = (
             (self.key_schemas, self.with_key)
             if part is Part.KEY
@@ -195,7 +195,7 @@ class Profile:
         """Count the payloads that do not match their schemas, and add the values' fields."""
         of_keys, of_values = self.schemas(Part.KEY), self.schemas(Part.VALUE)
         if of_values:
-            # Any JSON object beside them is no value of the chosen format.
+            # A JSON object without a schema id does not have the drafted format.
             self.fields, self.objects = {}, 0
         for record in records:
             if of_keys:
@@ -206,7 +206,7 @@ class Profile:
     def _fields(
         self, part: Part, payload: bytes | None, schemas: Mapping[int, RegisteredSchema]
     ) -> Mapping[str, Any]:
-        """Return the fields of a payload; none without a known schema, or if it is malformed."""
+        """Return the fields of a payload; empty if its schema is unknown or it is malformed."""
         for schema_id in _schema_id(payload or b""):
             if schema_id in schemas:
                 try:

@@ -69,7 +69,7 @@ class Profiler:
 
 
 def with_stored_schemas(store: SchemaStore, registry: Registry) -> Registry:
-    """Return a registry that answers with stored schemas, and requests only the others."""
+    """Return a registry that answers with stored schemas, and requests only missing ones."""
 
     def answers(ids: Collection[int]) -> RegistryAnswers:
         stored = store.stored(ids)

@@ -68,7 +68,7 @@ class SparkDecoder:
     """Decodes plans into files in the folders of a typed table and its quarantine.
 
     Args:
-        open_session: Returns the Spark session; called by the first plan that is decoded.
+        open_session: Returns the Spark session. The first decode of a plan calls it.
         bronze: URI of the bronze table.
         typed: URI of the typed table, which exists.
         quarantine: URI of the quarantine table, which exists.

@@ -124,6 +124,7 @@ class Upserts:
             typed_table_id=table_id,
             definition=definition,
             app_id=known.app_id if known else new_app_id,
+            is_first=upsert_version < 0,
         )
 
     def execute(self, merger: Merger) -> MergePlan | None:
