@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake, put_back, remove_old_commits
+from tests.support.file_lake import FileLake, home_lake, put_back, remove_old_commits
 from tests.support.memory import MemoryControlTable, MemoryTable
 from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.services import NOW, with_ports
 from tidemark.core.errors import (
     ControlTruncated,
     LedgerBehindTable,
@@ -900,3 +901,18 @@ def test_a_plan_of_the_table_replaces_one_of_gaps_only_with_its_number(tmp_path:
     assert ([plan.sequence for plan in found.unknown], found.gone) == ([2], ())
     lake.run(1)
     assert lake.verified() == [(6, 6)]
+
+
+def test_a_landing_that_a_repair_records_again_counts_once_in_the_throughput(
+    tmp_path: Path,
+) -> None:
+    """Its time is that of the landing: the repair is two days later."""
+    lake = home_lake(tmp_path)
+    before = lake.control.throughput("events")
+    version = DeltaTable(lake.uri).version()
+    lake.land_again((0, 6, 8))
+    DeltaTable(lake.uri).restore(version)
+    repair = with_ports(lake.repair, now=lambda: NOW + timedelta(days=2))
+    found = repair.rewind("ops", "a mistake")
+    assert [plan.sequence for plan in found.recounted] == [3]
+    assert lake.control.throughput("events") == before

@@ -354,14 +354,14 @@ _REMOVALS = (EventKind.UNDO_STARTED, EventKind.UNDONE)
 
 
 def _run(sequence: int, planned: Sequence[Row], landed: Sequence[Row]) -> Run:
+    first = min(row["event_number"] for row in landed)
+    ranges = [row for row in landed if row["event_number"] == first and "partition" in row]
     return Run(
         sequence=sequence,
         planned_at=min(row["recorded_at"] for row in planned),
-        landed_at=max(row["recorded_at"] for row in landed),
-        offsets=sum(
-            row["end_offset"] - row["start_offset"] for row in landed if "partition" in row
-        ),
-        records=sum(row["records"] for row in landed if "partition" in row),
+        landed_at=min(row["recorded_at"] for row in landed),
+        offsets=sum(row["end_offset"] - row["start_offset"] for row in ranges),
+        records=sum(row["records"] for row in ranges),
     )
 
 

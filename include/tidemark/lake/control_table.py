@@ -367,9 +367,8 @@ def _has_all_columns(table: DeltaTable) -> bool:
 _RUNS = """
 SELECT plan_sequence,
   min(CASE WHEN event = 'planned' THEN recorded_at END) AS planned_at,
-  max(CASE WHEN event = 'landed' THEN recorded_at END) AS landed_at,
-  sum(CASE WHEN event = 'landed' THEN end_offset - start_offset END) AS offsets,
-  sum(CASE WHEN event = 'landed' THEN records END) AS records
+  min(CASE WHEN event = 'landed' THEN recorded_at END) AS landed_at,
+  min(CASE WHEN event = 'landed' THEN event_number END) AS landing
 FROM t WHERE pipeline = '{pipeline}' AND event IN ('planned', 'landed', 'undo_started', 'undone')
 GROUP BY plan_sequence
 HAVING count(CASE WHEN event = 'planned' AND plan_kind = 'live' THEN 1 END) > 0
@@ -377,6 +376,13 @@ HAVING count(CASE WHEN event = 'planned' AND plan_kind = 'live' THEN 1 END) > 0
   AND count(CASE WHEN event IN ('undo_started', 'undone') THEN 1 END) = 0
 ORDER BY plan_sequence DESC LIMIT {most}
 """
+
+_LANDINGS = """
+SELECT event_number, sum(end_offset - start_offset) AS offsets, sum(records) AS records
+FROM t WHERE pipeline = '{pipeline}' AND event_number IN ({numbers})
+GROUP BY event_number
+"""
+"""The sizes of some landings. Repairs record landings again, so a plan may have more than one."""
 
 _LOWS = """
 SELECT partition, min(low_watermark) AS low FROM t
@@ -392,17 +398,21 @@ def _quoted(text: str) -> str:
 
 def _read_throughput(table: DeltaTable, pipeline: str) -> Throughput:
     """Read the newest landed live plans of a pipeline, without undone plans."""
+    found = query_rows(table, _RUNS.format(pipeline=pipeline, most=RUNS))
+    if not found:
+        return Throughput()
+    numbers = ", ".join(str(row["landing"]) for row in found)
+    landings = query_rows(table, _LANDINGS.format(pipeline=pipeline, numbers=numbers))
+    sizes = {row["event_number"]: row for row in landings}
     runs = [
         Run(
             sequence=row["plan_sequence"],
             planned_at=row["planned_at"],
             landed_at=row["landed_at"],
-            offsets=row["offsets"] or 0,
-            records=row["records"] or 0,
+            offsets=sizes[row["landing"]]["offsets"] or 0,
+            records=sizes[row["landing"]]["records"] or 0,
         )
-        for row in reversed(query_rows(table, _RUNS.format(pipeline=pipeline, most=RUNS)))
+        for row in reversed(found)
     ]
-    if not runs:
-        return Throughput()
     lows = query_rows(table, _LOWS.format(pipeline=pipeline, sequence=runs[0].sequence))
     return Throughput(runs=runs, lows={row["partition"]: row["low"] for row in lows})
