@@ -23,6 +23,7 @@ OFFSETS = (
 )
 FROM = "Start of a time window: in each partition, the first record at or after this time."
 UNTIL = "End of the time window, exclusive: in each partition, the first record at or after it."
+TIME = "A time such as 2026-03-01T12:00:00Z, or a date in UTC."
 RETAINED = "All offsets that Kafka has now."
 PLAN = (
     "The offset ranges of the plan with this number. A replacement includes offsets that another "

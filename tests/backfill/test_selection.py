@@ -49,7 +49,7 @@ def test_each_kind_of_selection_is_parsed() -> None:
         ({"offsets": ["5-9"]}, "PARTITION:START-END"),
         ({"offsets": ["0:-1-9"]}, "PARTITION:START-END"),
         ({"start": "2026-03-01T00:00:00Z"}, "both ends of a time window.*got None"),
-        ({"start": "2026-03-01", "end": "2026-03-02"}, "got '2026-03-01'"),
+        ({"start": "2026-03-01T00:00", "end": "2026-03-02"}, "got '2026-03-01T00:00'"),
         ({"start": "2026-03-01T02:00+02:00", "end": "2026-03-01T00:00Z"}, "starts before its end"),
         ({"start": "yesterday", "end": "today"}, "got 'yesterday'"),
         ({"plan": 7, "partitions": [1]}, "got partitions with ranges of a plan"),

@@ -181,6 +181,7 @@ def test_wrong_usage_exits_with_2(command: Command) -> None:
         ("quarantine replay", "--reason"),
         ("offsets import", "--others"),
         ("report", "--since"),
+        ("records --partition 0", "--time"),
     ],
 )
 def test_the_error_of_a_wrong_option_begins_with_its_value(

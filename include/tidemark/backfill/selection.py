@@ -12,6 +12,7 @@ from typing import TypeAlias
 from tidemark.backfill.errors import TooManyChunks
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import Span, SpanSet, size_of, spans_by_partition
+from tidemark.core.texts import TIME_RULE, parse_time
 
 MAX_CHUNKS = 1_000
 """Airflow maps a task over at most 1,024 values by default (`core.max_map_length`)."""
@@ -156,14 +157,10 @@ def _range(text: str) -> tuple[int, Span]:
 
 def _moment(text: str | None) -> datetime:
     try:
-        moment = datetime.fromisoformat(text or "")
+        return parse_time(text or "")
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise InvalidSelection(
-            rule="both ends of a time window, such as 2026-03-01T00:00:00Z", seen=repr(text)
-        )
-    return moment
+        rule = f"both ends of a time window, each {TIME_RULE}"
+        raise InvalidSelection(rule=rule, seen=repr(text)) from None
 
 
 # -- chunks ----------------------------------------------------------------------------------------

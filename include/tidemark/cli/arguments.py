@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import getpass
 import uuid
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from tidemark import option_texts
 from tidemark.app import App
+from tidemark.core.texts import TIME_RULE, parse_time
 from tidemark.spec.layout import spec_files
 
 
@@ -39,6 +41,16 @@ PipelineNamesOrAll = Annotated[
         help=f"{option_texts.PIPELINES} By default all.", autocompletion=complete_pipeline
     ),
 ]
+
+
+def time_option(text: str) -> datetime:
+    """Parse the value of an option that is a time."""
+    try:
+        return parse_time(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not {TIME_RULE}.") from None
+
+
 Topic = Annotated[str, typer.Argument(help="Name of the topic in Kafka.")]
 KafkaConnection = Annotated[
     str,

@@ -38,10 +38,10 @@ def backfill(
         typer.Option(help=f"{option_texts.OFFSETS} May be repeated."),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", help=f"{option_texts.FROM} Needs a time zone.")
+        str | None, typer.Option("--from", help=f"{option_texts.FROM} {option_texts.TIME}")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--until", help=f"{option_texts.UNTIL} Needs a time zone.")
+        str | None, typer.Option("--until", help=f"{option_texts.UNTIL} {option_texts.TIME}")
     ] = None,
     retained: Annotated[bool, typer.Option("--retained", help=option_texts.RETAINED)] = False,
     plan_number: Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, PipelineName
+from tidemark.cli.arguments import AsJson, PipelineName, time_option
 from tidemark.cli.output import out, print_error_record, print_json
 from tidemark.cli.payloads import payload_lines
 from tidemark.core.errors import ExitCode
@@ -33,10 +33,11 @@ def records(
     partition: Annotated[int, typer.Option(min=0, help=option_texts.ONE_PARTITION)],
     offset: Annotated[int | None, typer.Option(min=0, help="First offset.")] = None,
     time: Annotated[
-        str | None,
+        datetime | None,
         typer.Option(
-            help="First record with a timestamp at or after this time, such as "
-            "2026-03-01T00:00:00Z. Needs a time zone."
+            parser=time_option,
+            metavar="TIME",
+            help=f"First record with a timestamp at or after this time. {option_texts.TIME}",
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of offsets.")] = 5,
@@ -66,9 +67,7 @@ def records(
     if (offset is None) == (time is None):
         raise typer.BadParameter("one of --offset and --time is required")
     read = App.from_environment().pipeline(pipeline)
-    start = (
-        offset if offset is not None else read.offset_at(partition, _moment(time or ""), topic_id)
-    )
+    start = read.offset_at(partition, time, topic_id) if time else offset or 0
     page = read.records(partition, start, count, topic_id)
     if as_json:
         print_json(page.as_record(payloads=not no_payloads))
@@ -78,16 +77,6 @@ def records(
             print_error_record({"pipeline": f"{pipeline}: {part}", **error.as_record()})
     if page.errors:
         raise typer.Exit(ExitCode.worst(error.exit_code for error in page.errors.values()))
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise typer.BadParameter(f"--time needs a time such as 2026-03-01T00:00:00Z, not {text!r}")
-    return moment
 
 
 def _print_page(page: RecordPage, *, payloads: bool) -> None:

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, complete_pipeline
+from tidemark.cli.arguments import AsJson, complete_pipeline, time_option
 from tidemark.cli.engine import exit_with
 from tidemark.cli.output import out, print_json, print_records
 from tidemark.cli.payloads import unnamed_text
@@ -24,8 +25,6 @@ from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
 from tidemark.report.certificate import Certificate
 from tidemark.report.owner_report import PipelineReport
-
-_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,11 +42,19 @@ def report(
     ] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(formats=_FORMATS, help="Start of the period of landings, in UTC."),
+        typer.Option(
+            parser=time_option,
+            metavar="TIME",
+            help=f"Start of the period of landings. {option_texts.TIME}",
+        ),
     ] = None,
     until: Annotated[
         datetime | None,
-        typer.Option(formats=_FORMATS, help="End of the period of landings, exclusive, in UTC."),
+        typer.Option(
+            parser=time_option,
+            metavar="TIME",
+            help=f"End of the period of landings, exclusive. {option_texts.TIME}",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="File of the page; by default beside the Data Docs.")
@@ -69,16 +76,15 @@ def report(
     The start page shows the state of each pipeline and links to its pages.
     """
     app = App.from_environment()
-    begin, end = _utc(since), _utc(until)
     if pipeline is None:
-        if begin or end or output:
+        if since or until or output:
             raise typer.BadParameter("--since, --until and --output require a pipeline")
         _report_all(app, exit_code=exit_code, as_json=as_json)
         return
-    if begin and begin >= (end or datetime.now(UTC)):
+    if since and since >= (until or datetime.now(UTC)):
         raise typer.BadParameter("--since must be before --until")
     with phase(f"reporting on {pipeline}", quiet_s=SHORT_S):
-        found = app.pipeline(pipeline).report(begin, end)
+        found = app.pipeline(pipeline).report(since, until)
     if as_json:
         print_json(found.as_record())
     else:
@@ -87,7 +93,7 @@ def report(
         folders = app.pipeline(pipeline).quality_folders
         if output:
             page = write_page(found, output, None)
-        elif begin or end:
+        elif since or until:
             page = write_page(found, page_of_period(found, folders), folders)
         else:
             page = app.pipeline(pipeline).write_report(found)
@@ -173,7 +179,3 @@ def _print(found: PipelineReport) -> None:
 def _counts(certificate: Certificate) -> str:
     plans, records = len(certificate.plans), certificate.total("records")
     return f"{counted(plans, 'plan')}, {counted(records, 'record')}"
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    return moment and moment.replace(tzinfo=UTC)

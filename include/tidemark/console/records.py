@@ -6,15 +6,17 @@ import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.record import Headers, LogRecord
+from tidemark.core.texts import parse_time
 from tidemark.pipeline import Pipeline
 from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
 
@@ -30,6 +32,11 @@ MAX_NAME = 200
 """Characters of a header's name on a page."""
 
 
+def _time(text: str) -> datetime:
+    """Return the time of an address; a form's `+` of an offset arrives as a space."""
+    return parse_time(text.replace(" ", "+"))
+
+
 class RecordPlace(BaseModel):
     """Which offsets the page shows, from its address. The topic id makes a link permanent.
 
@@ -42,7 +49,7 @@ class RecordPlace(BaseModel):
 
     partition: int = Field(default=0, ge=0, le=2**31 - 1)
     offset: int | None = Field(default=None, ge=0, le=MAX_OFFSET)
-    time: AwareDatetime | None = None
+    time: Annotated[datetime, BeforeValidator(_time)] | None = None
     topic_id: str | None = Field(default=None, max_length=64)
 
     @model_validator(mode="before")

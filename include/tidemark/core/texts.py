@@ -1,9 +1,13 @@
-"""Text of numbers, lists and durations, for use in sentences."""
+"""Text of numbers, lists and durations, for use in sentences; times that people write."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+
+TIME_RULE = "a time with a UTC offset, such as 2026-03-01T12:00:00Z, or a date in UTC"
+"""What `parse_time` accepts."""
 
 
 def comma_list(values: Iterable[object]) -> str:
@@ -30,3 +34,17 @@ def format_duration(time: timedelta) -> str:
     first = next((i for i, (number, _) in enumerate(parts) if number), len(parts) - 1)
     some = parts[first : first + 2]
     return " ".join(f"{number} {unit}" for number, unit in some if number) or "0 s"
+
+
+def parse_time(text: str) -> datetime:
+    """Return the time that a text in ISO 8601 means; a date means its beginning in UTC.
+
+    Raises:
+        ValueError: The text is not a time, or it has no UTC offset.
+    """
+    with suppress(ValueError):
+        return datetime.combine(date.fromisoformat(text), time(), UTC)
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no UTC offset")
+    return found
