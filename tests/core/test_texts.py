@@ -38,5 +38,5 @@ def test_a_time_has_a_utc_offset_and_a_date_begins_in_utc(text: str, time: datet
 
 @pytest.mark.parametrize("text", ["", "x", "5", "1700000000", "2026-03-01T12:30:00", "2026-13-01"])
 def test_a_text_without_a_utc_offset_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="isoformat|offset|month"):
+    with pytest.raises(ValueError, match=r"isoformat|offset|month"):
         parse_time(text)

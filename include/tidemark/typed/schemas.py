@@ -15,7 +15,6 @@ from typing import Protocol
 
 from tidemark.core.offsets import SpanSet
 from tidemark.ingest.protocols import DataLog, DataTable
-from tidemark.kafka.errors import UnknownConnection
 from tidemark.spec.decode import DecodeSpec, Format, Part, RegisteredSchema
 from tidemark.spec.fields import (
     FieldType,
@@ -189,8 +188,6 @@ class SchemaResolver:
         Raises:
             RegistryFailure: The registry rejected a request; or it is unavailable, and not all
                 schemas are stored.
-            UnknownConnection: The registry's connection is not defined, and not all schemas are
-                stored.
             SchemaReplaced: The registry returned a schema that differs from the stored one.
         """
         if not self.decode.framed_parts:
@@ -262,10 +259,10 @@ class SchemaResolver:
         """Return the schemas of some ids; unknown ids are left out."""
         stored = self.store.stored(ids)
         answered: dict[int, RegisteredSchema] = {}
-        unavailable: RegistryUnavailable | UnknownConnection | None = None
+        unavailable: RegistryUnavailable | None = None
         try:
             self._request(set(ids) - self.unknown_ids, answered)
-        except (RegistryUnavailable, UnknownConnection) as failure:
+        except RegistryUnavailable as failure:
             unavailable = failure
         for schema_id, schema in stored.items():
             # fence: replaced-schema-is-refused
@@ -298,7 +295,6 @@ class SchemaResolver:
         Raises:
             RegistryFailure: The failure of the lowest id; the answers of other requests have been
                 added.
-            UnknownConnection: The registry's connection is not defined.
         """
         if not ids:
             return
