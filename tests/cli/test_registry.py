@@ -131,6 +131,12 @@ def test_plans_with_stored_schemas_need_no_registry(
     offline("decode", "events")
     assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
     App.from_environment().pipeline("events@typed").abandon(2, "ops", "a test")
+    with monkeypatch.context() as undefined:
+        for variable in connection_environ({}, "trades"):
+            undefined.delenv(variable)
+        refused = offline("decode", "events", "--json")
+    # Such runs would not notice that a rebuilt registry uses an id for another schema.
+    assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "UnknownConnection")
     lake.bronze.land_payloads([(trade_payload(3), trade_payload(4))])
     away = offline("decode", "events", "--json")
     assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")

@@ -125,3 +125,22 @@ def test_a_protobuf_message_is_checked_and_has_no_fields() -> None:
     for body in (b"\x00\x0a\x02x", b"\x00\x0a\x01\xff", b""):
         with pytest.raises(MalformedPayload):
             decoded_fields(framed(3, body), schema)
+
+
+@pytest.mark.parametrize(
+    ("type_", "logical", "value"),
+    [
+        ("int", "time-millis", 1),
+        ("long", "time-micros", 2**40),
+        ("long", "local-timestamp-micros", 2**62),
+        ("string", "uuid", "6ba7b8109dad11d180b400c04fd430c8"),
+        ("string", "uuid", ""),
+        ("string", "unknown", "x"),
+    ],
+)
+def test_a_logical_type_that_runs_ignore_does_not_change_a_value(
+    type_: str, logical: str, value: Any
+) -> None:
+    plain = {"type": "record", "name": "R", "fields": [{"name": "v", "type": type_}]}
+    schema = {**plain, "fields": [{"name": "v", "type": {"type": type_, "logicalType": logical}}]}
+    assert fields_of(schema, avro_bytes(plain, {"v": value})) == {"v": value}

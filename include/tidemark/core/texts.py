@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 
 TIME_RULE = "a time with a UTC offset, such as 2026-03-01T12:00:00Z, or a date in UTC"
-"""What `parse_time` accepts."""
+"""The texts that `parse_time` accepts."""
 
 
 def comma_list(values: Iterable[object]) -> str:

@@ -33,6 +33,8 @@ from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format, Part
 from tidemark.typed.payload_values import avro_columns
 from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
+MAX_SCHEMAS = 10
+"""Maximum number of Avro schemas that the rules of a suite decode: those of most sampled values."""
 MIN_VALUES = 300
 """Minimum number of values for a rule."""
 MIN_REPEATS = 10
@@ -268,7 +270,8 @@ def _content(profile: Profile) -> _Content | None:
     if kinds == {Format.JSON_SCHEMA.kind}:
         return _JsonContent(text=f"CAST({_BODY} AS STRING)", frame_check=_UNFRAMED)
     if kinds == {Format.AVRO.kind}:
-        return _AvroContent(schemas={each.id: each.text for each in schemas.values()})
+        frequent = [each for each, _ in profile.value_schemas.most_common() if each in schemas]
+        return _AvroContent(schemas={each: schemas[each].text for each in frequent[:MAX_SCHEMAS]})
     return None
 
 

@@ -23,6 +23,8 @@ from tidemark.spec.fields import Decimal, FieldType, Struct, UnsupportedSchema
 from tidemark.typed.formats import avro, json_schema
 from tidemark.typed.json_types import TypeCounts, json_object
 
+_SCHEMAS = 1_000
+"""Number of parsed schemas in memory."""
 NESTED: list[Any] = []
 """Stands for a value that is an object, a list, a map or bytes. Drafts have no rule about it."""
 
@@ -69,19 +71,29 @@ def avro_columns(text: str) -> Mapping[str, FieldType]:
     return dict(kind.fields) if isinstance(kind, Struct) else {}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_SCHEMAS)
 def _avro_schema(text: str) -> tuple[Any, FieldType]:
-    """Return a schema for the reader, and the type of its column."""
+    """Return a schema for the reader, and the type of its column; None for raw values."""
     kind = avro.column_of(text)
+    if avro.is_raw(text):
+        return None, kind
     try:
-        return fastavro.parse_schema(json.loads(text)), kind
+        schema = json.loads(text, object_hook=_without_ignored_type)
+        return fastavro.parse_schema(schema), kind
     except (SchemaParseException, ValueError) as wrong:
         raise UnsupportedSchema("the schema is not valid Avro") from wrong
 
 
+def _without_ignored_type(part: dict[str, Any]) -> dict[str, Any]:
+    """Remove a logical type that runs ignore, such as `uuid`: the reader would use it."""
+    if avro.logical_type(part) is None:
+        part.pop("logicalType", None)
+    return part
+
+
 def _avro_fields(body: bytes, text: str) -> Mapping[str, Any]:
     schema, kind = _avro_schema(text)
-    if avro.is_raw(text):
+    if schema is None:
         return {}
     stream = io.BytesIO(body)
     try:
@@ -109,15 +121,15 @@ def _json_value(value: Any, kind: FieldType) -> Any:
             return math.inf if math.isnan(value) else float(value)
         case _, date() | datetime():
             return value.isoformat()
-        case "string", _:
+        case "string", str():
             return str(value)
-        case (("boolean" | "integer" | "long"), _):
+        case (("boolean" | "integer" | "long"), int()):
             return value
         case _:
             return NESTED
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_SCHEMAS)
 def _json_columns(text: str) -> Struct:
     return json_schema.column_of(text)
 

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 from tidemark.core.errors import TidemarkError
@@ -20,6 +21,8 @@ from tidemark.typed.payload_values import MalformedPayload, decoded_fields
 
 MAX_LISTED_VALUES = 10
 """Maximum number of distinct values of a field that a rule lists."""
+LONGEST_TEXT = 200
+"""Length of a text from which on a profile keeps a hash of it; no rule lists such a text."""
 _SQL_TYPES = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE"}
 
 _Scalar: TypeAlias = str | int | float | bool
@@ -55,7 +58,8 @@ class FieldProfile:
         texts: Number of these records whose value is a text.
         minimum: The smallest number, or the length of the shortest text; None without either.
         maximum: The largest number, or the length of the longest text; None without either.
-        distinct: The distinct values as text, each with its number of records.
+        distinct: The distinct values as text, each with its number of records. A text longer than
+            `LONGEST_TEXT` is its beginning and a hash.
         with_key: Number of records with the field and a key.
         equal_to_key: Number of records whose key equals the value as text.
     """
@@ -109,7 +113,7 @@ class FieldProfile:
         if isinstance(value, dict | list):
             return
         text = _text_of(value)
-        self.distinct[text] += 1
+        self.distinct[_shortened(text)] += 1
         self.equal_to_key += key == text
         if not isinstance(value, bool):
             size = len(value) if isinstance(value, str) else value
@@ -277,3 +281,10 @@ def _schema_id(data: bytes) -> tuple[int, ...]:
 
 def _text_of(value: _Scalar) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _shortened(text: str) -> str:
+    """Return a text that is equal for equal texts only, and needs little memory."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:LONGEST_TEXT]} {sha256(text.encode(errors='surrogatepass')).hexdigest()}"

@@ -196,7 +196,7 @@ def _readable(schema: Any, numbers: Iterator[int]) -> Any:
             {"name": each["name"], "type": _readable(each["type"], numbers)}
             for each in _fields_with_bytes(schema)
         ]
-    if _logical(schema) is not None:
+    if logical_type(schema) is not None:
         kept["logicalType"] = schema["logicalType"]
     return kept
 
@@ -218,7 +218,7 @@ def _indexed(name: str, space: str | None) -> dict[str, Any]:
     return {"type": "record", **placed, "fields": [{"name": "index", "type": "long"}]}
 
 
-def _logical(schema: Mapping[str, Any]) -> FieldType | None:
+def logical_type(schema: Mapping[str, Any]) -> FieldType | None:
     """Return the column type of a supported logical type; None for others."""
     kind, logical = schema.get("type"), schema.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
@@ -253,7 +253,7 @@ def _column(schema: Any, known: dict[str, FieldType | None]) -> FieldType:
     if isinstance(schema, str):
         return _by_name(schema, known)
     kind = schema["type"]
-    if (logical := _logical(schema)) is not None:
+    if (logical := logical_type(schema)) is not None:
         if kind == "fixed":
             known[schema["name"]] = logical
         return logical
