@@ -778,6 +778,7 @@ class Pipeline:
             statuses=lambda: self._publication_table().statuses(self.name),
             quarantined=lambda plans: self.quarantine.count_open(plans),
             hidden=self._hidden_offsets(),
+            decided_at=lambda plan: self._publication_table().decided_at(self.name, plan),
             next_merge=lambda: self.upserts.next() if self.spec.has_upsert else None,
         )
 

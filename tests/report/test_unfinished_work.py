@@ -8,7 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.quality.test_publication import check, publication_of, table_of
 from tests.support import services
@@ -403,3 +405,91 @@ def test_the_size_of_an_absent_or_unreadable_quarantine_is_not_zero(tmp_path: Pa
     status = checked_status(lake, unreadable)
     assert status.as_record()["quarantined"] is None
     assert isinstance(status.problem, DeltaLogDamaged)
+
+
+class CheckedLake:
+    """A typed table of published records, with a clock."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.at(0)
+        typed = TypedLake(root=root)
+        self.typed = replace(typed, hidden=lambda: publication_of(typed.bronze).hidden())
+        self.bronze = typed.bronze
+
+    def at(self, hours: float) -> None:
+        """Set the clock."""
+        self._monkeypatch.setattr(services, "NOW", NOW + hours * HOUR)
+
+    def land(self, plan: int, *, passed: bool = True) -> None:
+        """Land two records, and check their plan."""
+        self.bronze.run(2)
+        check(self.bronze, plan, passed=passed)
+
+    def waiting_since(self) -> float | None:
+        """Return since when the typed table is out of date, in hours of the clock."""
+        publication = table_of(self.bronze)
+        work = UnfinishedWorkReader(
+            spec=make_spec(decode=DECODE),
+            control=self.typed.control,
+            statuses=lambda: publication.statuses("events"),
+            quarantined=self.typed.quarantine.count_open,
+            hidden=self.typed.hidden,
+            decided_at=lambda plan: publication.decided_at("events", plan),
+        ).read(self.typed.control.summary("events"))
+        since = work.undecoded_since
+        return None if since is None else round((since - NOW) / HOUR, 1)
+
+
+def test_records_wait_for_a_decode_from_their_landing_and_decision_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A blocked plan, its late release and an undo in the typed table raise no early alarm."""
+    lake = CheckedLake(tmp_path, monkeypatch)
+    lake.land(1)
+    assert lake.waiting_since() is not None
+    lake.typed.run()
+    lake.at(1)
+    lake.land(2, passed=False)
+    assert lake.waiting_since() is None
+    lake.at(9)
+    lake.land(3)
+    assert lake.waiting_since() == 9
+    lake.typed.run()
+
+    publication_of(lake.bronze, minutes=600).release(2, "ada", "ok")
+    assert lake.waiting_since() == 10
+    lake.typed.run()
+    assert lake.waiting_since() is None
+    lake.at(20)
+    lake.typed.undo.undo(1, "ops", "a test")
+    assert lake.waiting_since() == 20
+
+
+def test_offsets_that_land_again_wait_from_their_new_landing_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = CheckedLake(tmp_path, monkeypatch)
+    lake.land(1)
+    lake.typed.run()
+    lake.at(1)
+    lake.bronze.run(2)
+    lake.bronze.undo.undo(2, "ops", "a test")
+    lake.at(30)
+    lake.bronze.run(0)
+    check(lake.bronze, 3, passed=True)
+    assert lake.waiting_since() == 30
+
+
+def test_an_error_of_the_upsert_table_hides_no_other_unfinished_work(tmp_path: Path) -> None:
+    """It is an alarm beside the others."""
+    lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    lake.land_values([b"a"])
+    lake.run()
+    lake.land_values([b"b"])
+    lake.bronze.plan(1)
+    write_deltalake(str(tmp_path / "lakehouse" / "silver" / "events_latest"), pa.table({"n": [1]}))
+    work = upserted_work(tmp_path)
+    assert [*work.states()] == ["open", "undecoded"]
+    alarms = work.alarms("events", AlarmRules(), NOW)
+    assert "ForeignTable" in {type(each).__name__ for each in alarms}

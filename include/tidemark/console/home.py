@@ -24,8 +24,8 @@ RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
 UNREACHABLE_S = 15.0
 """Seconds during which waits are short, after the brokers of a connection did not answer."""
-SHORT_WAIT = 0.1
-"""A short wait as a fraction of the usual wait, so that an outage delays one pipeline only."""
+SHORT_WAIT = 0.25
+"""A short wait as a fraction of the usual wait. It is enough for brokers in another region."""
 KNOWN_PLANS = 64
 """Number of kept pages of plans; the newest requests stay."""
 
@@ -108,11 +108,14 @@ class Home:
         read = self.app.pipeline(pipeline)
         connection, wait_s = read.spec.connection, read.context.kafka_timeout_s
         since = self._clock() - self._unreachable.get(connection, float("-inf"))
-        if wait_s is not None and since < UNREACHABLE_S:
-            return read.with_kafka_timeout(wait_s * SHORT_WAIT).status()
+        is_short = since < UNREACHABLE_S
+        if wait_s is not None and is_short:
+            read = read.with_kafka_timeout(wait_s * SHORT_WAIT)
         status = read.status()
-        # A short wait does not count: slow brokers would stay unreachable forever.
-        if isinstance(status.kafka_error, KafkaUnreachable):
+        if status.kafka_error is None:
+            self._unreachable.pop(connection, None)
+        # A failed short wait does not count: slow brokers would stay unreachable forever.
+        elif isinstance(status.kafka_error, KafkaUnreachable) and not is_short:
             self._unreachable[connection] = self._clock()
         return status
 

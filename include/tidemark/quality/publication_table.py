@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 from typing import assert_never
 
@@ -15,7 +16,11 @@ from tidemark.core.plan import Plan
 from tidemark.lake.delta_errors import translate_delta_errors, translates_delta_errors
 from tidemark.lake.shared_tables import append_shared
 from tidemark.lake.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
+from tidemark.quality.publication import (
+    PublicationDecision,
+    PublicationStatus,
+    effective_decisions,
+)
 
 COLUMNS = Schema(
     [
@@ -130,6 +135,11 @@ class DeltaPublicationTable:
             f"WHERE pipeline = '{pipeline}' AND table_id = '{self.table_id()}'",
         )
         return [row["plan_sequence"] for row in found]
+
+    def decided_at(self, pipeline: str, plan: int) -> datetime | None:
+        """Return the time of the effective decision about a plan; None without one."""
+        decided = effective_decisions(self.decisions(pipeline, plan)).get(plan)
+        return decided.decided_at if decided else None
 
     def statuses(
         self, pipeline: str, plans: Collection[int] | None = None

@@ -16,7 +16,8 @@ from typing import Any
 from tidemark.core.errors import TidemarkError
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import difference_by_partition, size_of
+from tidemark.core.offsets import Span, SpanSet, difference_by_partition, size_of
+from tidemark.core.parallel import result_or_error
 from tidemark.core.texts import counted, format_duration, listed
 from tidemark.ingest.protocols import ControlReader
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
@@ -56,11 +57,12 @@ class UnfinishedWork:
         open_plans: Open plans of the pipeline and of its typed table, oldest first.
         undecoded: Number of published offsets that the typed table does not have. With
             `decode.publish: always` all landed offsets count.
-        undecoded_since: Time of the first landing after the newest decode; None without undecoded
-            offsets, or while a plan of the typed table is open.
+        undecoded_since: Time from which on undecoded offsets could have been decoded; None without
+            any, or while a plan of the typed table is open.
         unchecked: Number of landed offsets that are not decoded because they have no check result
             and no decision of an operator.
         unmerged: Which records the next merge into the upsert table reads; None if no merge is due.
+        upsert_error: The error that prevented the planning of a merge; None if there was none.
         unmerged_since: Time of the oldest change of the typed table that is not merged; None if
             the merge rebuilds the table.
         quarantined: Number of open records in the quarantine; None without a typed table.
@@ -78,6 +80,7 @@ class UnfinishedWork:
     unchecked: int = 0
     unmerged: MergeScope | None = None
     unmerged_since: datetime | None = None
+    upsert_error: TidemarkError | None = None
     quarantined: int | None = None
     blocked: tuple[int, ...] = ()
     published: int = 0
@@ -149,6 +152,8 @@ class UnfinishedWork:
                 yield TableStalled(
                     pipeline=pipeline, table=table, age=now - since, limit=rules.stalled
                 )
+        if self.upsert_error:
+            yield self.upsert_error
         if self.blocked:
             yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
         limit = rules.quarantined_records
@@ -185,6 +190,7 @@ class UnfinishedWorkReader:
         quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
         hidden: Returns the landed offsets that are not decoded.
+        decided_at: Returns the time of the decision that published a plan; None without one.
         next_merge: Returns the next merge into the upsert table; None if no merge is due.
     """
 
@@ -194,6 +200,7 @@ class UnfinishedWorkReader:
     quarantined: Callable[[Collection[int]], int]
     hidden: Callable[[], HiddenOffsets] = HiddenOffsets
     next_merge: Callable[[], MergePlan | None] = lambda: None
+    decided_at: Callable[[int], datetime | None] = lambda _: None
 
     def read(self, ledger: Ledger) -> UnfinishedWork:
         """Return the unfinished work.
@@ -221,12 +228,15 @@ class UnfinishedWorkReader:
         open_typed_plans = [record.plan.sequence for record in typed.open_plans()]
         undecoded = _undecoded(ledger, typed, hidden)
         waits = undecoded and not open_typed_plans
-        merge = self.next_merge()
+        # An error of the upsert table must not hide the other unfinished work.
+        found = result_or_error(self.spec.name, lambda _: self.next_merge())
+        merge, upsert_error = (None, found) if isinstance(found, TidemarkError) else (found, None)
         return replace(
             work,
             open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
-            undecoded=undecoded,
-            undecoded_since=self._first_undecoded_landing(typed.pipeline) if waits else None,
+            undecoded=size_of(undecoded),
+            undecoded_since=self._undecoded_since(ledger, typed, undecoded) if waits else None,
+            upsert_error=upsert_error,
             unmerged=merge.scope if merge else None,
             unmerged_since=self._first_change(typed.pipeline, merge) if merge else None,
             unchecked=sum(map(size_of, hidden.unchecked.values())),
@@ -250,11 +260,41 @@ class UnfinishedWorkReader:
             for record in records
         )
 
-    def _first_undecoded_landing(self, typed: str) -> datetime | None:
-        """Return the time of the first landing after the newest decode; None without one."""
-        newest = max(self.control.recorded_at(typed, EventKind.LANDED).values(), default=None)
-        landings = self.control.recorded_at(self.spec.name, EventKind.LANDED).values()
-        return min((at for at in landings if newest is None or at > newest), default=None)
+    def _undecoded_since(
+        self, ledger: Ledger, typed: Ledger, undecoded: Mapping[int, SpanSet]
+    ) -> datetime | None:
+        """Return the time from which on the undecoded offsets could have been decoded.
+
+        It is the latest of the landing of the plan that holds the first such offset, the decision
+        that published this plan, and the newest undo in the typed table. The partition with most of
+        the offsets stands for the others, so that a status needs few reads.
+        """
+        partition, spans = max(undecoded.items(), key=lambda each: each[1].size)
+        first = spans.spans[0].start
+        plans = self._plans_at(ledger, partition, first)
+        landed_at = self.control.recorded_at(ledger.pipeline, EventKind.LANDED)
+        undone_at = self.control.recorded_at(typed.pipeline, EventKind.UNDONE).values()
+        times = [at for plan in plans for at in (landed_at.get(plan), self.decided_at(plan)) if at]
+        return max([*times, *undone_at]) if times else None
+
+    def _plans_at(self, ledger: Ledger, partition: int, offset: int) -> Collection[int]:
+        """Return the plans that hold an offset of the current incarnation now: one, or none."""
+        topic_id = str(ledger.topic_id)
+        window = Span(offset, offset + 1)
+        settled = self.control.settled_counts(ledger.pipeline, topic_id, partition, window)
+        return {
+            *settled,
+            *(
+                number
+                for number, record in ledger.plans.items()
+                if record.held_now
+                and record.plan.topic_id == topic_id
+                and any(
+                    each.partition == partition and each.start <= offset < each.end
+                    for each in record.held_now.counts
+                )
+            ),
+        }
 
     def _first_change(self, typed: str, merge: MergePlan) -> datetime | None:
         """Return the time of the oldest change of the typed table that a merge reads.
@@ -287,11 +327,9 @@ def _for(since: datetime | None, now: datetime) -> str:
     return f" for {format_duration(now - since)}" if since else ""
 
 
-def _undecoded(bronze: Ledger, typed: Ledger, hidden: HiddenOffsets) -> int:
+def _undecoded(bronze: Ledger, typed: Ledger, hidden: HiddenOffsets) -> Mapping[int, SpanSet]:
     if bronze.topic_id is None:
-        return 0
-    return size_of(
-        difference_by_partition(
-            hidden.published(bronze, bronze.topic_id), typed.landed_of(bronze.topic_id)
-        )
+        return {}
+    return difference_by_partition(
+        hidden.published(bronze, bronze.topic_id), typed.landed_of(bronze.topic_id)
     )
