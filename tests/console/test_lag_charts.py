@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from tests.support.hostile import TEXTS
 from tests.support.services import NOW
-from tidemark.console.history import OVERVIEW, Period, Window
 from tidemark.console.lag_charts import (
     lag_chart,
     lag_time_chart,
@@ -22,6 +21,7 @@ from tidemark.console.lag_charts import (
     sparkline,
     times_axis,
 )
+from tidemark.console.recorded_lags import OVERVIEW, Period, Window
 from tidemark.lake.status_history import LagSample
 
 DAY = Period.DAY.window

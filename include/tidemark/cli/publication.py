@@ -18,7 +18,7 @@ from tidemark.quality.publication_table import Engine, published_view
 
 app = typer.Typer(
     help="Show which landed plans are published; release or reject a plan.",
-    short_help="Show, release or reject landed plans.",
+    short_help="List, release or reject landed plans.",
     no_args_is_help=True,
 )
 

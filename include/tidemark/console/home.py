@@ -10,8 +10,8 @@ from threading import Lock
 from typing import NamedTuple
 
 from tidemark.app import App
-from tidemark.console.history import LagHistory, Window
 from tidemark.console.observer import StatusObserver
+from tidemark.console.recorded_lags import LagHistory, Window
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan_history import PlanEntry
 from tidemark.kafka.errors import KafkaUnreachable

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from markupsafe import Markup, escape
 
-from tidemark.console.history import Window
+from tidemark.console.recorded_lags import Window
 from tidemark.core.texts import counted, format_duration
 from tidemark.lake.status_history import LagSample
 

@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
-from tidemark.console.history import OVERVIEW, Period, RecordedLags, highest_lags
 from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.console.quality import check_pages, report_days
+from tidemark.console.recorded_lags import OVERVIEW, Period, RecordedLags, highest_lags
 from tidemark.console.runs import run_of
 from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span

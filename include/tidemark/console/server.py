@@ -25,8 +25,8 @@ from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import Guard, GuardMiddleware
 from tidemark.console.headers import DATA_DOCS_POLICY, SecurityHeaders
-from tidemark.console.history import Period
 from tidemark.console.home import Home
+from tidemark.console.recorded_lags import Period
 from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen

@@ -265,9 +265,9 @@ class UnfinishedWorkReader:
     ) -> datetime | None:
         """Return the time from which on the undecoded offsets could have been decoded.
 
-        It depends on the plan that holds the first such offset: its landing, the decision that
-        published it, or the newest undo in the typed table, whichever is the latest. The partition
-        with most of the offsets stands for the others, so that a status needs few reads.
+        The plan that holds the first of them has landed and is published, and the newest undo in
+        the typed table has ended. The partition with most of the offsets stands for the others, so
+        that a status needs few reads.
         """
         partition, spans = max(undecoded.items(), key=lambda each: each[1].size)
         first = spans.spans[0].start

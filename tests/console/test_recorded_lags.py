@@ -10,7 +10,7 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from tests.support.services import NOW
-from tidemark.console.history import (
+from tidemark.console.recorded_lags import (
     FRESH_S,
     KEPT,
     OVERVIEW,
