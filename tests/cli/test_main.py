@@ -224,6 +224,12 @@ def test_resume_shows_the_chunks_and_accepts_no_selection(
     assert "UnknownBackfill" in unknown.err
 
 
+def test_a_wrong_selection_of_a_backfill_is_refused_before_kafka_is_read(command: Command) -> None:
+    wrong = ("--from", "2026-03-01T00:00", "--until", "2026-03-02", "--dry-run", "--json")
+    ran = command("backfill", "prices", *wrong)
+    assert (ran.code, ran.json["error"]) == (ExitCode.REFUSED, "InvalidSelection")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

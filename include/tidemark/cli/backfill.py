@@ -102,7 +102,6 @@ def backfill(
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     app = App.from_environment()
     origin, pipeline = pipeline, str(PipelineRef.parse(pipeline).into(into))
-    backfills = app.pipeline(pipeline).backfills
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:
         if named or readable_only or replaces or reason or yes:
@@ -111,7 +110,8 @@ def backfill(
                 seen="--resume and other options",
             )
         if dry_run:
-            _print_chunks(pipeline, resume, backfills.progress(resume), None, as_json=as_json)
+            chunks = app.pipeline(pipeline).backfills.progress(resume)
+            _print_chunks(pipeline, resume, chunks, None, as_json=as_json)
             return
         _land(on_engine(app, master, [pipeline]), resume, as_json=as_json)
         return
@@ -124,6 +124,8 @@ def backfill(
         plan_of=origin,
         partitions=partition or (),
     )
+    # After the selection, whose errors need no Kafka.
+    backfills = app.pipeline(pipeline).backfills
     preview = backfills.preview(selection, chunk, readable_only=readable_only, replaces=replaces)
     if not as_json:
         out.print(preview.explain())
