@@ -87,7 +87,7 @@ def test_the_summary_of_a_run_fits_into_80_columns(
         {"step": "check", "outcome": "passed"},
         {"step": "decode", "records": 508, "quarantined": 35},
         {"step": "upsert", "scope": "all records"},
-        {"step": "publish", "status": "published"},
+        {"step": "publish", "status": "published", "published": True},
     ]
     run.print_summary([{"pipeline": "payments", "plan": 1, "steps": steps}])
     lines = capsys.readouterr().out.splitlines()
@@ -104,3 +104,30 @@ def test_the_summary_of_a_run_fits_into_80_columns(
         "all",
         "records",
     ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome"),
+    [
+        ([("check", "QualityFailed"), ("publish", "blocked")], "blocked"),
+        ([("check", None), ("publish", "rejected")], "rejected"),
+        ([("decode", "InvalidRule"), ("publish", "published")], "decode failed"),
+        ([("ingest", None)], "done"),
+    ],
+)
+def test_the_outcome_of_a_run_is_a_hidden_plan_or_the_step_that_failed(
+    steps: list[tuple[str, str | None]], outcome: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[dict[str, object]] = []
+    for step, result in steps:
+        if step == "publish":
+            visible = result in ("published", "released")
+            shown.append({"step": step, "status": result, "published": visible})
+        elif result is None:
+            shown.append({"step": step, "outcome": "passed", "records": 1, "wrote": True})
+        else:
+            texts = dict.fromkeys(("problem", "expected", "actual", "fix", "see"), "text")
+            shown.append({"step": step, "error": result, **texts})
+    run.print_summary([{"pipeline": "payments", "plan": 1, "steps": shown}])
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "payments" in line)
+    assert row.split("│")[3].strip() == outcome

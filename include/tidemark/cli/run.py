@@ -100,9 +100,12 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
     )
     quarantined = sum(step["quarantined"] for step in decoded)
     failed = next((f"{step['step']} failed" for step in steps if "error" in step), None)
-    done = ", ".join(sorted({step["status"] for step in published})) or "done"
+    # The status of a blocked plan is more important than the failure of its check.
+    hidden = {step["status"] for step in published if not step["published"]}
+    statuses = sorted(hidden or {step["status"] for step in published})
+    outcomes = ", ".join(statuses) or "done"
     return (
-        record.get("error") or failed or done,
+        record.get("error") or (outcomes if hidden else failed or outcomes),
         sum(step["records"] for step in ingested if step["wrote"]),
         ", ".join(sorted({step["outcome"] for step in checked})) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
