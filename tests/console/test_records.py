@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from tests.support.commands import Command
 from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.typed_lake import TypedLake, home_typed_lake
-from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS
+from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS, RecordPlace
 from tidemark.core.errors import ExitCode
 from tidemark.lake.columns import BRONZE_SCHEMA
 
@@ -200,3 +201,19 @@ def test_a_viewer_without_payloads_sees_sizes_only(lake: FileLake, tmp_path: Pat
     (text,) = (text_of(each) for each in re.findall(r"<dl.*?</dl>", page, re.DOTALL))
     assert text == "key null value 8 B headers 1"
     assert "secret" not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [
+        ("2026-03-01T12:00:00Z", 12),
+        ("2026-03-01 12:00:00Z", 12),
+        ("2026-03-01 12:00:00+01:00", 11),
+        ("2026-03-01T12:00:00 01:00", 11),
+        ("2026-03-01", 0),
+    ],
+)
+def test_a_time_in_an_address_has_an_offset_or_is_a_date(text: str, hour: int) -> None:
+    """A `+` that a person has pasted into an address becomes a space."""
+    place = RecordPlace.model_validate({"time": text})
+    assert place.time == datetime(2026, 3, 1, hour, tzinfo=UTC)

@@ -100,12 +100,13 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
     )
     quarantined = sum(step["quarantined"] for step in decoded)
     failed = next((f"{step['step']} failed" for step in steps if "error" in step), None)
-    # The status of a blocked plan is more important than the failure of its check.
-    hidden = {step["status"] for step in published if not step["published"]}
-    statuses = sorted(hidden or {step["status"] for step in published})
-    outcomes = ", ".join(statuses) or "done"
+    visible, hidden = (
+        ", ".join(sorted({step["status"] for step in published if step["published"] is each}))
+        for each in (True, False)
+    )
     return (
-        record.get("error") or (outcomes if hidden else failed or outcomes),
+        # The status of a blocked plan is more important than the failure of its check.
+        record.get("error") or hidden or failed or visible or "done",
         sum(step["records"] for step in ingested if step["wrote"]),
         ", ".join(sorted({step["outcome"] for step in checked})) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
