@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent
 WIDTHS = (1280, 400)
 PAGES: Mapping[str, str] = {
     "overview": "/?refresh=0",
-    "coverage": "/pipelines/prices?refresh=0",
+    "coverage": "/pipelines/prices?period=hour&refresh=0",
     "backfill": "/pipelines/prices/backfill?retained=true&replace=true&reason=new+decoder",
 }
 """Addresses of the pages, by the name of their picture."""

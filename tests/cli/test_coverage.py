@@ -113,7 +113,7 @@ def test_colours_are_used_in_a_terminal_unless_no_color_is_set(
     assert plain(plain_text) == plain(coloured)
 
 
-def test_of_many_partitions_those_with_the_rarest_states_have_bars(screen: Screen) -> None:
+def test_the_partitions_with_the_most_severe_states_have_bars(screen: Screen) -> None:
     some = [partition(number, LANDED=(0, 10**12)) for number in range(500)]
     some[321] = partition(321, UNREAD=(5, 6), LANDED=(6, 10**12))
     some[432] = partition(432, LOST=(5, 6), LANDED=(6, 10**12))
@@ -121,7 +121,7 @@ def test_of_many_partitions_those_with_the_rarest_states_have_bars(screen: Scree
     lines = plain(screen.show(*some))
     assert [line.split()[0] for line in lines[:4]] == ["432", "321", "0", "1"]
     assert lines[0].endswith("5 to 1,000,000,000,000")
-    assert lines[40] == "460 more partitions, by rarest state: 459 landed, 1 without offsets"
+    assert lines[40] == "460 more partitions, by most severe state: 459 landed, 1 without offsets"
     assert [line.split()[1] for line in lines[41:]] == ["lost", "unread", "landed"]
     assert max(map(len, lines)) <= 80
 

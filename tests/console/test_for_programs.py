@@ -71,7 +71,7 @@ def test_pages_that_wait_for_kafka_delay_neither_health_nor_metrics(
         assert {each.result().status_code for each in pages} == {200}
 
 
-def test_airflow_builds_two_pages_at_once(tmp_path: Path) -> None:
+def test_the_console_in_airflow_builds_at_most_two_pages_at_once(tmp_path: Path) -> None:
     """More threads would delay Airflow's own requests."""
     lake = home_lake(tmp_path)
     readers: Any = SlowReaders(lake.kafka)

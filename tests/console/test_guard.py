@@ -135,7 +135,7 @@ def test_an_error_of_the_guard_refuses_the_request(home: Path) -> None:
     assert "secret" not in response.text
 
 
-def test_a_name_of_another_site_is_refused(home: Path) -> None:
+def test_a_foreign_host_name_is_refused(home: Path) -> None:
     """A page of that site would read the console through the browser of the user."""
     client, _ = guarded_console(home)
     good = {"Authorization": f"Bearer {BEARER}"}
@@ -143,7 +143,14 @@ def test_a_name_of_another_site_is_refused(home: Path) -> None:
     assert client.get("/metrics", headers={**good, "Host": "attacker.example"}).status_code == 400
 
 
-def test_a_viewer_finds_only_the_pipelines_of_its_rights(home: Path) -> None:
+def test_other_methods_than_get_are_refused_with_the_reason(home: Path) -> None:
+    answer = console_of(home).post("/")
+    assert answer.status_code == 405
+    assert "The console answers GET requests only." in answer.text
+    assert "Invalid request" in answer.text
+
+
+def test_a_viewer_sees_only_permitted_pipelines(home: Path) -> None:
     client = console_of(home, viewer=SomeRights(pipelines=("idle",)))
     shown = client.get("/").text
     assert "idle" in shown

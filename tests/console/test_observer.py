@@ -1,4 +1,4 @@
-"""The newest status of each pipeline: kept when Kafka is away, read seldom, in few threads."""
+"""The newest status of each pipeline: kept without Kafka, read seldom, in few threads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def observer(reads: Reads) -> Iterator[StatusObserver]:
     observer.close()
 
 
-def test_the_last_values_stay_while_kafka_is_away(reads: Reads, observer: StatusObserver) -> None:
+def test_the_last_values_stay_while_kafka_is_unavailable(
+    reads: Reads, observer: StatusObserver
+) -> None:
     assert observer.one("prices").status == reads.next
     good = reads.next
     for failure in (DOWN, replace(a_status(lag=0), problem=DOWN, kafka_error=DOWN)):

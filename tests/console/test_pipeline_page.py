@@ -29,7 +29,7 @@ def text_of(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
-def test_of_many_partitions_those_with_the_rarest_states_have_bars(
+def test_the_partitions_with_the_most_severe_states_have_bars(
     lake: FileLake, tmp_path: Path
 ) -> None:
     partitions = lake.kafka.topics["events"]
@@ -44,7 +44,7 @@ def test_of_many_partitions_those_with_the_rarest_states_have_bars(
     assert len(labels) == BARS
     assert labels[0] == "80"
     assert "state-lost" in page.partition('<ul class="legend">')[2].partition("</ul>")[0]
-    others = "36 more partitions, by rarest state: 30 landed, 6 without offsets"
+    others = "36 more partitions, by most severe state: 30 landed, 6 without offsets"
     assert others in text_of(page)
 
 

@@ -1,4 +1,4 @@
-"""Recorded lags: read once a minute, kept while the storage is away; the samples of a chart."""
+"""Recorded lags: read once a minute, kept without the storage; the samples of a chart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidemark.lake.errors import StorageUnavailable
 from tidemark.lake.status_history import LagSample
 
 DAY = Period.DAY.window
-AWAY = StorageUnavailable(location="s3://lake", operation="reading", reason="no answer")
+UNAVAILABLE = StorageUnavailable(location="s3://lake", operation="reading", reason="no answer")
 
 
 def sample(minutes_ago: float, lag: int | None) -> LagSample:
@@ -80,15 +80,15 @@ def test_recorded_lags_are_read_once_a_minute_for_each_window_and_pipeline(
     assert len(storage.reads) == 3
 
 
-def test_the_last_lags_stay_while_the_storage_is_away(
+def test_the_last_lags_stay_while_the_storage_is_unavailable(
     storage: Storage, history: LagHistory
 ) -> None:
     good = history.lags(DAY, "prices").lags
-    storage.next = AWAY
+    storage.next = UNAVAILABLE
     storage.now = FRESH_S + 1
     for _ in range(2):
         seen = history.lags(DAY, "prices")
-        assert (seen.lags, seen.error) == (good, AWAY)
+        assert (seen.lags, seen.error) == (good, UNAVAILABLE)
     assert len(storage.reads) == 2
     storage.next = {}
     storage.now += FRESH_S + 1

@@ -213,7 +213,7 @@ def test_a_viewer_without_payloads_sees_sizes_only(lake: FileLake, tmp_path: Pat
         ("2026-03-01", 0),
     ],
 )
-def test_a_time_in_an_address_has_an_offset_or_is_a_date(text: str, hour: int) -> None:
+def test_a_time_in_an_address_has_a_utc_offset_or_is_a_date(text: str, hour: int) -> None:
     """A `+` that a person has pasted into an address becomes a space."""
     place = RecordPlace.model_validate({"time": text})
     assert place.time == datetime(2026, 3, 1, hour, tzinfo=UTC)

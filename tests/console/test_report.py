@@ -80,8 +80,8 @@ def test_the_console_shows_the_report_and_writes_no_file(lake: FileLake, tmp_pat
     assert '<span class="pill quiet-pill">2 plans not checked</span>' in page
     assert ["0", "7", "alice"] in cells(page)
     assert files(tmp_path) == before
-    link = re.search(r'href="([^"]+)">Report for the owner', console_of(tmp_path).get(
-        "/pipelines/events/quality").text)  # fmt: skip
+    quality = console_of(tmp_path).get("/pipelines/events/quality").text
+    link = re.search('href="([^"]+)">Owner.s report', quality)
     assert link
     assert console_of(tmp_path).get(link[1]).status_code == 200
 
@@ -177,10 +177,10 @@ def test_a_plan_links_to_its_checks_and_to_a_report_that_contains_it(
     assert "<dt>plans</dt><dd>3</dd>" in client.get(links["Report with this plan"]).text
     listed = client.get(links["Checks by plan"]).text
     assert [row[0] for row in cells(listed) if row] == ["2", "1"]
-    assert "<h1>Built-in checks of plan 2<" in client.get(links["Page of suite built_in"]).text
-    assert "Page of suite built_in" not in client.get("/pipelines/events/plans/1").text
+    assert "<h1>Built-in checks of plan 2<" in client.get(links["Data Docs of suite built_in"]).text
+    assert "Data Docs of suite built_in" not in client.get("/pipelines/events/plans/1").text
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
-    assert "Page of suite built_in" not in hidden.get("/pipelines/events/plans/2").text
+    assert "Data Docs of suite built_in" not in hidden.get("/pipelines/events/plans/2").text
     for damaged in ("", '[{"plan": 2}]'):
         (folders.site / "runs.json").write_text(damaged)
         shown = client.get("/pipelines/events/plans/2")
@@ -232,7 +232,7 @@ def test_a_pipeline_without_landings_has_a_named_error(lake: FileLake, tmp_path:
     assert "NothingLanded" in response.text
 
 
-def test_rows_that_another_program_deleted_stand_beside_complete(
+def test_a_complete_report_shows_rows_that_another_program_deleted(
     lake: FileLake, tmp_path: Path
 ) -> None:
     DeltaTable(lake.uri).delete('"offset" = 1')

@@ -197,7 +197,7 @@ def test_one_lost_offset_in_a_billion_is_a_visible_cell() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9 - 1), st.integers(20, 200))
-def test_zooming_into_the_rarest_cell_finds_one_lost_offset_in_a_billion(
+def test_zooming_into_the_most_severe_cell_finds_one_lost_offset_in_a_billion(
     lost: int, width: int
 ) -> None:
     size = 10**9
@@ -226,7 +226,7 @@ def test_a_window_with_fewer_offsets_than_cells_has_one_cell_for_each_offset() -
 
 
 @given(st.data())
-def test_each_cell_has_the_rarest_state_of_its_offsets(data: st.DataObject) -> None:
+def test_each_cell_has_the_most_severe_state_of_its_offsets(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))
     start = data.draw(st.integers(0, size - 1))
     window = Span(start, data.draw(st.integers(start + 1, size)))

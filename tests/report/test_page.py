@@ -1,4 +1,4 @@
-"""The owner's page: its texts, and the points of its charts."""
+"""The owner's report: its texts, and the points of its charts."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[str]]]:
         (
             {},
             {"missing": SpanSet.of(Span(n, n + 1) for n in range(200, 214, 2))},
-            "Not complete: the table lacks 7 offsets between the first and the last of the",
+            "Not complete: 7 offsets between the first and the last of the period",
         ),
         (
             {},
@@ -157,9 +157,9 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[str]]]:
         (
             {},
             {"landed_outside_period": 5, "lost": 6},
-            "missing 3 100 2,100 1,990 10 5 6 none Gaps are",
+            "not in the table 3 100 2,100 1,990 10 5 6 none Gaps are",
         ),
-        ({}, {"lost": 6}, "records 1,990 plans 0 gaps 10 accepted losses 6 missing 0"),
+        ({}, {"lost": 6}, "records 1,990 plans 0 gaps 10 accepted losses 6 not in the table 0"),
         ({"partitions": ()}, {}, "Nothing landed in this period."),
         (
             {"partitions": (), "plans_of_other_incarnations": 2},

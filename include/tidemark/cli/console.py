@@ -22,7 +22,7 @@ TOKEN_VARIABLE = "TIDEMARK_CONSOLE_TOKEN"  # noqa: S105  a name, not a password
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Serve pages about topics, pipelines and plans in a browser.")(console)
+    app.command(short_help="Serve web pages about topics, pipelines and plans.")(console)
 
 
 def console(
@@ -36,9 +36,8 @@ def console(
 ) -> None:
     """Serve the console on 127.0.0.1 until Ctrl-C, and print its address.
 
-    The printed link works once and logs in one browser. The pages only read; no page changes a
-    table, a topic or a plan. They read Kafka with the connections of the pipelines, without a
-    consumer group.
+    The printed link works once and logs in one browser. No page changes a table, a topic
+    or a plan. The pages read Kafka with the connections of the pipelines, without a consumer group.
 
     Programs such as Prometheus send the value of TIDEMARK_CONSOLE_TOKEN as a bearer token. It
     opens /metrics and /health only.
@@ -89,8 +88,8 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise SetupError(
-            subject=f"Port {port} is in use.",
-            needed="a free port for the console",
+            subject=f"The console cannot listen on port {port}.",
+            needed="a free port that this user may open",
             seen=str(error),
             advice="Choose another one: `tidemark console --port 0` takes any free port.",
         ) from error

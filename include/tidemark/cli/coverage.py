@@ -37,13 +37,13 @@ _SIGNS: Mapping[OffsetState | None, tuple[str, str]] = {
 }
 """The sign and the style of each state. The sign alone suffices without colours."""
 _MOST_BARS = 40
-"""Most bars of a topic: those of the partitions with the rarest states."""
+"""Maximum number of bars of a topic: those of the partitions with the most severe states."""
 _MOST_SPANS = 40
-"""Most rows of the table of a single partition."""
+"""Maximum number of rows of the table of a single partition."""
 _INDENT = 6
 _SHORTEST_BAR = 10
 _BETWEEN_TICKS = 20
-"""Least number of cells between two ticks of a ruler."""
+"""Minimum number of cells between two ticks of a ruler."""
 
 
 def register(app: typer.Typer) -> None:
@@ -60,15 +60,16 @@ def coverage(
 ) -> None:
     """Show the state of every offset of a pipeline's topic, one bar for each partition.
 
-    A cell of a bar has the rarest state of its offsets, so a single lost offset is visible. To zoom
-    in, select a partition and offsets. With --partition, the command reads the rows of these
+    A cell of a bar has the most severe state of its offsets, so a single lost offset is visible. To
+    zoom in, select a partition and offsets. With --partition, the command reads the rows of these
     offsets, finds gaps and missing rows, and lists the spans of each state with their plans.
 
     \b
     tidemark coverage prices
     tidemark coverage prices --partition 3 --start 1000 --end 2000
 
-    The command reads Kafka's watermarks, the control table and the quarantine. It needs no Spark.
+    Without --partition, the command reads only Kafka's watermarks, the control table and the
+    quarantine. It needs no Spark.
 
     While Kafka is unavailable, the command shows the offsets of plans and of accepted losses, and
     ends with the exit code of the error. The start and the end of the log are then unknown.

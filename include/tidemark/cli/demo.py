@@ -26,6 +26,8 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.texts import counted
 from tidemark.dev.broker import home_broker
 from tidemark.pages import write_start_page
+from tidemark.pipelines import for_each
+from tidemark.statuses import record_status
 
 if TYPE_CHECKING:
     from tidemark.dev.airflow_api import AirflowApi, DagRun
@@ -165,6 +167,12 @@ class _Demo:
             written = sum(produce(config, name, records=records, seed=self.seed).values())
             self.produced[name] += written
             note(f"{counted(written, 'record')} to topic {name}")
+        self._record_status()
+
+    def _record_status(self) -> None:
+        """Record the lag of each pipeline, for the charts of the console."""
+        found = for_each(self.app, list(self.app.specs), lambda each: each.status())
+        record_status(self.app, found)
 
     def _start_airflow(self) -> None:
         step("starting Airflow (half a minute)")
@@ -192,6 +200,7 @@ class _Demo:
         }
         for pipeline, dag_id in dag_ids.items():
             check(pipeline, self._wait(dag_id, run_ids[dag_id]), self._ledger(pipeline))
+        self._record_status()
 
     def _wait(self, dag_id: str, run_id: str) -> DagRun:
         run = self.api.wait(dag_id, run_id, timeout_s=1_200)

@@ -25,13 +25,15 @@ from tidemark.report.records import MAX_COUNT
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Show records of Kafka and the tables, and absent offsets.")(records)
+    app.command(short_help="Show the records at offsets, in Kafka and in the tables.")(records)
 
 
 def records(
     pipeline: PipelineName,
     partition: Annotated[int, typer.Option(min=0, help=option_texts.ONE_PARTITION)],
-    offset: Annotated[int | None, typer.Option(min=0, help="First offset.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="First offset; required without --time.")
+    ] = None,
     time: Annotated[
         datetime | None,
         typer.Option(
@@ -53,8 +55,8 @@ def records(
     """Show consecutive offsets of a partition: Kafka's record, the rows, and why a row is absent.
 
     Topic id, partition and offset identify a record permanently. The command reads Kafka without a
-    group, for two seconds and 1 MB at most, and changes nothing. If Kafka or a table fails, the
-    other parts are shown, and the command ends with the exit code of the error.
+    consumer group, for two seconds and 1 MB at most, and changes nothing. If Kafka or a table
+    fails, the other parts are shown, and the command ends with the exit code of the error.
 
     \b
     tidemark records prices --partition 3 --offset 1000
@@ -65,7 +67,7 @@ def records(
     that the suite masks are never shown.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if (offset is None) == (time is None):
-        raise typer.BadParameter("one of --offset and --time is required")
+        raise typer.BadParameter("give either --offset or --time")
     read = App.from_environment().pipeline(pipeline)
     start = read.offset_at(partition, time, topic_id) if time else offset or 0
     page = read.records(partition, start, count, topic_id)
@@ -81,7 +83,7 @@ def records(
 
 def _print_page(page: RecordPage, *, payloads: bool) -> None:
     here = page.watermarks
-    bounds = f", readable offsets {here.low:,} to {here.end:,}" if here else ""
+    bounds = f", low watermark {here.low:,}, log end {here.end:,}" if here else ""
     topic = f"topic {page.topic}, id {page.topic_id}"
     out.print(f"{page.pipeline}: {topic}, partition {page.partition}{bounds}")
     for _, run in groupby(page.entries, _same_absence):

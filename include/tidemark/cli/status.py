@@ -48,7 +48,7 @@ def status(
         bool, typer.Option("--wide", help="Show all columns, each row in one line.")
     ] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with exit code 65 if there is any alarm.")
+        bool, typer.Option("--exit-code", help="End with exit code 65 if there is an alarm.")
     ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Update the output at intervals, until Ctrl-C.")
@@ -61,9 +61,9 @@ def status(
 ) -> None:
     """Show the lag of pipelines, their retention runway, records in quarantine, and alarms.
 
-    Reads Kafka's watermarks, a record of each partition that lags, and the control table; needs no
-    Spark and no consumer group. A pipeline whose next run would be refused is shown with the error
-    of that run. The `alarms` section of the spec defines further alarms.
+    The command reads Kafka's watermarks, a record of each partition that lags, and the control
+    table. It needs no Spark and no consumer group. A pipeline whose next run would be refused is
+    shown with the error of that run. The `alarms` section of the spec defines further alarms.
 
     While Kafka is unavailable, the command shows committed offsets, and the lag is unknown. It then
     ends with the exit code of the error, and --record keeps the last known lag.

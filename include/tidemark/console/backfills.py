@@ -26,7 +26,7 @@ MOST_RANGES = 50_000
 
 
 class BackfillForm(BaseModel):
-    """The fields of the form, as texts of the address; empty ones are not chosen.
+    """The fields of the form, as query parameters. An empty field selects nothing.
 
     Attributes:
         offsets: Ranges such as `0:100-200`, separated by commas.
@@ -80,8 +80,8 @@ class BackfillForm(BaseModel):
         return shlex.join(words)
 
     @property
-    def way(self) -> SelectBy:
-        """The way that a valid form selects offsets."""
+    def select_by(self) -> SelectBy:
+        """How a valid form selects offsets."""
         if split_list(self.offsets):
             return SelectBy.OFFSETS
         if self.retained:
@@ -94,12 +94,12 @@ class BackfillForm(BaseModel):
         None if the form selects a plan of a copy. The DAG would select the plan of the live table
         with the same number.
         """
-        if ref.copy and self.way is SelectBy.PLAN:
+        if ref.copy and self.select_by is SelectBy.PLAN:
             return None
         return {
             "pipeline": ref.name,
             "into": ref.copy,
-            "select_by": self.way.value,
+            "select_by": self.select_by.value,
             "offsets": self.offsets or None,
             "from": self.start or None,
             "until": self.end or None,

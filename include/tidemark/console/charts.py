@@ -12,7 +12,7 @@ from tidemark.core.offsets import Span
 from tidemark.report.coverage import OffsetState, PartitionCoverage
 
 CELLS = 240
-"""Cells of a bar; each has the rarest state of its offsets."""
+"""Cells of a bar; each has the most severe state of its offsets."""
 ZOOMS = 12
 """Parts of a bar that link to a closer look."""
 

@@ -35,10 +35,10 @@ class AirflowRun:
     Attributes:
         conf: Its parameters.
         tasks: State of each task by its id; None before the task is scheduled. Mapped tasks are
-            left out.
-        mapped: State of each instance of mapped tasks, by task id and map index. Left out are
-            instances without a state, and those that are `success`, `skipped`, `removed` or
-            `upstream_failed`.
+            absent.
+        mapped: State of each instance of mapped tasks, by task id and map index. Instances without
+            a state, and those in the states `success`, `skipped`, `removed` and `upstream_failed`,
+            are absent.
     """
 
     conf: Mapping[str, Any]

@@ -24,7 +24,7 @@ DATA_DOCS_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'self'"
 )
-"""Policy of the quality pages, which have inline styles and no scripts."""
+"""Policy of Data Docs, which have inline styles and no scripts."""
 
 
 class SecurityHeaders:

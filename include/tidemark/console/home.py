@@ -23,11 +23,11 @@ from tidemark.spec.layout import spec_files
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
 UNREACHABLE_S = 15.0
-"""Seconds during which waits are short, after the brokers of a connection did not answer."""
+"""After a failure of its brokers, waits for a connection are short for this time, in seconds."""
 SHORT_WAIT = 0.25
 """A short wait as a fraction of the usual wait. It is enough for brokers in another region."""
 KNOWN_PLANS = 64
-"""Number of kept pages of plans; the newest requests stay."""
+"""Maximum number of cached pages of plans; the least recently requested is dropped first."""
 
 
 class _KnownPlans(NamedTuple):

@@ -17,7 +17,7 @@ from tidemark.console.recorded_lags import Window
 from tidemark.core.texts import counted, format_duration
 from tidemark.lake.status_history import LagSample
 
-_LONGEST_GAP = timedelta(minutes=90)
+_LONGEST_BREAK = timedelta(minutes=90)
 """Longest time between two samples of one line, unless two steps of the window are longer."""
 _WIDTH, _HEIGHT = 1000, 100
 """Units of the lines, which stretch to the size of the chart."""
@@ -262,7 +262,7 @@ def _lines(places: Sequence[_Place], window: Window) -> str:
 
 def _runs(places: Sequence[_Place], window: Window) -> Sequence[Sequence[tuple[float, float]]]:
     """Return positions of samples that a line connects, left to right."""
-    longest = max(_LONGEST_GAP, 2 * window.step)
+    longest = max(_LONGEST_BREAK, 2 * window.step)
     runs: list[list[tuple[float, float]]] = []
     before: _Place | None = None
     for place in places:
@@ -276,7 +276,7 @@ def _runs(places: Sequence[_Place], window: Window) -> Sequence[Sequence[tuple[f
 
 def _spots(places: Sequence[_Place], window: Window) -> Iterator[str]:
     """Yield an area for each sample that shows the sample while the pointer is in it."""
-    widest = _LONGEST_GAP / window.span / 2
+    widest = _LONGEST_BREAK / window.span / 2
     middles = [(one.x + other.x) / 2 for one, other in pairwise(places)]
     for place, left, right in zip(places, [0.0, *middles], [*middles, 1.0], strict=True):
         left, right = max(left, place.x - widest), min(right, place.x + widest)

@@ -29,7 +29,7 @@ OLD_S = 60.0
 OVERDUE_S = 30.0
 """Shortest time after which the next status is overdue, in seconds: several refreshes of a page."""
 REST = 10
-"""Processor times of its newest read for which a pipeline is not read again."""
+"""A pipeline is read again after this multiple of the processor time of its newest read."""
 KEPT_S = 3_600.0
 """Time after its last request for which a status is kept, in seconds."""
 
@@ -70,7 +70,7 @@ class StatusObserver:
         """Return a status at most `FRESH_S` old, or the newest known one after `wait_s` seconds.
 
         A status whose read took much processor time, such as that of a truncated log with many
-        plans, is kept for `REST` times as long.
+        plans, is kept for `REST` times this time.
         """
         with self._lock:
             # Before the pipelines of the overview.
@@ -86,7 +86,7 @@ class StatusObserver:
         """Return the newest known status of each pipeline, and start to read old ones again.
 
         Waits at most `wait_s` seconds, and only for pipelines without a status or with an old one.
-        A single request waits for a read: with many pipelines, the reads take longer.
+        Only one request waits for each read, because reads of many pipelines exceed `wait_s`.
         """
         age_s = max(FRESH_S, len(pipelines) / READS_PER_SECOND)
         running = self._refresh(pipelines, age_s)
@@ -99,7 +99,7 @@ class StatusObserver:
         return {name: self._known(name, age_s) for name in pipelines}
 
     def _known(self, pipeline: str, age_s: float) -> ObservedStatus:
-        """Return the newest status; the next one is overdue after twice the age at its read."""
+        """Return the newest status. The next is overdue after twice the longest age of a status."""
         with self._lock:
             known = self._seen.get(pipeline, ObservedStatus())
             overdue_s = max(OVERDUE_S, 2 * self._longest_age(pipeline, age_s))

@@ -35,7 +35,8 @@ STATUS_WAIT_S = KAFKA_TIMEOUT_S + 1.0
 """Longest time that the page of a pipeline waits for its status, in seconds. Without Kafka, the
 status takes one timeout and the time to read the tables."""
 BARS = 64
-"""Most partitions with a bar on the page of a pipeline: those with the rarest states."""
+"""Maximum number of bars on the page of a pipeline: those of the partitions with the most severe
+states."""
 PLAN_SPANS = 50
 """Rows of the table of plans below a bar."""
 _TABLE_ERRORS = (HistoriesDiverge, ForeignTable, TableAltered, DuplicateRows)

@@ -48,7 +48,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
 
 
 def report(context: PageContext, name: str, days: int) -> Page:
-    """The owner's report of the last days, or its command for a pipeline of many plans."""
+    """The owner's report of the last days, or its command if the page would take too long."""
     pipeline = context.pipeline(name)
     common = {"name": name, "spec": pipeline.spec, "days": days}
     if size := pipeline.reason_against_report():

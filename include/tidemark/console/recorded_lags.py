@@ -1,4 +1,4 @@
-"""Lags over time: the recorded statuses, read at most once a minute, and those of this console."""
+"""Recorded lags, read at most once a minute, and the samples that a chart shows."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MAX_NAME = 200
 
 
 def _time(text: str) -> datetime:
-    """Return the time of an address; a form's `+` of an offset arrives as a space."""
+    """Return the time of an address. The `+` of a pasted UTC offset arrives as a space."""
     return parse_time(text.replace(" ", "+"))
 
 

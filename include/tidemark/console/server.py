@@ -48,6 +48,11 @@ wait for pages that do."""
 _STYLES = {"tidemark.css": TEMPLATES / "tidemark.css"}
 """Files of other folders that pages share."""
 
+_DETAILS = {
+    404: "This page does not exist, or you may not see it.",
+    405: "The console answers GET requests only.",
+}
+"""Texts of errors that Starlette raises, by status code."""
 _STATUS = {ExitCode.TRANSIENT: 503, ExitCode.CRASH: 500}
 """Status codes of named errors by their exit code; 422 for the others."""
 
@@ -70,10 +75,9 @@ def build_app(
     Args:
         load_app: Loads the specs and connections of the home again.
         guard: Decides who may send requests.
-        allowed_hosts: Host names of requests. A page of another site that resolves its own name to
-            this machine is refused.
-        airflow: Path prefix of the Airflow around the console, such as an empty text; None for a
-            console without Airflow.
+        allowed_hosts: Host names that requests may have; prevents DNS rebinding.
+        airflow: Path prefix of the Airflow around the console, which may be empty; None without
+            Airflow.
         prefix: Path prefix that a proxy keeps, such as `/tidemark`; a mount has its own.
     """
     workers = WORKERS if airflow is None else WORKERS_IN_AIRFLOW
@@ -118,7 +122,7 @@ class _Console:
             "/pipelines/{name}/quality": self.quality,
             "/pipelines/{name}/quality/report": self.report,
             "/pipelines/{name}/quality/docs/{path:path}": self.docs,
-            # The start page of all pipelines, by the links of the pages of checks.
+            # The start page of all pipelines, by the links of Data Docs.
             "/pipelines/{name}/index.html": self.docs_start,
             "/pipelines/{name}/quarantine": self.quarantine,
             "/pipelines/{name}/backfill": self.backfill,
@@ -178,7 +182,7 @@ class _Console:
         name: str,
         days: Annotated[int, Query(ge=1, le=quality.MOST_DAYS)] = 30,
     ) -> Response:
-        """The report for the owner of the data."""
+        """The owner's report."""
         return await self._page(request, lambda context: quality.report(context, name, days))
 
     async def docs(self, request: Request, name: str, path: str) -> Response:
@@ -234,7 +238,7 @@ class _Console:
         )
 
     async def health(self) -> Response:
-        """Whether the specs can be read."""
+        """The number of invalid specs, without their names."""
         broken = await self._run(lambda: self._home.app.spec_folder.broken, self._for_programs)
         return JSONResponse({"status": "ok", "invalid_specs": len(broken)})
 
@@ -265,7 +269,7 @@ class _Console:
             airflow=self._airflow,
         )
 
-    # A limiter belongs to the event loop of the server, which runs at its first use.
+    # A limiter belongs to an event loop, so the first request creates it.
 
     @cached_property
     def _for_pages(self) -> anyio.CapacityLimiter:
@@ -283,13 +287,13 @@ class _Console:
         except Exception as error:
             # Starlette answers other errors outside the middleware, without security headers.
             log.exception("a page of the console failed")
-            # The text may have values of records or addresses of storage; the log has it.
+            # The text can contain values of records or storage addresses, so only the log has it.
             raise Unforeseen(kind=type(error).__name__) from error
 
     # -- errors ------------------------------------------------------------------------------------
 
     async def named_error(self, request: Request, error: Exception) -> Response:
-        """Show a named error with its fix. An unknown pipeline is like one without rights."""
+        """Show a named error with its fix. A pipeline that the viewer may not see is unknown."""
         if not isinstance(error, TidemarkError):
             raise error
         if isinstance(error, UnknownPipeline):
@@ -303,7 +307,7 @@ class _Console:
         if isinstance(error, HTTPException):
             status, detail = error.status_code, error.detail
         if detail == HTTPStatus(status).phrase:
-            detail = "This page does not exist, or you may not see it."
+            detail = _DETAILS.get(status, "")
         return _error_page(request, status, detail)
 
     async def invalid_request(self, request: Request, error: Exception) -> Response:

@@ -111,7 +111,7 @@ def runway(
     retention: timedelta | None,
     low_before: tuple[datetime, int] | None,
 ) -> timedelta | None:
-    """Return the earliest time until Kafka deletes unread records, by all available evidence.
+    """Return the shortest time until Kafka deletes unread records, by all available evidence.
 
     Kafka often deletes later, because it deletes whole segments, by their newest record.
 

@@ -1,1 +1,1 @@
-"""Status, verification, certificate and the owner's page."""
+"""Status, verification, certificate and the owner's report."""

@@ -102,7 +102,7 @@ _ABORTED = (
 )
 _LATER_RECORD = (
     "The plan found no visible record, and the table has all of its rows. Kafka has a record now, "
-    "as after a truncation of the log. `tidemark verify` compares all records."
+    "which a truncation of the log can cause. `tidemark verify` compares all records."
 )
 _MISSING = (
     "The offset has landed with a record, and the table has no row. `tidemark verify` compares "
@@ -110,7 +110,7 @@ _MISSING = (
 )
 _UNCLEAR = (
     "The offset has landed without a record, or the table lost its row. The number of rows in the "
-    "range does not decide it."
+    "range does not show which."
 )
 
 

@@ -17,10 +17,10 @@ from tidemark.core.watermarks import TopicWatermarks, Watermarks
 
 
 class OffsetState(StrEnum):
-    """The state of an offset, rarest first. The rarest state of a cell's offsets wins the cell."""
+    """The state of an offset, the most severe first. A cell has the first state of its offsets."""
 
     LOST = "lost"
-    """Kafka deleted the offset before a plan read it, accepted or not."""
+    """Kafka deleted the offset before a plan read it, whether or not an operator accepted it."""
     MISSING = "missing"
     """A plan landed the offset with a row, and the table no longer has the row."""
     UNCLEAR = "gap or missing"
@@ -45,8 +45,8 @@ class Cell(NamedTuple):
     """A cell of a bar.
 
     Attributes:
-        state: The rarest state of its offsets; None if the partition has no offsets of known state
-            there.
+        state: The most severe state of its offsets; None if it has no offsets of known
+            state.
         window: Its offsets. A bar of this window zooms in.
     """
 
@@ -74,7 +74,7 @@ class PartitionCoverage:
         end: End of the readable log at the pipeline's isolation level; None if Kafka could not be
             read.
         committed_offset: Committed offset; None if the pipeline has not started in the partition.
-        states: Offsets by state, without empty sets, rarest state first.
+        states: Offsets by state, without empty sets, the most severe state first.
         read: The window whose rows were read; None if none were read, because no partition was
             selected, or the window is empty or too large. Only in this window `states` has missing
             rows and gaps.
@@ -152,7 +152,7 @@ class PartitionCoverage:
     def cell_states(self, window: Span, width: int) -> Sequence[OffsetState | None]:
         """Return the states of the cells of a window; arguments as in `cells`.
 
-        The rarest state wins, so that one lost offset in a billion is a visible cell.
+        The most severe state wins, so that one lost offset in a billion is a visible cell.
         """
         width = min(width, window.size)
         states: list[OffsetState | None] = [None] * width
@@ -251,8 +251,8 @@ class ChosenPartitions:
 
     Attributes:
         partitions: Each partition with the offsets to show, None without offsets. Sorted by number
-            if they are all, otherwise those with the rarest states first.
-        others: Number of the other partitions by their rarest state, None without offsets.
+            if they are all, otherwise those with the most severe states first.
+        others: Number of the other partitions by their most severe state, None without offsets.
     """
 
     partitions: Sequence[tuple[PartitionCoverage, Span | None]]
@@ -265,7 +265,7 @@ class ChosenPartitions:
             return ""
         counts = (f"{count:,} {state or 'without offsets'}" for state, count in self.others.items())
         total = sum(self.others.values())
-        return f"{counted(total, 'more partition')}, by rarest state: {', '.join(counts)}"
+        return f"{counted(total, 'more partition')}, by most severe state: {', '.join(counts)}"
 
 
 def choose_partitions(
@@ -274,7 +274,7 @@ def choose_partitions(
     start: int | None = None,
     end: int | None = None,
 ) -> ChosenPartitions:
-    """Return at most `most` partitions, so that a rare state of any partition is visible.
+    """Return at most `most` partitions, so that the most severe states are visible.
 
     Args:
         partitions: The partitions of a topic, sorted by number.
@@ -286,12 +286,12 @@ def choose_partitions(
     if len(windows) <= most:
         return ChosenPartitions(partitions=windows, others={})
     order = [*OffsetState, None]
-    windows.sort(key=lambda each: order.index(_rarest(*each)))
-    others = Counter(_rarest(*each) for each in windows[most:])
+    windows.sort(key=lambda each: order.index(_most_severe(*each)))
+    others = Counter(_most_severe(*each) for each in windows[most:])
     return ChosenPartitions(partitions=windows[:most], others=others)
 
 
-def _rarest(each: PartitionCoverage, window: Span | None) -> OffsetState | None:
+def _most_severe(each: PartitionCoverage, window: Span | None) -> OffsetState | None:
     return next(iter(each.totals(window)), None) if window else None
 
 

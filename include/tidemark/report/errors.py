@@ -63,7 +63,7 @@ class PipelineStalled(TerminalError):
     expected = "a landing at least every {limit} (alarms.stalled_minutes)"
     actual = "last landing {last_landing}, oldest unread record {record_age}"
     fix = (
-        "Check in Airflow that the DAG is enabled, and why its last run failed. "
+        "Check in Airflow that the DAG is not paused, and why its last run failed. "
         "`tidemark status {pipeline}` shows the error that refuses the next run."
     )
 

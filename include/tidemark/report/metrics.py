@@ -107,7 +107,7 @@ def _column(name: str, column: str, text: str) -> Metric:
 
 
 def _kafka_column(name: str, column: str, text: str) -> Metric:
-    """Return the metric of a column from Kafka, without the value of an earlier check."""
+    """Return the metric of a column from Kafka, without the value of an earlier status."""
 
     def samples(row: Row, _: datetime) -> Samples:
         is_current = row.get("lag_checked_at") == row["checked_at"]
@@ -154,7 +154,7 @@ METRICS: Sequence[Metric] = (
     ),
     Metric(
         name="tidemark_status_age_seconds",
-        text="Age of the recorded status, from which all other metrics come.",
+        text="Age of the recorded status, from which the pipeline's other metrics come.",
         samples=_age,
     ),
     _kafka_column(
@@ -171,7 +171,7 @@ METRICS: Sequence[Metric] = (
     _kafka_column(
         "tidemark_runway_seconds",
         "runway_seconds",
-        "Earliest time until Kafka deletes unread records.",
+        "Shortest time until Kafka deletes unread records.",
     ),
     _kafka_column(
         "tidemark_arriving_offsets_per_second",
@@ -220,7 +220,11 @@ METRICS: Sequence[Metric] = (
         "open_since",
         "Time of the recording of the oldest open plan.",
     ),
-    _column("tidemark_open_plan_runs", "open_plan_runs", "Most runs that requested one open plan."),
+    _column(
+        "tidemark_open_plan_runs",
+        "open_plan_runs",
+        "Highest number of runs that requested one open plan.",
+    ),
     _column(
         "tidemark_undecoded_offsets",
         "undecoded",

@@ -1,4 +1,4 @@
-"""Content of the owner's page: completeness, check results, publication status, quarantine."""
+"""Content of the owner's report: completeness, check results, publication status, quarantine."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _newest_examples(results: Sequence[tuple[int, CheckResult]]) -> tuple[Exampl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReport:
-    """Content of the owner's page of one pipeline.
+    """Content of the owner's report of one pipeline.
 
     Attributes:
         created_at: Time of the report.

@@ -1,4 +1,4 @@
-"""The owner's page of a pipeline: one HTML file without external resources.
+"""The owner's report of a pipeline: one HTML file without external resources.
 
 The console shows the same content in its own frame.
 """

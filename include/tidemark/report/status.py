@@ -50,7 +50,7 @@ class PartitionStatus:
         held_back: Offsets from `end` to the high watermark, which become readable when an open
             transaction ends.
         lag_time: Age of the oldest unread record; None without an unread record of known age.
-        runway: Earliest time until Kafka deletes unread records; None without unread records, or
+        runway: Shortest time until Kafka deletes unread records; None without unread records, or
             without retention.
         arrival_rate: New offsets per second since the oldest unread record.
     """

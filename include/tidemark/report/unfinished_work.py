@@ -1,4 +1,4 @@
-"""Finds plans and records that wait for a retry or a decision, so that readers do not see them.
+"""Finds plans and records that wait for a retry or a decision. Readers do not see them yet.
 
 These are open plans, landed offsets that are not decoded, decoded records that are not merged,
 records in quarantine, and plans that a check blocked. The sources are the control table, the

@@ -42,7 +42,7 @@ document.addEventListener("htmx:configRequest", event => {
 // A refresh replaces the content. Open details, scrolled tables and the focus stay as they are.
 const inContent = selector => [...document.querySelectorAll(`#content ${selector}`)];
 const titleOf = details => details.querySelector("summary").textContent;
-// The windows of a bar move as records arrive, so the links of bars count by their order alone.
+// The windows of a bar move as records arrive, so a link of a bar is found again by its position.
 const kindOf = element => [
   element.tagName,
   element instanceof SVGElement ? "" : element.getAttribute("href"),
@@ -69,7 +69,7 @@ document.addEventListener("htmx:afterSwap", () => {
   (same ?? document.getElementById("content")).focus({ preventScroll: true });
 });
 
-// A page that could not be refreshed says so, so that old values do not look current.
+// A page that could not be refreshed shows a note, so that old values do not look current.
 let refreshedAt = new Date();
 document.addEventListener("htmx:afterSwap", () => { refreshedAt = new Date(); });
 for (const name of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
