@@ -28,10 +28,13 @@ class Page:
     Attributes:
         path: Its address.
         text: A text that only the complete page contains.
+        pending: A text that the page contains until it has all values; None for a page that waits
+            for them.
     """
 
     path: str
     text: str
+    pending: str | None = None
 
 
 def pages(plans: int) -> Mapping[str, Page]:
@@ -39,7 +42,7 @@ def pages(plans: int) -> Mapping[str, Page]:
     long, middle = "/pipelines/long_0", plans // 2
     zoomed = f"partition=7&start={middle}&end={middle + 10}"
     return {
-        "overview": Page("/", "long_0"),
+        "overview": Page("/", "long_0", pending=">reading<"),
         "pipeline": Page(long, 'class="coverage"'),
         "zoom": Page(f"{long}?{zoomed}", "Plans of these offsets"),
         "plans": Page(f"{long}/plans?before={middle}", "Older plans"),
