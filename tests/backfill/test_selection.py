@@ -47,6 +47,8 @@ def test_each_kind_of_selection_is_parsed() -> None:
         ({"offsets": ["0:1-2"], "end": "2026-03-01T00:00:00Z"}, "offset ranges and time window"),
         ({"offsets": ["0:5-5"]}, "START < END.*got '0:5-5'"),
         ({"offsets": ["5-9"]}, "PARTITION:START-END"),
+        ({"offsets": ["0:0-" + "9" * 5_000]}, "PARTITION:START-END"),
+        ({"offsets": ["\u0660:\u0669-12"]}, "PARTITION:START-END"),
         ({"offsets": ["0:-1-9"]}, "PARTITION:START-END"),
         ({"start": "2026-03-01T00:00:00Z"}, "both ends of a time window.*got None"),
         ({"start": "2026-03-01T00:00", "end": "2026-03-02"}, "got '2026-03-01T00:00'"),

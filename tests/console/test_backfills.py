@@ -65,6 +65,19 @@ def test_a_backfill_above_the_limit_has_the_command_that_approves_it(tmp_path: P
     assert command_of(below) == "tidemark backfill events --offsets 1:0-3"
 
 
+def test_a_chunk_without_offsets_is_refused_by_the_preview(tmp_path: Path) -> None:
+    lake = home_lake(tmp_path)
+    page = page_of(lake, tmp_path, "events/backfill?retained=true&chunk=0")
+    assert "InvalidSelection" in page
+    assert "a chunk of at least one offset" in page
+
+
+def test_partitions_are_sent_to_the_dag_without_empty_parts() -> None:
+    conf = BackfillForm(retained=True, partitions="0,, 1 \n").conf(PipelineRef("prices"))
+    assert conf
+    assert conf["partitions"] == "0,1"
+
+
 def test_a_backfill_of_a_copy_starts_with_the_parameters_of_the_form(tmp_path: Path) -> None:
     """No parameter selects a plan of the copy, so the page shows only the command."""
     lake = home_lake(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import Event, Semaphore
@@ -16,6 +17,8 @@ from tests.support.consoles import SomeRights, served
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
+from tests.support.waiting import wait_until
+from tidemark.console import server
 from tidemark.console.server import WORKERS, WORKERS_IN_AIRFLOW
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.statuses import record_status
@@ -69,6 +72,31 @@ def test_pages_that_wait_for_kafka_delay_neither_health_nor_metrics(
         finally:
             kafka.may_answer.set()
         assert {each.result().status_code for each in pages} == {200}
+
+
+def test_pages_that_never_end_delay_other_pages_for_a_limited_time(
+    slow: tuple[SlowReaders, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storage that does not answer would otherwise block every page after four requests."""
+    monkeypatch.setattr(server, "PAGE_S", 1)
+    monkeypatch.setattr(server, "MOST_THREADS", 2 * WORKERS)
+    kafka, address = slow
+    page = f"{address}/pipelines/events/backfill?retained=true"
+    with (
+        ThreadPoolExecutor(WORKERS) as threads,
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
+        for _ in range(2):
+            ended = [threads.submit(client.get, page) for _ in range(WORKERS)]
+            answers = [each.result() for each in ended]
+            assert {each.status_code for each in answers} == {503}
+            assert all("PageTimeout" in each.text for each in answers)
+        # The threads of these pages still wait, so none is added.
+        assert client.get(page).elapsed < timedelta(seconds=1)
+        assert client.get(f"{address}/health").status_code == 503
+        kafka.may_answer.set()
+        wait_until(lambda: client.get(f"{address}/health").status_code == 200)
+        assert client.get(page).status_code == 200
 
 
 def test_the_console_in_airflow_builds_at_most_two_pages_at_once(tmp_path: Path) -> None:

@@ -151,6 +151,11 @@ def test_the_highest_lag_of_each_step_and_the_newest_sample_are_shown() -> None:
     ]
 
 
+def test_samples_of_the_future_are_not_shown() -> None:
+    """The machine that recorded them had a wrong clock."""
+    assert highest_lags([sample(-5, 7), sample(5, 1)], DAY, NOW) == [sample(5, 1)]
+
+
 def test_the_highest_age_of_each_step_is_shown_beside_the_highest_lag() -> None:
     old = replace(sample(6, 10), lag_time=timedelta(hours=5))
     many = replace(sample(5, 1_000), lag_time=timedelta(seconds=1))

@@ -14,6 +14,7 @@ from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import Span, SpanSet, size_of, spans_by_partition
 from tidemark.core.texts import TIME_RULE, parse_time
 
+_NUMBER = "[0-9]{1,18}"
 MAX_CHUNKS = 1_000
 """Airflow maps a task over at most 1,024 values by default (`core.max_map_length`)."""
 
@@ -145,7 +146,7 @@ def split_list(text: str | None) -> list[str]:
 
 
 def _range(text: str) -> tuple[int, Span]:
-    found = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*-\s*(\d+)\s*", text)
+    found = re.fullmatch(rf"\s*({_NUMBER})\s*:\s*({_NUMBER})\s*-\s*({_NUMBER})\s*", text)
     numbers = [int(number) for number in found.groups()] if found else []
     if not numbers or numbers[1] >= numbers[2]:
         raise InvalidSelection(

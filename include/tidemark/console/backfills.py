@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,8 +105,8 @@ class BackfillForm(BaseModel):
             "from": self.start or None,
             "until": self.end or None,
             "plan": _number(self.plan, "plan"),
-            "partitions": self.partitions or None,
-            "chunk": _number(self.chunk, "chunk"),
+            "partitions": ",".join(split_list(self.partitions)) or None,
+            "chunk": _chunk(self),
             "readable_only": self.readable_only,
             "replace": self.replace,
             "reason": self.reason or None,
@@ -167,7 +168,7 @@ def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPre
         _check_size(pipeline, form)
     return pipeline.backfills.preview(
         selection,
-        _number(form.chunk, "chunk"),
+        _chunk(form),
         readable_only=form.readable_only,
         replaces=form.replace,
     )
@@ -197,11 +198,17 @@ def recorded_backfill(pipeline: Pipeline, request: BackfillRequested) -> Recorde
     return RecordedBackfill(request=request, chunks=chunks)
 
 
+def _chunk(form: BackfillForm) -> int | None:
+    if (chunk := _number(form.chunk, "chunk")) == 0:
+        raise InvalidSelection(rule="a chunk of at least one offset", seen=repr(form.chunk))
+    return chunk
+
+
 def _number(text: str, field: str) -> int | None:
     return _required_number(text, field) if text.strip() else None
 
 
 def _required_number(text: str, field: str) -> int:
-    if not (text.isascii() and text.strip().isdecimal()):
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
         raise InvalidSelection(rule=f"{field} as numbers", seen=repr(text))
     return int(text)

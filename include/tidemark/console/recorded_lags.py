@@ -151,12 +151,12 @@ def highest_lags(
 
     Each step has the samples with the highest lag and with the highest age, so a short peak stays
     visible in a long window. A known value is higher than an unknown one. The newest sample is
-    shown, too.
+    shown, too. Samples of the future, by a wrong clock, are not.
     """
     step = window.step.total_seconds()
     by_step: dict[float, list[LagSample]] = {}
     for sample in samples:
-        if sample.checked_at >= now - window.span:
+        if now - window.span <= sample.checked_at <= now:
             by_step.setdefault(sample.checked_at.timestamp() // step, []).append(sample)
     shown: dict[datetime, LagSample] = {}
     for each in by_step.values():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -31,6 +32,7 @@ from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
 from tidemark.quality.docs import TEMPLATES
+from tidemark.report.errors import PageTimeout
 from tidemark.report.metrics import CONTENT_TYPE
 from tidemark.spec.errors import UnknownPipeline
 
@@ -45,6 +47,10 @@ WORKERS_IN_AIRFLOW = 2
 PROGRAM_WORKERS = 2
 """Requests of `/health` and `/metrics` that are answered at once. They read no Kafka, and so do not
 wait for pages that do."""
+PAGE_S = 30
+"""Longest time of a page, in seconds. Its thread continues until its read ends."""
+MOST_THREADS = 20
+"""Maximum number of threads, of which most work for pages that took too long."""
 _STYLES = {"tidemark.css": TEMPLATES / "tidemark.css"}
 """Files of other folders that pages share."""
 
@@ -110,6 +116,8 @@ class _Console:
         self._home = home
         self._airflow = airflow
         self._workers = workers
+        self._threads = 0
+        self._lock = Lock()
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         """Return the endpoints by path."""
@@ -280,8 +288,16 @@ class _Console:
         return anyio.CapacityLimiter(PROGRAM_WORKERS)
 
     async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
+        """Do work in a thread; storage that does not answer stops only the pages that read it."""
+        if self._threads >= MOST_THREADS:
+            raise PageTimeout(seconds=PAGE_S)
         try:
-            return await anyio.to_thread.run_sync(work, limiter=limiter or self._for_pages)
+            with anyio.fail_after(PAGE_S):
+                return await anyio.to_thread.run_sync(
+                    self._counted(work), abandon_on_cancel=True, limiter=limiter or self._for_pages
+                )
+        except TimeoutError as error:
+            raise PageTimeout(seconds=PAGE_S) from error
         except (TidemarkError, HTTPException):
             raise
         except Exception as error:
@@ -289,6 +305,21 @@ class _Console:
             log.exception("a page of the console failed")
             # The text can contain values of records or storage addresses, so only the log has it.
             raise Unforeseen(kind=type(error).__name__) from error
+
+    def _counted(self, work: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            with self._lock:
+                self._threads += 1
+            try:
+                return work()
+            except TimeoutError as error:
+                # Not the one of the page.
+                raise Unforeseen(kind=type(error).__name__) from error
+            finally:
+                with self._lock:
+                    self._threads -= 1
+
+        return run
 
     # -- errors ------------------------------------------------------------------------------------
 

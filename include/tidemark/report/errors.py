@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.core.errors import TerminalError
+from tidemark.core.errors import TerminalError, TransientError
 from tidemark.core.texts import format_duration
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
@@ -223,6 +223,19 @@ class PreviewTooLarge(TerminalError):
     fix = (
         "Run `tidemark backfill {pipeline} {options} --dry-run`, and then the same command without "
         "`--dry-run`."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
+class PageTimeout(TransientError):
+    """A page of the console waited too long for the storage or for Kafka."""
+
+    seconds: int
+
+    problem = "The page was not complete after {seconds} s."
+    fix = (
+        "Load the page again. If this happens again, check that Kafka and the storage of the "
+        "lakehouse answer: `tidemark status`."
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from tidemark.core.throughput import Forecast
@@ -26,6 +26,9 @@ Samples: TypeAlias = Iterable[tuple[str | None, Any]]
 """Values of one pipeline, each with the value of the second label; None for no second label."""
 
 _UNITS = ("seconds", "bytes")
+_MOST_AHEAD = timedelta(minutes=1)
+"""Maximum time by which a status may be ahead of this machine's clock. A later one is exported with
+its topic only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ def openmetrics(rows: Sequence[Row], now: datetime, *, invalid_specs: int | None
         now: Current time.
         invalid_specs: Number of invalid specs; None if unknown.
     """
+    rows = [row if row["checked_at"] <= now + _MOST_AHEAD else _topic_only(row) for row in rows]
     lines = [
         "# TYPE tidemark_pipelines gauge",
         f"# HELP tidemark_pipelines {PIPELINES_TEXT}",
@@ -84,6 +88,10 @@ def openmetrics(rows: Sequence[Row], now: datetime, *, invalid_specs: int | None
         "# EOF",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _topic_only(row: Row) -> Row:
+    return {"pipeline": row["pipeline"], "topic": row.get("topic")}
 
 
 def _escaped(value: Any) -> str:
@@ -110,14 +118,16 @@ def _kafka_column(name: str, column: str, text: str) -> Metric:
     """Return the metric of a column from Kafka, without the value of an earlier status."""
 
     def samples(row: Row, _: datetime) -> Samples:
-        is_current = row.get("lag_checked_at") == row["checked_at"]
+        is_current = row.get("lag_checked_at") == row.get("checked_at")
         return [(None, row.get(column) if is_current else None)]
 
     return Metric(name=name, text=text, samples=samples)
 
 
 def _age(row: Row, now: datetime) -> Samples:
-    return [(None, (now - row["checked_at"]).total_seconds())]
+    if (checked_at := row.get("checked_at")) is None:
+        return []
+    return [(None, max(0.0, (now - checked_at).total_seconds()))]
 
 
 def _plans(row: Row, _: datetime) -> Samples:
