@@ -7,14 +7,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.airflow.conftest import Answer, Probe
 from tests.conftest import PROJECT
 from tidemark.app import App
 from tidemark.cli.local import SHARED_DAGS
+from tidemark.console.backfills import BackfillForm
 from tidemark.console.runs import origins_of, run_of
 from tidemark.core.origins import RunOrigin
+from tidemark.spec.ref import PipelineRef
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
 SPEC_DAG_FILES = ("pipelines.py", "backfill.py", "maintenance.py")
@@ -245,6 +248,30 @@ def test_the_fields_of_the_backfill_form_have_descriptions_and_limits(dags: dict
         ],
         "How to land them": ["replace", "reason", "into", "chunk", "readable_only", "approved"],
     }
+
+
+def test_the_backfill_form_of_the_console_starts_a_run_with_valid_parameters(
+    dags: dict[str, Any],
+) -> None:
+    """Airflow ignores a parameter that the DAG does not have."""
+    params = dags["tidemark_backfill"]["params"]
+    form = BackfillForm(
+        offsets="0:1-2",
+        start="2026-03-01T00:00:00Z",
+        end="2026-03-02T00:00:00Z",
+        plan="7",
+        partitions="0, 2",
+        chunk="50",
+        readable_only=True,
+        replace=True,
+        reason="wrong values",
+    )
+    conf = form.conf(PipelineRef("prices").into("july"))
+    assert conf is not None
+    assert set(params) - set(conf) == {"dry_run", "approved"}
+    for name, value in conf.items():
+        assert value is not None
+        jsonschema.validate(value, params[name]["schema"])
 
 
 @pytest.mark.parametrize("dag_id", ["tidemark_backfill", "tidemark_maintenance"])

@@ -14,27 +14,54 @@ from starlette.testclient import TestClient
 
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory_consoles import memory_app, memory_web
-from tidemark.backfill.selection import SelectBy
 from tidemark.console.backfills import BackfillForm
 from tidemark.spec.ref import PipelineRef
 
+FROM, UNTIL = "2026-03-01T00:00:00Z", "2026-03-02"
+NOTHING = dict.fromkeys(("into", "offsets", "from", "until", "plan", "partitions", "chunk"))
+"""Parameters of a run with the fields of the form that are empty."""
+
 
 @pytest.mark.parametrize(
-    ("form", "way"),
+    ("fields", "selected"),
     [
-        (BackfillForm(offsets="0:1-2"), SelectBy.OFFSETS),
-        (BackfillForm(start="2026-03-01T00:00:00Z", end="2026-03-02T00:00:00Z"), SelectBy.TIME),
-        (BackfillForm(retained=True), SelectBy.RETAINED),
-        (BackfillForm(offsets=" ", plan="7"), SelectBy.PLAN),
-        (BackfillForm(start="2026-03-01T00:00:00Z", end="2026-03-02", plan=" "), SelectBy.TIME),
+        ({"offsets": "0:1-2, 1:3-4"}, {"select_by": "offset ranges", "offsets": "0:1-2, 1:3-4"}),
+        (
+            {"start": FROM, "end": UNTIL, "plan": " "},
+            {"select_by": "time window", "from": FROM, "until": UNTIL},
+        ),
+        ({"retained": "true"}, {"select_by": "retained log"}),
+        (
+            {"offsets": " ", "plan": "7"},
+            {"select_by": "ranges of a plan", "offsets": " ", "plan": 7},
+        ),
     ],
 )
-def test_a_run_of_the_dag_selects_offsets_as_the_form_does(
-    form: BackfillForm, way: SelectBy
+def test_a_run_of_the_dag_has_the_parameters_of_the_form(
+    fields: dict[str, str], selected: dict[str, object]
 ) -> None:
-    conf = form.conf(PipelineRef("prices"))
-    assert conf
-    assert conf["select_by"] == way.value
+    form = BackfillForm.model_validate(fields)
+    assert form.conf(PipelineRef("prices")) == {
+        **NOTHING,
+        "pipeline": "prices",
+        "readable_only": False,
+        "replace": False,
+        "reason": None,
+        **selected,
+    }
+    options = {"partitions": "0, 2", "chunk": "50", "reason": "it's wrong"}
+    flags = dict.fromkeys(("readable_only", "replace"), "true")
+    form = BackfillForm.model_validate({**fields, **options, **flags})
+    assert form.conf(PipelineRef("prices")) == {
+        **NOTHING,
+        "pipeline": "prices",
+        "partitions": "0,2",
+        "chunk": 50,
+        "readable_only": True,
+        "replace": True,
+        "reason": "it's wrong",
+        **selected,
+    }
 
 
 def page_of(lake: FileLake, home: Path, address: str, airflow: str | None = "") -> str:
