@@ -1,0 +1,161 @@
+"""Figures of a status on the overview and on the page of its pipeline, also of an old status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from tests.support.consoles import SomeRights, a_status
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.memory_consoles import memory_app
+from tidemark.console import pipelines
+from tidemark.console.context import Page, PageContext
+from tidemark.console.home import Home
+from tidemark.console.observer import OLD_S, StatusObserver
+from tidemark.console.rendering import render
+from tidemark.core.throughput import Forecast, Run
+from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.report.status import PipelineStatus
+from tidemark.report.unfinished_work import UnfinishedWork
+
+FRAME = {"root": "", "here": "", "refreshes": True, "toggle": ""}
+
+
+def text_of(html: str) -> str:
+    """Return the text of a part of a page."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+class StatusPages:
+    """Pages of a home whose statuses are given.
+
+    Attributes:
+        found: The next status of `events`, or the error of its read. `idle` has another status.
+        checked_at: Time of this status.
+        now: Monotonic time of the observer, in seconds.
+    """
+
+    def __init__(self, home: Path, lake: FileLake, found: PipelineStatus) -> None:
+        self.found: PipelineStatus | KafkaUnavailable = found
+        self.checked_at = found.checked_at
+        self.now = 0.0
+        shown = Home(memory_app(home, lake))
+        shown.statuses.close()
+        shown.statuses = StatusObserver(self._status, clock=lambda: self.now)
+        self.context = PageContext(home=shown, viewer=SomeRights(), root="", airflow=None)
+
+    def _status(self, pipeline: str) -> PipelineStatus:
+        if pipeline == "idle":
+            return replace(a_status(0), pipeline=pipeline, forecast=Forecast.NEVER)
+        if isinstance(self.found, KafkaUnavailable):
+            raise self.found
+        return self.found
+
+    def rows(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """Return the class and the cells of each row of the overview, by pipeline."""
+        html = _html(pipelines.overview(self.context))
+        head, *rows = re.findall(r"<tr.*?</tr>", html, re.DOTALL)
+        names = re.findall(r"<th[^>]*>(.*?)</th>", head)
+        found = {}
+        for row in rows:
+            cells = [text_of(cell) for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+            (kind,) = re.findall(r'^<tr(?: class="(.*?)")?>', row)
+            found[cells[0].split()[0]] = (kind, dict(zip(names, cells, strict=True)))
+        return found
+
+    def figures(self, pipeline: str) -> tuple[str, dict[str, str], str]:
+        """Return the class of the figures on the page of a pipeline, the figures, and the text."""
+        html = _html(pipelines.pipeline(self.context, pipeline, None, None, None, None))
+        ((kind, found),) = re.findall(r'<dl class="(.*?)">(.*?)</dl>', html, re.DOTALL)
+        pairs = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", found)
+        return kind, {title: text_of(value) for title, value in pairs}, text_of(html)
+
+
+def _html(page: Page) -> str:
+    return render(page.template, {**FRAME, **page.values})
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[StatusPages]:
+    """Pages with a status of `events` whose values all differ, checked three hours ago."""
+    now = datetime.now(UTC)
+    status = a_status(1_234_567)
+    (partition,) = status.partitions
+    minute = timedelta(minutes=1)
+    landed_at = now - timedelta(days=2, minutes=5)
+    status = replace(
+        status,
+        pipeline="events",
+        checked_at=now - timedelta(hours=3, seconds=30),
+        partitions=(replace(partition, lag_time=7 * minute, runway=timedelta(days=4)),),
+        last_run=Run(
+            sequence=3, planned_at=landed_at - minute, landed_at=landed_at, offsets=9, records=9
+        ),
+        unfinished=UnfinishedWork(quarantined=4_321, last_check="blocked"),
+        records=98_765,
+        forecast=Forecast.LATER,
+        caught_up_at=datetime(2026, 3, 2, 13, 14, 15, tzinfo=UTC),
+    )
+    found = StatusPages(tmp_path, home_lake(tmp_path), status)
+    yield found
+    found.context.home.statuses.close()
+
+
+def test_a_row_of_the_overview_has_the_values_of_the_status(pages: StatusPages) -> None:
+    rows = pages.rows()
+    kind, cells = rows["events"]
+    del cells["last 24 h"]
+    assert kind == ""
+    assert cells == {
+        "pipeline": "events events",
+        "state": "quarantined 3 h ago",
+        "lag": "1,234,567",
+        "behind": "7 min",
+        "forecast": "2026-03-02 13:14:15",
+        "runway": "4 d",
+        "last landed": "plan 3 , 2 d ago",
+        "quarantine": "4,321",
+        "publication": "blocked",
+    }
+    _, idle = rows["idle"]
+    assert (idle["lag"], idle["forecast"]) == ("0", "never at this rate")
+    unknown = ("behind", "runway", "last landed", "quarantine", "publication")
+    assert {idle[name] for name in unknown} == {"-"}
+
+
+def test_the_page_of_a_pipeline_has_the_values_of_the_status(pages: StatusPages) -> None:
+    kind, figures, text = pages.figures("events")
+    assert kind == "figures"
+    assert figures == {
+        "lag": "1,234,567",
+        "behind": "7 min",
+        "forecast": "2026-03-02 13:14:15",
+        "retention runway": "4 d",
+        "records landed": "98,765",
+        "last landed": "2 d ago",
+        "quarantine": "4,321",
+    }
+    assert "the newest values that could be read" not in text
+    _, idle, _ = pages.figures("idle")
+    assert (idle["forecast"], "quarantine" in idle) == ("never at this rate", False)
+
+
+def test_a_status_that_cannot_be_read_again_is_grey_with_its_time_and_the_error(
+    pages: StatusPages,
+) -> None:
+    _, before = pages.rows()["events"]
+    pages.found = KafkaUnavailable(operation="metadata", reason="slow")
+    pages.now += 2 * OLD_S
+    rows = pages.rows()
+    state = "quarantined KafkaUnavailable 3 h ago"
+    assert rows["events"] == ("stale", {**before, "state": state})
+    assert rows["idle"][0] == ""
+    kind, figures, text = pages.figures("events")
+    assert (kind, figures["lag"]) == ("figures stale", "1,234,567")
+    assert f"As of {pages.checked_at:%Y-%m-%d %H:%M:%S} UTC, the newest values that could" in text
