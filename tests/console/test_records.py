@@ -14,7 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.support.commands import Command
 from tests.support.consoles import SomeRights, app_of, console_of
-from tests.support.file_lake import FileLake, home_lake
+from tests.support.file_lake import FileLake, Payload, home_lake
+from tests.support.memory_consoles import memory_console
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS, RecordPlace
 from tidemark.core.errors import ExitCode
@@ -186,6 +187,54 @@ def test_all_rows_of_one_offset_are_shown(lake: FileLake, tmp_path: Path) -> Non
     assert page.count("changed") >= 1
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE.format(0)).text
     assert "changed" not in hidden
+
+
+def offsets_of(page: str) -> list[str]:
+    """Return the text of each offset without the record's time and payloads."""
+    articles = re.findall(r"<article.*?</article>", page, re.DOTALL)
+    texts = (text_of(article.partition("<dl")[0]) for article in articles)
+    return [re.sub(r" 1970-01-01T\S+", "", text) for text in texts]
+
+
+def test_each_offset_has_the_state_of_its_record_or_the_reason_of_its_absence(
+    tmp_path: Path,
+) -> None:
+    typed = home_typed_lake(tmp_path)
+    lake = typed.bronze
+    lake.land_payloads([(b"k", b"v"), (b"k", b"v")])
+    lake.kafka.add_gaps("events", 0, 1)
+    lake.run(1)
+    lake.run(1)
+    lake.undo.undo(3, "cli:ada:1", "wrong values")
+    typed.broken = (3,)
+    typed.run()
+    lake.payloads[0, 1] = Payload(b"k", b"changed")
+    lake.produce(2, 1)
+    lake.kafka.delete_records("events", 1, 1)
+    client = memory_console(tmp_path, lake)
+    address = "/pipelines/events/records?partition={}&offset={}&topic_id=id-1"
+    page = client.get(address.format(0, 0)).text
+    *landed, undone = offsets_of(page)[:5]
+    gap = (
+        "No reader can see a record: an aborted transaction, a transaction marker, or a record "
+        "that compaction removed. Kafka does not report which."
+    )
+    assert landed == [
+        "0 Kafka: record table: plan 1 typed: decoded",
+        "1 Kafka: record table: plan 1 typed: decoded differs: value",
+        f"2 Kafka: no visible record table: gap, plan 2 {gap}",
+        "3 Kafka: record table: plan 2 typed: quarantined malformed, value",
+    ]
+    reason = "The offset is unread again. cli:ada:1 undid plan 3: wrong values"
+    assert undone == f"4 Kafka: record table: undone, plan 3 {reason}"
+    assert offsets_of(client.get(address.format(1, 0)).text)[:2] == [
+        "0 Kafka: deleted table: lost Kafka deleted the offset before a plan read it. The loss is "
+        "not accepted.",
+        "1 Kafka: record table: not read yet No plan contains the offset yet.",
+    ]
+    permanent = address.format(0, 4)
+    assert f'<h2><a href="{html.escape(permanent)}">4</a>' in page
+    assert offsets_of(client.get(permanent).text)[0] == undone
 
 
 def test_both_forms_keep_the_incarnation_of_a_permanent_link(
