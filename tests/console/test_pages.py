@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,17 @@ def test_the_page_of_a_plan_has_its_ranges_events_and_counts(
     assert "not checked" in page
 
 
+def test_the_page_of_a_plan_has_the_version_of_the_table_with_its_rows(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """The undo of plan 3 is a version, so versions and plan numbers differ."""
+    lake.undo.undo(3, "cli:ada:1", "test")
+    lake.run(1)
+    page = console_of(tmp_path).get("/pipelines/events/plans/4").text
+    (version,) = map(int, re.findall(r"<dt>table version</dt><dd>(\d+)</dd>", page))
+    assert (len(lake.rows(version - 1)), len(lake.rows(version))) == (6, 10)
+
+
 @pytest.mark.parametrize(("most", "error"), [(5, "PreviewTooLarge"), (6, "EmbeddedBrokerStopped")])
 def test_the_preview_of_a_replacement_reads_a_limited_number_of_ranges(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, error: str
@@ -163,10 +174,16 @@ def test_quarantine_shows_places_and_reasons_without_content(tmp_path: Path) -> 
     typed.broken = (1, 2)
     typed.land_values([b"good", b"secret-1", b"secret-2"])
     typed.run()
-    page = console_of(tmp_path).get("/pipelines/events/quarantine").text
+    client = console_of(tmp_path)
+    page = client.get("/pipelines/events/quarantine").text
     rows = [row for row in cells(page) if row]
     assert [(row[0], row[1], row[6]) for row in rows] == [("0", "1", "8"), ("0", "2", "8")]
     assert "secret" not in page
+    _, link = re.findall(r'<a href="([^"]*)">\d+</a>', page)
+    assert link == "/pipelines/events/records?partition=0&amp;offset=2&amp;topic_id=id-1"
+    record, *_ = client.get(unescape(link)).text.partition("<article")[2].split("</article>")
+    assert "typed: quarantined" in record
+    assert "secret-2" in record
 
 
 def test_a_pipeline_without_a_typed_table_has_no_quarantine(lake: FileLake, tmp_path: Path) -> None:

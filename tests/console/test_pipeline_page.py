@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from threading import Barrier, get_ident
@@ -10,10 +11,15 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from starlette.testclient import TestClient
 
+from tests.report.test_cluster import FixedCluster
+from tests.support.consoles import console_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka, MemoryPartition
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
+from tests.support.quality_reports import REPORT
+from tests.support.typed_lake import home_typed_lake
 from tidemark.console.pipelines import BARS
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 
@@ -85,6 +91,39 @@ def test_a_page_that_reads_rows_does_not_refresh(lake: FileLake, tmp_path: Path)
         assert "Pause refresh" not in zoomed
 
 
+def links_of(page: str) -> list[str]:
+    """Return the addresses to which a page links."""
+    return [unescape(link) for link in re.findall(r'<a [^>]*href="([^"#][^"]*)"', page)]
+
+
+def test_a_zoomed_bar_links_to_a_wider_window_and_to_the_plans_of_its_offsets(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    zoomed = memory_console(tmp_path, lake).get("/pipelines/events?partition=0&start=4&end=5").text
+    assert [link for link in links_of(zoomed) if re.search(r"plans/\d", link)] == [
+        "/pipelines/events/plans/2",
+        *(f"/pipelines/events/plans/{number}" for number in (3, 2, 1)),
+    ]
+    (out,) = re.findall(r'<a href="([^"]*)">zoom out</a>', zoomed)
+    assert unescape(out) == "/pipelines/events?partition=0&start=0&end=9"
+    whole = memory_console(tmp_path, lake).get(unescape(out)).text
+    assert "zoom out" not in whole
+
+
+def test_each_link_of_a_zoomed_page_and_of_the_quarantine_leads_to_a_page(tmp_path: Path) -> None:
+    typed = home_typed_lake(tmp_path)
+    typed.broken = (1,)
+    typed.land_values([b"one", b"two", b"three"])
+    typed.run()
+    app = replace(memory_app(tmp_path, typed.bronze)(), cluster_reader=FixedCluster())
+    client = TestClient(memory_web(lambda: app))
+    zoomed = client.get("/pipelines/events?partition=0&start=0&end=2").text
+    quarantine = client.get("/pipelines/events/quarantine").text
+    links = {*links_of(zoomed), *links_of(quarantine)}
+    assert len(links) > 10
+    assert {link: client.get(link).status_code for link in links} == dict.fromkeys(links, 200)
+
+
 def test_a_cut_table_of_plans_has_the_number_of_the_others(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,8 +177,6 @@ def test_status_and_coverage_wait_for_kafka_at_the_same_time(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster that does not answer delays the page by one timeout."""
-    from starlette.testclient import TestClient
-
     monkeypatch.setattr("tidemark.console.pipelines.STATUS_WAIT_S", 60)
     both: Any = MeetingReaders(lake.kafka, readers=2)
     client = TestClient(memory_web(memory_app(tmp_path, lake, watermarks=both)))
@@ -169,10 +206,6 @@ def test_a_damaged_control_table_leaves_the_last_status_on_the_page(
 def test_a_broken_suite_hides_values_and_leaves_the_rest_of_the_pages(
     lake: FileLake, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
-    from tests.support.quality_reports import REPORT
-
     spec = tmp_path / "pipelines" / "events.yaml"
     suites = tmp_path / "include" / "expectations"
     suites.mkdir(parents=True)
@@ -200,9 +233,6 @@ def test_a_broken_suite_hides_values_and_leaves_the_rest_of_the_pages(
 
 
 def test_plans_of_a_typed_table_have_pages(tmp_path: Path) -> None:
-    from tests.support.consoles import console_of
-    from tests.support.typed_lake import home_typed_lake
-
     typed = home_typed_lake(tmp_path)
     typed.land_values([b"one", b"two"])
     typed.run()
