@@ -137,6 +137,13 @@ def test_a_spec_that_becomes_invalid_ends_no_alarm(lake: FileLake, tmp_path: Pat
     assert "tidemark_invalid_specs 1" in lines
 
 
+def test_health_has_the_number_of_invalid_specs(lake: FileLake, tmp_path: Path) -> None:
+    """It has no names, so it is for every viewer."""
+    for viewer in (SomeRights(), SomeRights(pipelines=[])):
+        health = memory_console(tmp_path, lake, viewer).get("/health")
+        assert (health.status_code, health.json()) == (200, {"status": "ok", "invalid_specs": 1})
+
+
 def test_metrics_of_an_invalid_spec_need_the_right_to_see_it(
     lake: FileLake, tmp_path: Path
 ) -> None:
