@@ -25,9 +25,11 @@ def states(pipeline: MemoryPipeline, partition: int = 0) -> dict[str, list[str]]
     return {state.value: [str(span) for span in spans] for state, spans in found.items()}
 
 
-def bar(states: dict[OffsetState, list[tuple[int, int]]], width: int, window: Span) -> str:
-    """Return the first letter of each cell's state."""
-    partition = PartitionCoverage(
+def with_states(
+    states: dict[OffsetState, list[tuple[int, int]]], window: Span
+) -> PartitionCoverage:
+    """Return a partition with these offsets by state."""
+    return PartitionCoverage(
         partition=0,
         low_watermark=0,
         end=window.end,
@@ -38,8 +40,22 @@ def bar(states: dict[OffsetState, list[tuple[int, int]]], width: int, window: Sp
             if state in states
         },
     )
-    cells = partition.cells(window, width)
-    return "".join(cell.state.value[0] if cell.state else " " for cell in cells)
+
+
+def test_the_states_are_in_the_order_of_their_severity() -> None:
+    """A cell of a bar has the first state of its offsets."""
+    assert [state.value for state in OffsetState] == [
+        "lost",
+        "missing",
+        "gap or missing",
+        "quarantined",
+        "unread",
+        "expired",
+        "before the start",
+        "in an open plan",
+        "gap",
+        "landed",
+    ]
 
 
 def test_offsets_before_the_first_plan_are_unread() -> None:
@@ -174,25 +190,10 @@ def test_offsets_that_kafka_deleted_unread_are_lost_before_and_after_the_accepta
 
 
 def test_one_lost_offset_in_a_billion_is_a_visible_cell() -> None:
-    size = 10**9
-    cells = bar(
-        {OffsetState.LOST: [(500, 501)], OffsetState.LANDED: [(0, 500), (501, size)]},
-        60,
-        Span(0, size),
-    )
-    assert cells == "l" * 60
-    lost = PartitionCoverage(
-        partition=0,
-        low_watermark=0,
-        end=size,
-        committed_offset=0,
-        states={
-            OffsetState.LOST: SpanSet.of([Span(500, 501)]),
-            OffsetState.LANDED: SpanSet.of([Span(0, 500), Span(501, size)]),
-        },
-    ).cells(Span(0, size), 60)
-    assert lost[0].state is OffsetState.LOST
-    assert {cell.state for cell in lost[1:]} == {OffsetState.LANDED}
+    window = Span(0, 10**9)
+    found = {OffsetState.LOST: [(500, 501)], OffsetState.LANDED: [(0, 500), (501, window.end)]}
+    states = with_states(found, window).cell_states(window, 60)
+    assert states == [OffsetState.LOST, *[OffsetState.LANDED] * 59]
 
 
 @settings(max_examples=30, deadline=None)
@@ -222,7 +223,9 @@ def test_zooming_into_the_most_severe_cell_finds_one_lost_offset_in_a_billion(
 
 def test_a_window_with_fewer_offsets_than_cells_has_one_cell_for_each_offset() -> None:
     found = {OffsetState.UNREAD: [(4, 6)], OffsetState.LANDED: [(0, 4)]}
-    assert bar(found, 60, Span(2, 8)) == "lluu  "
+    window = Span(2, 8)
+    states = with_states(found, window).cell_states(window, 60)
+    assert states == [*[OffsetState.LANDED] * 2, *[OffsetState.UNREAD] * 2, None, None]
 
 
 @given(st.data())
