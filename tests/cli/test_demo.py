@@ -7,16 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from tests.support import PROJECT
 from tidemark.app import App
-from tidemark.cli.demo import count_rows
+from tidemark.cli.demo import _wait_for_key, count_rows
+from tidemark.dev.airflow_standalone import AirflowStatus
 from tidemark.dev.broker import home_broker
-
-pytestmark = [pytest.mark.e2e, pytest.mark.airflow, pytest.mark.spark, pytest.mark.broker]
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
 
@@ -39,6 +39,32 @@ def project_with(folder: Path, specs: str) -> Path:
     return folder
 
 
+def test_the_demo_waits_for_a_key_or_the_end_of_input_with_the_address_of_the_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    airflow = AirflowStatus(
+        running=True,
+        url="http://127.0.0.1:1",
+        username="ada",
+        password="secret",
+        home=tmp_path,
+        log=tmp_path / "log",
+        processes=(),
+    )
+    for typed in ("\n", ""):
+        monkeypatch.setattr(sys, "stdin", StringIO(typed))
+        _wait_for_key(airflow)
+        assert capsys.readouterr().out.splitlines() == [
+            "console        http://127.0.0.1:1/plugin/tidemark",
+            "login          ada, password secret",
+            "Press Enter to stop. ",
+        ]
+
+
+@pytest.mark.e2e
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.broker
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("shown", ["prices*", pytest.param("*", marks=pytest.mark.faults)])
 def test_s22_s23_the_demo_passes_its_checks(tmp_path: Path, shown: str) -> None:

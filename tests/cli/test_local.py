@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -13,11 +14,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tidemark.app import App
+from tidemark.cli.local import _print_parts
 from tidemark.core.errors import ExitCode
 from tidemark.dev.samples import SAMPLES
 from tidemark.spark.sockets import free_ports
-
-pytestmark = pytest.mark.slow
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
 
@@ -46,6 +46,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_airflow_is_refused_before_the_first_start(tmp_path: Path) -> None:
     """Airflow would create its database elsewhere."""
     ran = airflow(tmp_path, "dags", "list")
@@ -53,6 +54,7 @@ def test_airflow_is_refused_before_the_first_start(tmp_path: Path) -> None:
     assert f"AirflowNotStarted: No Airflow was started in {tmp_path / 'airflow'}." in ran.stderr
 
 
+@pytest.mark.slow
 def test_airflow_runs_with_the_settings_of_the_home(home: Path) -> None:
     ran = airflow(home, "config", "get-value", "database", "sql_alchemy_conn")
     assert ran.returncode == 0, ran.stderr
@@ -61,6 +63,7 @@ def test_airflow_runs_with_the_settings_of_the_home(home: Path) -> None:
     assert json.loads(ran.stdout)[0]["conn_type"] == "spark"
 
 
+@pytest.mark.slow
 def test_airflow_reads_options_and_decides_the_exit_code(home: Path) -> None:
     """Tidemark has an option `--json` too."""
     ran = airflow(home, "dags", "list", "--json")
@@ -72,6 +75,22 @@ def test_airflow_reads_options_and_decides_the_exit_code(home: Path) -> None:
     assert ran.returncode == 0
     assert "--conf" in ran.stdout
     assert "graphviz" not in ran.stdout + ran.stderr
+
+
+def test_up_prints_the_address_of_the_console_first(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    airflow = App(environ={"TIDEMARK_HOME": str(home)}).airflow().status()
+    _print_parts(replace(airflow, password="secret"), "127.0.0.1:2", "")
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "Console   http://127.0.0.1:1/plugin/tidemark"
+    assert others[:5] == [
+        "Airflow   http://127.0.0.1:1",
+        "login     admin",
+        "password  secret",
+        "Kafka     127.0.0.1:2",
+        "Spark     none",
+    ]
 
 
 @pytest.mark.airflow

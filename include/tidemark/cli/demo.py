@@ -31,6 +31,7 @@ from tidemark.statuses import record_status
 
 if TYPE_CHECKING:
     from tidemark.dev.airflow_api import AirflowApi, DagRun
+    from tidemark.dev.airflow_standalone import AirflowStatus
 
 _FIRST = {"streams-intro": 5, "prices": 2_000, "orders": 500}
 _SECOND = {"streams-intro": 5, "prices": 1_000, "orders": 300}
@@ -64,14 +65,13 @@ def demo(
     try:
         _Demo(app=app, seed=seed).run()
         if sys.stdin.isatty() and sys.stdout.isatty():
-            _wait_for_key(app)
+            _wait_for_key(app.airflow().status())
     finally:
         stop_all(app)
 
 
-def _wait_for_key(app: App) -> None:
+def _wait_for_key(airflow: AirflowStatus) -> None:
     """Keep all parts running until a person has seen the console."""
-    airflow = app.airflow().status()
     out.print(f"console        {airflow.console}")
     out.print(f"login          {airflow.username}, password {airflow.password}")
     with suppress(EOFError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from tidemark.cli.output import note, out, print_json
 from tidemark.cli.progress import phase
 from tidemark.connections import SPARK_CONNECTION, connection_variable
 from tidemark.dev.broker import home_broker
+
+if TYPE_CHECKING:
+    from tidemark.dev.airflow_standalone import AirflowStatus
 
 SHARED_DAGS = ("tidemark_backfill", "tidemark_maintenance", "tidemark_status")
 """The DAGs of all pipelines."""
@@ -61,13 +64,18 @@ def up(
     if as_json:
         records = {"kafka": kafka.as_record(), "spark": spark.as_record()}
         print_json({**records, "airflow": running.as_record()})
-        return
-    out.print(f"Console   {running.console}")
-    out.print(f"Airflow   {running.url}")
-    out.print(f"login     {running.username}")
-    out.print(f"password  {running.password}")
-    out.print(f"Kafka     {kafka.bootstrap}")
-    out.print(f"Spark     {spark.address or 'none'}")
+    else:
+        _print_parts(running, kafka.bootstrap, spark.address)
+
+
+def _print_parts(airflow: AirflowStatus, bootstrap: str, spark: str) -> None:
+    """Print the addresses of the parts, and how to log in to the first two."""
+    out.print(f"Console   {airflow.console}")
+    out.print(f"Airflow   {airflow.url}")
+    out.print(f"login     {airflow.username}")
+    out.print(f"password  {airflow.password}")
+    out.print(f"Kafka     {bootstrap}")
+    out.print(f"Spark     {spark or 'none'}")
     out.print("next      your own topic: docs/tutorial-own-topic.md")
     out.print("          the samples:    docs/tutorial.md")
 
