@@ -42,6 +42,9 @@ def test_the_link_logs_in_and_the_token_reads_metrics_only(tmp_path: Path) -> No
                 pages = ("/metrics", "/health", "/", "/pipelines/events/records")
                 statuses = [client.get(page, headers=bearer).status_code for page in pages]
                 assert statuses == [200, 200, 403, 403]
+                # The name of a host that resolves to this machine, as in DNS rebinding.
+                foreign = client.get("/health", headers={**bearer, "Host": "example.test"})
+                assert foreign.status_code == 400
                 assert client.head(link).status_code == 403
                 assert client.get(link).status_code == 303
                 assert list(client.cookies) == [f"tidemark_console_{address.rpartition(':')[2]}"]
