@@ -79,6 +79,8 @@ def _complete(_: Any, page: str, source: list[str]) -> None:
     outside = {place: path for path, place in OUTSIDE.items()}
     if page == "index":
         readme = (PROJECT / "README.md").read_text(encoding="utf-8").partition("\n## Pages\n")[0]
+        # Sphinx does not follow the paths of pictures in HTML.
+        readme = readme.replace('="docs/_static/', '="_static/')
         source[0] = _with_links_of_site(readme, PROJECT) + source[0].partition("\n")[2]
     elif page in outside:
         path = PROJECT / outside[page]

@@ -84,6 +84,17 @@ def test_pages_load_only_files_of_the_site(site: Path) -> None:
     assert [url for page in pages for url in loaded.findall(page.read_text("utf-8"))] == []
 
 
+def test_each_picture_of_a_page_is_a_file_of_the_site(site: Path) -> None:
+    picture = re.compile(r'\b(?:src|srcset|href)="([^":?]+\.(?:png|svg))"')
+    found = [
+        (page.relative_to(site), path)
+        for page in site.rglob("*.html")
+        for path in picture.findall(page.read_text("utf-8"))
+    ]
+    assert len([page for page, _ in found if page == Path("index.html")]) > 1
+    assert [(page, path) for page, path in found if not (site / page.parent / path).is_file()] == []
+
+
 @pytest.mark.parametrize(
     ("words", "page"),
     [
