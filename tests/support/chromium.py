@@ -120,9 +120,13 @@ class Tab:
 
         wait_until(holds, timeout_s=timeout_s, what=expression)
 
-    def screenshot(self, file: Path) -> None:
-        """Write a picture of the whole page, as PNG."""
-        taken = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def screenshot(self, file: Path, tallest: int) -> None:
+        """Write a picture of the page's content, at most `tallest` pixels high, as PNG."""
+        width, height = self.value("[innerWidth, document.body.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": min(height, tallest), "scale": 1}
+        taken = self.send(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip
+        )
         file.write_bytes(base64.b64decode(taken["data"]))
 
 
