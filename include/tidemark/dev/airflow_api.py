@@ -69,7 +69,7 @@ class AirflowApi:
         timeout_s: Longest wait for one answer, in seconds.
     """
 
-    def __init__(self, url: str, username: str, password: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str, username: str, password: str, *, timeout_s: float = 120.0) -> None:
         self._login = {"username": username, "password": password}
         self._token: str | None = None
         self._client = httpx2.Client(
