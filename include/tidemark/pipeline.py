@@ -26,7 +26,6 @@ from tidemark.core.offsets import SpanSet, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
-from tidemark.core.watermarks import TopicWatermarks
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part, PublishRule, QuarantineReason
 from tidemark.spec.errors import IsTyped
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     from tidemark.repair.rewind import Repair
     from tidemark.repair.rules import Differences
     from tidemark.repair.undo import Undo, UndoResult
-    from tidemark.report.coverage import TopicCoverage
+    from tidemark.report.coverage import KnownWatermarks, TopicCoverage
     from tidemark.report.owner_report import PipelineReport
     from tidemark.report.record_page import RecordPage
     from tidemark.report.records import RecordReader
@@ -649,8 +648,26 @@ class Pipeline:
             now=self.context.now(),
         )
 
+    def known_watermarks(self) -> KnownWatermarks:
+        """Return the current watermarks of the topic, for `coverage`.
+
+        Raises:
+            IsTyped: The table is made from another table.
+            TidemarkError: Kafka or the connection failed.
+        """
+        from tidemark.report.coverage import KnownWatermarks
+
+        spec = self.kafka_spec
+        before = self.control.summary(spec.name).event_number
+        watermarks = self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+        return KnownWatermarks(watermarks=watermarks, event_number=before)
+
     def coverage(
-        self, partition: int | None = None, start: int | None = None, end: int | None = None
+        self,
+        partition: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        read_watermarks: Callable[[], KnownWatermarks] | None = None,
     ) -> TopicCoverage:
         """Return the state of every offset of the topic, by partition. Needs no JVM.
 
@@ -662,6 +679,7 @@ class Pipeline:
                 `CoverageReader.read_rows`.
             start: First offset of the window.
             end: Next offset after the window.
+            read_watermarks: Returns watermarks that may be old; None to read current ones.
 
         Raises:
             UnknownPartition: The topic has no such partition.
@@ -670,23 +688,30 @@ class Pipeline:
         from tidemark.report.coverage_rows import CoverageReader
 
         spec = self.kafka_spec
-        watermarks: TopicWatermarks | None = None
+        known: KnownWatermarks | None = None
         kafka_error: TidemarkError | None = None
         try:
-            watermarks = self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+            known = (read_watermarks or self.known_watermarks)()
         except TidemarkError as error:
             kafka_error = error
         reader = CoverageReader(
             pipeline=spec.name,
             control=self.control,
             data_log=self._bronze(reads_only=True),
-            watermarks=watermarks,
+            known=known,
             quarantined=self._quarantined_spans,
         )
         if partition is None:
-            return TopicCoverage(partitions=reader.read(), kafka_error=kafka_error)
-        found = reader.read_rows(partition, start, end)
-        return TopicCoverage(partitions=(found,) if found else (), kafka_error=kafka_error)
+            partitions = reader.read()
+        else:
+            found = reader.read_rows(partition, start, end)
+            partitions = (found,) if found else ()
+        topic_id = self.control.summary(spec.name).topic_id
+        return TopicCoverage(
+            partitions=partitions,
+            topic_id=topic_id or (known.watermarks.topic_id if known else None),
+            kafka_error=kafka_error,
+        )
 
     def _quarantined_spans(self, topic_id: str) -> Mapping[int, SpanSet]:
         """Return the offsets in quarantine, by partition; none without a typed table."""

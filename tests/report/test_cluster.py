@@ -142,3 +142,12 @@ def test_a_topic_without_settings_has_the_rest_and_the_reason() -> None:
     (partition,) = record["partitions"]
     assert (partition["first"], partition["end"], partition["records"]) == (2, 5, 3)
     assert record["pipelines"] == [{"pipeline": "a", "connection": "kafka_default"}]
+
+
+def test_of_many_topics_the_first_ones_have_offsets_and_the_others_a_number() -> None:
+    reader = FixedCluster()
+    cluster = report(spec("a", "orders"), reader=reader)
+    view = cluster.topics(internal=True, most=1)
+    assert reader.measured == [each.name for each in view.cluster.topics] == ["__consumer_offsets"]
+    assert (view.more_topics, view.missing_topics) == (1, ("orders",))
+    assert cluster.topics(internal=True, most=2).more_topics == 0

@@ -262,3 +262,35 @@ def test_each_cell_has_the_most_severe_state_of_its_offsets(data: st.DataObject)
         shown = state_of[cell.window.start : cell.window.end]
         assert cell.state is min(shown, key=order.index)
     assert SpanSet.of(cell.window for cell in cells).spans == (window,)
+
+
+def test_older_watermarks_end_where_later_plans_end() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 4)
+    pipeline.run("a")
+    pipeline.produce(0, 3)
+    pipeline.produce(1, 2)
+    older = pipeline.pipeline.known_watermarks()
+    assert older.beside(pipeline.ledger) is older.watermarks
+    pipeline.produce(0, 2)
+    pipeline.plan("b")
+    first, second = coverage(pipeline.ledger, older.beside(pipeline.ledger))
+    assert (first.end, first.states) == (
+        9,
+        {
+            OffsetState.PLANNED: SpanSet((Span(4, 9),)),
+            OffsetState.LANDED: SpanSet((Span(0, 4),)),
+        },
+    )
+    assert (second.end, second.states) == (2, {OffsetState.PLANNED: SpanSet((Span(0, 2),))})
+
+
+def test_older_watermarks_keep_an_end_after_all_plans() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 4)
+    pipeline.run("a")
+    pipeline.produce(0, 6)
+    older = pipeline.pipeline.known_watermarks()
+    pipeline.undo.undo(1, "ops", "wrong")
+    found = coverage(pipeline.ledger, older.beside(pipeline.ledger))[0]
+    assert (found.end, found.states) == (10, {OffsetState.UNREAD: SpanSet((Span(0, 10),))})

@@ -423,3 +423,9 @@ def test_a_file_without_statistics_counts_as_a_whole(lake: FileLake) -> None:
     assert lake.table.bytes_to_scan(0, Span(0, 4), most=10**9) == 4 * 16 + size
     assert lake.table.bytes_to_scan(2, Span(0, 4), most=10**9) == size
     assert lake.table.bytes_to_scan(2, Span(0, 4), most=0) == 0
+
+
+def test_coverage_has_the_incarnation_of_its_offsets(pipeline: MemoryPipeline) -> None:
+    assert pipeline.pipeline.coverage().topic_id == "id-1"
+    assert pipeline.pipeline.coverage(0).as_record()["topic_id"] == "id-1"
+    assert MemoryPipeline().pipeline.coverage().topic_id == "id-1"

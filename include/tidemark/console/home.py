@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tidemark.app import App
-from tidemark.console.observer import StatusObserver
-from tidemark.console.recorded_lags import LagHistory, Window
+from tidemark.connections import connection_variable
+from tidemark.console.newest import Key, Newest, NewestValues
+from tidemark.console.observer import FRESH_S, KAFKA_TIMEOUT_S, StatusObserver
+from tidemark.console.recorded_lags import Window
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan_history import PlanEntry
-from tidemark.kafka.errors import KafkaUnreachable
+from tidemark.kafka.errors import EmbeddedBrokerStopped, KafkaUnavailable, KafkaUnreachable
 from tidemark.lake.status_history import LagSample, read_lags
-from tidemark.pipeline import utc_now
+from tidemark.lake.status_table import read_status
+from tidemark.pipeline import Pipeline, utc_now
+from tidemark.report.cluster import ClusterView, TopicView
+from tidemark.report.coverage import KnownWatermarks
 from tidemark.report.status import PipelineStatus
 from tidemark.spec.layout import spec_files
 
@@ -28,6 +35,24 @@ SHORT_WAIT = 0.25
 """A short wait as a fraction of the usual wait. It is enough for brokers in another region."""
 KNOWN_PLANS = 64
 """Maximum number of cached pages of plans; the least recently requested is dropped first."""
+RECORDED_FRESH_S = 60.0
+"""Age up to which recorded lags and statuses are not read again, in seconds."""
+RECORDED_WAIT_S = 3.0
+"""Longest time that a page waits for recorded lags and statuses, in seconds."""
+KNOWN_LAGS = 64
+"""Maximum number of cached charts of recorded lags."""
+KAFKA_WAIT_S = 4 * KAFKA_TIMEOUT_S
+"""Longest time that a page waits for Kafka, in seconds: the requests of one read."""
+KNOWN_TOPICS = 128
+"""Maximum number of cached watermarks and pages of topics."""
+KNOWN_CLUSTERS = 8
+"""Maximum number of cached lists of topics."""
+TOPICS = 200
+"""Maximum number of topics of a list."""
+_KAFKA_OUTAGES = (KafkaUnavailable, EmbeddedBrokerStopped)
+"""Errors that prove nothing about values that were read before."""
+
+V = TypeVar("V")
 
 
 class _KnownPlans(NamedTuple):
@@ -35,6 +60,23 @@ class _KnownPlans(NamedTuple):
 
     ledger: Ledger
     entries: Sequence[PlanEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStatus:
+    """The newest row of a pipeline in the status table.
+
+    Attributes:
+        topic: Topic; None if the check failed.
+        lag: Newest known lag, with its time.
+        checked_at: Time of the check. It is after the time of the lag if Kafka was unavailable.
+        has_alarms: Whether the check raised an alarm.
+    """
+
+    topic: str | None
+    lag: LagSample
+    checked_at: datetime
+    has_alarms: bool
 
 
 class Home:
@@ -55,7 +97,13 @@ class Home:
         self._unreachable: dict[str, float] = {}
         self._plans: OrderedDict[tuple[str, int, int], _KnownPlans] = OrderedDict()
         self.statuses = StatusObserver(self._status)
-        self.history = LagHistory(self._recorded)
+        self._recorded = NewestValues(
+            fresh_s=RECORDED_FRESH_S, kept=KNOWN_LAGS, threads=2, clock=clock
+        )
+        self._topics, self._clusters = (
+            NewestValues(fresh_s=FRESH_S, kept=kept, threads=4, outages=_KAFKA_OUTAGES, clock=clock)
+            for kept in (KNOWN_TOPICS, KNOWN_CLUSTERS)
+        )
 
     @property
     def app(self) -> App:
@@ -92,6 +140,63 @@ class Home:
                 self._plans.popitem(last=False)
         return known.entries
 
+    # -- the newest values that could be read ------------------------------------------------------
+
+    def lags(
+        self, window: Window, pipeline: str | None = None
+    ) -> Newest[Mapping[str, Sequence[LagSample]]]:
+        """Return the recorded lags of a window, oldest first, of one pipeline or of all."""
+
+        def read() -> Mapping[str, Sequence[LagSample]]:
+            since = utc_now() - window.span
+            return read_lags(self.app.layout.status_history, since, window.step, pipeline)
+
+        return self._recorded.get(Key("recorded lags", (window, pipeline)), read, RECORDED_WAIT_S)
+
+    def recorded_statuses(self) -> Newest[Mapping[str, RecordedStatus]]:
+        """Return the newest rows of the status table, by pipeline."""
+
+        def read() -> Mapping[str, RecordedStatus]:
+            rows = read_status(self.app.layout.status_table)
+            return {row["pipeline"]: _recorded_status(row) for row in rows}
+
+        return self._recorded.get(Key("recorded statuses"), read, RECORDED_WAIT_S)
+
+    def watermarks(self, pipeline: Pipeline) -> Newest[KnownWatermarks]:
+        """Return the watermarks of the topic of a pipeline.
+
+        After a change of the topic, of the connection, or of the incarnation or the partitions of
+        the plans, no watermarks from before are returned.
+        """
+        spec, ledger = pipeline.kafka_spec, pipeline.control.summary(pipeline.name)
+        parts = (
+            *(spec.topic, spec.isolation_level, _source(self.app, spec.connection)),
+            *(ledger.cluster_id, ledger.topic_id, frozenset(ledger.starts)),
+        )
+        key = Key(f"watermarks of {spec.name}", parts)
+        return _from_kafka(self._topics, key, pipeline.known_watermarks)
+
+    def cluster(self, connection: str, pattern: str) -> Newest[ClusterView]:
+        """Return the cluster of a connection, with the first `TOPICS` topics of a pattern."""
+        app = self.app
+
+        def read() -> ClusterView:
+            cluster = app.cluster(connection, KAFKA_TIMEOUT_S)
+            return cluster.topics(pattern=pattern, most=TOPICS)
+
+        key = Key(f"topics of {connection}", (pattern, _source(app, connection), _readers(app)))
+        return _from_kafka(self._clusters, key, read)
+
+    def topic(self, connection: str, topic: str) -> Newest[TopicView]:
+        """Return a topic with its settings and pipelines."""
+        app = self.app
+
+        def read() -> TopicView:
+            return app.cluster(connection, KAFKA_TIMEOUT_S).topic(topic)
+
+        key = Key(f"a topic of {connection}", (topic, _source(app, connection), _readers(app)))
+        return _from_kafka(self._topics, key, read)
+
     def _stamp(self) -> object:
         """Return a value that changes when a spec is added, removed or written."""
         if self._app is None:
@@ -119,6 +224,39 @@ class Home:
             self._unreachable[connection] = self._clock()
         return status
 
-    def _recorded(self, window: Window, pipeline: str | None) -> Mapping[str, Sequence[LagSample]]:
-        since = utc_now() - window.span
-        return read_lags(self.app.layout.status_history, since, window.step, pipeline)
+
+def _source(app: App, connection: str) -> Hashable:
+    """Return a connection with its definition, so that another definition is another source."""
+    return connection, app.connections.environ.get(connection_variable(connection))
+
+
+def _readers(app: App) -> Hashable:
+    """Return what a view of a cluster contains of the specs."""
+    sources = {spec.connection: _source(app, spec.connection) for spec in app.specs.values()}
+    return frozenset(
+        (spec.name, spec.topic, sources[spec.connection]) for spec in app.specs.values()
+    )
+
+
+def _from_kafka(values: NewestValues, key: Key, read: Callable[[], V]) -> Newest[V]:
+    """Return the newest value that could be read, or an error."""
+    found = values.get(key, read, KAFKA_WAIT_S)
+    if found.value is None and found.error is None:
+        reason = f"no answer within {KAFKA_WAIT_S:g} s"
+        return replace(found, error=KafkaUnavailable(operation="the first read", reason=reason))
+    return found
+
+
+def _recorded_status(row: Mapping[str, Any]) -> RecordedStatus:
+    seconds = row.get("lag_seconds")
+    return RecordedStatus(
+        topic=row.get("topic"),
+        lag=LagSample(
+            checked_at=row.get("lag_checked_at") or row["checked_at"],
+            lag=row.get("lag"),
+            lag_time=None if seconds is None else timedelta(seconds=seconds),
+            state=row.get("state"),
+        ),
+        checked_at=row["checked_at"],
+        has_alarms=bool(row.get("alarms")),
+    )

@@ -7,28 +7,27 @@ from collections.abc import Collection, Mapping, Sequence
 from starlette.exceptions import HTTPException
 
 from tidemark.console.context import Page, PageContext
-from tidemark.console.observer import KAFKA_TIMEOUT_S
-from tidemark.core.errors import TidemarkError
-from tidemark.core.parallel import result_or_error
-from tidemark.report.cluster import ClusterView, TopicView
+from tidemark.console.newest import Newest
+from tidemark.report.cluster import ClusterView
 
 
-def cluster(context: PageContext, connection: str | None) -> Page:
+def cluster(context: PageContext, connection: str | None, pattern: str | None) -> Page:
     """Brokers and topics of one connection, by default of the first one."""
     visible = _connections(context)
     chosen = connection or next(iter(visible), None)
-    found: ClusterView | TidemarkError | None = None
+    found: Newest[ClusterView] = Newest()
     if chosen is not None:
         _check_visible(context, chosen)
-        found = result_or_error(chosen, lambda name: _topics(context, name))
-    view = found if isinstance(found, ClusterView) else None
+        found = context.home.cluster(chosen, pattern or "*")
+    view = found.value
     return context.page(
         "cluster.html",
         connections=visible,
         connection=chosen,
+        pattern=pattern,
+        found=found,
         view=view,
         missing=_missing_topics(view, context.specs) if view else {},
-        error=found if isinstance(found, TidemarkError) else None,
         visible=context.specs,
     )
 
@@ -42,15 +41,17 @@ def _missing_topics(view: ClusterView, visible: Collection[str]) -> Mapping[str,
     return {topic: names for topic, names in readers.items() if names}
 
 
-def _topics(context: PageContext, connection: str) -> ClusterView:
-    return context.home.app.cluster(connection, KAFKA_TIMEOUT_S).topics()
-
-
 def topic(context: PageContext, connection: str, name: str) -> Page:
     """Partitions and settings of one topic."""
     _check_visible(context, connection)
-    view: TopicView = context.home.app.cluster(connection, KAFKA_TIMEOUT_S).topic(name)
-    return context.page("topic.html", connection=connection, view=view, visible=context.specs)
+    found = context.home.topic(connection, name)
+    return context.page(
+        "topic.html",
+        connection=connection,
+        found=found,
+        view=found.required(),
+        visible=context.specs,
+    )
 
 
 def _connections(context: PageContext) -> Sequence[str]:

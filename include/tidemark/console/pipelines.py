@@ -11,9 +11,11 @@ from starlette.exceptions import HTTPException
 
 from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
+from tidemark.console.home import RecordedStatus
+from tidemark.console.newest import Newest
 from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.console.quality import check_pages, report_days
-from tidemark.console.recorded_lags import OVERVIEW, Period, RecordedLags, highest_lags
+from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags
 from tidemark.console.runs import run_of
 from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span
@@ -29,6 +31,7 @@ from tidemark.report.coverage import (
     choose_partitions,
 )
 from tidemark.report.metrics import openmetrics
+from tidemark.report.observed_status import ObservedStatus
 from tidemark.spec.model import PipelineSpec
 
 STATUS_WAIT_S = KAFKA_TIMEOUT_S + 1.0
@@ -63,20 +66,48 @@ def _overview(
     context: PageContext, specs: Mapping[str, PipelineSpec], broken: Mapping[str, TidemarkError]
 ) -> Page:
     observed = context.home.statuses.many(list(specs))
-    recorded = context.home.history.lags(OVERVIEW)
-    now = utc_now()
+    unread = [name for name, seen in observed.items() if seen.status is None and not seen.error]
+    recorded = _recorded_statuses(context, {name: specs[name] for name in unread})
+    lags, now = context.home.lags(OVERVIEW), utc_now()
+    known_lags = lags.value or {}
+    order = sorted(specs, key=lambda name: _urgency(observed[name], recorded.get(name)))
     return context.page(
         "overview.html",
-        specs=specs,
+        specs={name: specs[name] for name in order},
         observed=observed,
+        recorded=recorded,
         broken=broken,
         window=OVERVIEW,
         trends={
-            name: highest_lags([*recorded.lags.get(name, ()), *seen.samples], OVERVIEW, now)
+            name: highest_lags([*known_lags.get(name, ()), *seen.samples], OVERVIEW, now)
             for name, seen in observed.items()
         },
-        lags_error=recorded.error,
+        lags_error=lags.error,
     )
+
+
+def _recorded_statuses(
+    context: PageContext, unread: Mapping[str, PipelineSpec]
+) -> Mapping[str, RecordedStatus]:
+    """Return the recorded statuses of pipelines whose status the console has not read yet."""
+    rows = (context.home.recorded_statuses().value or {}) if unread else {}
+    return {
+        name: rows[name]
+        for name, spec in unread.items()
+        if name in rows and rows[name].topic in (None, spec.topic)
+    }
+
+
+def _urgency(seen: ObservedStatus, recorded: RecordedStatus | None) -> int:
+    """Return the group of a row of the overview: alarms, then unread statuses, then the others.
+
+    The order does not depend on values that change with each status.
+    """
+    if seen.status:
+        has_alarms = any(seen.status.alarms())
+    else:
+        has_alarms = bool(seen.error) or (recorded is not None and recorded.has_alarms)
+    return 0 if has_alarms else 1 if seen.error else 2
 
 
 def pipeline(
@@ -95,13 +126,17 @@ def pipeline(
     statuses, asked_at = context.home.statuses, time.monotonic()
     # The status and the coverage wait for Kafka at the same time.
     statuses.one(name, wait_s=0)
-    coverage = result_or_error(name, lambda _: pipeline.coverage(partition, start, end))
+    seen = result_or_error(name, lambda _: context.home.watermarks(pipeline))
+    watermarks = Newest(error=seen) if isinstance(seen, TidemarkError) else seen
+    coverage = result_or_error(
+        name, lambda _: pipeline.coverage(partition, start, end, watermarks.required)
+    )
     observed = statuses.one(name, max(0.0, asked_at + STATUS_WAIT_S - time.monotonic()))
     period = chosen or Period.DAY
     window = period.window
     # Zoomed pages show no lag.
-    recorded = context.home.history.lags(window, name) if partition is None else RecordedLags()
-    samples = [*recorded.lags.get(name, ()), *observed.samples]
+    recorded = context.home.lags(window, name) if partition is None else Newest()
+    lags = (recorded.value or {}).get(name, ())
     link = partial(context.link, "pipelines", name, period=chosen)
     found = coverage if isinstance(coverage, TopicCoverage) else TopicCoverage(partitions=())
     chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
@@ -115,6 +150,8 @@ def pipeline(
         observed=observed,
         coverage_error=coverage if isinstance(coverage, TidemarkError) else None,
         kafka_error=found.kafka_error,
+        watermarks=watermarks,
+        topic_id=found.topic_id,
         table_error=problem if isinstance(problem, _TABLE_ERRORS) else None,
         more_partitions=chosen_partitions.others_text,
         bars=bars,
@@ -126,9 +163,9 @@ def pipeline(
         period=period,
         periods={each: context.link("pipelines", name, period=each) for each in Period},
         window=window,
-        lags=highest_lags(samples, window, utc_now()),
+        lags=highest_lags([*lags, *observed.samples], window, utc_now()),
         lags_error=recorded.error,
-        is_unrecorded=recorded.lacks(name),
+        is_unrecorded=recorded.value is not None and not recorded.error and not lags,
         own_link=link,
     )
 

@@ -65,6 +65,8 @@ _STATUS = {ExitCode.TRANSIENT: 503, ExitCode.CRASH: 500}
 T = TypeVar("T")
 _EMPTY_IS_ABSENT = BeforeValidator(lambda text: None if text == "" else text)
 """A form sends its empty fields."""
+Pattern = Annotated[Annotated[str, Field(max_length=249)] | None, _EMPTY_IS_ABSENT, Query()]
+"""A pattern of names of topics, which are at most this long."""
 Number = Annotated[Annotated[int, Field(ge=0, le=2**63 - 1)] | None, _EMPTY_IS_ABSENT, Query()]
 
 
@@ -221,9 +223,16 @@ class _Console:
         """Progress of recorded backfills."""
         return await self._page(request, lambda context: backfills.progress(context, name))
 
-    async def cluster(self, request: Request, connection: str | None = None) -> Response:
-        """Brokers and topics of a Kafka connection."""
-        return await self._page(request, lambda context: kafka.cluster(context, connection))
+    async def cluster(
+        self,
+        request: Request,
+        connection: str | None = None,
+        pattern: Pattern = None,
+    ) -> Response:
+        """Brokers of a Kafka connection, and its topics, whose names can match a pattern."""
+        return await self._page(
+            request, lambda context: kafka.cluster(context, connection, pattern)
+        )
 
     async def topic(self, request: Request, connection: str, topic: str) -> Response:
         """Partitions and settings of a topic."""

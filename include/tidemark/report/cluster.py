@@ -52,6 +52,7 @@ class ClusterView:
         missing_topics: Topics of these pipelines that do not exist, or that the principal may not
             describe.
         other_connections: Connections of pipelines that do not lead to the cluster.
+        more_topics: Number of topics after those of `cluster`, if their number was limited.
     """
 
     connection: str
@@ -59,6 +60,7 @@ class ClusterView:
     pipelines: Mapping[str, tuple[ReadingPipeline, ...]]
     missing_topics: tuple[str, ...]
     other_connections: tuple[str, ...]
+    more_topics: int = 0
 
     def readers(self, topic: str) -> tuple[ReadingPipeline, ...]:
         """Return the pipelines that read a topic, sorted by name."""
@@ -148,26 +150,35 @@ class ClusterReport:
             other_connections=tuple(sorted({each.connection for each in self.specs} - used)),
         )
 
-    def topics(self, *, internal: bool = False, pattern: str = "*") -> ClusterView:
+    def topics(
+        self, *, internal: bool = False, pattern: str = "*", most: int | None = None
+    ) -> ClusterView:
         """Return brokers and topics with offsets.
 
         Args:
             internal: Include the topics that Kafka itself uses.
             pattern: Only topics whose whole name matches, also missing ones: `*` is any text, `?`
                 one character, `[ab]` one of some characters.
+            most: Maximum number of topics, the first ones by name; None for all.
 
         Raises:
             KafkaUnavailable, KafkaRefused: As `overview`.
         """
         view = self.overview()
-        shown = [
+        matching = [
             each
             for each in view.cluster.topics
             if (internal or not each.internal) and fnmatchcase(each.name, pattern)
         ]
         missing = tuple(each for each in view.missing_topics if fnmatchcase(each, pattern))
+        shown = matching[:most]
         cluster = replace(view.cluster, topics=self.reader.with_offsets(shown))
-        return replace(view, cluster=cluster, missing_topics=missing)
+        return replace(
+            view,
+            cluster=cluster,
+            missing_topics=missing,
+            more_topics=len(matching) - len(shown),
+        )
 
     def topic(self, name: str) -> TopicView:
         """Return one topic with offsets and settings.

@@ -195,18 +195,48 @@ class TopicCoverage:
     Attributes:
         partitions: The coverage of each partition, sorted by number. Without Kafka, only the
             partitions in the control table.
+        topic_id: Incarnation of the topic; None without Kafka before the first plan.
         kafka_error: The error that prevented the read of watermarks; None if they were read.
     """
 
     partitions: tuple[PartitionCoverage, ...]
+    topic_id: str | None = None
     kafka_error: TidemarkError | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return the coverage as plain values, for `--json`."""
         return {
+            "topic_id": self.topic_id,
             "partitions": [each.as_record() for each in self.partitions],
             "kafka_error": self.kafka_error.as_record() if self.kafka_error else None,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownWatermarks:
+    """Watermarks, which may be older than the ledger beside which they are shown.
+
+    Attributes:
+        watermarks: The watermarks.
+        event_number: Number of the newest event of the pipeline before their read.
+    """
+
+    watermarks: TopicWatermarks
+    event_number: int
+
+    def beside(self, ledger: Ledger) -> TopicWatermarks:
+        """Return the watermarks, with ends that contain the offsets of later plans."""
+        if ledger.event_number == self.event_number:
+            return self.watermarks
+        partitions = {
+            number: replace(here, end=max(here.end, _end_of_plans(ledger, number)))
+            for number, here in self.watermarks.partitions.items()
+        }
+        return replace(self.watermarks, partitions=partitions)
+
+
+def _end_of_plans(ledger: Ledger, partition: int) -> int:
+    return max((span.end for span in ledger.covered_or_planned(partition)), default=0)
 
 
 def coverage(

@@ -15,11 +15,11 @@ from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.protocols import BronzeLog, ControlReader
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
 from tidemark.report.coverage import (
+    KnownWatermarks,
     OffsetState,
     PartitionCoverage,
     PlanSpan,
@@ -44,14 +44,14 @@ class CoverageReader:
         pipeline: Pipeline name.
         control: The control table.
         data_log: The bronze table.
-        watermarks: Current watermarks of the topic; None if Kafka could not be read.
+        known: Newest watermarks of the topic; None if Kafka could not be read.
         quarantined: Returns the quarantined offsets of an incarnation, by partition.
     """
 
     pipeline: str
     control: ControlReader
     data_log: BronzeLog
-    watermarks: TopicWatermarks | None
+    known: KnownWatermarks | None
     quarantined: Callable[[str], Mapping[int, SpanSet]]
 
     def read(self) -> tuple[PartitionCoverage, ...]:
@@ -78,13 +78,14 @@ class CoverageReader:
             ForeignTable, TableAltered: The data table is not the table of the pipeline.
             ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
-        if self.watermarks:
-            plan_rules.check_partitions(self.watermarks, [partition])
+        if self.known:
+            plan_rules.check_partitions(self.known.watermarks, [partition])
         return retry_on_conflict(lambda: self._read_rows(partition, start, end))
 
     def _coverage(self, ledger: Ledger) -> tuple[PartitionCoverage, ...]:
         quarantined = self.quarantined(ledger.topic_id) if ledger.topic_id else {}
-        return coverage(ledger, self.watermarks, quarantined)
+        watermarks = self.known.beside(ledger) if self.known else None
+        return coverage(ledger, watermarks, quarantined)
 
     def _read_rows(
         self, partition: int, start: int | None, end: int | None

@@ -49,12 +49,13 @@ class ObservedStatus:
     def updated(self, found: PipelineStatus | TidemarkError, read_at: float) -> ObservedStatus:
         """Return the state after another attempt.
 
-        A status without Kafka's watermarks does not replace one with them.
+        A status without Kafka's watermarks does not replace one with those of the same topic.
         """
         if isinstance(found, TidemarkError):
             return replace(self, error=found, read_at=read_at)
         if found.kafka_error:
-            if self.status and not self.status.kafka_error:
+            known = self.status
+            if known and not known.kafka_error and known.topic == found.topic:
                 # A problem of the tables is more important than Kafka's absence.
                 error = found.problem or found.kafka_error
                 return replace(self, error=error, read_at=read_at)
