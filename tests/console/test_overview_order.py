@@ -88,7 +88,7 @@ def test_a_row_has_the_recorded_status_until_the_console_has_read_its_own(
     client = TestClient(memory_web(memory_app(tmp_path, lake, watermarks=blocked)))
     row = row_of(client, "events")
     assert row[1].startswith("ok")
-    assert re.search(r"recorded .* ago, reading", row[1])
+    assert re.search(r"recorded .* agoreading", row[1])
     assert row[2] == "0"
     assert row_of(client, "idle")[1].startswith("TopicMissing")
     assert order(client) == ["idle", "events"]
@@ -110,7 +110,7 @@ def test_a_recorded_lag_that_is_older_than_its_status_has_its_own_age(
     write_status(table, [{"pipeline": "events", "topic": "events", "checked_at": now}])
     client = TestClient(memory_web(memory_app(tmp_path, lake, watermarks=blocked)))
     _, state, lag, behind, *_ = row_of(client, "events")
-    assert re.search(r"recorded \d+ s ago, reading", state)
+    assert re.search(r"recorded \d+ s agoreading", state)
     assert (lag, behind) == ("73 h ago", "1 min")
 
 
