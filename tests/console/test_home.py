@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from tests.support.consoles import app_of, console_of
 from tests.support.file_lake import home_lake
+from tidemark.app import App
 from tidemark.console.home import RELOAD_S, UNREACHABLE_S, Home
 from tidemark.core.plan_history import PlanEntry
 from tidemark.dev.broker_settings import HOST
@@ -43,6 +46,33 @@ def test_connections_are_read_again_after_a_minute(tmp_path: Path) -> None:
     assert home.app is first
     now += 1
     assert home.app is not first
+
+
+def test_pages_do_not_wait_for_connections_that_are_read_again(tmp_path: Path) -> None:
+    """A store of secrets can be slow, and `/health` must answer."""
+    (tmp_path / "pipelines").mkdir()
+    load, now = app_of(tmp_path), 0.0
+    begun, may_end = Event(), Event()
+    may_end.set()
+
+    def slow_load() -> App:
+        begun.set()
+        assert may_end.wait(60)
+        return load()
+
+    home = Home(slow_load, clock=lambda: now)
+    first = home.app
+    now = RELOAD_S + 1
+    begun.clear()
+    may_end.clear()
+    with ThreadPoolExecutor(1) as threads:
+        loading = threads.submit(lambda: home.app)
+        assert begun.wait(60)
+        now = 3 * RELOAD_S
+        assert home.app is first
+        may_end.set()
+        # The age of the loaded app begins at the end of its load.
+        assert loading.result() is home.app is not first
 
 
 def test_plans_are_read_again_only_after_a_change(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tidemark.app import App
 from tidemark.connections import connection_variable
@@ -91,6 +91,7 @@ class Home:
         self._load = load_app
         self._clock = clock
         self._lock = Lock()
+        self._loading = Lock()
         self._app: App | None = None
         self._key: object = None
         self._loaded_at = 0.0
@@ -107,13 +108,28 @@ class Home:
 
     @property
     def app(self) -> App:
-        """The app with the current specs."""
+        """The app with the current specs.
+
+        While one thread loads it again, which can take long with a slow store of connections, other
+        threads get the app from before.
+        """
         with self._lock:
-            now = self._clock()
-            if self._app is None or now - self._loaded_at > RELOAD_S or self._key != self._stamp():
-                self._app = self._load()
-                self._key, self._loaded_at = self._stamp(), now
-            return self._app
+            known, is_old = self._app, self._clock() - self._loaded_at > RELOAD_S
+        stamp = _stamp(known)
+        if known and not is_old and stamp == self._key:
+            return known
+        if not self._loading.acquire(blocking=known is None):
+            return cast("App", known)
+        try:
+            if self._app is not known:
+                return cast("App", self._app)
+            loaded = self._load()
+            with self._lock:
+                self._app, self._key = loaded, stamp or _stamp(loaded)
+                self._loaded_at = self._clock()
+            return loaded
+        finally:
+            self._loading.release()
 
     def plans(self, pipeline: str, before: int | None, most: int) -> Sequence[PlanEntry]:
         """Return plans of a pipeline, newest first; reads them again after a change of the table.
@@ -197,17 +213,6 @@ class Home:
         key = Key(f"a topic of {connection}", (topic, _source(app, connection), _readers(app)))
         return _from_kafka(self._topics, key, read)
 
-    def _stamp(self) -> object:
-        """Return a value that changes when a spec is added, removed or written."""
-        if self._app is None:
-            return None
-        stamps = []
-        for file in spec_files(self._app.specs_path):
-            with suppress(FileNotFoundError):
-                found = file.stat()
-                stamps.append((file, found.st_mtime_ns, found.st_size))
-        return stamps
-
     def _status(self, pipeline: str) -> PipelineStatus:
         """Return a status. Waits only briefly for brokers that did not answer just before."""
         read = self.app.pipeline(pipeline)
@@ -260,3 +265,15 @@ def _recorded_status(row: Mapping[str, Any]) -> RecordedStatus:
         checked_at=row["checked_at"],
         has_alarms=bool(row.get("alarms")),
     )
+
+
+def _stamp(app: App | None) -> object:
+    """Return a value that changes when a spec is added, removed or written."""
+    if app is None:
+        return None
+    stamps = []
+    for file in spec_files(app.specs_path):
+        with suppress(FileNotFoundError):
+            found = file.stat()
+            stamps.append((file, found.st_mtime_ns, found.st_size))
+    return stamps
