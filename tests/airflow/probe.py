@@ -90,17 +90,19 @@ def links(file: str, environ: Mapping[str, str], run_id: str) -> dict[str, dict[
 
 def console_pages(
     environ: Mapping[str, str],
-    teams: Mapping[str, str],
+    teams: Mapping[str, str | None],
     users: list[Mapping[str, Any]],
     paths: list[str],
+    closed: Sequence[str] = (),
 ) -> list[dict[str, dict[str, Any]]]:
     """Request pages of the console inside Airflow as users of the simple auth manager.
 
     Args:
         environ: Variables of the process, with an empty database of Airflow.
-        teams: Team of each DAG.
+        teams: Team of each DAG that Airflow has; None for a DAG without a team.
         users: Name, role and teams of each user.
         paths: Paths of the pages.
+        closed: Teams whose bundle was removed from the configuration.
 
     Returns:
         For each user, status and text of each page, and the number of decisions about DAGs.
@@ -109,30 +111,11 @@ def console_pages(
     from airflow.api_fastapi.app import create_auth_manager
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-    from airflow.models.base import Base
-    from airflow.models.dagbundle import DagBundleModel
-    from airflow.models.team import Team
-    from airflow.utils.session import create_session
     from starlette.testclient import TestClient
 
     from tidemark.airflow.plugin import LazyConsole
 
-    # Their functions have no types.
-    settings: Any = importlib.import_module("airflow.settings")
-    models: Any = importlib.import_module("airflow.models")
-    settings.configure_vars()
-    settings.configure_orm()
-    models.import_all_models()
-    Base.metadata.create_all(settings.engine)
-    with create_session() as session:
-        bundles = {team: DagBundleModel(name=f"dags-of-{team}") for team in teams.values()}
-        for team, bundle in bundles.items():
-            bundle.teams.append(Team(name=team))
-        session.add_all(bundles.values())
-        session.flush()
-        for dag_id, team in teams.items():
-            bundle_name = bundles[team].name
-            session.add(models.DagModel(dag_id=dag_id, bundle_name=bundle_name, fileloc="x.py"))
+    _fill_database(teams, closed=closed)
     decide, asked = SimpleAuthManager.is_authorized_dag, []
 
     def counted(self: Any, **arguments: Any) -> bool:
@@ -151,6 +134,68 @@ def console_pages(
                 pages[path] = {"status": page.status_code, "text": page.text, "asked": len(asked)}
             found.append(pages)
     return found
+
+
+def console_connections(
+    environ: Mapping[str, str],
+    teams: Mapping[str, str | None],
+    connections: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the addresses of the Kafka connections that the console has loaded, or the error.
+
+    Args:
+        environ: Variables of the process, with an empty database of Airflow.
+        teams: As for `console_pages`.
+        connections: Fields of each connection in the database.
+    """
+    os.environ.update(environ)
+    from tidemark.airflow.plugin import load_app
+    from tidemark.core.errors import TidemarkError
+
+    _fill_database(teams, connections)
+    app = load_app()
+    found: dict[str, Any] = {}
+    for conn_id in sorted({spec.connection for spec in app.specs.values()}):
+        try:
+            found[conn_id] = app.connections.bootstrap_servers(conn_id)
+        except TidemarkError as error:
+            found[conn_id] = type(error).__name__
+    return found
+
+
+def _fill_database(
+    teams: Mapping[str, str | None],
+    connections: Mapping[str, Mapping[str, Any]] | None = None,
+    closed: Sequence[str] = (),
+) -> None:
+    """Create Airflow's tables, with a bundle for each team."""
+    from airflow.models.base import Base
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    # Their functions have no types.
+    settings: Any = importlib.import_module("airflow.settings")
+    models: Any = importlib.import_module("airflow.models")
+    settings.configure_vars()
+    settings.configure_orm()
+    models.import_all_models()
+    Base.metadata.create_all(settings.engine)
+    with create_session() as session:
+        bundles = {team: DagBundleModel(name=f"dags-of-{team}") for team in teams.values()}
+        for team, bundle in bundles.items():
+            if team:
+                bundle.teams.append(Team(name=team))
+        session.add_all(bundles.values())
+        session.flush()
+        for team in closed:
+            # As Airflow's DAG processor removes a bundle.
+            bundles[team].active, bundles[team].teams = False, []
+        for dag_id, team in teams.items():
+            bundle_name = bundles[team].name
+            session.add(models.DagModel(dag_id=dag_id, bundle_name=bundle_name, fileloc="x.py"))
+        for conn_id, fields in (connections or {}).items():
+            session.add(models.Connection(conn_id=conn_id, conn_type="kafka", **fields))
 
 
 def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
@@ -584,6 +629,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
             alarm,
             alarm_of,
             console_pages,
+            console_connections,
         ),
     )
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from tidemark.connections import kafka_connection
 
 pytestmark = pytest.mark.airflow
 
-TEAMS = {"tidemark_events": "water", "tidemark_idle": "sea"}
+TEAMS: Mapping[str, str | None] = {"tidemark_events": "water", "tidemark_idle": "sea"}
+SEA = json.dumps({"bootstrap.servers": "sea:2"})
 PAGES = (
     *("", "/plans", "/plans/1", "/records?offset=9", "/quarantine", "/backfill", "/backfills"),
     *("/quality", "/quality/report", "/quality/docs/index.html"),
@@ -36,11 +39,8 @@ def user(role: str, *teams: str) -> dict[str, Any]:
     return {"username": "ada", "role": role, "teams": teams}
 
 
-def pages(
-    probe: Probe, home: Path, users: list[dict[str, Any]], paths: list[str]
-) -> list[dict[str, dict[str, Any]]]:
-    """Return pages of the console as each user sees them. The Kafka connection has no team."""
-    environ = {
+def environment(home: Path) -> dict[str, str]:
+    return {
         "TIDEMARK_HOME": str(home),
         "TIDEMARK_LAKEHOUSE": str(home / "lakehouse"),
         "TIDEMARK_PIPELINES": str(home / "pipelines"),
@@ -49,8 +49,23 @@ def pages(
         "AIRFLOW__API_AUTH__JWT_SECRET": "secret-of-the-test" * 4,
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home.parent / 'airflow.db'}",
     }
-    answer = probe.ask("console_pages", environ=environ, teams=TEAMS, users=users, paths=paths)
-    found: list[dict[str, dict[str, Any]]] = answer.value
+
+
+def pages(
+    probe: Probe,
+    home: Path,
+    users: list[dict[str, Any]],
+    paths: list[str],
+    *,
+    multi_team: bool = True,
+    **given: Any,
+) -> list[dict[str, dict[str, Any]]]:
+    """Return pages of the console as each user sees them. The Kafka connection has no team."""
+    environ = {**environment(home), "AIRFLOW__CORE__MULTI_TEAM": str(multi_team)}
+    arguments = {"teams": TEAMS, "users": users, "paths": paths, **given}
+    found: list[dict[str, dict[str, Any]]] = probe.ask(
+        "console_pages", environ=environ, **arguments
+    ).value
     return found
 
 
@@ -78,6 +93,75 @@ def test_a_user_sees_only_the_pipelines_of_the_users_teams(probe: Probe, home: P
     assert "card 4111" in operator[records]["text"]
     assert viewer[records]["status"] == 200
     assert "card 4111" not in viewer[records]["text"]
+
+
+def add_pipeline(home: Path, name: str, connection: str = "kafka_default") -> None:
+    text = f"name: {name}\ntopic: {name}\nschedule: '@daily'\nconnection: {connection}\n"
+    (home / "pipelines" / f"{name}.yaml").write_text(text)
+
+
+def test_a_pipeline_of_an_unknown_team_is_shown_to_members_of_every_team_only(
+    probe: Probe, home: Path
+) -> None:
+    """The team is unknown before the first parse of a DAG, and without its bundle.
+
+    Airflow lacks the DAG of `events`. The bundle with the DAG of `idle` is no longer configured.
+    Every user sees `shared`, whose bundle has no team.
+    """
+    add_pipeline(home, "shared")
+    teams = {"other": "sea", "tidemark_idle": "water", "tidemark_shared": None}
+    users = [user("OP", "sea"), user("OP", "sea", "water")]
+    records = "/pipelines/events/records?offset=9"
+    some, every = pages(probe, home, users, ["/", records], teams=teams, closed=["water"])
+    assert some[records]["status"] == 404
+    assert "card 4111" not in some[records]["text"]
+    assert "card 4111" in every[records]["text"]
+    for seen, shown in ((some, False), (every, True)):
+        assert ("/pipelines/events" in seen["/"]["text"]) is shown
+        assert ("/pipelines/idle" in seen["/"]["text"]) is shown
+        assert "/pipelines/shared" in seen["/"]["text"]
+
+
+def test_without_teams_airflow_decides_about_unknown_dags_by_their_ids(
+    probe: Probe, home: Path
+) -> None:
+    (seen,) = pages(probe, home, [user("VIEWER")], ["/"], multi_team=False, teams={})
+    assert "/pipelines/events" in seen["/"]["text"]
+
+
+def test_the_console_has_the_connections_of_the_tasks(probe: Probe, home: Path) -> None:
+    """Tasks get connections of their team before global ones. Two teams share `kafka_both`.
+
+    The console has no connection that differs between teams, so that it never reads the cluster of
+    another team.
+    """
+    dags = {
+        "a": ("sea", "kafka_sea"),
+        "b": ("sea", "kafka_one"),
+        "c": ("sea", "kafka_both"),
+        "d": ("water", "kafka_both"),
+        "e": (None, "kafka_none"),
+    }
+    for name, (_, connection) in dags.items():
+        add_pipeline(home, name, connection)
+    add_pipeline(home, "unknown", "kafka_one")
+    names = ("KAFKA_ONE", "KAFKA_BOTH", "KAFKA_NONE")
+    environ = environment(home)
+    environ |= {f"AIRFLOW_CONN_{name}": kafka_connection("global:1") for name in names}
+    environ |= {f"AIRFLOW_CONN__SEA___{name}": kafka_connection("sea:1") for name in names}
+    answer = probe.ask(
+        "console_connections",
+        environ=environ,
+        teams={f"tidemark_{name}": team for name, (team, _) in dags.items()},
+        connections={"kafka_sea": {"extra": SEA, "team_name": "sea"}},
+    )
+    assert answer.value == {
+        "kafka_default": ["127.0.0.1:1"],
+        "kafka_sea": ["sea:2"],
+        "kafka_one": ["sea:1"],
+        "kafka_both": "UnknownConnection",
+        "kafka_none": ["global:1"],
+    }
 
 
 def test_invalid_specs_are_shown_to_members_of_every_team_only(probe: Probe, home: Path) -> None:

@@ -89,16 +89,20 @@ class AirflowViewer:
     _answers: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False)
 
     def may_see(self, spec: PipelineSpec) -> bool:
-        """Whether the user may read the pipeline's DAG."""
+        """Whether the user may read the pipeline's DAG.
+
+        The team of a DAG that Airflow lacks is unknown: only members of every team may read it.
+        """
         return self._may("dag", spec.dag_id)
 
     def visible(self, specs: Collection[PipelineSpec]) -> Collection[PipelineSpec]:
         """Return the pipelines whose DAGs the user may read, by one decision for each team."""
         from airflow.api_fastapi.app import get_auth_manager
-        from airflow.models.dag import DagModel
 
         dag_ids = {spec.dag_id for spec in specs}
-        team_of = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
+        team_of = _teams_of(dag_ids)
+        if not (dag_ids <= team_of.keys() or self._is_in_every_team()):
+            dag_ids &= team_of.keys()
         readable: set[str] = set()
         for team in {team_of.get(dag_id) for dag_id in dag_ids}:
             readable |= get_auth_manager().filter_authorized_dag_ids(
@@ -114,13 +118,9 @@ class AirflowViewer:
         The right to read DAGs does not suffice: without a DAG id, it can mean to list some DAGs.
         """
         from airflow.api_fastapi.app import get_auth_manager
-        from airflow.models.team import Team
 
-        manager = get_auth_manager()
-        may_read = manager.is_authorized_configuration(method="GET", user=self.user)
-        return may_read and Team.get_all_team_names() <= manager.get_authorized_teams(
-            user=self.user
-        )
+        may_read = get_auth_manager().is_authorized_configuration(method="GET", user=self.user)
+        return may_read and self._is_in_every_team()
 
     def may_read_payloads(self, spec: PipelineSpec) -> bool:
         """Whether the user may read the Kafka connection, with which the console reads records."""
@@ -159,16 +159,25 @@ class AirflowViewer:
     def _may_read_dag(self, dag_id: str, part: DagAccessEntity | None = None) -> bool:
         from airflow.api_fastapi.app import get_auth_manager
         from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
-        from airflow.models.dag import DagModel
 
+        team_of = _teams_of([dag_id])
+        if dag_id not in team_of and not self._is_in_every_team():
+            return False
         return bool(
             get_auth_manager().is_authorized_dag(
                 method="GET",
                 access_entity=part,
-                details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+                details=DagDetails(id=dag_id, team_name=team_of.get(dag_id)),
                 user=self.user,
             )
         )
+
+    def _is_in_every_team(self) -> bool:
+        """Whether the user may read the objects of an unknown team; True without teams."""
+        from airflow.api_fastapi.app import get_auth_manager
+        from airflow.models.team import Team
+
+        return Team.get_all_team_names() <= get_auth_manager().get_authorized_teams(user=self.user)
 
     def _may(self, kind: str, name: str) -> bool:
         known = self._answers.get((kind, name))
@@ -191,25 +200,64 @@ class AirflowViewer:
         )
 
 
+def _teams_of(dag_ids: Collection[str]) -> dict[str, str | None]:
+    """Return the team of each DAG, None for a DAG without a team; omits DAGs that Airflow lacks.
+
+    Airflow's own functions return None for such DAGs, too: before the first parse, after
+    `airflow dags delete`, and if the bundle was removed from the configuration.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    found = (
+        select(DagModel.dag_id, Team.name)
+        .join(DagBundleModel, DagModel.bundle_name == DagBundleModel.name)
+        .outerjoin(DagBundleModel.teams)
+        .where(DagModel.dag_id.in_(dag_ids), DagBundleModel.active.is_(True))
+    )
+    with create_session(scoped=False) as session:
+        return {dag_id: team for dag_id, team in session.execute(found)}
+
+
 def load_app() -> App:
-    """Return the app with the Kafka connections of all pipelines, from Airflow's backends."""
+    """Return the app with the Kafka connections of all pipelines, from Airflow's backends.
+
+    A connection is read as the tasks of its pipelines read it: for the team of their DAGs. If teams
+    share a connection id, all must get the same definition. Otherwise, it counts as undefined.
+    """
+    from tidemark.console.observer import KAFKA_TIMEOUT_S
+
+    specs = App.from_environment().specs.values()
+    multi_team = conf.getboolean("core", "multi_team")
+    team_of = _teams_of({spec.dag_id for spec in specs}) if multi_team else {}
+    environ = dict(os.environ)
+    for conn_id in sorted({spec.connection for spec in specs}):
+        dag_ids = {spec.dag_id for spec in specs if spec.connection == conn_id}
+        teams = {team_of[dag_id] for dag_id in dag_ids & team_of.keys()} or {None}
+        definitions = {_definition(conn_id, team) for team in teams}
+        if len(definitions) > 1:
+            log.warning("teams have different definitions of a connection connection=%s", conn_id)
+            environ.pop(connection_variable(conn_id), None)
+        elif definition := definitions.pop():
+            environ[connection_variable(conn_id)] = definition
+    return App(environ=environ, kafka_timeout_s=KAFKA_TIMEOUT_S)
+
+
+def _definition(conn_id: str, team: str | None) -> str | None:
+    """Return a connection as JSON; None without one, which the page of its pipelines shows."""
     from airflow.models import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 
-    from tidemark.console.observer import KAFKA_TIMEOUT_S
-
-    found = {}
-    for conn_id in sorted({spec.connection for spec in App.from_environment().specs.values()}):
-        try:
-            connection = Connection.get_connection_from_secrets(conn_id)
-        except AirflowNotFoundException:
-            # The page of its pipelines shows the error.
-            continue
-        except Exception:
-            log.exception("a connection could not be read connection=%s", conn_id)
-            continue
-        found[connection_variable(conn_id)] = connection.as_json()
-    return App(environ={**os.environ, **found}, kafka_timeout_s=KAFKA_TIMEOUT_S)
+    try:
+        return Connection.get_connection_from_secrets(conn_id, team_name=team).as_json()
+    except AirflowNotFoundException:
+        return None
+    except Exception:
+        log.exception("a connection could not be read connection=%s", conn_id)
+        return None
 
 
 class RunLink(BaseOperatorLink):
