@@ -306,13 +306,18 @@ def lineage_reads(
         patch.object(deltalake.DeltaTable, "history", counted_history),
     ):
         found = lineage_of(Outcomes(records=[*records]))
-    plans = {each.name: len(each.inputFacets["tidemark_offsets"].plans) for each in found.inputs}
+    plans = {each.name: each.inputFacets["tidemark_offsets"].plans for each in found.inputs}
+    ranges = {name: [r for plan in some for r in plan["ranges"]] for name, some in plans.items()}
     with patch.object(OpenLineageRedactor, "_redact", counted_redact):
         OpenLineageRedactor().redact([*found.inputs, *found.outputs], max_depth=20)
     return {
         "opened": opened,
         "histories": list(histories.values()),
-        "plans_of_inputs": plans,
+        "plans_of_inputs": {name: len(some) for name, some in plans.items()},
+        "ranges_of_inputs": {
+            name: [[r["partition"], r["start"], r["end"]] for r in some]
+            for name, some in ranges.items()
+        },
         "datasets": len(found.inputs) + len(found.outputs),
         "searched": searched.total(),
     }

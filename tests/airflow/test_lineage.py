@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,8 +33,11 @@ from tests.support.typed_job import NoRows
 from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
 from tidemark.airflow.lineage.places import table_place
 from tidemark.app import App
+from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan
+from tidemark.ingest.errors import RecordsMissed
+from tidemark.ingest.protocols import Sink
 from tidemark.lake.errors import EngineFailed
 from tidemark.pipelines import Outcomes
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
@@ -101,10 +104,11 @@ def ranges(dataset: Mapping[str, Any], side: str) -> list[tuple[str, int, list[l
 
 
 def recorded(lake: FileLake | TypedLake, pipeline: str) -> list[tuple[str, int, list[list[int]]]]:
-    """Return pipeline, number and ranges of each plan of the control table."""
+    """Return pipeline, number and landed ranges of each plan of the control table."""
     return [
-        (pipeline, number, [[r.partition, r.start, r.end] for r in each.plan.ranges])
+        (pipeline, number, [[r.partition, r.start, r.end] for r in each.landed_originally.counts])
         for number, each in lake.control.ledger(pipeline).plans.items()
+        if each.landed_originally
     ]
 
 
@@ -341,6 +345,60 @@ def test_the_tables_of_many_pipelines_are_read_once(task_probe: Probe, spark_sub
     answer = read([(name, {"plan": 4, "wrote": True}) for name in names])
     assert answer.value["plans_of_inputs"] == {"events": 1}
     assert "lineage not collected pipeline=two" in answer.printed
+
+
+@dataclass
+class FirstRangeOnly:
+    """A sink that misses all ranges of a plan but the first."""
+
+    sink: Sink
+
+    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:
+        return self.sink.write(replace(plan, ranges=plan.ranges[:1]), records_per_task)
+
+
+def test_lineage_has_no_offsets_that_a_landing_missed(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """The plan of an ingest and a check, and the plan of a merge, land partition 0 only."""
+    home, bronze = spark_submit.parent, lake.bronze
+    pipeline = App.from_environment(
+        {"TIDEMARK_HOME": str(home), "TIDEMARK_PIPELINES": str(home / "pipelines")}
+    ).pipeline("events")
+    merger = NoRows(lake.root / "silver" / "events_latest")
+    lake.land_values([b"a"])
+    lake.run()
+    assert pipeline.upserts.execute(merger)
+    bronze.produce(3, 0)
+    bronze.plan(2, 1)
+    with pytest.raises(RecordsMissed):
+        replace(bronze.ingest, sink=FirstRangeOnly(bronze.sink)).execute(2)
+    pipeline.check_results.append(QualityReport(pipeline="events", plan_sequence=2, **CHECK))
+    bronze.run(0)
+    assert lake.decoding.plan().plan
+    with pytest.raises(RecordsMissed):
+        replace(lake.ingest, sink=FirstRangeOnly(lake.sink)).execute(2)
+    merge = pipeline.upserts.execute(merger)
+    assert merge
+    answer = task_probe.ask(
+        "lineage_reads",
+        environ={
+            **environ_of(spark_submit, ExitCode.OK),
+            "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(KAFKA),
+        },
+        records=[
+            {"pipeline": "events", "plan": 2, "wrote": True},
+            {"pipeline": "events", "plan": 2, "checks": 1},
+            {"pipeline": "events", **merge.as_record()},
+        ],
+    )
+    bronze_uri, typed_uri = str(bronze.uri), str(lake.typed_uri)
+    landed = [[0, 1, 4]]
+    assert answer.value["ranges_of_inputs"] == {
+        "events": landed,
+        bronze_uri: landed,
+        typed_uri: landed,
+    }
 
 
 CHECK: dict[str, Any] = {

@@ -342,7 +342,7 @@ class _Reader:
             own = table.find_landing(plan)
             if own is None:
                 continue
-            described = _described(plan, own, bronze, place)
+            described = _described(plan, landing, bronze, place, own)
             columns = table.columns()
             written = self._outputs.setdefault(place, _Dataset())
             written.facets = _table_facets(columns, lineage(bronze, columns, decode))
@@ -386,8 +386,8 @@ class _Reader:
         for ref in _plans_of(merge):
             if landed := self._recorded.landed(ref):
                 plan, landing = landed
-                decoded = typed_table.find_landing(plan) or landing
-                read.plans.append(_described(plan, decoded, None, typed))
+                own = typed_table.find_landing(plan)
+                read.plans.append(_described(plan, landing, None, typed, own))
         columns = table.columns()
         written = self._outputs.setdefault(place, _Dataset())
         written.facets = _table_facets(columns, upsert_lineage(typed, columns, upsert))
@@ -418,8 +418,19 @@ _SEVERITIES = {Severity.CRITICAL: "error", Severity.WARNING: "warn", Severity.IN
 """OpenLineage's names of severities; OpenLineage defines none for `info`."""
 
 
-def _described(plan: Plan, landing: Landing, source: Place | None, target: Place) -> dict[str, Any]:
-    """Return a landed plan as an element of the facet `tidemark_offsets`."""
+def _described(
+    plan: Plan, landing: Landing, source: Place | None, target: Place, own: Landing | None = None
+) -> dict[str, Any]:
+    """Return a landed plan as an element of the facet `tidemark_offsets`.
+
+    Args:
+        plan: The plan.
+        landing: Its landing as recorded, with the ranges that landed.
+        source: The dataset that the task read; None if the plan landed before the task.
+        target: The table in which the plan landed.
+        own: The plan's commit and rows in the log of `target`; None to take them from `landing`.
+    """
+    own = own or landing
     return {
         "pipeline": plan.pipeline,
         "plan": plan.sequence,
@@ -430,11 +441,11 @@ def _described(plan: Plan, landing: Landing, source: Place | None, target: Place
         "isolationLevel": plan.isolation_level.value,
         **({"source": source.as_record()} if source else {}),
         "target": target.as_record(),
-        "tableVersion": landing.table_version,
-        "records": landing.records,
+        "tableVersion": own.table_version,
+        "records": own.records,
         "ranges": [
             {"partition": each.partition, "start": each.start, "end": each.end}
-            for each in plan.ranges
+            for each in landing.counts
         ],
     }
 
