@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import PROJECT
 from tests.support.plans import append_events, make_plan
 from tidemark.app import App
-from tidemark.core.errors import InvalidReference
+from tidemark.core.errors import InvalidReference, SetupError
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
@@ -55,6 +55,15 @@ def test_folders_follow_the_environment(tmp_path: Path) -> None:
     assert layout.data_table("bronze/prices") == "s3://lake/bronze/prices"
     assert layout.data_table("s3://other/prices") == "s3://other/prices"
     assert layout.data_table("/data/prices") == "/data/prices"
+
+
+@pytest.mark.parametrize("uri", ["s3://AKID:SECRET@lake", "s3://lake?token=SECRET"])
+def test_a_lakehouse_with_credentials_is_refused_without_showing_them(uri: str) -> None:
+    """Errors, logs, events and pages contain the locations of tables."""
+    with pytest.raises(SetupError) as refused:
+        _ = app(TIDEMARK_LAKEHOUSE=uri).specs
+    assert "TIDEMARK_LAKEHOUSE" in str(refused.value)
+    assert "SECRET" not in f"{refused.value} {refused.value.as_record()}"
 
 
 def test_specs_are_read_from_the_folder_in_the_environment(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tidemark.connections import (
     connection_variable,
     spark_connection,
 )
-from tidemark.core.errors import InvalidReference, TidemarkError
+from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
 from tidemark.engines import Engines
 from tidemark.pipeline import Pipeline, PipelineContext, utc_now
 from tidemark.spark.engine import Server
@@ -31,6 +31,7 @@ from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
+from tidemark.spec.targets import CREDENTIALS, WITHOUT_CREDENTIALS, has_credentials
 
 if TYPE_CHECKING:
     from tidemark.dev.airflow_standalone import AirflowStandalone
@@ -67,10 +68,22 @@ class App:
 
     @cached_property
     def layout(self) -> Layout:
-        """Folders, by TIDEMARK_PROJECT, TIDEMARK_HOME and TIDEMARK_LAKEHOUSE."""
+        """Folders, by TIDEMARK_PROJECT, TIDEMARK_HOME and TIDEMARK_LAKEHOUSE.
+
+        Raises:
+            SetupError: The URI of the lakehouse has credentials.
+        """
         project = Path(self.environ.get("TIDEMARK_PROJECT", Path(__file__).parents[2])).resolve()
         home = Path(self.environ.get("TIDEMARK_HOME", project / ".tidemark")).resolve()
         lakehouse = self.environ.get("TIDEMARK_LAKEHOUSE")
+        if lakehouse and has_credentials(lakehouse):
+            raise SetupError(
+                subject="TIDEMARK_LAKEHOUSE contains credentials or a query.",
+                needed=WITHOUT_CREDENTIALS,
+                seen=CREDENTIALS,
+                advice="Remove them from the variable, and give credentials by the machine's role "
+                "or the storage's own variables (docs/how-to/clusters.md, Storage).",
+            )
         if lakehouse and "://" not in lakehouse:
             lakehouse = str(Path(lakehouse).resolve())
         return Layout(project=project, home=home, lakehouse_root=lakehouse)

@@ -57,3 +57,10 @@ def test_a_folder_without_a_table_is_refused_and_not_changed(tmp_path: Path) -> 
             ingested_position(str(path), "web_requests", 1)
         assert refused.value.rule == "a Delta table"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_uri_with_credentials_is_refused_without_showing_it() -> None:
+    """The control table records the source of a start."""
+    with pytest.raises(InvalidStart) as refused:
+        ingested_position("s3://AKID:SECRET@lake/x", "web_requests", 1)
+    assert "SECRET" not in str(refused.value)

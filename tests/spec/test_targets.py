@@ -8,6 +8,7 @@ import pytest
 
 from tests.spec.test_loading import Folders, folders
 from tidemark.spec.layout import Layout
+from tidemark.spec.targets import WITHOUT_CREDENTIALS
 
 __all__ = ["folders"]
 
@@ -25,6 +26,39 @@ def refusal(folders: Folders, target: str, **keys: str) -> tuple[str, str, str]:
     folders.spec("other.yaml", name="other", target=repr(target), **keys)
     ((file, key, expected, _),) = folders.problems()
     return file, key, expected
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://AKID:SECRET@lake/x",
+        "S3A://AKID:SEC/RET@lake/x",
+        "s3://SECRET@lake/x",
+        "hdfs://user:SECRET@node:8020/x",
+        "abfss://container:SECRET@acc.dfs.core.windows.net/x",
+        "abfss://container@acc.dfs.core.windows.net/x?sig=SECRET",
+        "s3://lake?token=SECRET",
+        "s3://lake#SECRET/x",
+        " s3://AKID:SECRET@lake/x",
+    ],
+)
+def test_a_uri_with_credentials_is_refused_without_showing_it(folders: Folders, uri: str) -> None:
+    folders.spec(target=repr(uri))
+    ((_, key, expected, found),) = folders.problems()
+    assert (key, expected) == ("target", WITHOUT_CREDENTIALS)
+    assert "SECRET" not in found
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("s3://lake/x", "gs://lake/x", "hdfs://node:8020/x", "hdfs://[::1]:8020/x"),
+        *("file:///data/x", "abfs://container@acc.dfs.core.windows.net/x", "/data/x"),
+    ],
+)
+def test_a_uri_without_credentials_is_valid(folders: Folders, uri: str) -> None:
+    folders.spec(target=repr(uri))
+    assert list(folders.load()) == ["events"]
 
 
 @pytest.mark.parametrize("spelling", ["bronze/shared", "bronze/shared/", "Bronze/SHARED"])
@@ -177,7 +211,8 @@ def test_a_target_around_tidemarks_own_tables_is_refused(folders: Folders) -> No
         ("file:/data/x", CHARACTERS),
         ("bronze/x ", CHARACTERS),
         ("bronze/x\\y", CHARACTERS),
-        ("s3://lake/x?versionId=1", CHARACTERS),
+        ("s3://lake/x%20y", CHARACTERS),
+        ("s3://lake/x?versionId=1", WITHOUT_CREDENTIALS),
     ],
 )
 def test_a_target_that_readers_interpret_differently_is_refused(

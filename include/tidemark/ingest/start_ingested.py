@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.ingest.errors import InvalidStart
 from tidemark.ingest.start_rules import SourceOffsets
+from tidemark.spec.targets import CREDENTIALS, WITHOUT_CREDENTIALS, has_credentials
 
 _BEYOND = 100
 """Partitions looked for after the topic's last: a table that has one is of another topic."""
@@ -29,8 +30,13 @@ def ingested_position(uri: str, app_id: str, partitions: int) -> SourceOffsets:
         partitions: Number of partitions of the topic.
 
     Raises:
-        InvalidStart: There is no table, or this job has not written it.
+        InvalidStart: There is no table, this job has not written it, or the URI has credentials.
     """
+    if has_credentials(uri):
+        # The control table records the source.
+        raise InvalidStart(
+            source=f"transactions of {app_id!r}", rule=WITHOUT_CREDENTIALS, seen=CREDENTIALS
+        )
     source = f"transactions of {app_id!r} in the Delta table {uri}"
     table = _open(uri, source)
     last = {

@@ -18,7 +18,15 @@ _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
 """Characters that Spark, Hadoop and delta-rs interpret differently, and `@`, which names copies."""
 SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 """Aliases of schemes in Spark's connectors."""
+_AZURE = ("abfss", "wasbs")
+"""Schemes of Azure, without aliases."""
 _LOCAL_HOSTS = ("", "localhost")
+_AUTHORITY = re.compile(r"(\[[^]@]*\]|[^@:\[]*)(:[0-9]*)?")
+_AZURE_AUTHORITY = re.compile(rf"([^@:]*@)?{_AUTHORITY.pattern}")
+"""In Azure, the part before the `@` is a container."""
+WITHOUT_CREDENTIALS = "a URI without user, password or query"
+CREDENTIALS = "a URI with a user, a password or a query"
+"""Stands for such a URI in messages, which must not contain secrets."""
 
 
 class _Target(NamedTuple):
@@ -27,6 +35,11 @@ class _Target(NamedTuple):
     file: Path
     key: str
     value: str
+
+    @property
+    def shown(self) -> str:
+        """The value in messages."""
+        return CREDENTIALS if has_credentials(self.value) else repr(self.value)
 
     def problem(self, expected: str, found: str) -> Problem:
         return Problem.of(self.file, self.key, expected, found)
@@ -65,7 +78,7 @@ def target_problems(specs: Mapping[Path, PipelineSpec], layout: Layout) -> Itera
                 locations.append((target, _location(layout.data_table(value))))
             elif not key.endswith("_quarantine"):
                 # The quarantine's name derives from a target that is already reported.
-                yield target.problem(expected, repr(value))
+                yield target.problem(expected, target.shown)
     reserved = {_location(folder) for folder in layout.own_folders}
     around = {parent for each in reserved for parent in each.parents()}
     first: dict[_Location, _Target] = {}
@@ -89,8 +102,23 @@ def _same(target: _Target, other: _Target) -> str:
     return f"{target.value!r}, the same location as {other.value!r} in {other.file.name}"
 
 
+def has_credentials(location: str) -> bool:
+    """Whether the URI of a table has a user, a password or a query, such as an access token.
+
+    delta-rs ignores the user and its password, PyArrow uses them, and Hadoop refuses them.
+    Locations are also text of errors, logs, events and pages, which must not contain secrets.
+    """
+    scheme, is_uri, rest = location.partition("://")
+    authority = rest.partition("/")[0]
+    azure = SCHEME_ALIASES.get(scheme.lower(), scheme.lower()) in _AZURE
+    valid = (_AZURE_AUTHORITY if azure else _AUTHORITY).fullmatch(authority)
+    return bool(is_uri) and (valid is None or "?" in rest or "#" in rest)
+
+
 def _broken_rule(target: str) -> str | None:
     """Return the rule that a target breaks; None for a valid target."""
+    if has_credentials(target):
+        return WITHOUT_CREDENTIALS
     uri = _URI.fullmatch(target)
     path = uri[3] if uri else target
     if _FORBIDDEN.search(path) or path != path.strip():

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 from tidemark.spec.targets import SCHEME_ALIASES
 
-_AZURE = ("abfss", "wasbs")
 _WITH_ROOT = ("file", "hdfs")
 """Schemes whose names of datasets keep the leading slash; object stores have keys."""
 
@@ -34,19 +33,16 @@ def topic_place(bootstrap: str, topic: str) -> Place:
 
 
 def table_place(uri: str) -> Place:
-    """Return the place of a table, without credentials.
+    """Return the place of a table.
 
     Args:
-        uri: Absolute path, or URI of an object store.
+        uri: Absolute path, or URI of an object store. No location of a table has credentials.
     """
     parts = urlsplit(uri)
     scheme = SCHEME_ALIASES.get(parts.scheme, parts.scheme) or "file"
     path = parts.path.rstrip("/")
     if scheme == "file":
         return Place("file", path)
-    user, at, host = parts.netloc.rpartition("@")
-    # In Azure, the part before the @ is a container.
-    authority = f"{user}{at}{host}" if scheme in _AZURE and ":" not in user else host
     return Place(
-        f"{scheme}://{authority}", path if scheme in _WITH_ROOT else path.lstrip("/") or "/"
+        f"{scheme}://{parts.netloc}", path if scheme in _WITH_ROOT else path.lstrip("/") or "/"
     )
