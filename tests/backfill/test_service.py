@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.memory import MemoryKafka, MemoryTable
-from tests.support.plans import MemoryPipeline, make_spec
+from tests.support.plans import MemoryPipeline, land_and_delete_before_watermarks, make_spec
 from tidemark.backfill.errors import (
     BackfillAhead,
     BackfillTooLarge,
@@ -119,6 +119,15 @@ def test_a_preview_lists_offsets_by_their_state() -> None:
         "        1        2               0                0                 0       1  [2, 4)",
     ]
     assert preview(started_pipeline(), select(offsets=["0:0-5"])).size_estimate.bytes is None
+
+
+def test_offsets_that_a_run_lands_during_a_preview_have_landed() -> None:
+    """With the ledger from before the run, Kafka would have deleted requested offsets."""
+    pipeline = started_pipeline(0)
+    pipeline.produce(0, 5)
+    land_and_delete_before_watermarks(pipeline)
+    found = preview(pipeline, select(offsets=["0:0-5"])).found
+    assert (found.missing, found.covered) == ({}, {0: SpanSet.of([Span(0, 5)])})
 
 
 def test_the_lines_of_a_preview_have_three_ranges_and_all_chunks_of_a_partition() -> None:

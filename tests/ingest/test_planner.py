@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.support.memory import MemoryKafka
-from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.plans import (
+    MemoryPipeline,
+    land_and_delete_before_watermarks,
+    make_spec,
+    wanted,
+)
 from tests.support.services import NOW
 from tidemark.backfill.selection import select
 from tidemark.core.errors import LostRange, TopicRecreated
@@ -18,7 +23,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel, Position
 from tidemark.ingest.errors import BackfillOpen, LogTruncated, NoStartOffset
-from tidemark.ingest.planner import PlanOutcome
+from tidemark.ingest.planner import Planner, PlanOutcome, PlanResult
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.lake.errors import ControlConflict
 from tidemark.spec.model import AlarmRules, StartPolicy
@@ -189,6 +194,39 @@ def test_i7_s7_a_lost_range_stops_the_pipeline_and_writes_nothing() -> None:
     with pytest.raises(LostRange):
         pipeline.planner.plan("b")
     assert pipeline.control.rows == before
+
+
+@pytest.mark.parametrize("plans", [Planner.preview, lambda planner: planner.plan("b")])
+def test_offsets_that_another_run_lands_during_planning_are_not_lost(
+    plans: Callable[[Planner], PlanResult],
+) -> None:
+    """The ledger was read before the watermarks. Its event number shows that it is older."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    pipeline.produce(0, 3)
+    land_and_delete_before_watermarks(pipeline)
+    assert plans(pipeline.planner).outcome is PlanOutcome.NOTHING
+    assert pipeline.committed() == {0: 8, 1: 0}
+
+
+@pytest.mark.parametrize("plans", [Planner.preview, lambda planner: planner.plan("b")])
+def test_watermarks_are_not_older_than_the_ledger(
+    plans: Callable[[Planner], PlanResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log would seem to end before landed offsets, and no event number shows the reason."""
+    pipeline = MemoryPipeline()
+    pipeline.run("a")
+    read = pipeline.control.summary
+
+    def after_other_run(name: str) -> Ledger:
+        monkeypatch.setattr(pipeline.control, "summary", read)
+        pipeline.produce(0, 3)
+        pipeline.run("other")
+        return read(name)
+
+    monkeypatch.setattr(pipeline.control, "summary", after_other_run)
+    assert plans(pipeline.planner).outcome is PlanOutcome.NOTHING
 
 
 def test_i7_a_truncated_log_that_has_grown_again_stops_the_pipeline() -> None:

@@ -157,6 +157,21 @@ def around_removal(
     pipeline.table.remove_rows = removal  # type: ignore[method-assign]
 
 
+def land_and_delete_before_watermarks(pipeline: MemoryPipeline) -> None:
+    """Before the next read of watermarks, another run lands all records, and Kafka deletes them."""
+    kafka = pipeline.kafka
+    read = kafka.topic_watermarks
+
+    def after_other_run(topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
+        kafka.topic_watermarks = read  # type: ignore[method-assign]
+        pipeline.run("other")
+        for partition, log in kafka.topics[topic].items():
+            kafka.delete_records(topic, partition, log.end)
+        return read(topic, isolation_level)
+
+    kafka.topic_watermarks = after_other_run  # type: ignore[method-assign]
+
+
 def wanted(*ranges: tuple[int, int, int]) -> RequestedOffsets:
     """Return requested offsets from `(partition, start, end)`."""
     return RequestedOffsets(

@@ -37,7 +37,7 @@ from tidemark.core.texts import comma_list, counted, listed
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen
-from tidemark.ingest.ledgers import checked_ledger, recorded_plan
+from tidemark.ingest.ledgers import checked_ledger, errors_of_current_ledger, recorded_plan
 from tidemark.ingest.planner import (
     Planner,
     PlannerState,
@@ -228,19 +228,35 @@ class Backfills:
             LogTruncated: The log was truncated before a landed offset and has grown again.
             RowsChanged: A chunk would replace a part of a range with changed rows.
             TopicRecreated and so on: The topic was replaced.
+            ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
+        return retry_on_conflict(
+            lambda: self._preview(
+                selection, chunk_offsets, readable_only=readable_only, replaces=replaces
+            )
+        )
+
+    def _preview(
+        self,
+        selection: Selection,
+        chunk_offsets: int | None,
+        *,
+        readable_only: bool,
+        replaces: bool,
+    ) -> BackfillPreview:
         planner = self._planner
         state = planner.read_state(PlanKind.BACKFILL)
         ledger = state.ledger
         if state.open_plan:
             refuse_open_backfill(state.open_plan)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
-        # Before the selection, which would look invalid if the topic was recreated.
-        plan_rules.check_identity(ledger, watermarks)
-        spans, notes = self._wanted(selection, watermarks)
-        wanted = RequestedOffsets(spans=spans, readable_only=readable_only, replaces=replaces)
-        topic = planner.comparison.compare(ledger, watermarks, spans)
-        found = planner.drafter.backfill(topic, wanted).requested
+        with errors_of_current_ledger(self.control, ledger):
+            # Before the selection, which would look invalid if the topic was recreated.
+            plan_rules.check_identity(ledger, watermarks)
+            spans, notes = self._wanted(selection, watermarks)
+            wanted = RequestedOffsets(spans=spans, readable_only=readable_only, replaces=replaces)
+            topic = planner.comparison.compare(ledger, watermarks, spans)
+            found = planner.drafter.backfill(topic, wanted).requested
         size = self.data_log.size()
         task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         most = chunk_offsets or self.spec.records_per_chunk

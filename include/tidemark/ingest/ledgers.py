@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tidemark.core.errors import LedgerBehindTable, RepairUnfinished
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TidemarkError
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import removal_app_id
 from tidemark.core.table_state import (
@@ -47,12 +50,34 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> C
     try:
         check_table(compared, state)  # fence: ledger-and-table-agree
     except (LedgerBehindTable, RepairUnfinished):
-        # The table was read after the ledger: a concurrent process may have recorded events since.
-        newest = control.summary(ledger.pipeline).event_number
-        if newest != ledger.event_number:
-            raise ControlConflict(pipeline=ledger.pipeline, event_number=newest) from None
+        check_current(control, ledger)
         raise
     return CheckedLedger(ledger)
+
+
+def check_current(control: ControlReader, ledger: Ledger) -> None:
+    """Raise if other processes have recorded events since the ledger was read.
+
+    Raises:
+        ControlConflict: The ledger is not current; read it again.
+    """
+    newest = control.summary(ledger.pipeline).event_number
+    if newest != ledger.event_number:
+        raise ControlConflict(pipeline=ledger.pipeline, event_number=newest)
+
+
+@contextmanager
+def errors_of_current_ledger(control: ControlReader, ledger: Ledger) -> Iterator[None]:
+    """Raise `ControlConflict` instead of the error of a comparison with an older ledger.
+
+    The table or the topic was read after the ledger. A concurrent run may have landed offsets
+    since, which Kafka has deleted then: with the older ledger, they look lost.
+    """
+    try:
+        yield
+    except TidemarkError:
+        check_current(control, ledger)
+        raise
 
 
 def checked_ledger(

@@ -13,7 +13,7 @@ from tidemark.core.origins import ChunkOrigin, PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.draft import Draft, Drafter, RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen, NotLive
-from tidemark.ingest.ledgers import checked_ledger, recorded_plan
+from tidemark.ingest.ledgers import checked_ledger, errors_of_current_ledger, recorded_plan
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
@@ -135,6 +135,9 @@ class Planner:
     def preview(self) -> PlanResult:
         """Return what `plan` would return now. Writes nothing."""
         self._refuse_copy()
+        return retry_on_conflict(self._preview)
+
+    def _preview(self) -> PlanResult:
         state = self.read_state(PlanKind.LIVE)
         if state.open_plan:
             return PlanResult(outcome=PlanOutcome.ADOPTED, plan=state.open_plan)
@@ -232,13 +235,18 @@ class Planner:
         return PlanResult(outcome=PlanOutcome.ADOPTED, plan=plan)
 
     def _draft(self, ledger: Ledger, wanted: RequestedOffsets | None) -> Draft:
+        # After the ledger: a draft from an older ledger is refused, by `check_current` or by the
+        # append. No check would notice that the watermarks are older.
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         partitions = wanted.spans if wanted else watermarks.partitions
-        topic = self.comparison.compare(ledger, watermarks, partitions)
-        if wanted:
-            return self.drafter.backfill(topic, wanted)
-        limit = run_limit(self.spec, self.data_log, lambda: self.control.throughput(self.spec.name))
-        return self.drafter.live(topic, limit)
+        with errors_of_current_ledger(self.control, ledger):
+            topic = self.comparison.compare(ledger, watermarks, partitions)
+            if wanted:
+                return self.drafter.backfill(topic, wanted)
+            limit = run_limit(
+                self.spec, self.data_log, lambda: self.control.throughput(self.spec.name)
+            )
+            return self.drafter.live(topic, limit)
 
     def _events(self, draft: Draft, plan: Plan | None, origin: PlanOrigin) -> list[ControlEvent]:
         """Return the events that record a draft."""
