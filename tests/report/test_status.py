@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,16 +10,32 @@ from typing import Any
 import pytest
 
 from tests.support.memory import MemoryPartition
-from tests.support.plans import MemoryPipeline, make_pipeline_with_concurrent_run, make_spec, wanted
+from tests.support.plans import (
+    MemoryPipeline,
+    land_and_delete_before_watermarks,
+    make_pipeline_with_concurrent_run,
+    make_spec,
+    wanted,
+)
 from tests.support.services import NOW
-from tidemark.core.errors import EndBehindCommitted, LedgerBehindTable
+from tidemark.core.errors import (
+    EndBehindCommitted,
+    LedgerBehindTable,
+    LostRange,
+    TableBehindLedger,
+    TopicDiffers,
+)
 from tidemark.core.origins import RunOrigin
 from tidemark.core.throughput import Forecast
 from tidemark.ingest.errors import LogTruncated, NoStartOffset
 from tidemark.ingest.ledgers import missing_rows
 from tidemark.kafka.errors import TopicMissing
+from tidemark.lake.status_table import KAFKA_COLUMNS
 from tidemark.repair.errors import UndoUnfinished
+from tidemark.report.metrics import openmetrics
 from tidemark.spec.model import AlarmRules, StartPolicy
+
+HOUR = timedelta(hours=1)
 
 
 def test_a_pipeline_that_has_not_started_has_no_lag() -> None:
@@ -68,6 +85,115 @@ def test_a_truncated_log_that_has_grown_again_is_a_problem() -> None:
     assert status.partitions[0].committed_offset == 10
 
 
+def test_offsets_that_another_run_lands_during_the_status_are_not_lost() -> None:
+    """The ledger that was read before the watermarks lacks their landing."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 5)
+    pipeline.run("a")
+    pipeline.produce(0, 3)
+    land_and_delete_before_watermarks(pipeline)
+    status = pipeline.status()
+    assert (status.problem, status.lag, status.records) == (None, 0, 8)
+
+
+def recreate(pipeline: MemoryPipeline, records: int) -> None:
+    pipeline.kafka.create("events", 2, "id-2")
+    pipeline.produce(0, records)
+
+
+def connect_elsewhere(pipeline: MemoryPipeline, records: int) -> None:
+    pipeline.kafka.cluster_id = "other"
+    pipeline.kafka.topics["events"][0] = MemoryPartition()
+    pipeline.produce(0, records)
+
+
+def shrink(pipeline: MemoryPipeline, records: int) -> None:
+    del pipeline.kafka.topics["events"][1]
+    pipeline.produce(0, records)
+
+
+def name_another_topic(pipeline: MemoryPipeline, records: int) -> None:
+    pipeline.kafka.create("renamed", 2, "id-2")
+    pipeline.spec = make_spec(topic="renamed")
+    pipeline.produce(0, records)
+
+
+@pytest.mark.parametrize("records", [4, 20])
+@pytest.mark.parametrize("change", [recreate, connect_elsewhere, shrink, name_another_topic])
+def test_the_lag_in_another_topic_is_unknown(
+    change: Callable[[MemoryPipeline, int], None], records: int
+) -> None:
+    """Its offsets name other records, whether it ends before or after the committed offset."""
+    pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=HOUR, runway=HOUR)))
+    pipeline.kafka.retention = HOUR
+    pipeline.produce(0, 9)
+    pipeline.run("a")
+    change(pipeline, records)
+    status = pipeline.status()
+    assert isinstance(status.problem, TopicDiffers)
+    assert [type(alarm) for alarm in status.alarms()] == [type(status.problem)]
+    assert (status.lag, status.lag_time, status.runway) == (None, None, None)
+    assert (status.held_back, status.arrival_rate) == (None, None)
+    assert (status.forecast, status.caught_up_at) == (Forecast.UNKNOWN, None)
+    # The committed offset is known, and belongs to no watermark of this topic.
+    assert [each.committed_offset for each in status.partitions] == [9, 0]
+    assert {(each.low_watermark, each.end) for each in status.partitions} == {(None, None)}
+
+
+def test_the_recorded_row_of_a_recreated_topic_has_no_lag_and_no_earlier_one() -> None:
+    """Kafka was read: without its time, the row would keep the last lag of the old topic."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 9)
+    pipeline.run("a")
+    recreate(pipeline, 4)
+    row = pipeline.status().as_row()
+    assert row["lag_checked_at"] == NOW
+    assert {row[name] for name in KAFKA_COLUMNS} == {NOW, None}
+    text = openmetrics([row], NOW, invalid_specs=0)
+    assert "tidemark_lag_offsets{" not in text
+    assert 'tidemark_forecast{pipeline="events",forecast="unknown"} 1' in text
+
+
+@pytest.mark.parametrize("grown_to", [7, 20])
+def test_the_lag_of_a_truncated_partition_is_unknown_beside_known_ones(grown_to: int) -> None:
+    """The total is unknown as well: without the partition, it would be too small."""
+    pipeline = MemoryPipeline()
+    for partition in (0, 1):
+        pipeline.produce(partition, 9)
+    pipeline.run("a")
+    pipeline.kafka.elect("events", 0, end=5)
+    pipeline.produce(0, grown_to - 5)
+    pipeline.produce(1, 2)
+    status = pipeline.status()
+    assert isinstance(status.problem, (EndBehindCommitted, LogTruncated))
+    assert [each.lag for each in status.partitions] == [None, 2]
+    assert [each.end for each in status.partitions] == [grown_to, 11]
+    assert (status.lag, status.forecast) == (None, Forecast.UNKNOWN)
+    assert status.lag_time == status.partitions[1].lag_time
+
+
+def test_a_lag_with_lost_offsets_is_known_without_a_forecast() -> None:
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 9)
+    pipeline.run("a")
+    pipeline.produce(0, 6)
+    pipeline.kafka.delete_records("events", 0, 12)
+    status = pipeline.status()
+    assert isinstance(status.problem, LostRange)
+    assert (status.lag, status.forecast) == (6, Forecast.UNKNOWN)
+
+
+def test_a_pipeline_with_a_problem_is_never_caught_up() -> None:
+    """The control table has no unread offset, but the data table lacks the landed ones."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 9)
+    pipeline.run("a")
+    amnesiac = MemoryPipeline(kafka=pipeline.kafka, control=pipeline.control)
+    status = amnesiac.status()
+    assert isinstance(status.problem, TableBehindLedger)
+    assert (status.lag, status.forecast) == (0, Forecast.UNKNOWN)
+
+
 def test_a_concurrent_run_is_no_problem() -> None:
     """The status is that after the run."""
     status = make_pipeline_with_concurrent_run().status()
@@ -112,9 +238,6 @@ def test_committed_offsets_are_known_without_kafka() -> None:
     pipeline.control.rows.clear()
     pipeline.control.newest.clear()
     assert alarm_names(pipeline) == ["LedgerBehindTable", "TopicMissing"]
-
-
-HOUR = timedelta(hours=1)
 
 
 def make_waiting(hours: int, **rules: Any) -> MemoryPipeline:

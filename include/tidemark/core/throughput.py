@@ -155,7 +155,7 @@ class Forecast(StrEnum):
     NEVER = "never at this rate"
     """Records arrive at least as fast as the pipeline lands them."""
     UNKNOWN = "unknown"
-    """There are too few runs, or an error blocks them."""
+    """There are too few runs, or an error blocks them, even without lag."""
 
 
 def forecast(

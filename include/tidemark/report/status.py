@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from tidemark.core import plan_rules
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import TidemarkError, TopicDiffers
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plain import plain, record_of
@@ -18,10 +18,12 @@ from tidemark.core.texts import counted
 from tidemark.core.throughput import Backlog, Forecast, Run, Throughput, forecast, runway
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.draft import Drafter
-from tidemark.ingest.ledgers import checked_ledger, missing_rows
+from tidemark.ingest.errors import LogTruncated
+from tidemark.ingest.ledgers import check_current, checked_ledger, missing_rows
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.errors import (
     LagTooLarge,
@@ -42,17 +44,16 @@ class PartitionStatus:
 
     Attributes:
         partition: Partition number.
-        low_watermark: Low watermark; None if Kafka could not be read.
-        end: End of the readable log at the pipeline's isolation level; None if Kafka could not be
-            read.
+        low_watermark: Low watermark; None if the topic could not be read, or was replaced.
+        end: End of the readable log at the pipeline's isolation level; None like `low_watermark`.
         committed_offset: Committed offset; None if the pipeline has not started in the partition.
         lag: Unread offsets, an upper bound on unread records; None if not started or unknown.
         held_back: Offsets from `end` to the high watermark, which become readable when an open
-            transaction ends.
+            transaction ends; None if unknown.
         lag_time: Age of the oldest unread record; None without an unread record of known age.
         runway: Shortest time until Kafka deletes unread records; None without unread records, or
             without retention.
-        arrival_rate: New offsets per second since the oldest unread record.
+        arrival_rate: New offsets per second since the oldest unread record; None if unknown.
     """
 
     partition: int
@@ -60,10 +61,10 @@ class PartitionStatus:
     end: int | None = None
     committed_offset: int | None
     lag: int | None = None
-    held_back: int = 0
+    held_back: int | None = None
     lag_time: timedelta | None = None
     runway: timedelta | None = None
-    arrival_rate: float = 0.0
+    arrival_rate: float | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return the status as plain values; times in seconds."""
@@ -83,8 +84,8 @@ class PipelineStatus:
         pipeline: Pipeline name.
         checked_at: The time of the status.
         topic: Topic name.
-        partitions: Status of each partition, sorted by number. If Kafka could not be read, those
-            with a committed offset, and nothing else of them is known.
+        partitions: Status of each partition, sorted by number. If the topic could not be read, or
+            was replaced, those with a committed offset, and nothing else of them is known.
         last_run: The newest landed live plan; None before the first.
         last_run_bytes: Bytes of its files; None if they have rows of other plans, too.
         stored_bytes: Bytes of the data table's files; None without a table.
@@ -135,14 +136,13 @@ class PipelineStatus:
 
     @property
     def lag(self) -> int | None:
-        """Unread offsets in all partitions; None if the pipeline has not started."""
-        lags = [each.lag for each in self.partitions if each.lag is not None]
-        return sum(lags) if lags else None
+        """Unread offsets in all partitions; None if not started, or unknown in a partition."""
+        return _total(each.lag for each in self.partitions)
 
     @property
-    def held_back(self) -> int:
-        """Offsets that become readable when an open transaction ends."""
-        return sum(each.held_back for each in self.partitions)
+    def held_back(self) -> int | None:
+        """Offsets that become readable when an open transaction ends; None as for the lag."""
+        return _total(each.held_back for each in self.partitions)
 
     @property
     def lag_time(self) -> timedelta | None:
@@ -155,9 +155,9 @@ class PipelineStatus:
         return min((p.runway for p in self.partitions if p.runway is not None), default=None)
 
     @property
-    def arrival_rate(self) -> float:
-        """New offsets per second in all partitions."""
-        return sum(each.arrival_rate for each in self.partitions)
+    def arrival_rate(self) -> float | None:
+        """New offsets per second in all partitions; None if unknown in a partition."""
+        return _total(each.arrival_rate for each in self.partitions)
 
     def alarms(self) -> Iterator[TidemarkError]:
         """Yield the problem that would refuse a run, and an error for each exceeded limit."""
@@ -222,17 +222,16 @@ class PipelineStatus:
 
     def as_row(self) -> dict[str, Any]:
         """Return the row of the pipeline in the status table."""
-        is_read = self.kafka_error is None
         return {
             "pipeline": self.pipeline,
             "checked_at": self.checked_at,
             "topic": self.topic,
-            "lag_checked_at": self.checked_at if is_read else None,
+            "lag_checked_at": None if self.kafka_error else self.checked_at,
             "lag": self.lag,
-            "held_back": self.held_back if is_read else None,
+            "held_back": self.held_back,
             "lag_seconds": _seconds(self.lag_time),
             "runway_seconds": _seconds(self.runway),
-            "new_offsets_per_second": self.arrival_rate if is_read else None,
+            "new_offsets_per_second": self.arrival_rate,
             "records": self.records,
             "last_landed_plan": self.last_landed,
             "last_landed_at": self.last_landed_at,
@@ -271,6 +270,19 @@ def _seconds(time: timedelta | None) -> float | None:
     return None if time is None else time.total_seconds()
 
 
+_Number = TypeVar("_Number", int, float)
+
+
+def _total(values: Iterable[_Number | None]) -> _Number | None:
+    """Return the sum of values; None without values, or if one is None."""
+    known: list[_Number] = []
+    for value in values:
+        if value is None:
+            return None
+        known.append(value)
+    return sum(known) if known else None
+
+
 def pipeline_status(
     spec: PipelineSpec,
     control: ControlReader,
@@ -282,6 +294,9 @@ def pipeline_status(
 ) -> PipelineStatus:
     """Compare a pipeline's ledger with its topic. Only reads; an error becomes the `problem`.
 
+    Kafka is read after the ledger. So an error may come from offsets that a concurrent run has
+    landed since, and then everything is read again.
+
     Args:
         spec: The pipeline.
         control: The control table.
@@ -290,93 +305,167 @@ def pipeline_status(
         open_log: Opens the connection for records. An error becomes the `problem`.
         unfinished: Finds plans and records that wait for a retry or a decision.
         now: Current time.
+
+    Raises:
+        ControlConflict: Other processes changed the pipeline during each of several attempts.
     """
-    ledger: Ledger
-    problem: TidemarkError | None = None
-    try:
-        ledger = checked_ledger(control, spec.name, data_log, rows=True)
-    except TidemarkError as error:
-        ledger, problem = control.summary(spec.name), error
-    for record in ledger.plans.values():
-        if record.undoing:
-            problem = problem or UndoUnfinished(pipeline=spec.name, sequence=record.plan.sequence)
-    throughput = control.throughput(spec.name)
-    last_run = throughput.runs[-1] if throughput.runs else None
-    work, last_run_bytes, stored_bytes, missing = UnfinishedWork(), None, None, None
-    try:
-        if problem is None and not spec.is_typed:
-            missing = missing_rows(control, ledger, data_log)
-        work = unfinished.read(ledger)
-        last_run_bytes = data_log.stored_bytes(last_run.sequence) if last_run else None
-        stored_bytes = data_log.stored_bytes()
-    except TidemarkError as error:
-        problem = problem or error
-    view: _Partitions | None = None
-    kafka_error: TidemarkError | None = None
-    try:
-        watermarks = open_watermarks()
-        topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
-        view = _Partitions(
-            spec=spec, ledger=ledger, throughput=throughput, now=now, watermarks=topic.partitions
+    reader = _StatusReader(
+        spec=spec,
+        control=control,
+        data_log=data_log,
+        open_watermarks=open_watermarks,
+        open_log=open_log,
+        unfinished=unfinished,
+        now=now,
+    )
+    return retry_on_conflict(reader.read)
+
+
+class _TopicState(NamedTuple):
+    """State of the partitions, the error that the next run would end with, and Kafka's error."""
+
+    partitions: tuple[PartitionStatus, ...]
+    problem: TidemarkError | None
+    kafka_error: TidemarkError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StatusReader:
+    """Reads one status. The attributes are the arguments of `pipeline_status`."""
+
+    spec: PipelineSpec
+    control: ControlReader
+    data_log: BronzeLog
+    open_watermarks: Callable[[], TopicReader]
+    open_log: Callable[[], TopicLogReader]
+    unfinished: UnfinishedWorkReader
+    now: datetime
+
+    def read(self) -> PipelineStatus:
+        """Return the status.
+
+        Raises:
+            ControlConflict: The pipeline has changed since its ledger was read.
+        """
+        spec, control, data_log = self.spec, self.control, self.data_log
+        ledger: Ledger
+        problem: TidemarkError | None = None
+        try:
+            ledger = checked_ledger(control, spec.name, data_log, rows=True)
+        except TidemarkError as error:
+            ledger, problem = control.summary(spec.name), error
+        for record in ledger.plans.values():
+            if record.undoing:
+                sequence = record.plan.sequence
+                problem = problem or UndoUnfinished(pipeline=spec.name, sequence=sequence)
+        throughput = control.throughput(spec.name)
+        last_run = throughput.runs[-1] if throughput.runs else None
+        work, last_run_bytes, stored_bytes, missing = UnfinishedWork(), None, None, None
+        try:
+            if problem is None and not spec.is_typed:
+                missing = missing_rows(control, ledger, data_log)
+            work = self.unfinished.read(ledger)
+            last_run_bytes = data_log.stored_bytes(last_run.sequence) if last_run else None
+            stored_bytes = data_log.stored_bytes()
+        except TidemarkError as error:
+            problem = problem or error
+        topic = self._topic_state(ledger, throughput)
+        status = PipelineStatus(
+            pipeline=spec.name,
+            checked_at=self.now,
+            topic=spec.topic,
+            partitions=topic.partitions,
+            last_run=last_run,
+            last_run_bytes=last_run_bytes,
+            stored_bytes=stored_bytes,
+            missing_rows=missing,
+            open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
+            unfinished=work,
+            records=ledger.records,
+            forecast=Forecast.UNKNOWN,
+            caught_up_at=None,
+            problem=problem or topic.problem,
+            kafka_error=topic.kafka_error,
+            rules=spec.alarms,
         )
-        if spec.is_live:
-            log_reader = open_log()
-            uncommitted = watermarks.topic_watermarks(
-                spec.topic, IsolationLevel.READ_UNCOMMITTED
-            ).partitions
-            view = replace(
-                view,
-                high_watermarks={p: each.end for p, each in uncommitted.items()},
-                retention=watermarks.retention_time(spec.topic),
+        if status.problem is not None:
+            # No run lands anything before an operator solves the problem.
+            return status
+        limit = run_limit(spec, data_log, lambda: throughput)
+        open_plan = ledger.open_plan(PlanKind.LIVE)
+        expected, at = forecast(
+            status.lag,
+            status.held_back or 0,
+            limit,
+            status.arrival_rate or 0.0,
+            throughput.seconds_between_runs,
+            self.now,
+            open_plan.plan.size if open_plan else 0,
+        )
+        return replace(status, forecast=expected, caught_up_at=at)
+
+    def _topic_state(self, ledger: Ledger, throughput: Throughput) -> _TopicState:
+        spec = self.spec
+        topic: TopicWatermarks | None = None
+        view: _Partitions | None = None
+        problem: TidemarkError | None = None
+        try:
+            watermarks = self.open_watermarks()
+            topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+            if spec.is_live:
+                plan_rules.check_identity(ledger, topic)
+            view = _Partitions(
+                spec=spec,
+                ledger=ledger,
+                throughput=throughput,
+                now=self.now,
+                watermarks=topic.partitions,
             )
-            view = replace(view, oldest=_oldest_timestamps(spec, log_reader, view))
-            comparison = LogComparison(
-                watermarks=watermarks, control=control, landed=data_log, log_reader=log_reader
-            )
-            drafter = Drafter(
-                spec=spec, watermarks=watermarks, comparison=comparison, now=lambda: now
-            )
-            _check_next_run(drafter, ledger, topic)
-    except TidemarkError as error:
-        problem = problem or error
-        kafka_error = None if view else error
-    status = PipelineStatus(
-        pipeline=spec.name,
-        checked_at=now,
-        topic=spec.topic,
-        partitions=view.statuses() if view else _committed_alone(spec, ledger),
-        last_run=last_run,
-        last_run_bytes=last_run_bytes,
-        stored_bytes=stored_bytes,
-        missing_rows=missing,
-        open_plans=tuple(record.plan.sequence for record in ledger.open_plans()),
-        unfinished=work,
-        records=ledger.records,
-        forecast=Forecast.UNKNOWN,
-        caught_up_at=None,
-        problem=problem,
-        kafka_error=kafka_error,
-        rules=spec.alarms,
-    )
-    if problem is not None and status.lag:
-        # No run lands anything before an operator solves the problem.
-        return status
-    limit = run_limit(spec, data_log, lambda: throughput)
-    open_plan = ledger.open_plan(PlanKind.LIVE)
-    expected, at = forecast(
-        status.lag,
-        status.held_back,
-        limit,
-        status.arrival_rate,
-        throughput.seconds_between_runs,
-        now,
-        open_plan.plan.size if open_plan else 0,
-    )
-    return replace(status, forecast=expected, caught_up_at=at)
+            if spec.is_live:
+                log_reader = self.open_log()
+                view = _with_retention(view, watermarks)
+                view = replace(view, oldest=_oldest_timestamps(spec, log_reader, view))
+                self._check_next_run(ledger, topic, watermarks, log_reader)
+        except TidemarkError as error:
+            problem = error
+            if topic:
+                check_current(self.control, ledger)
+            if isinstance(error, TopicDiffers):
+                # The offsets of another topic cannot be compared.
+                view = None
+            elif view and isinstance(error, LogTruncated):
+                view = replace(view, truncated=error.partition)
+        return _TopicState(
+            partitions=view.statuses() if view else _committed_alone(spec, ledger),
+            problem=problem,
+            kafka_error=None if topic else problem,
+        )
+
+    def _check_next_run(
+        self,
+        ledger: Ledger,
+        watermarks: TopicWatermarks,
+        reader: TopicReader,
+        log_reader: TopicLogReader,
+    ) -> None:
+        """Raise the error with which the comparison or the draft of the next run would end."""
+        comparison = LogComparison(
+            watermarks=reader, control=self.control, landed=self.data_log, log_reader=log_reader
+        )
+        drafter = Drafter(
+            spec=self.spec, watermarks=reader, comparison=comparison, now=lambda: self.now
+        )
+        topic = comparison.compare(ledger, watermarks, watermarks.partitions)
+        for record in ledger.open_plans():
+            plan_rules.check_readable(record.plan, watermarks)
+        # The limit of a run decides how much it reads of each partition, not of which partitions.
+        drafter.live(topic, limit=None)
+        # Also for partitions without unread records: a truncated log may have its old end.
+        comparison.check_records(topic, watermarks.partitions)
 
 
 def _committed_alone(spec: PipelineSpec, ledger: Ledger) -> tuple[PartitionStatus, ...]:
-    """Return the partitions of the ledger with their committed offsets, without Kafka."""
+    """Return the partitions of the ledger with their committed offsets, without the topic."""
     if not spec.is_live:
         return ()
     return tuple(
@@ -398,6 +487,7 @@ class _Partitions:
         high_watermarks: High watermarks, by partition; without one, the end in `watermarks`.
         retention: The topic's retention time; None if unlimited or unknown.
         oldest: Timestamp of the oldest unread record, by partition.
+        truncated: A partition whose log lost landed records and has grown again; None if unknown.
     """
 
     spec: PipelineSpec
@@ -408,6 +498,7 @@ class _Partitions:
     high_watermarks: Mapping[int, int] = field(default_factory=dict)
     retention: timedelta | None = None
     oldest: Mapping[int, datetime] = field(default_factory=dict)
+    truncated: int | None = None
 
     def statuses(self) -> tuple[PartitionStatus, ...]:
         """Return the status of every partition, sorted by number."""
@@ -442,6 +533,12 @@ class _Partitions:
         is_earliest = self.spec.start is StartPolicy.EARLIEST
         return self.watermarks[partition].low if is_earliest else None
 
+    def _is_comparable(self, partition: int) -> bool:
+        """Whether the log still contains the landed records, so that offsets can be compared."""
+        landed = self.ledger.landed.get(partition)
+        ends = [self._next_start(partition) or 0, landed.spans[-1].end if landed else 0]
+        return max(ends) <= self.watermarks[partition].end and partition != self.truncated
+
     def _status(self, number: int, watermarks: Watermarks) -> PartitionStatus:
         start = self._next_start(number)
         unread, held_back = self.unread(number).size, self.held_back(number).size
@@ -453,11 +550,16 @@ class _Partitions:
         )
         # Before its first plan, a pipeline has no committed offsets and no lag.
         has_started = bool(self.ledger.starts) and self.spec.is_live
-        return PartitionStatus(
+        status = PartitionStatus(
             partition=number,
             low_watermark=watermarks.low,
             end=watermarks.end,
             committed_offset=start if has_started else None,
+        )
+        if self.spec.is_live and not self._is_comparable(number):
+            return status
+        return replace(
+            status,
             lag=unread if has_started else None,
             held_back=held_back,
             lag_time=backlog.age(self.now),
@@ -468,6 +570,17 @@ class _Partitions:
     def _earlier_low_watermark(self, partition: int) -> tuple[datetime, int] | None:
         low = self.throughput.lows.get(partition)
         return None if low is None else (self.throughput.runs[0].planned_at, low)
+
+
+def _with_retention(view: _Partitions, watermarks: TopicReader) -> _Partitions:
+    """Return the view with the high watermarks and the retention time."""
+    topic = view.spec.topic
+    uncommitted = watermarks.topic_watermarks(topic, IsolationLevel.READ_UNCOMMITTED)
+    return replace(
+        view,
+        high_watermarks={p: each.end for p, each in uncommitted.partitions.items()},
+        retention=watermarks.retention_time(topic),
+    )
 
 
 def _oldest_timestamps(
@@ -491,15 +604,3 @@ def _timestamp_of(record: LogRecord) -> datetime | None:
         return _EPOCH + timedelta(milliseconds=record.timestamp_ms)
     except OverflowError:
         return None
-
-
-def _check_next_run(drafter: Drafter, ledger: Ledger, watermarks: TopicWatermarks) -> None:
-    """Raise the error with which the comparison or the draft of the next run would end."""
-    comparison = drafter.comparison
-    topic = comparison.compare(ledger, watermarks, watermarks.partitions)
-    for record in ledger.open_plans():
-        plan_rules.check_readable(record.plan, watermarks)
-    # The limit of a run decides how much it reads of each partition, not of which partitions.
-    drafter.live(topic, limit=None)
-    # Also for partitions without unread records: a truncated log may have its old end.
-    comparison.check_records(topic, watermarks.partitions)
