@@ -14,6 +14,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 
 class OffsetState(StrEnum):
@@ -66,7 +67,8 @@ class PartitionCoverage:
     """The state of every offset of one partition.
 
     The sets of `states` are disjoint. Their union is every offset from 0 to the end of the log.
-    Without Kafka, the union is every planned or landed offset and every accepted loss.
+    Without Kafka, the union is every planned or landed offset and every accepted loss. A copy
+    contains backfills alone, so its other offsets have no state, with and without Kafka.
 
     Attributes:
         partition: Partition number.
@@ -260,6 +262,15 @@ def coverage(
         known = {*ledger.starts, *ledger.landed, *ledger.pending}
         return tuple(_known_coverage(ledger, each, quarantined) for each in sorted(known))
     plan_rules.check_identity(ledger, watermarks)
+    if is_copy(ledger):
+        return tuple(
+            replace(
+                _known_coverage(ledger, partition, quarantined),
+                low_watermark=here.low,
+                end=here.end,
+            )
+            for partition, here in sorted(watermarks.partitions.items())
+        )
     added = plan_rules.new_partitions(ledger, watermarks)
     deleted = plan_rules.lost_ranges(ledger, added, watermarks)
     return tuple(
@@ -330,6 +341,11 @@ def states_of(found: Mapping[OffsetState, SpanSet]) -> Mapping[OffsetState, Span
     return {state: found[state] for state in OffsetState if found.get(state)}
 
 
+def is_copy(ledger: Ledger) -> bool:
+    """Whether the ledger is that of a copy, which contains backfills alone."""
+    return PipelineRef.parse(ledger.pipeline).kind is PipelineKind.COPY
+
+
 def _known_coverage(
     ledger: Ledger, partition: int, quarantined: Mapping[int, SpanSet]
 ) -> PartitionCoverage:
@@ -344,7 +360,8 @@ def _known_coverage(
         OffsetState.PLANNED: planned,
         OffsetState.LANDED: landed.difference(in_quarantine),
     }
-    has_started = partition in ledger.starts
+    # The start offsets of a copy have no effect: no run continues from them.
+    has_started = partition in ledger.starts and not is_copy(ledger)
     return PartitionCoverage(
         partition=partition,
         low_watermark=None,
