@@ -671,7 +671,8 @@ class Pipeline:
     ) -> TopicCoverage:
         """Return the state of every offset of the topic, by partition. Needs no JVM.
 
-        Without Kafka, returns the states in the control table and the data table, and the error.
+        Without Kafka, returns the states in the control table and the data table, and the error. A
+        data table that differs from the control table is an error beside the states, too.
 
         Args:
             partition: Return only this partition, and read its rows in a window to find missing
@@ -684,10 +685,11 @@ class Pipeline:
         Raises:
             UnknownPartition: The topic has no such partition.
         """
+        from tidemark.ingest.ledgers import checked_ledger
         from tidemark.report.coverage import TopicCoverage
         from tidemark.report.coverage_rows import CoverageReader
 
-        spec = self.kafka_spec
+        spec, data_log = self.kafka_spec, self._bronze(reads_only=True)
         known: KnownWatermarks | None = None
         kafka_error: TidemarkError | None = None
         try:
@@ -697,7 +699,7 @@ class Pipeline:
         reader = CoverageReader(
             pipeline=spec.name,
             control=self.control,
-            data_log=self._bronze(reads_only=True),
+            data_log=data_log,
             known=known,
             quarantined=self._quarantined_spans,
         )
@@ -707,10 +709,16 @@ class Pipeline:
             found = reader.read_rows(partition, start, end)
             partitions = (found,) if found else ()
         topic_id = self.control.summary(spec.name).topic_id
+        table_error: TidemarkError | None = None
+        try:
+            checked_ledger(self.control, spec.name, data_log, rows=True)
+        except TidemarkError as error:
+            table_error = error
         return TopicCoverage(
             partitions=partitions,
             topic_id=topic_id or (known.watermarks.topic_id if known else None),
             kafka_error=kafka_error,
+            table_error=table_error,
         )
 
     def _quarantined_spans(self, topic_id: str) -> Mapping[int, SpanSet]:

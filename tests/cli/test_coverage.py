@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 from tests.support.commands import Command
 from tests.support.file_lake import home_lake
 from tests.support.kafka_file_lake import KafkaFileLake
+from tests.support.memory_consoles import memory_app
 from tests.support.plans import make_spec
 from tests.support.topics import delete_records, make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
@@ -152,6 +154,14 @@ def test_rows_that_were_not_read_are_noted(
     assert screen.command("coverage", "tides", "--start", "5", "--end", "5").code == ExitCode.USAGE
 
 
+def test_bars_without_rows_have_a_caution(screen: Screen) -> None:
+    screen.show(partition(LANDED=(0, 9)))
+    shown = screen.command("coverage", "tides")
+    assert "landed offsets may be gaps or missing" in shown.err
+    screen.show(partition(UNREAD=(0, 9)))
+    assert "rows not read" not in screen.command("coverage", "tides").err
+
+
 def test_the_table_of_spans_has_their_plans(screen: Screen) -> None:
     plans = [PlanSpan(number, Span(number, number + 1)) for number in range(9)]
     one = PartitionCoverage(
@@ -207,6 +217,32 @@ def test_the_offsets_of_the_tables_are_shown_while_kafka_is_away(
     assert "EmbeddedBrokerStopped" in shown.err
     absent = offline("coverage", "events", "--partition", "7")
     assert (absent.code, absent.out) == (ExitCode.REFUSED, "")
+
+
+# -- with a data table that differs from the control table ----------------------------------------
+
+
+def test_a_table_that_differs_is_an_error_beside_the_states(
+    tmp_path: Path, offline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A RESTORE removed landed rows. The control table still has their plan as landed."""
+    lake = home_lake(tmp_path)
+    load = memory_app(tmp_path, lake)
+    monkeypatch.setattr("tidemark.cli.coverage.App.from_environment", load)
+    read = offline("coverage", "events", "--json")
+    assert (read.code, read.json["table_error"]) == (ExitCode.OK, None)
+    DeltaTable(lake.uri).restore(1)
+    for options in ((), ("--partition", "0")):
+        shown = offline("coverage", "events", *options)
+        assert shown.code == ExitCode.REFUSED
+        assert "the data table does not confirm them" in shown.err
+        assert "TableRestored" in shown.err
+    read = offline("coverage", "events", "--json")
+    assert read.code == ExitCode.REFUSED
+    assert read.json["table_error"]["error"] == "TableRestored"
+    assert read.json["partitions"][0]["states"] == {"landed": [[0, 9]]}
+    shutil.rmtree(lake.uri)
+    assert "TableBehindLedger" in offline("coverage", "events").err
 
 
 # -- a real topic --------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_bars_of_a_table_that_differs_from_the_control_table_are_grey(
     DeltaTable(lake.uri).restore(1)
     restored = memory_console(tmp_path, lake).get("/pipelines/events").text
     assert '<div class="bars stale">' in restored
-    assert "the data table differs from it: TableRestored" in text_of(restored)
+    assert "the data table does not confirm them: TableRestored" in text_of(restored)
 
 
 def test_a_page_that_reads_rows_does_not_refresh(lake: FileLake, tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from rich.text import Text
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
+from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import Span
 from tidemark.core.texts import counted
 from tidemark.report.coverage import (
     ChosenPartitions,
     OffsetState,
     PartitionCoverage,
+    TopicCoverage,
     choose_partitions,
 )
 
@@ -73,6 +75,9 @@ def coverage(
 
     While Kafka is unavailable, the command shows the offsets of plans and of accepted losses, and
     ends with the exit code of the error. The start and the end of the log are then unknown.
+
+    If the data table differs from the control table, for example after a RESTORE, the command
+    shows the states of the control table. It then ends with the exit code of the difference.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")
@@ -85,11 +90,21 @@ def coverage(
         _print_totals(windows)
         for each in windows if partition is not None else ():
             _print_spans(*each)
+        _print_notes(found, is_zoomed=partition is not None)
+    if found.errors:
+        raise typer.Exit(ExitCode.worst(error.exit_code for error in found.errors))
+
+
+def _print_notes(found: TopicCoverage, *, is_zoomed: bool) -> None:
+    """Print what the bars do not show, and the errors beside them."""
+    if not is_zoomed and any(OffsetState.LANDED in each.states for each in found.partitions):
+        note("rows not read: landed offsets may be gaps or missing. --partition reads rows.")
     if found.kafka_error:
-        if not as_json:
-            note("Kafka could not be read, so the start and the end of the log are unknown.")
-            print_error_record(found.kafka_error.as_record())
-        raise typer.Exit(found.kafka_error.exit_code)
+        note("Kafka could not be read, so the start and the end of the log are unknown.")
+    if found.table_error:
+        note("The states come from the control table, and the data table does not confirm them.")
+    for error in found.errors:
+        print_error_record(error.as_record())
 
 
 _Windows: TypeAlias = Sequence[tuple[PartitionCoverage, Span | None]]

@@ -17,11 +17,10 @@ from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.console.quality import check_pages, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags
 from tidemark.console.runs import run_of
-from tidemark.core.errors import HistoriesDiverge, TidemarkError
+from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span
 from tidemark.core.parallel import result_or_error
-from tidemark.ingest.errors import DuplicateRows, UnknownPlan
-from tidemark.lake.errors import ForeignTable, TableAltered
+from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.status_table import read_status
 from tidemark.pipeline import utc_now
 from tidemark.report.coverage import (
@@ -42,8 +41,6 @@ BARS = 64
 states."""
 PLAN_SPANS = 50
 """Rows of the table of plans below a bar."""
-_TABLE_ERRORS = (HistoriesDiverge, ForeignTable, TableAltered, DuplicateRows)
-"""Errors of a data table that differs from the control table, from which the bars come."""
 
 
 def overview(context: PageContext) -> Page:
@@ -142,7 +139,6 @@ def pipeline(
     chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
     bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
     plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
-    problem = observed.error or (observed.status and observed.status.problem)
     return context.page(
         "pipeline.html",
         name=name,
@@ -152,7 +148,7 @@ def pipeline(
         kafka_error=found.kafka_error,
         watermarks=watermarks,
         topic_id=found.topic_id,
-        table_error=problem if isinstance(problem, _TABLE_ERRORS) else None,
+        table_error=found.table_error,
         more_partitions=chosen_partitions.others_text,
         bars=bars,
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],

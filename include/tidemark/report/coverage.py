@@ -199,11 +199,19 @@ class TopicCoverage:
             partitions in the control table.
         topic_id: Incarnation of the topic; None without Kafka before the first plan.
         kafka_error: The error that prevented the read of watermarks; None if they were read.
+        table_error: The difference between the data table and the control table, or the error that
+            prevented the comparison; None without either. The states come from the control table.
     """
 
     partitions: tuple[PartitionCoverage, ...]
     topic_id: str | None = None
     kafka_error: TidemarkError | None = None
+    table_error: TidemarkError | None = None
+
+    @property
+    def errors(self) -> Sequence[TidemarkError]:
+        """The errors beside the coverage."""
+        return [error for error in (self.kafka_error, self.table_error) if error]
 
     def as_record(self) -> dict[str, Any]:
         """Return the coverage as plain values, for `--json`."""
@@ -211,6 +219,7 @@ class TopicCoverage:
             "topic_id": self.topic_id,
             "partitions": [each.as_record() for each in self.partitions],
             "kafka_error": self.kafka_error.as_record() if self.kafka_error else None,
+            "table_error": self.table_error.as_record() if self.table_error else None,
         }
 
 
