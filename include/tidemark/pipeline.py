@@ -28,7 +28,7 @@ from tidemark.core.plan_rules import check_identity, check_incarnation, check_pa
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part, PublishRule, QuarantineReason
-from tidemark.spec.errors import IsTyped
+from tidemark.spec.errors import IsTyped, UnknownCopy
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -193,6 +193,20 @@ class Pipeline:
             raise InvalidReference(
                 rule=f"a reference to {' or '.join(kinds)} tables", seen=repr(self.name)
             )
+
+    def check_exists(self) -> None:
+        """Raise for a copy without a recorded event. Its first backfill creates it.
+
+        Raises:
+            UnknownCopy
+        """
+        if self.ref.kind is not PipelineKind.COPY or self.control.summary(self.name).event_number:
+            return
+        from tidemark.sql.tables import recorded_pipelines
+
+        refs = map(PipelineRef.parse, recorded_pipelines(self.context.layout.control_table))
+        known = [str(ref) for ref in refs if ref.copy and ref.name == self.ref.name]
+        raise UnknownCopy(pipeline=self.name, known=tuple(known))
 
     # -- planning and execution --------------------------------------------------------------------
 
@@ -436,9 +450,14 @@ class Pipeline:
 
     @property
     def publication(self) -> Publication:
-        """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
+        """Decides which plans the published view shows. Needs neither a JVM nor Kafka.
+
+        Raises:
+            UnknownCopy: No backfill was requested into this copy.
+        """
         from tidemark.quality.publication_service import Publication
 
+        self.check_exists()
         return Publication(
             pipeline=self.kafka_spec.name,
             control=self.control,
@@ -635,9 +654,14 @@ class Pipeline:
     # -- reports and maintenance -------------------------------------------------------------------
 
     def status(self) -> PipelineStatus:
-        """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM."""
+        """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM.
+
+        Raises:
+            UnknownCopy: No backfill was requested into this copy.
+        """
         from tidemark.report.status import pipeline_status
 
+        self.check_exists()
         return pipeline_status(
             self.kafka_spec,
             self.control,
@@ -683,12 +707,14 @@ class Pipeline:
             read_watermarks: Returns watermarks that may be old; None to read current ones.
 
         Raises:
+            UnknownCopy: No backfill was requested into this copy.
             UnknownPartition: The topic has no such partition.
         """
         from tidemark.ingest.ledgers import checked_ledger
         from tidemark.report.coverage import TopicCoverage
         from tidemark.report.coverage_rows import CoverageReader
 
+        self.check_exists()
         spec, data_log = self.kafka_spec, self._bronze(reads_only=True)
         known: KnownWatermarks | None = None
         kafka_error: TidemarkError | None = None
@@ -744,6 +770,7 @@ class Pipeline:
 
         Raises:
             InvalidReference: This is a typed or an upsert table, or the topic id is invalid.
+            UnknownCopy: No backfill was requested into this copy.
             InvalidRange: The offset or the count is out of bounds.
             UnknownPartition: The topic has no such partition.
             KafkaFailure: Kafka failed, and the pipeline has no plan yet.
@@ -751,6 +778,7 @@ class Pipeline:
         """
         from tidemark.quality.suite import masked_payloads
 
+        self.check_exists()
         masked = masked_payloads(self.masked_columns())
         return replace(self._record_reader.page(partition, start, count, topic_id), masked=masked)
 
@@ -763,10 +791,12 @@ class Pipeline:
             topic_id: Incarnation of the topic; None for the one that the pipeline reads.
 
         Raises:
+            UnknownCopy: No backfill was requested into this copy.
             TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic differs
                 from the requested one, so its offsets mean other records.
             UnknownPartition: The topic has no such partition.
         """
+        self.check_exists()
         topic = self.kafka_spec.topic
         watermarks = self.watermarks.topic_watermarks(topic, self.spec.isolation_level)
         ledger = self.control.summary(self.kafka_spec.name)
@@ -824,6 +854,7 @@ class Pipeline:
         show_done: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verification:
         """Compare the data table with Kafka record by record. See `Verifier.verify`."""
+        self.check_exists()
         return self._verifier.verify(partition, start, end, print_line, show_done)
 
     @property
@@ -852,6 +883,7 @@ class Pipeline:
         """
         from tidemark.report.service import Reports
 
+        self.check_exists()
         spec = self.kafka_spec
         reports = Reports(
             spec=spec,

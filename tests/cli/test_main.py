@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
 from tests.support.commands import Command, in_process
+from tests.support.file_lake import home_lake
 from tests.support.plans import append_events
 from tidemark.app import App
 from tidemark.cli import HEADINGS, PHASES, app
@@ -259,6 +260,16 @@ def test_a_named_error_exits_with_its_code_and_prints_the_fix(tmp_path: Path) ->
     assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
     assert ran.stderr.startswith("UnknownPipeline: No pipeline is named 'nosuch'")
     assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix", "see"]
+
+
+def test_the_status_of_a_copy_without_a_backfill_is_refused_and_not_recorded(
+    tmp_path: Path, offline: Command
+) -> None:
+    home_lake(tmp_path)
+    ran = offline("status", "events@juli", "--record")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert ran.err.startswith("UnknownCopy: There is no copy 'events@juli'")
+    assert not (tmp_path / "lakehouse" / "control" / "status").exists()
 
 
 def test_a_run_of_unknown_pipelines_prints_no_summary(without_kafka: Command) -> None:

@@ -20,6 +20,7 @@ from tests.support.memory import MemoryKafka, MemoryPartition
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
+from tidemark.backfill.selection import select
 from tidemark.console.pipelines import BARS
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 
@@ -52,6 +53,30 @@ def test_the_partitions_with_the_most_severe_states_have_bars(
     assert "state-lost" in page.partition('<ul class="legend">')[2].partition("</ul>")[0]
     others = "36 more partitions, by most severe state: 30 landed, 6 without offsets"
     assert others in text_of(page)
+
+
+def test_only_the_preview_of_a_backfill_opens_a_copy_that_does_not_exist(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """Its first backfill creates it. A mistyped name has no other page."""
+    client = memory_console(tmp_path, lake)
+    for path in ("", "?partition=0", "/plans", "/plans/1", "/records", "/quality", "/backfills"):
+        page = client.get(f"/pipelines/events@juli{path}")
+        assert page.status_code == 404
+        assert "There is no copy 'events@juli'" in text_of(page.text)
+    assert client.get("/pipelines/events@juli/backfill?offsets=0:0-4").status_code == 200
+    copy = replace(lake, spec=lake.spec.copied("july"))
+    copy.produce(9, 0)
+    copy.backfills.request(
+        copy.backfills.preview(select(offsets=["0:0-4"]), None, readable_only=False),
+        "ann",
+        approved=False,
+    )
+    requested = text_of(client.get("/pipelines/events@july").text)
+    assert "events@july not started" in requested
+    assert "No plan yet." in requested
+    # A copy has no runs of its own.
+    assert "tidemark run" not in requested
 
 
 def test_bars_that_read_no_rows_have_a_caution(

@@ -33,6 +33,7 @@ from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.status_table import KAFKA_COLUMNS
 from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.metrics import openmetrics
+from tidemark.spec.errors import UnknownCopy
 from tidemark.spec.model import AlarmRules, StartPolicy
 
 HOUR = timedelta(hours=1)
@@ -49,7 +50,8 @@ def test_a_copy_has_started_with_its_first_plan_and_has_no_lag() -> None:
     """It contains backfills alone, so it has no committed offset."""
     pipeline = MemoryPipeline(spec=make_spec().copied("july"))
     pipeline.produce(0, 10)
-    assert pipeline.status().state == "not started"
+    with pytest.raises(UnknownCopy):
+        pipeline.status()
     plan = pipeline.planner.backfill(wanted((0, 4, 9)), RunOrigin("fill")).plan
     assert plan is not None
     assert pipeline.status().state != "not started"

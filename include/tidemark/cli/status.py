@@ -78,7 +78,7 @@ def status(
     if interval and not watch:
         raise typer.BadParameter("--interval needs --watch")
     app = App.from_environment()
-    names = [app.spec(name).name for name in pipelines or app.specs]
+    names = _existing(app, pipelines) if pipelines else [*app.specs]
     if watch:
         _watch(app, names, interval or 5, with_partitions=bool(pipelines), as_json=as_json)
         return
@@ -102,6 +102,13 @@ def status(
         raise typer.Exit(ExitCode.worst(error.exit_code for error in failed))
     if exit_code and any(True for each in statuses for _ in each.alarms()):
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _existing(app: App, names: Sequence[str]) -> Sequence[str]:
+    """Return names of tables; raise for the first that no spec and no backfill defines."""
+    for name in names:
+        app.pipeline(name).check_exists()
+    return [app.spec(name).name for name in names]
 
 
 _COLUMNS: Sequence[str] = ("pipeline", "lag", "behind", "runway", "quarantine", "state")

@@ -133,7 +133,7 @@ class RecordedBackfill:
 
 def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
     """The form, and for a filled one the preview of its backfill."""
-    pipeline = context.pipeline(name)
+    pipeline = context.pipeline(name, may_be_new=True)
     found: BackfillPreview | TidemarkError | None = None
     if not form.is_empty:
         found = result_or_error(name, lambda name: _preview(context, name, form))
@@ -163,7 +163,7 @@ def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPre
         plan=_number(form.plan, "plan"),
         partitions=[_required_number(each, "partitions") for each in split_list(form.partitions)],
     )
-    pipeline = context.pipeline(name)
+    pipeline = context.pipeline(name, may_be_new=True)
     if form.replace:
         _check_size(pipeline, form)
     return pipeline.backfills.preview(

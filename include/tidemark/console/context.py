@@ -73,11 +73,16 @@ class PageContext:
         has_all = len(self.specs) == len(self.home.app.specs)
         return has_all and self.viewer.may_see_invalid_specs()
 
-    def pipeline(self, name: str) -> Pipeline:
+    def pipeline(self, name: str, *, may_be_new: bool = False) -> Pipeline:
         """Return a visible pipeline, or another table of one, such as `prices@july`.
+
+        Args:
+            name: The text of its reference.
+            may_be_new: Whether it may be a copy that the next backfill creates.
 
         Raises:
             UnknownPipeline: There is none of this name, or the viewer may not see it.
+            UnknownCopy: There is no copy of this name.
             SpecError: Its spec is invalid, and the viewer may see that.
             InvalidSelection, NotDecoded, NotUpserted: A pipeline has no such other table.
         """
@@ -85,7 +90,10 @@ class PageContext:
         spec = app.specs.get(ref.name)
         if not (self.sees_all if spec is None else self.viewer.may_see(spec)):
             raise UnknownPipeline(pipeline=name, known=())
-        return app.pipeline(ref)
+        pipeline = app.pipeline(ref)
+        if not may_be_new:
+            pipeline.check_exists()
+        return pipeline
 
     def page(self, template: str, **values: Any) -> Page:
         """Return a page with the values that all templates use."""

@@ -158,7 +158,7 @@ def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[Ru
 def _backfill(context: PageContext, name: str, requester: str) -> RecordedBackfill | None:
     """Return the backfill of a run; None if the table is not visible or has no such request."""
     try:
-        pipeline = context.pipeline(name)
+        pipeline = context.pipeline(name, may_be_new=True)
     except UnknownPipeline:
         return None
     request = recorded_request(pipeline.control, name, requester)

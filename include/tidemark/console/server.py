@@ -34,7 +34,7 @@ from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
 from tidemark.quality.docs import TEMPLATES
 from tidemark.report.errors import PageTimeout
 from tidemark.report.metrics import CONTENT_TYPE
-from tidemark.spec.errors import UnknownPipeline
+from tidemark.spec.errors import UnknownCopy, UnknownPipeline
 
 log = logging.getLogger(__name__)
 
@@ -338,7 +338,8 @@ class _Console:
             raise error
         if isinstance(error, UnknownPipeline):
             return _error_page(request, 404, "There is no such pipeline, or you may not see it.")
-        status = _STATUS.get(error.exit_code, 422)
+        is_absent = isinstance(error, UnknownCopy)
+        status = 404 if is_absent else _STATUS.get(error.exit_code, 422)
         return _error_page(request, status, "", error)
 
     async def http_error(self, request: Request, error: Exception) -> Response:

@@ -90,6 +90,34 @@ class UnknownPipeline(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class UnknownCopy(TerminalError):
+    """A name of a copy into which no backfill was requested.
+
+    Attributes:
+        pipeline: Text of the reference to the copy, such as `prices@july`.
+        known: The copies of the same pipeline.
+    """
+
+    pipeline: str
+    known: tuple[str, ...]
+
+    problem = "There is no copy {pipeline!r}{suggestion}; {copies}."
+    fix = "Correct the name, or create the copy: `tidemark backfill PIPELINE --into COPY`."
+
+    @property
+    def copies(self) -> str:
+        """The names of all copies of the pipeline."""
+        if not self.known:
+            return f"pipeline {self.pipeline.partition('@')[0]!r} has no copy"
+        return f"the control table contains {', '.join(self.known)}"
+
+    @property
+    def suggestion(self) -> str:
+        """The copy with the most similar name, if any."""
+        return did_you_mean(self.pipeline, self.known)
+
+
+@dataclass(kw_only=True, eq=False)
 class NotDecoded(TerminalError):
     """The spec of the pipeline has no typed table."""
 
