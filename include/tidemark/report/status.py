@@ -36,6 +36,8 @@ from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ADVISES_A_RUN = (RunwayTooShort, LagTooLong, LagTooLarge)
+"""Alarms whose fix is a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +162,20 @@ class PipelineStatus:
         return _total(each.arrival_rate for each in self.partitions)
 
     def alarms(self) -> Iterator[TidemarkError]:
-        """Yield the problem that would refuse a run, and an error for each exceeded limit."""
+        """Yield the problem that would refuse a run, and an error for each exceeded limit.
+
+        A problem hides the alarms that advise a run.
+        """
         if self.problem:
             yield self.problem
         if self.kafka_error and self.kafka_error is not self.problem:
             yield self.kafka_error
+        for alarm in self._exceeded_limits():
+            if self.problem is None or not isinstance(alarm, _ADVISES_A_RUN):
+                yield alarm
+        yield from self.unfinished.alarms(self.pipeline, self.rules, self.checked_at)
+
+    def _exceeded_limits(self) -> Iterator[TidemarkError]:
         rules, lag, lag_time, name = self.rules, self.lag, self.lag_time, self.pipeline
         if rules.runway is not None and self.runway is not None and self.runway < rules.runway:
             yield RunwayTooShort(pipeline=name, runway=self.runway, limit=rules.runway)
@@ -179,7 +190,6 @@ class PipelineStatus:
             yield LagTooLong(pipeline=name, lag_time=lag_time, limit=rules.lag_time)
         if rules.lag_records is not None and lag is not None and lag > rules.lag_records:
             yield LagTooLarge(pipeline=name, lag=lag, limit=rules.lag_records)
-        yield from self.unfinished.alarms(name, rules, self.checked_at)
 
     @property
     def state(self) -> str:
