@@ -96,7 +96,9 @@ def test_a_loss_is_accepted_with_user_time_and_reason(
     assert event["reason"] == "known"
     assert event["recorded_at"] is not None
     assert lake.run("second").landing.records == 3
-    assert tidemark("verify", "events").code == ExitCode.OK
+    verified = tidemark("verify", "events")
+    assert verified.code == ExitCode.OK
+    assert "partition 0: 3 offsets accepted as lost, not compared" in verified.out
 
 
 def test_a_plan_is_undone_with_user_time_and_reason(
@@ -304,6 +306,7 @@ def test_verify_reports_compared_and_deleted_offsets(
             "compacted": 0,
             "deleted": 2,
             "headers_unread": 0,
+            "lost": 0,
         }
     ]
     assert group_names(broker.bootstrap) == groups

@@ -24,6 +24,7 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import TableAltered
 from tidemark.report.errors import TableDiffers
 from tidemark.report.verification import DifferenceKind
+from tidemark.spec.model import StartPolicy
 
 
 @pytest.fixture
@@ -81,6 +82,30 @@ def test_a_record_that_was_compacted_since_is_no_difference(pipeline: MemoryPipe
     verification = pipeline.verify.verify()
     verification.check()
     assert [v.compacted for v in verification.partitions] == [1, 0]
+
+
+def test_offsets_whose_loss_was_accepted_are_counted_and_not_compared() -> None:
+    """Also in a partition without landed offsets; only within the given range."""
+    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.EARLIEST), partitions=3)
+    pipeline.planner.plan("begin")
+    for partition in (0, 1):
+        pipeline.produce(partition, 6)
+        pipeline.kafka.delete_records("events", partition, 4)
+    pipeline.decisions.accept_loss((), "ada", "outage")
+    pipeline.kafka.delete_records("events", 1, 6)
+    pipeline.decisions.accept_loss((), "ada", "outage")
+    pipeline.run("first")
+
+    def counts(partition: int | None = None, start: int = 0) -> list[tuple[int, int, int]]:
+        found = pipeline.verify.verify(partition, start)
+        found.check()
+        return [(v.partition, v.offsets, v.lost) for v in found.partitions]
+
+    assert counts() == [(0, 2, 4), (1, 0, 6)]
+    assert counts(start=2) == [(0, 2, 2), (1, 0, 4)]
+    assert counts(partition=0, start=4) == [(0, 2, 0)]
+    with pytest.raises(NothingLanded):
+        pipeline.verify.verify(partition=1)
 
 
 def test_an_altered_timestamp_is_found(pipeline: MemoryPipeline) -> None:

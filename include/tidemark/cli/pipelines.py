@@ -86,6 +86,10 @@ def verify(
             for v in verification.partitions
         ],
     )
+    for each in verification.partitions:
+        if each.lost:
+            lost = counted(each.lost, "offset")
+            out.print(f"partition {each.partition}: {lost} accepted as lost, not compared")
     if unread := sum(each.headers_unread for each in verification.partitions):
         records = counted(unread, "record")
         out.print(f"headers of {records} not compared: a header name is not UTF-8")

@@ -71,6 +71,7 @@ class PartitionComparison:
         deleted: Landed offsets that Kafka has deleted since. Verification detects only duplicate
             rows there.
         headers_unread: Records whose headers were not compared, because a name is not UTF-8.
+        lost: Offsets that were accepted as lost. They are not compared.
     """
 
     partition: int
@@ -80,6 +81,7 @@ class PartitionComparison:
     compacted: int = 0
     deleted: int = 0
     headers_unread: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class Verification:
         topic: Topic name.
         topic_id: Topic id of the compared records.
         isolation_levels: Isolation levels of the landed plans, and of the comparison.
-        partitions: Counts of each partition, sorted by number.
+        partitions: Counts of each partition with landed or lost offsets, sorted by number.
         differences: Number of differences by kind.
         first: The first `MAX_LISTED` differences.
     """

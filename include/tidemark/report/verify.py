@@ -12,7 +12,7 @@ from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidRange
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, union_by_partition
+from tidemark.core.offsets import Span, SpanSet, difference_by_partition, union_by_partition
 from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
@@ -101,15 +101,23 @@ class Verifier:
         plan_rules.check_partitions(current, [] if partition is None else [partition])
         levels = self._levels(ledger)
         bounds = self._bounds(partition, start, end)
-        selected = self._selected(ledger.landed, partition, bounds)
+        selected = _selected(ledger.landed, partition, bounds)
+        if not selected:
+            raise NothingLanded(
+                pipeline=self.spec.name, topic=self.spec.topic, subject="any of the given offsets"
+            )
+        accepted = difference_by_partition(ledger.accepted_losses, ledger.landed)
+        lost = _selected(accepted, partition, bounds)
         row_ranges = [r for r in self.data_log.row_ranges() if partition in (None, r.partition)]
         complete_plans = _complete_plans(ledger, row_ranges)
         plan_spans = _PlanSpans.of(ledger, current.topic_id)
         comparisons: list[PartitionComparison] = []
         differences: list[Difference] = []
         foreign_rows: list[_Row] = []
-        for done, (number, spans) in enumerate(sorted(selected.items())):
-            show_done(done, len(selected))
+        numbers = sorted({*selected, *lost})
+        for done, number in enumerate(numbers):
+            show_done(done, len(numbers))
+            spans = selected.get(number, SpanSet())
             parts = [
                 (watermarks, spans.intersection(landed.get(number, SpanSet())))
                 for watermarks, landed in levels
@@ -117,7 +125,7 @@ class Verifier:
             comparison, found = self._compare(
                 number, parts, complete_plans, plan_spans, foreign_rows, print_line
             )
-            comparisons.append(comparison)
+            comparisons.append(replace(comparison, lost=lost.get(number, SpanSet()).size))
             differences += found
         # Read after the rows, so it contains every plan that landed them.
         ledger = self.control.ledger(self.spec.name)
@@ -170,20 +178,6 @@ class Verifier:
                 rule="0 <= start < end; the end is the next offset after the range",
             )
         return Span(first, beyond)
-
-    def _selected(
-        self, landed: Mapping[int, SpanSet], partition: int | None, bounds: Span
-    ) -> Mapping[int, SpanSet]:
-        selected = {
-            number: within
-            for number, spans in landed.items()
-            if (partition is None or number == partition) and (within := spans.within(bounds))
-        }
-        if not selected:
-            raise NothingLanded(
-                pipeline=self.spec.name, topic=self.spec.topic, subject="any of the given offsets"
-            )
-        return selected
 
     def _unexpected_ranges(
         self,
@@ -345,6 +339,16 @@ class _PlanSpans:
                     partition=row.partition,
                     offset=row.offset,
                 )
+
+
+def _selected(
+    offsets: Mapping[int, SpanSet], partition: int | None, bounds: Span
+) -> Mapping[int, SpanSet]:
+    return {
+        number: within
+        for number, spans in offsets.items()
+        if partition in (None, number) and (within := spans.within(bounds))
+    }
 
 
 def _mislabelled(
