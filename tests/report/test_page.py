@@ -132,7 +132,17 @@ def trends(checked: Sequence[CheckedPlan]) -> list[tuple[str, str, list[str]]]:
     [
         ({}, {}, "Complete Every offset"),
         ({}, {"lost": 1234}, "Accepted losses: Kafka deleted the records at 1,234 offsets"),
+        (
+            {},
+            {"lost": 1, "missing": SpanSet((Span(200, 210),))},
+            "Accepted losses: Kafka deleted the records at 1 offset before",
+        ),
         ({}, {"unproven_gaps": 7}, "7 of the gaps are unproven"),
+        (
+            {},
+            {"unproven_gaps": 7, "missing": SpanSet((Span(200, 210),))},
+            "7 of the gaps are unproven",
+        ),
         ({"open_plans": (4, 5)}, {}, "Open plans: 4, 5. Their records are not counted yet."),
         (
             {"plans_of_other_incarnations": 2},
@@ -393,6 +403,10 @@ def test_complete_is_green_only_if_nothing_is_open() -> None:
         (
             {"checked": [result(1, 1.0, passed=False, severity=Severity.INFO)]},
             ("quiet-pill", "1 rule of severity info failed"),
+        ),
+        (
+            {"certificate": replace(landed(1), partitions=(replace(_ACCOUNT, lost=8908),))},
+            ("poor", "8,908 offsets accepted as lost"),
         ),
         ({"quarantined": [QUARANTINED]}, ("poor", "1 record in quarantine")),
         (

@@ -175,6 +175,7 @@ def open_points(report: PipelineReport) -> list[tuple[str, str]]:
     counts = [
         (report.missing_rows or 0, "bad", "row", "removed from the table"),
         (hidden, "bad", "plan", "not published"),
+        (certificate.total("lost"), "poor", "offset", "accepted as lost"),
         (len(failed) - infos, "poor", "rule", "failed"),
         (infos, "quiet-pill", "rule", "of severity info failed"),
         (len(report.quarantined or ()), "poor", "record", "in quarantine"),
