@@ -291,7 +291,7 @@ def test_an_incomplete_period_ends_with_exit_code_65_on_request(
     done = offline("report", "events", *PERIOD, "--exit-code")
     assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
     page = Page(Path(done.out.splitlines()[-1]))
-    assert "Not complete: the table lacks 3 offsets between the first and the last" in page.text
+    assert "Not complete: 3 offsets between the first and the last of the period" in page.text
     certificate = offline("report", "events", *PERIOD, "--json").json["certificate"]
     assert (certificate["missing"], certificate["partitions"][0]["missing"]) == (3, [[3, 6]])
 
