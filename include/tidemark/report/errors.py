@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemark.core.errors import TerminalError, TransientError
-from tidemark.core.texts import format_duration
+from tidemark.core.texts import format_duration, listed
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _CATCH_UP = (
@@ -172,20 +172,25 @@ class PlansBlocked(TerminalError):
     plans: tuple[int, ...]
 
     problem = (
-        "A quality check blocked {plans:plan} of pipeline '{pipeline}'; "
-        "the published view does not show their rows."
+        "The published view of pipeline '{pipeline}' lacks the rows of {plans:plan}, because a "
+        "quality check failed."
     )
     fix = (
         "`tidemark publication list {pipeline}` shows the failed checks. Fix the cause and run "
         "`tidemark check {pipeline} --plan {first_plan}`, or decide with "
         "`tidemark publication release {pipeline} --plan {first_plan} --reason WHY` or "
-        "`tidemark publication reject {pipeline} --plan {first_plan} --reason WHY`."
+        "`tidemark publication reject {pipeline} --plan {first_plan} --reason WHY`.{others}"
     )
 
     @property
     def first_plan(self) -> int:
         """The blocked plan with the lowest number."""
         return self.plans[0]
+
+    @property
+    def others(self) -> str:
+        """The other blocked plans, as a sentence; empty without others."""
+        return f" Then do the same for {listed('plan', self.plans[1:])}." if self.plans[1:] else ""
 
 
 @dataclass(kw_only=True, eq=False)
