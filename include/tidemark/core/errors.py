@@ -231,6 +231,7 @@ class Unforeseen(TidemarkError):
 class InvalidRange(TerminalError):
     """A requested offset range is outside the readable log."""
 
+    pipeline: str
     topic: str
     partition: int
     start: int
@@ -238,7 +239,7 @@ class InvalidRange(TerminalError):
     rule: str
 
     problem = "Invalid range [{start}, {end}) of partition {partition} of topic {topic!r}: {rule}."
-    fix = "Request offsets inside the log. `tidemark status PIPELINE --wide` shows the watermarks."
+    fix = "Request offsets of the log. `tidemark status {pipeline} --wide` shows the watermarks."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -522,7 +523,7 @@ class UnknownPartition(TerminalError):
     partitions: int
 
     problem = "Topic {topic!r} has no partition {partition}; it has {partitions:partition}."
-    fix = "Name a partition from 0 to {last}. `tidemark status PIPELINE` shows the partitions."
+    fix = "Name a partition from 0 to {last}."
 
     @property
     def last(self) -> int:

@@ -307,7 +307,7 @@ def classify_offsets(
         for span in requested:
             if span.end > here.end:
                 rule = f"the readable log ends at {here.end}"
-                raise _invalid(watermarks, partition, span, rule)
+                raise _invalid(topic, partition, span, rule)
         covered, unread = (
             ledger.covered(partition),
             requested.difference(ledger.covered_or_planned(partition)),
@@ -326,7 +326,7 @@ def classify_offsets(
                 states[name][partition] = spans
     found = ClassifiedOffsets(**states)
     if not readable_only:
-        _check_not_deleted(watermarks, found)
+        _check_not_deleted(topic, found)
     return found
 
 
@@ -339,15 +339,20 @@ def planned_ranges(
     )
 
 
-def _check_not_deleted(watermarks: TopicWatermarks, found: ClassifiedOffsets) -> None:
+def _check_not_deleted(topic: ComparedTopic, found: ClassifiedOffsets) -> None:
     for partition, spans in found.deleted.items():
-        rule = f"the low watermark is {watermarks.partitions[partition].low}"
-        raise _invalid(watermarks, partition, next(iter(spans)), rule)
+        rule = f"the low watermark is {topic.watermarks.partitions[partition].low}"
+        raise _invalid(topic, partition, next(iter(spans)), rule)
 
 
-def _invalid(watermarks: TopicWatermarks, partition: int, span: Span, rule: str) -> InvalidRange:
+def _invalid(topic: ComparedTopic, partition: int, span: Span, rule: str) -> InvalidRange:
     return InvalidRange(
-        topic=watermarks.topic, partition=partition, start=span.start, end=span.end, rule=rule
+        pipeline=topic.ledger.pipeline,
+        topic=topic.watermarks.topic,
+        partition=partition,
+        start=span.start,
+        end=span.end,
+        rule=rule,
     )
 
 

@@ -83,6 +83,7 @@ class RecordReader:
         if not (0 <= start <= _MAX_OFFSET - count and 1 <= count <= MAX_COUNT):
             rule = f"an offset of 0 or more, and 1 to {MAX_COUNT} offsets"
             raise InvalidRange(
+                pipeline=self.spec.name,
                 topic=self.spec.topic,
                 partition=partition,
                 start=start,

@@ -171,6 +171,7 @@ class Verifier:
         first, beyond = start or 0, _MAX_OFFSET if end is None else end
         if not 0 <= first < beyond:
             raise InvalidRange(
+                pipeline=self.spec.name,
                 topic=self.spec.topic,
                 partition=partition or 0,
                 start=first,
