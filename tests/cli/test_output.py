@@ -107,17 +107,23 @@ def test_the_summary_of_a_run_fits_into_80_columns(
 
 
 @pytest.mark.parametrize(
-    ("steps", "outcome"),
+    ("steps", "outcome", "checked"),
     [
-        ([("check", "QualityFailed"), ("publish", "blocked")], "blocked"),
-        ([("check", None), ("publish", "rejected")], "rejected"),
-        ([("decode", "InvalidRule"), ("publish", "published")], "decode failed"),
-        ([("ingest", None)], "done"),
+        ([("check", "QualityFailed"), ("publish", "blocked")], "blocked", "failed"),
+        ([("check", "SuiteError"), ("publish", "not checked")], "not checked", "-"),
+        ([("check", None), ("check", "QualityFailed")], "check failed", "failed, passed"),
+        ([("check", None), ("publish", "rejected")], "rejected", "passed"),
+        ([("decode", "InvalidRule"), ("publish", "published")], "decode failed", "-"),
+        ([("ingest", None)], "done", "-"),
     ],
 )
 def test_the_outcome_of_a_run_is_a_hidden_plan_or_the_step_that_failed(
-    steps: list[tuple[str, str | None]], outcome: str, capsys: pytest.CaptureFixture[str]
+    steps: list[tuple[str, str | None]],
+    outcome: str,
+    checked: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A check that ended without a result counts as no check."""
     shown: list[dict[str, object]] = []
     for step, result in steps:
         if step == "publish":
@@ -130,4 +136,5 @@ def test_the_outcome_of_a_run_is_a_hidden_plan_or_the_step_that_failed(
             shown.append({"step": step, "error": result, **texts})
     run.print_summary([{"pipeline": "payments", "plan": 1, "steps": shown}])
     (row,) = (line for line in capsys.readouterr().out.splitlines() if "payments" in line)
-    assert row.split("│")[3].strip() == outcome
+    cells = [cell.strip() for cell in row.split("│")]
+    assert (cells[3], cells[5]) == (outcome, checked)

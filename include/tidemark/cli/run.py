@@ -17,6 +17,8 @@ from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
+from tidemark.quality.check_results import CheckOutcome
+from tidemark.quality.errors import QualityFailed
 from tidemark.steps import remaining_work
 
 
@@ -94,10 +96,11 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
     if "steps" not in record:
         return (record.get("error") or record["outcome"], *[None] * 5)
     steps = record["steps"]
-    ingested, checked, decoded, merged, published = (
+    ingested, decoded, merged, published = (
         [step for step in steps if step["step"] == kind and "error" not in step]
-        for kind in ("ingest", "check", "decode", "upsert", "publish")
+        for kind in ("ingest", "decode", "upsert", "publish")
     )
+    checked = {_check_outcome(step) for step in steps if step["step"] == "check"}
     quarantined = sum(step["quarantined"] for step in decoded)
     failed = next((f"{step['step']} failed" for step in steps if "error" in step), None)
     visible, hidden = (
@@ -108,11 +111,18 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
         # The status of a blocked plan is more important than the failure of its check.
         record.get("error") or hidden or failed or visible or "done",
         sum(step["records"] for step in ingested if step["wrote"]),
-        ", ".join(sorted({step["outcome"] for step in checked})) or None,
+        ", ".join(sorted(filter(None, checked))) or None,
         sum(step["records"] for step in decoded) - quarantined if decoded else None,
         quarantined if decoded else None,
         ", ".join(step["scope"] for step in merged) or None,
     )
+
+
+def _check_outcome(step: Mapping[str, Any]) -> str | None:
+    """Return the outcome of a check; None if it ended without a result."""
+    if step.get("error") == QualityFailed.__name__:
+        return CheckOutcome.FAILED
+    return step.get("outcome")
 
 
 def _print_drafts(app: App, names: list[str], *, as_json: bool) -> None:
