@@ -244,6 +244,15 @@ def test_both_forms_keep_the_incarnation_of_a_permanent_link(
     assert page.count('<input type="hidden" name="topic_id" value="id-1">') == 2
 
 
+@pytest.mark.usefixtures("lake")
+def test_the_form_keeps_the_place_of_a_page_that_cannot_be_read(tmp_path: Path) -> None:
+    """Such a page has only the error beside the form."""
+    page = console_of(tmp_path).get(PAGE.format(5) + "&topic_id=!").text
+    assert "InvalidReference" in page
+    values = re.findall(r'<input name="(partition|offset)"[^>]* value="([^"]*)"', page)
+    assert values == [("partition", "1"), ("offset", "5")]
+
+
 def test_a_viewer_without_payloads_sees_sizes_only(lake: FileLake, tmp_path: Path) -> None:
     lake.land_payloads([(None, b'{"a": 1}')], 1, headers=(("secret", b"x"),))
     page = console_of(tmp_path, viewer=SomeRights(payloads=False)).get(PAGE.format(0)).text

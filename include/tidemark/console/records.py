@@ -74,7 +74,7 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
         found=shown,
         error=found if isinstance(found, TidemarkError) else None,
         has_payloads=has_payloads,
-        first=shown.entries[0].offset if shown else 0,
+        first=shown.entries[0].offset if shown else place.offset or 0,
         count=COUNT,
         last=MAX_OFFSET,
         texts=texts,
