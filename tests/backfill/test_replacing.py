@@ -360,6 +360,22 @@ def test_a_preview_of_a_backfill_states_that_no_file_is_rewritten(lake: FileLake
     assert preview.explain().endswith("; none of them has landed, no file is rewritten")
 
 
+def test_a_preview_of_landed_offsets_alone_names_the_option_that_reads_them(lake: FileLake) -> None:
+    """Not if Kafka has deleted the offsets, or if the option is given."""
+    offsets = OffsetRanges(spans=wanted((0, 0, 5)).spans)
+    nothing = "nothing to do: no selected offset is left to land"
+    preview = lake.backfills.preview(offsets, None, readable_only=True)
+    assert preview.explain().endswith(f"{nothing}; `--replace` reads landed offsets again")
+    lake.kafka.delete_records("events", 0, before=5)
+    preview = lake.backfills.preview(offsets, None, readable_only=True, replaces=True)
+    assert preview.explain().endswith(nothing)
+    lake.kafka.produce("events", 0, 5, timestamp_ms=1_000)
+    lake.kafka.delete_records("events", 0, before=20)
+    deleted = OffsetRanges(spans=wanted((0, 15, 20)).spans)
+    preview = lake.backfills.preview(deleted, None, readable_only=True)
+    assert preview.explain().endswith(nothing)
+
+
 def test_a_preview_raises_the_errors_of_its_chunks(lake: FileLake) -> None:
     """The fix in the error contains a sufficient chunk size."""
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 3")

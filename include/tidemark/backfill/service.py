@@ -104,7 +104,9 @@ class BackfillPreview:
             *self.notes,
         ]
         if not self.offsets:
-            return "\n".join([*lines, "nothing to do: no selected offset is left to land"])
+            has_option = self.found.covered and not self.replaces
+            option = "; `--replace` reads landed offsets again" if has_option else ""
+            return "\n".join([*lines, f"nothing to do: no selected offset is left to land{option}"])
         lines.append(
             f"{counted(self.offsets, 'offset')} to land in {counted(len(self.chunks), 'chunk')}, "
             f"{self.size_estimate.explain()}; {self._rewriting()}"
