@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from threading import Barrier, get_ident
@@ -23,6 +24,7 @@ from tests.support.typed_lake import home_typed_lake
 from tidemark.backfill.selection import select
 from tidemark.console.pipelines import BARS
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
+from tidemark.lake.status_history import append_statuses
 
 
 @pytest.fixture
@@ -104,6 +106,21 @@ def test_bars_of_a_table_that_differs_from_the_control_table_are_grey(
     restored = memory_console(tmp_path, lake).get("/pipelines/events").text
     assert '<div class="bars stale">' in restored
     assert "the data table does not confirm them: TableRestored" in text_of(restored)
+
+
+def test_the_page_shows_since_when_a_problem_is_recorded(lake: FileLake, tmp_path: Path) -> None:
+    """Nothing without a recorded status of the same problem."""
+    lake.produce(9, 0)
+    lake.kafka.delete_records("events", 0, lake.kafka.topics["events"][0].end)
+    page = text_of(memory_console(tmp_path, lake).get("/pipelines/events").text)
+    assert "LostRange" in page
+    assert "(recorded)" not in page
+    now = datetime.now(UTC)
+    times = {"ok": now - timedelta(minutes=40), "LostRange": now - timedelta(minutes=20)}
+    rows = [{"pipeline": "events", "checked_at": at, "state": state} for state, at in times.items()]
+    append_statuses(memory_app(tmp_path, lake)().layout.status_history, rows)
+    page = text_of(memory_console(tmp_path, lake).get("/pipelines/events").text)
+    assert f"LostRange since {times['LostRange']:%Y-%m-%d %H:%M:%S} UTC (recorded)." in page
 
 
 def test_a_page_that_reads_rows_does_not_refresh(lake: FileLake, tmp_path: Path) -> None:

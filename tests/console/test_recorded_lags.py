@@ -1,4 +1,4 @@
-"""The samples of recorded lags that a chart shows."""
+"""The samples of recorded lags that a chart shows, and the start of a recorded state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.services import NOW
-from tidemark.console.recorded_lags import Period, highest_lags
+from tidemark.console.recorded_lags import Period, StateStart, highest_lags, state_start
 from tidemark.lake.status_history import LagSample
 
 DAY = Period.DAY.window
@@ -55,3 +55,30 @@ def test_samples_before_the_period_are_not_shown(period: Period) -> None:
     shown = highest_lags([sample(before + 0.1, 1), sample(before - 0.1, 2)], window, NOW)
     assert [each.lag for each in shown] == [2]
     assert highest_lags([], window, NOW) == []
+
+
+# -- state ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("states", "start"),
+    [
+        ([], None),
+        ([None, "ok"], None),
+        (["LostRange", "ok"], None),
+        (["ok", "LostRange", "LostRange"], (2, False)),
+        (["LostRange", "ok", "LostRange"], (1, False)),
+        (["ok", "LostRange", "LostRange, PipelineStalled"], (2, False)),
+        (["LostRange", "LostRange, PipelineStalled"], (2, True)),
+    ],
+)
+def test_a_state_starts_with_the_first_recorded_status_of_its_first_alarm(
+    states: list[str | None], start: tuple[int, bool] | None
+) -> None:
+    """A state that the first status of the period has may be older."""
+    recorded = [
+        replace(sample(len(states) - number, 0), state=state) for number, state in enumerate(states)
+    ]
+    found = state_start(recorded, "LostRange, PipelineStalled")
+    expected = start and StateStart("LostRange", NOW - timedelta(minutes=start[0]), start[1])
+    assert found == expected

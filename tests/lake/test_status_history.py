@@ -163,6 +163,18 @@ def test_the_highest_age_of_each_step_is_read_beside_the_highest_lag(uri: str) -
     assert [each.lag for each in read_lags(uri, hour, HOUR)["a"]] == [10, 1_000]
 
 
+def test_every_change_of_the_state_is_read(uri: str) -> None:
+    """The first status of the period counts as a change, because the state before is not read."""
+    hour = NOW.replace(minute=0, second=0, microsecond=0)
+    states = ["ok", "ok", "LostRange", "LostRange", "ok", "ok", "ok"]
+    rows = [
+        row("a", hour + timedelta(minutes=minute), minute, state=state)
+        for minute, state in enumerate(states)
+    ]
+    append_statuses(uri, rows)
+    assert [each.lag for each in read_lags(uri, hour, HOUR)["a"]] == [0, 2, 4, 6]
+
+
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300])
 def test_an_age_that_is_no_duration_is_unknown(uri: str, seconds: float) -> None:
     append_statuses(uri, [row("a", NOW, 1, lag_seconds=seconds)])

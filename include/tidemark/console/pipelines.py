@@ -15,7 +15,7 @@ from tidemark.console.home import RecordedStatus
 from tidemark.console.newest import Newest
 from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.console.quality import check_pages, report_days
-from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags
+from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
 from tidemark.console.runs import run_of
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span
@@ -161,6 +161,7 @@ def pipeline(
         window=window,
         lags=highest_lags([*lags, *observed.samples], window, utc_now()),
         lags_error=recorded.error,
+        since=state_start(lags, observed.status.state) if observed.status else None,
         is_unrecorded=recorded.value is not None and not recorded.error and not lags,
         own_link=link,
     )

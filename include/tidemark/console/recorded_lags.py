@@ -1,4 +1,4 @@
-"""The periods of a chart of recorded lags, and the samples that it shows."""
+"""The periods of a chart of recorded lags, the samples that it shows, and the start of a state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import takewhile
+from typing import NamedTuple
 
 from tidemark.lake.status_history import LagSample
 
@@ -73,6 +75,38 @@ def highest_lags(
         newest = max(by_step[max(by_step)], key=lambda sample: sample.checked_at)
         shown[newest.checked_at] = newest
     return [shown[at] for at in sorted(shown)]
+
+
+class StateStart(NamedTuple):
+    """The first recorded status of a state.
+
+    Attributes:
+        state: The state, or its first alarm.
+        at: Time of the status.
+        may_be_earlier: Whether no earlier status is known, so that the state may be older.
+    """
+
+    state: str
+    at: datetime
+    may_be_earlier: bool
+
+
+def state_start(recorded: Sequence[LagSample], state: str) -> StateStart | None:
+    """Return since when a pipeline is in a state; None if the newest recorded status has another.
+
+    Args:
+        recorded: Recorded samples, oldest first, with at least the first of each state.
+        state: The state. If it has several alarms, only the first counts: later ones follow it.
+    """
+    name = _names(state)[0]
+    in_state = list(takewhile(lambda each: name in _names(each.state or ""), reversed(recorded)))
+    if not in_state:
+        return None
+    return StateStart(name, in_state[-1].checked_at, len(in_state) == len(recorded))
+
+
+def _names(state: str) -> Sequence[str]:
+    return state.split(", ")
 
 
 def _lag(sample: LagSample) -> int:

@@ -88,7 +88,8 @@ def read_lags(
         uri: The table.
         since: Beginning of the period to read.
         step: Length of the intervals, which begin at 1970-01-01 in UTC. Only the samples
-            with the highest lag and with the highest age of each interval are returned.
+            with the highest lag and with the highest age of each interval are returned, and the
+            first sample of each state.
         pipeline: Only this pipeline; None for all.
 
     Raises:
@@ -113,14 +114,17 @@ def read_lags(
                         PARTITION BY pipeline, step
                         ORDER BY lag_seconds DESC NULLS LAST,
                             lag DESC NULLS LAST, checked_at DESC
-                    ) AS place_of_age
+                    ) AS place_of_age,
+                    lag(state) OVER (PARTITION BY pipeline ORDER BY checked_at) AS earlier_state
                 FROM (
                     SELECT *, date_bin(
                         INTERVAL '{step.total_seconds():.0f} seconds', checked_at
                     ) AS step
                     FROM t WHERE {condition}
                 )
-            ) WHERE place_of_lag = 1 OR place_of_age = 1 ORDER BY checked_at
+            )
+            WHERE place_of_lag = 1 OR place_of_age = 1 OR state IS DISTINCT FROM earlier_state
+            ORDER BY checked_at
             """,
         )
     lags: dict[str, list[LagSample]] = {}
