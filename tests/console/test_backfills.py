@@ -8,13 +8,17 @@ import shlex
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from tests.support.chromium import chromium_tab
+from tests.support.consoles import SomeRights, served
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory_consoles import memory_app, memory_web
 from tidemark.console.backfills import BackfillForm
+from tidemark.console.guard import AirflowRun
 from tidemark.spec.ref import PipelineRef
 
 FROM, UNTIL = "2026-03-01T00:00:00Z", "2026-03-02"
@@ -134,3 +138,27 @@ def test_a_replacement_without_a_reason_is_not_offered(tmp_path: Path) -> None:
     assert "data-trigger" not in without
     assert "tidemark backfill" not in without
     assert "data-trigger" in page_of(lake, tmp_path, f"{address}&reason=fixed")
+
+
+@pytest.mark.e2e
+def test_a_started_backfill_opens_the_page_of_its_run(tmp_path: Path) -> None:
+    """The request is recorded later. An empty page would invite a second start."""
+    run_id = "manual__2026-11-28T10:00:00+00:00_a/b?c#d"
+    (tmp_path / "home").mkdir()
+    lake = home_lake(tmp_path / "home")
+    lake.produce(4, 1)
+    run = AirflowRun(conf={"pipeline": "events"}, tasks={"request": None})
+    viewer = SomeRights(run=run)
+    web = memory_web(memory_app(tmp_path / "home", lake), viewer, airflow="")
+
+    async def start(body: dict[str, Any]) -> dict[str, Any]:
+        assert body["conf"]["offsets"] == "1:0-4"
+        return {"dag_run_id": run_id}
+
+    web.add_api_route("/api/v2/dags/tidemark_backfill/dagRuns", start, methods=["POST"])
+    with served(web) as address, chromium_tab(tmp_path) as tab:
+        tab.open(f"{address}/pipelines/events/backfill?offsets=1:0-4")
+        tab.value("document.querySelector('button[data-trigger]').click()")
+        tab.wait_for("document.querySelector('h1')?.textContent.startsWith('Run ')")
+        assert tab.value("document.querySelector('h1').textContent") == f"Run {run_id}"
+        assert "Airflow has this run" in tab.value("document.body.textContent")

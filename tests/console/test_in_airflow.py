@@ -127,7 +127,7 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
         tab.problems.clear()
         tab.open(f"{url}{PREFIX}/pipelines/seen/backfill?offsets=0:0-2")
         tab.value("document.querySelector('button[data-trigger]').click()")
-        tab.wait_for("location.pathname.endsWith('/backfills')")
+        tab.wait_for("location.pathname.includes('/dags/tidemark_backfill/runs/')")
         tab.wait_for("document.body.textContent.includes('landed: 1 of 1 chunk')", timeout_s=240)
         assert tab.problems == []
 

@@ -297,7 +297,7 @@ def test_a_chunk_shows_its_failed_and_running_tasks(lake: FileLake, tmp_path: Pa
     [
         ("success", "This run lands nothing: it was a dry run, or all offsets had landed."),
         ("failed", "The request failed, and nothing was recorded. The log of the task request"),
-        ("queued", "The request is not recorded yet: the task request is queued"),
+        ("queued", "and the request is not recorded yet: the task request is queued"),
         (
             None,
             "the table of the backfill is unknown. Open the run from the page of one of its plans.",
@@ -309,6 +309,24 @@ def test_a_run_without_a_request_has_the_reason(
 ) -> None:
     tasks = {"request": state} if state else None
     assert words in text_of(page_of(tmp_path, "manual__2", "tidemark_backfill", tasks=tasks))
+
+
+@pytest.mark.parametrize("tasks", [{"request": None}, {}])
+def test_a_run_of_a_backfill_waits_for_its_first_task(
+    lake: FileLake, tmp_path: Path, tasks: dict[str, str | None]
+) -> None:
+    """Airflow creates the tasks of a run without a state."""
+    run = AirflowRun(conf={"pipeline": "events"}, tasks=tasks)
+    page = page_of(tmp_path, "manual__2", "tidemark_backfill", SomeRights(run=run))
+    assert (
+        "Airflow has this run, and the request is not recorded yet: the task request has not "
+        "started."
+    ) in text_of(page)
+    assert "hx-get" in page
+    hidden = SomeRights(pipelines=["idle"], run=run)
+    page = page_of(tmp_path, "manual__2", "tidemark_backfill", hidden)
+    assert "Airflow has this run" not in page
+    assert "of a pipeline that you may not see" in text_of(page)
 
 
 def test_tasks_link_to_airflow_only_inside_airflow(lake: FileLake, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.origins import DagRunRequester, DecodeOrigin, PlanOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan_history import PlanEntry, PlanState
+from tidemark.pipeline import Pipeline
 from tidemark.quality.check_results import CheckedPlan, CheckResult
 from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.spec.errors import UnknownPipeline
@@ -105,11 +106,13 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
     if dag_id == BACKFILL_DAG:
         name = _table(run) or pipeline
         requester = str(DagRunRequester(dag_id=dag_id, run_id=run_id))
-        backfill = _backfill(context, name, requester) if name else None
+        table = _visible(context, name) if name else None
+        backfill = _backfill(table, requester) if table else None
         return context.page(
             "backfill_run.html",
             name=name if backfill else None,
             table=name,
+            is_visible=table is not None,
             backfill=backfill,
             chunk_tasks=_chunk_tasks(run),
             **common,
@@ -155,14 +158,18 @@ def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[Ru
     return plans
 
 
-def _backfill(context: PageContext, name: str, requester: str) -> RecordedBackfill | None:
-    """Return the backfill of a run; None if the table is not visible or has no such request."""
+def _visible(context: PageContext, name: str) -> Pipeline | None:
+    """Return a table; None if there is none, or if the viewer may not see it."""
     try:
-        pipeline = context.pipeline(name, may_be_new=True)
+        return context.pipeline(name, may_be_new=True)
     except UnknownPipeline:
         return None
-    request = recorded_request(pipeline.control, name, requester)
-    return recorded_backfill(pipeline, request) if request else None
+
+
+def _backfill(table: Pipeline, requester: str) -> RecordedBackfill | None:
+    """Return the recorded backfill of a run; None before its request."""
+    request = recorded_request(table.control, table.name, requester)
+    return recorded_backfill(table, request) if request else None
 
 
 def _table(run: AirflowRun | None) -> str | None:

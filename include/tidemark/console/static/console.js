@@ -21,7 +21,8 @@ document.addEventListener("click", async event => {
     const headers = { "Content-Type": "application/json" };
     const response = await fetch(button.dataset.trigger, { method: "POST", headers, body });
     if (response.ok) {
-      location.assign(button.dataset.progress);
+      const run = await response.json();
+      location.assign(`${button.dataset.runs}/${encodeURIComponent(run.dag_run_id)}`);
       return;
     }
     answer.textContent = `Airflow refused the run: ${response.status} ${await response.text()}`;
