@@ -49,7 +49,9 @@ def test_pages_open_without_kafka_and_show_the_error(lake: FileLake, tmp_path: P
     page = client.get("/pipelines/events")
     assert page.status_code == 200
     assert "EmbeddedBrokerStopped" in page.text
-    assert [row[:4] for row in cells(page.text) if row[:1] == ["3"]] == [["3", "landed", "3", "3"]]
+    assert [row[:4] for row in cells(page.text) if row[:1] == ["3"]] == [
+        ["3", "landed", "not checked", "3"]
+    ]
 
 
 def test_a_new_console_without_kafka_shows_what_the_tables_have(

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.console.test_pages import cells
-from tests.support.consoles import Admits, SomeRights, app_of, console_of
+from tests.support.consoles import Admits, SomeRights, app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
@@ -22,7 +22,6 @@ from tidemark.console.runs import run_of
 from tidemark.console.server import build_app
 from tidemark.core.origins import ChunkOrigin, DagRunRequester, RunOrigin
 from tidemark.core.plan import Plan
-from tidemark.quality.publication import PublicationDecision
 
 NO_KAFKA = "127.0.0.1:1"
 """Pages of runs read tables only."""
@@ -161,14 +160,7 @@ def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(
     pipeline = app_of(tmp_path)().pipeline("events")
     failed = replace(REPORT.results[0], passed=False, observed=7)
     drift = replace(failed, check="records_drift", passed=True, value=None)
-    report = replace(REPORT, pipeline="events", plan_sequence=4, results=(failed, drift))
-    pipeline.check_results.append(report)
-    record = lake.control.plan_record("events", 4)
-    assert record is not None
-    assert record.held_now is not None
-    decision = PublicationDecision.from_report(report)
-    table = pipeline.publication.publication
-    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
+    record_check(pipeline, 4, failed, drift)
     text = text_of(page_of(tmp_path))
     assert "rules failed 1 of 1 publication blocked" in text
     assert "all counts match observed 7, critical" in text

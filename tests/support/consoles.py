@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
+from tests.support.quality_reports import REPORT
 from tests.support.waiting import wait_until
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
@@ -22,6 +23,9 @@ from tidemark.console.guard import AirflowRun, LinkGuard, Viewer
 from tidemark.console.server import build_app
 from tidemark.core.throughput import Forecast
 from tidemark.dev.broker_settings import HOST
+from tidemark.pipeline import Pipeline
+from tidemark.quality.check_results import CheckResult
+from tidemark.quality.publication import PublicationDecision
 from tidemark.report.status import PartitionStatus, PipelineStatus
 from tidemark.report.unfinished_work import UnfinishedWork
 from tidemark.spark.sockets import free_ports
@@ -126,6 +130,18 @@ def guarded_console(home: Path) -> tuple[TestClient, LinkGuard]:
     guard = LinkGuard(bearer=BEARER)
     web = build_app(app_of(home), guard, allowed_hosts=["testserver"])
     return TestClient(web, follow_redirects=False), guard
+
+
+def record_check(pipeline: Pipeline, sequence: int, *results: CheckResult) -> None:
+    """Record a check of a landed plan, and its decision, as the check itself does."""
+    report = replace(REPORT, pipeline=pipeline.name, plan_sequence=sequence, results=results)
+    pipeline.check_results.append(report)
+    record = pipeline.control.plan_record(pipeline.name, sequence)
+    assert record is not None
+    assert record.held_now is not None
+    table = pipeline.publication.publication
+    decision = PublicationDecision.from_report(report)
+    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
 
 
 def a_status(lag: int) -> PipelineStatus:

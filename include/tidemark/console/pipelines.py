@@ -14,6 +14,7 @@ from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.home import RecordedStatus
 from tidemark.console.newest import Newest
 from tidemark.console.observer import KAFKA_TIMEOUT_S
+from tidemark.console.plan_details import plan_details, publication_statuses
 from tidemark.console.quality import check_pages, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
 from tidemark.console.runs import run_of
@@ -139,6 +140,8 @@ def pipeline(
     chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
     bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
     plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
+    entries = () if isinstance(plans, TidemarkError) else plans
+    published = result_or_error(name, lambda _: publication_statuses(pipeline, entries))
     return context.page(
         "pipeline.html",
         name=name,
@@ -154,8 +157,10 @@ def pipeline(
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
         partition=partition,
         plan_spans=PLAN_SPANS,
-        plans=plans,
+        plans=entries,
         plans_error=plans if isinstance(plans, TidemarkError) else None,
+        statuses={} if isinstance(published, TidemarkError) else published,
+        statuses_error=published if isinstance(published, TidemarkError) else None,
         period=period,
         periods={each: context.link("pipelines", name, period=each) for each in Period},
         window=window,
@@ -185,7 +190,14 @@ def plans(context: PageContext, name: str, before: int | None) -> Page:
     pipeline = context.pipeline(name)
     entries = context.home.plans(name, before, PLANS_PER_PAGE)
     older = entries[-1].record.plan.sequence if entries else 1
-    return context.page("plans.html", name=name, plans=entries, older=older, spec=pipeline.spec)
+    return context.page(
+        "plans.html",
+        name=name,
+        plans=entries,
+        statuses=publication_statuses(pipeline, entries),
+        older=older,
+        spec=pipeline.spec,
+    )
 
 
 def plan(context: PageContext, name: str, sequence: int) -> Page:
@@ -195,19 +207,13 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
     if not entries:
         newest = pipeline.control.summary(name).last_sequence
         raise UnknownPlan(pipeline=name, sequence=sequence, latest=newest or None)
-    has_checks = pipeline.spec.reads_kafka
-    ref = entries[0].record.plan.ref
-    checked = pipeline.check_results.checked([ref]).get(ref) if has_checks else None
+    details = plan_details(context, pipeline, entries[0])
     return context.page(
         "plan.html",
         name=name,
         spec=pipeline.spec,
-        entry=entries[0],
-        has_checks=has_checks,
-        decision=pipeline.publication.decision_of(entries[0].record) if has_checks else None,
-        checked=checked,
-        observed=context.observed(pipeline) if checked else None,
-        suite_error=context.suite_error(pipeline) if checked else None,
+        details=details,
+        suite_error=context.suite_error(pipeline) if details.checked else None,
         check_pages=check_pages(context, name, sequence),
         report_days=report_days(entries[0].landed_at, utc_now()),
         run_of=run_of,

@@ -9,13 +9,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
+from tidemark.console.plan_details import publication_statuses
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.docs import DocsFolders, listed_runs
-from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.page import report_values
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
@@ -32,7 +32,6 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
     numbers = [entry.record.plan.sequence for entry in entries]
     found = pipeline.check_results.checked([entry.record.plan.ref for entry in entries])
     checked = {plan.sequence: each for plan, each in found.items()}
-    statuses = pipeline.publication.publication.statuses(name, numbers)
     return context.page(
         "quality.html",
         name=name,
@@ -41,7 +40,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         checked=checked,
         observed=context.observed(pipeline),
         suite_error=context.suite_error(pipeline),
-        statuses={n: str(statuses.get(n, NOT_CHECKED)) for n in numbers},
+        statuses=publication_statuses(pipeline, entries),
         older=numbers[-1] if numbers else 1,
         docs=docs_address(context, name),
     )

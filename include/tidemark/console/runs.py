@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
@@ -12,13 +11,11 @@ from tidemark.backfill.service import recorded_request
 from tidemark.console.backfills import RecordedBackfill, recorded_backfill
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import AirflowRun
+from tidemark.console.plan_details import PlanDetails, plan_details
 from tidemark.core.errors import TidemarkError
 from tidemark.core.origins import DagRunRequester, DecodeOrigin, PlanOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.pipeline import Pipeline
-from tidemark.quality.check_results import CheckedPlan, CheckResult
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
 from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.ref import PipelineRef
 
@@ -40,48 +37,6 @@ def origins_of(dag_id: str, run_id: str) -> Sequence[RunOrigin]:
 def run_of(origin: PlanOrigin) -> DagRunRequester | None:
     """Return the DAG run that requested a plan; None for other requesters."""
     return None if isinstance(origin, DecodeOrigin) else DagRunRequester.parse(origin.requester)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """A plan that a run requested or took over.
-
-    Attributes:
-        name: The pipeline.
-        entry: The plan and its events.
-        checked: Results of its newest check; None without one.
-        decision: The effective publication decision; None unless it covers all rows of the plan.
-        observed: Returns what a check observed, by the rights of the viewer.
-    """
-
-    name: str
-    entry: PlanEntry
-    checked: CheckedPlan | None
-    decision: PublicationDecision | None
-    observed: Callable[[CheckResult], str]
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether the table has rows of the plan now."""
-        held = self.entry.record.held_now
-        return bool(held and held.counts)
-
-    @property
-    def failed(self) -> Sequence[CheckResult]:
-        """Failed rules of the newest check."""
-        return [each for each in self.checked.results if not each.passed] if self.checked else ()
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a failed check hides the rows of the plan."""
-        status = self.decision.status if self.decision else None
-        return self.has_rows and status is PublicationStatus.BLOCKED
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether the run has left work: the plan is open, unchecked or blocked."""
-        is_unchecked = self.has_rows and self.decision is None
-        return self.entry.state is PlanState.OPEN or is_unchecked or self.is_blocked
 
 
 def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -> Page:
@@ -136,7 +91,7 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
     )
 
 
-def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[RunPlan]:
+def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[PlanDetails]:
     """Return the plans of a pipeline that a run requested, newest first."""
     pipeline = context.pipeline(name)
     origins = origins_of(dag_id, run_id)
@@ -145,16 +100,7 @@ def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[Ru
     plans = []
     for number in sorted(numbers, reverse=True):
         (entry,) = context.home.plans(name, number + 1, 1)
-        ref = entry.record.plan.ref
-        plans.append(
-            RunPlan(
-                name=name,
-                entry=entry,
-                checked=pipeline.check_results.checked([ref]).get(ref),
-                decision=pipeline.publication.decision_of(entry.record),
-                observed=context.observed(pipeline),
-            )
-        )
+        plans.append(plan_details(context, pipeline, entry))
     return plans
 
 

@@ -139,11 +139,16 @@ class PlanStuck(TerminalError):
 
     @property
     def landing_command(self) -> str:
-        """Arguments of `tidemark` that execute the plan. Typed plans are executed by `decode`."""
-        ref = PipelineRef.parse(self.pipeline)
-        if ref.kind is PipelineKind.TYPED:
-            return f"decode {ref.name}"
-        return f"ingest {ref} --plan {self.sequence}"
+        """Arguments of `tidemark` that execute the plan."""
+        return landing_command(self.pipeline, self.sequence)
+
+
+def landing_command(pipeline: str, sequence: int) -> str:
+    """Return arguments of `tidemark` that execute a plan. Typed plans are executed by `decode`."""
+    ref = PipelineRef.parse(pipeline)
+    if ref.kind is PipelineKind.TYPED:
+        return f"decode {ref.name}"
+    return f"ingest {ref} --plan {sequence}"
 
 
 @dataclass(kw_only=True, eq=False)

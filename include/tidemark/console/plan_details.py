@@ -1,0 +1,119 @@
+"""A plan with its newest check and its publication, for the pages of plans and of DAG runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.console.context import PageContext
+from tidemark.core.plan import PlanKind
+from tidemark.core.plan_history import PlanEntry, PlanState
+from tidemark.pipeline import Pipeline
+from tidemark.quality.check_results import CheckedPlan, CheckResult, Severity
+from tidemark.quality.publication import NOT_CHECKED, PublicationDecision, PublicationStatus
+from tidemark.report.errors import landing_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDetails:
+    """A plan, its newest check and its publication.
+
+    Attributes:
+        name: The pipeline.
+        entry: The plan and its events.
+        has_checks: Whether plans of the pipeline are checked and published.
+        checked: Results of its newest check; None without one.
+        decision: The effective publication decision; None unless it covers all rows of the plan.
+        observed: Returns what a check observed, by the rights of the viewer.
+    """
+
+    name: str
+    entry: PlanEntry
+    has_checks: bool
+    checked: CheckedPlan | None
+    decision: PublicationDecision | None
+    observed: Callable[[CheckResult], str]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the table has rows of the plan now."""
+        held = self.entry.record.held_now
+        return bool(held and held.counts)
+
+    @property
+    def publication(self) -> str | None:
+        """The publication status; None without checks or rows."""
+        if not (self.has_checks and self.has_rows):
+            return None
+        return str(self.decision.status) if self.decision else NOT_CHECKED
+
+    @property
+    def results(self) -> Sequence[CheckResult]:
+        """Results of the newest check: failed critical rules first, then other failed ones."""
+        results = self.checked.results if self.checked else ()
+        return sorted(results, key=_effect)
+
+    @property
+    def failed(self) -> Sequence[CheckResult]:
+        """Failed rules of the newest check."""
+        return [each for each in self.results if not each.passed]
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a failed check hides the rows of the plan."""
+        return self.publication == PublicationStatus.BLOCKED
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether a missing check hides the rows of the plan."""
+        return self.publication == NOT_CHECKED
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether work is left: the plan is open, unchecked or blocked."""
+        return self.entry.state is PlanState.OPEN or self.is_unchecked or self.is_blocked
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether the next run continues the plan while it is open. It continues no backfill."""
+        plan = self.entry.record.plan
+        return not self.has_checks or plan.kind is PlanKind.LIVE
+
+    @property
+    def landing_command(self) -> str:
+        """Arguments of `tidemark` that execute the plan."""
+        return landing_command(self.name, self.entry.record.plan.sequence)
+
+
+def plan_details(context: PageContext, pipeline: Pipeline, entry: PlanEntry) -> PlanDetails:
+    """Return a plan with its newest check and its publication."""
+    ref, has_checks = entry.record.plan.ref, pipeline.spec.reads_kafka
+    return PlanDetails(
+        name=pipeline.name,
+        entry=entry,
+        has_checks=has_checks,
+        checked=pipeline.check_results.checked([ref]).get(ref) if has_checks else None,
+        decision=pipeline.publication.decision_of(entry.record) if has_checks else None,
+        observed=context.observed(pipeline),
+    )
+
+
+def publication_statuses(pipeline: Pipeline, entries: Sequence[PlanEntry]) -> Mapping[int, str]:
+    """Return the publication status of each plan by its number, by one read.
+
+    Plans without rows are absent, and so are those of a table without checks.
+    """
+    if not pipeline.spec.reads_kafka:
+        return {}
+    held = [each.record for each in entries if each.record.held_now]
+    numbers = [
+        record.plan.sequence for record in held if record.held_now and record.held_now.counts
+    ]
+    statuses = pipeline.publication.publication.statuses(pipeline.name, numbers)
+    return {number: str(statuses.get(number, NOT_CHECKED)) for number in numbers}
+
+
+def _effect(result: CheckResult) -> int:
+    if result.passed:
+        return 2
+    return 0 if result.severity is Severity.CRITICAL else 1

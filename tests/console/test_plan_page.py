@@ -1,0 +1,118 @@
+"""The page of a plan and the table of plans: the next step, failed rules and the publication."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.test_pages import cells
+from tests.console.test_runs import text_of
+from tests.support.consoles import app_of, console_of, record_check
+from tests.support.file_lake import FileLake, home_lake
+from tests.support.quality_reports import REPORT
+from tests.support.typed_lake import home_typed_lake
+from tidemark.quality.check_results import Severity
+from tidemark.quality.publication import PublicationStatus
+from tidemark.quality.publication_table import DeltaPublicationTable
+
+(RULE,) = REPORT.results
+FAILED = replace(RULE, passed=False, observed=7, expectation="no gap")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Pipeline `events` with three landed plans."""
+    return home_lake(tmp_path)
+
+
+def page_of(home: Path, sequence: int, name: str = "events") -> str:
+    """Return the page of a plan."""
+    return console_of(home).get(f"/pipelines/{name}/plans/{sequence}").text
+
+
+def test_an_open_plan_has_the_command_that_continues_it(lake: FileLake, tmp_path: Path) -> None:
+    """No later run takes over the plan of a backfill."""
+    lake.plan(2)
+    lake.plan_replacing((0, 6, 9))
+    working = "A process may be working on this plan, or it has ended."
+    live, backfill = (text_of(page_of(tmp_path, number)) for number in (4, 5))
+    assert f"{working} The next run takes the plan over. tidemark ingest events --plan 4" in live
+    assert f"{working} tidemark ingest events --plan 5 continues it now" in backfill
+
+
+def test_an_open_plan_of_a_typed_table_is_continued_by_decode(tmp_path: Path) -> None:
+    typed = home_typed_lake(tmp_path)
+    typed.land_values([b"one"])
+    assert typed.decoding.plan().plan is not None
+    page = text_of(page_of(tmp_path, 1, "events@typed"))
+    assert "The next run takes the plan over. tidemark decode events continues it now" in page
+
+
+def test_a_blocked_plan_has_its_decisions_and_its_failed_rules_first(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    warned = replace(FAILED, severity=Severity.WARNING, expectation="few nulls")
+    record_check(app_of(tmp_path)().pipeline("events"), 3, RULE, warned, FAILED)
+    page = page_of(tmp_path, 3)
+    heading = page.partition("<h1>")[2].partition("</h1>")[0]
+    assert re.findall(r'class="pill ([^"]+)">([^<]+)<', heading) == [
+        ("quiet-pill", "landed"),
+        ("bad", "blocked"),
+    ]
+    for verb in ("release", "reject"):
+        assert f'tidemark publication {verb} events --plan 3 --reason "..."' in text_of(page)
+    rows = [row for row in cells(page.partition("<h2>Checks</h2>")[2]) if row]
+    assert [row[1] for row in rows] == [
+        f"no gap {FAILED.name}",
+        f"few nulls {warned.name}",
+        f"{RULE.expectation} {RULE.name}",
+    ]
+
+
+def test_a_landed_plan_without_a_check_has_the_command_that_checks_it(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    assert "Run tidemark check events --plan 3" in text_of(page_of(tmp_path, 3))
+    app_of(tmp_path)().pipeline("events").publication.release(3, "cli:ada:1", "fine")
+    page = page_of(tmp_path, 3)
+    assert 'class="step"' not in page
+    assert '<span class="pill good">released' in page
+
+
+def test_the_table_of_plans_has_the_publication_of_each_plan(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read has the publication of all plans of the page."""
+    pipeline = app_of(tmp_path)().pipeline("events")
+    record_check(pipeline, 1, RULE)
+    record_check(pipeline, 2, FAILED)
+    lake.plan(2)
+    reads = []
+    statuses = DeltaPublicationTable.statuses
+
+    def counted(*arguments: Any) -> Mapping[int, PublicationStatus]:
+        reads.append(arguments)
+        return statuses(*arguments)
+
+    monkeypatch.setattr(DeltaPublicationTable, "statuses", counted)
+    page = console_of(tmp_path).get("/pipelines/events/plans").text
+    assert [(row[0], row[2]) for row in cells(page) if row] == [
+        ("4", "-"),
+        ("3", "not checked"),
+        ("2", "blocked"),
+        ("1", "published"),
+    ]
+    assert re.findall(r'<span class="outcome (\w+)">', page) == [
+        "quiet",
+        "quiet",
+        "failed",
+        "passed",
+    ]
+    assert len(reads) == 1
+    newest = console_of(tmp_path).get("/pipelines/events").text
+    assert ["2", "landed", "blocked"] in [row[:3] for row in cells(newest)]
