@@ -68,7 +68,7 @@ def test_a_new_console_without_kafka_shows_what_the_tables_have(
     assert ["0", "-", "9", "-", "2", "9"] in cells(page)
     assert "<dt>records landed</dt><dd>9</dd>" in page
     assert "<dt>last landed</dt><dd>-</dd>" not in page
-    assert "plan 4 has been open" in page
+    assert "plan 4</a> has been open" in page
     assert "no known offsets" in page
     zoomed = client.get("/pipelines/events?partition=0&start=3").text
     assert unknown in zoomed

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from starlette.testclient import TestClient
 
 from tests.report.test_cluster import FixedCluster
-from tests.support.consoles import console_of
+from tests.support.consoles import app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka, MemoryPartition
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
@@ -225,6 +225,28 @@ def test_status_and_coverage_wait_for_kafka_at_the_same_time(
     page = client.get("/pipelines/events").text
     assert "state-landed" in page
     assert "<dt>lag</dt><dd>0</dd>" in page
+
+
+def test_a_line_of_the_status_links_to_its_plans_and_to_the_quarantine(tmp_path: Path) -> None:
+    typed = home_typed_lake(tmp_path)
+    typed.broken = (1,)
+    typed.land_values([b"one", b"two"])
+    typed.run()
+    assert typed.decoding.plan().plan is None
+    pipeline = app_of(tmp_path)().pipeline("events")
+    (rule,) = REPORT.results
+    typed.land_values([b"three"])
+    record_check(pipeline, 1, replace(rule, passed=False))
+    record_check(pipeline, 2, replace(rule, passed=False))
+    assert typed.decoding.plan().plan is not None
+    page = console_of(tmp_path).get("/pipelines/events").text
+    links = dict(re.findall(r'<a href="([^"]+)">([^<]+)</a>', page.partition("<h2>")[0]))
+    typed_plan = "/pipelines/events%40typed/plans/2"
+    assert links[typed_plan] == "typed plan 2"
+    assert links["/pipelines/events/quarantine"] == "1 record in quarantine"
+    blocked = [links[f"/pipelines/events/plans/{number}"] for number in (1, 2)]
+    assert blocked == ["1", "2"]
+    assert "a quality check blocked plans 1 , 2" in text_of(page)
 
 
 # -- errors of parts -------------------------------------------------------------------------------

@@ -398,7 +398,7 @@ def test_rows_that_another_program_removed_are_counted() -> None:
     del pipeline.table.rows[1:3]
     status = pipeline.status()
     assert (status.missing_rows, status.state) == (2, "ok")
-    assert next(status.explain(NOW)).startswith("events: the data table lacks 2 landed rows")
+    assert str(next(status.explain(NOW))).startswith("events: the data table lacks 2 landed rows")
 
 
 def test_rows_that_tidemark_removed_are_not_missing() -> None:

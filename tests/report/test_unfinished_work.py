@@ -191,7 +191,7 @@ def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path
     status = typed_status(lake)
     assert (status.unfinished.undecoded, status.unfinished.unchecked) == (0, 4)
     assert status.state == "unchecked"
-    (line,) = status.unfinished.explain("events", NOW)
+    (line,) = map(str, status.unfinished.explain("events", NOW))
     assert "4 landed offsets not decoded, because not checked" in line
     check(lake.bronze, 3, passed=False)
     assert typed_status(lake).state == "ok"
@@ -212,7 +212,7 @@ def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) ->
     found = typed_status(lake).unfinished
     assert (found.quarantined, found.undecoded, found.runs) == (1, 2, 1)
     assert [(each.pipeline, each.sequence) for each in found.open_plans] == [(lake.spec.name, 2)]
-    line = next(found.explain(lake.bronze.spec.name, utc_now()))
+    line = str(next(found.explain(lake.bronze.spec.name, utc_now())))
     assert line.startswith(f"{lake.spec.name}: typed plan 2 has been open")
     lake.broken = (1, 3)
     lake.run()
@@ -244,7 +244,7 @@ def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
     assert work.as_row()["unmerged"] == "affected keys"
     since = work.unmerged_since
     assert since is not None
-    (line,) = work.explain("events", since + 2 * HOUR)
+    (line,) = map(str, work.explain("events", since + 2 * HOUR))
     assert line == (
         "events: upsert table out of date for 2 h: `tidemark upsert events` merges affected keys"
     )
@@ -295,7 +295,7 @@ def test_a_table_that_is_out_of_date_for_longer_than_the_limit_raises_an_alarm(
         lake.land_values([b"b"])
     work = upserted_work(tmp_path)
     assert work.undecoded_since == NOW + HOUR
-    assert next(work.explain("events", NOW + 2 * HOUR)) == (
+    assert str(next(work.explain("events", NOW + 2 * HOUR))) == (
         "events: 2 published offsets not decoded for 1 h"
     )
     lake.decoding.plan()
@@ -332,7 +332,7 @@ def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) ->
     status = checked_status(lake)
     assert status.as_record()["blocked_plans"] == [2, 3, 4, 5]
     assert (status.state, names(status)) == ("PlansBlocked", ["PlansBlocked"])
-    assert list(status.unfinished.explain("events", NOW)) == [
+    assert [*map(str, status.unfinished.explain("events", NOW))] == [
         "events: a quality check blocked plans 2, 3, 4, 5"
     ]
     check(lake, 2, passed=True, minutes=1)

@@ -139,7 +139,7 @@ def _print_status(
     _print_columns("Pipelines", columns, map(_values, statuses), fold=not wide)
     for status in statuses:
         for line in status.explain(status.checked_at):
-            out.print(line)
+            out.print(str(line))
         if with_partitions:
             title = f"{status.pipeline}: partitions of {status.topic}"
             rows = map(_partition_values, status.partitions)

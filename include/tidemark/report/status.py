@@ -31,7 +31,11 @@ from tidemark.report.errors import (
     PipelineStalled,
     RunwayTooShort,
 )
-from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
+from tidemark.report.unfinished_work import (
+    StatusLine,
+    UnfinishedWork,
+    UnfinishedWorkReader,
+)
 from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
@@ -197,14 +201,15 @@ class PipelineStatus:
         states = [type(alarm).__name__ for alarm in self.alarms()] or [*self.unfinished.states()]
         return ", ".join(states) or ("ok" if self.has_started else "not started")
 
-    def explain(self, now: datetime) -> Iterator[str]:
+    def explain(self, now: datetime) -> Iterator[StatusLine]:
         """Yield a line for people about missing rows, and about each kind of unfinished work."""
         if self.missing_rows:
             rows = counted(self.missing_rows, "landed row")
-            yield (
-                f"{self.pipeline}: the data table lacks {rows}, "
-                "which another program removed. `tidemark verify` finds those that Kafka still has"
+            text = (
+                f"the data table lacks {rows}, which another program removed. "
+                "`tidemark verify` finds those that Kafka still has"
             )
+            yield StatusLine(pipeline=self.pipeline, parts=[text])
         yield from self.unfinished.explain(self.pipeline, now)
 
     def _has_stalled(self, limit: timedelta) -> bool:

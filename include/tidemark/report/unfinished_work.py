@@ -8,7 +8,7 @@ quarantine, the publication table, and the logs of the typed table and the upser
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, size_of
 from tidemark.core.parallel import result_or_error
-from tidemark.core.texts import counted, format_duration, listed
+from tidemark.core.texts import counted, format_duration
 from tidemark.ingest.protocols import ControlReader
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
 from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge, TableStalled
@@ -29,6 +29,40 @@ from tidemark.typed.decoder import HiddenOffsets
 
 STUCK_AFTER_RUNS = 3
 """Number of runs of an open plan that raises an alarm: at least two of them failed to land it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A plan or a quarantine in a line of a status.
+
+    Attributes:
+        text: Its text in the line.
+        pipeline: Name of its pipeline, which may be the pipeline of the typed table.
+        plan: Plan number; None for the quarantine.
+    """
+
+    text: str
+    pipeline: str
+    plan: int | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusLine:
+    """A line for people in a status.
+
+    Attributes:
+        pipeline: Name of the pipeline, which may be the pipeline of the typed table.
+        parts: The text, and the references in it.
+    """
+
+    pipeline: str
+    parts: Sequence[str | Reference]
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}: {''.join(map(str, self.parts))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,29 +145,40 @@ class UnfinishedWork:
         if self.quarantined:
             yield "quarantined"
 
-    def explain(self, pipeline: str, now: datetime) -> Iterator[str]:
+    def explain(self, pipeline: str, now: datetime) -> Iterator[StatusLine]:
         """Yield a line for people about each open plan and about each other state."""
+
+        def line(*parts: str | Reference, of: str = pipeline) -> StatusLine:
+            return StatusLine(pipeline=of, parts=parts)
+
         for plan in self.open_plans:
             age, runs = format_duration(now - plan.planned_at), counted(plan.runs, "run")
-            number = plan_text(plan.pipeline, plan.sequence)
-            yield f"{plan.pipeline}: {number} has been open for {age} ({runs})"
+            text = plan_text(plan.pipeline, plan.sequence)
+            number = Reference(text=text, pipeline=plan.pipeline, plan=plan.sequence)
+            yield line(number, f" has been open for {age} ({runs})", of=plan.pipeline)
         if self.undecoded:
             since = _for(self.undecoded_since, now)
-            yield f"{pipeline}: {counted(self.undecoded, 'published offset')} not decoded{since}"
+            yield line(f"{counted(self.undecoded, 'published offset')} not decoded{since}")
         if self.unchecked:
-            yield (
-                f"{pipeline}: {counted(self.unchecked, 'landed offset')} not decoded, because not "
+            yield line(
+                f"{counted(self.unchecked, 'landed offset')} not decoded, because not "
                 f"checked: `tidemark run {pipeline}` checks and decodes"
             )
         if self.unmerged:
-            yield (
-                f"{pipeline}: upsert table out of date{_for(self.unmerged_since, now)}: "
+            yield line(
+                f"upsert table out of date{_for(self.unmerged_since, now)}: "
                 f"`tidemark upsert {pipeline}` merges {self.unmerged}"
             )
         if self.quarantined:
-            yield f"{pipeline}: {counted(self.quarantined, 'record')} in quarantine"
+            records = counted(self.quarantined, "record")
+            yield line(Reference(text=f"{records} in quarantine", pipeline=pipeline))
         if self.blocked:
-            yield f"{pipeline}: a quality check blocked {listed('plan', self.blocked)}"
+            first, *others = (
+                Reference(text=str(number), pipeline=pipeline, plan=number)
+                for number in self.blocked
+            )
+            more = [part for each in others for part in (", ", each)]
+            yield line(f"a quality check blocked plan{'s' if more else ''} ", first, *more)
 
     def alarms(self, pipeline: str, rules: AlarmRules, now: datetime) -> Iterator[TidemarkError]:
         """Yield an error for each exceeded limit."""
