@@ -64,15 +64,16 @@ def test_a_new_console_without_kafka_shows_what_the_tables_have(
     unknown = "Kafka could not be read, so the start and the end of the log are unknown."
     assert unknown in page
     assert re.search(r"<details open>\s*<summary>Offsets by state", page)
-    # Partition, low watermark, committed offset, end, offsets in open plans, landed offsets.
-    assert ["0", "-", "9", "-", "2", "9"] in cells(page)
+    # Partition, low watermark, committed offset, end, lag, behind, runway; offsets in open plans,
+    # landed offsets.
+    assert ["0", "-", "9", *(4 * "-"), "2", "9"] in cells(page)
     assert "<dt>records landed</dt><dd>9</dd>" in page
     assert "<dt>last landed</dt><dd>-</dd>" not in page
     assert "plan 4</a> has been open" in page
     assert "no known offsets" in page
     zoomed = client.get("/pipelines/events?partition=0&start=3").text
     assert unknown in zoomed
-    assert ["0", "-", "9", "-", "1", "2", "5"] in cells(zoomed)
+    assert ["0", "-", "9", *(4 * "-"), "1", "2", "5"] in cells(zoomed)
     assert ["4", "9", "11"] in cells(zoomed)
     absent = client.get("/pipelines/events?partition=7")
     assert (absent.status_code, unknown in absent.text) == (200, True)

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from starlette.testclient import TestClient
 
 from tests.report.test_cluster import FixedCluster
+from tests.console.test_pages import cells
 from tests.support.consoles import app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka, MemoryPartition
@@ -247,6 +248,33 @@ def test_a_line_of_the_status_links_to_its_plans_and_to_the_quarantine(tmp_path:
     blocked = [links[f"/pipelines/events/plans/{number}"] for number in (1, 2)]
     assert blocked == ["1", "2"]
     assert "a quality check blocked plans 1 , 2" in text_of(page)
+
+
+def test_the_table_of_offsets_has_the_lag_of_each_partition(lake: FileLake, tmp_path: Path) -> None:
+    """It is open while there is a lag. Bars come from the coverage, lags from the status."""
+
+    def details(page: str) -> str:
+        (found,) = re.findall(
+            r"<details[^>]*>\s*<summary>Offsets by state.*?</details>", page, re.S
+        )
+        return found
+
+    client = memory_console(tmp_path, lake)
+    caught_up = details(client.get("/pipelines/events").text)
+    assert caught_up.startswith("<details>")
+    lake.kafka.topics["events"][2] = MemoryPartition()
+    lake.produce(4, 0)
+    lake.kafka.retention = timedelta(days=20_000_000)
+    behind = details(memory_console(tmp_path, lake).get("/pipelines/events").text)
+    assert behind.startswith("<details open>")
+    heads = re.findall(r"<th[^>]*>([^<]+)</th>", behind)
+    assert heads[:7] == [
+        *("partition", "low watermark", "committed offset", "end", "lag", "behind", "runway")
+    ]
+    rows = [row for row in cells(behind) if row]
+    assert [(row[0], row[4]) for row in rows] == [("0", "4"), ("1", "0"), ("2", "0")]
+    assert all(re.match(r"\d+ d", text) for text in rows[0][5:7])
+    assert rows[1][5:7] == ["-", "-"]
 
 
 # -- errors of parts -------------------------------------------------------------------------------

@@ -152,6 +152,9 @@ def pipeline(
         watermarks=watermarks,
         topic_id=found.topic_id,
         table_error=found.table_error,
+        partition_statuses=(
+            {each.partition: each for each in observed.status.partitions} if observed.status else {}
+        ),
         more_partitions=chosen_partitions.others_text,
         bars=bars,
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
