@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
-from threading import Barrier, get_ident
+from threading import Barrier, Event, get_ident
 from typing import Any
 
 import pytest
@@ -23,9 +23,11 @@ from tests.support.memory_consoles import memory_app, memory_console, memory_web
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tidemark.backfill.selection import select
+from tidemark.console.home import Home
 from tidemark.console.pipelines import BARS
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.lake.status_history import append_statuses
+from tidemark.report.status import PipelineStatus
 
 
 @pytest.fixture
@@ -275,6 +277,34 @@ def test_the_table_of_offsets_has_the_lag_of_each_partition(lake: FileLake, tmp_
     assert [(row[0], row[4]) for row in rows] == [("0", "4"), ("1", "0"), ("2", "0")]
     assert all(re.match(r"\d+ d", text) for text in rows[0][5:7])
     assert rows[1][5:7] == ["-", "-"]
+
+
+def test_an_old_status_shows_that_it_is_being_read(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No page was open for minutes, so the values of before are shown until the read ends."""
+    paths, may_end, read = ("/pipelines/events", "/"), Event(), Home._status
+
+    def blocked(home: Home, pipeline: str) -> PipelineStatus:
+        may_end.wait(60)
+        return read(home, pipeline)
+
+    monkeypatch.setattr(Home, "_status", blocked)
+    client = memory_console(tmp_path, lake)
+    may_end.set()
+    assert not any("ago, reading" in client.get(path).text for path in paths)
+    may_end.clear()
+    for name in (
+        "observer.FRESH_S",
+        "observer.OVERDUE_S",
+        "observer.REST",
+        "pipelines.STATUS_WAIT_S",
+    ):
+        monkeypatch.setattr(f"tidemark.console.{name}", 0)
+    monkeypatch.setattr("tidemark.console.observer.READS_PER_SECOND", 1e9)
+    pages = [client.get(path).text for path in paths]
+    may_end.set()
+    assert all(re.search(r"\d s ago, reading", page) for page in pages)
 
 
 # -- errors of parts -------------------------------------------------------------------------------
