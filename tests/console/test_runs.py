@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from tests.console.test_pages import cells
 from tests.support.consoles import Admits, SomeRights, app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.memory_consoles import memory_console
 from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
 from tidemark.backfill.selection import select
@@ -145,6 +146,26 @@ def test_a_run_without_a_plan_has_the_reason(
     text = text_of(page_of(tmp_path, tasks=tasks))
     assert f"No plan of events {words}" in text
     assert "offsets to read" not in text
+
+
+def test_a_failed_planning_has_the_present_error_of_the_pipeline(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    """The error of the run is in its log. Usually the pipeline still has it."""
+
+    def page(planning: str) -> str:
+        viewer = SomeRights(run=AirflowRun(conf={}, tasks={"plan": planning}))
+        client = memory_console(tmp_path, lake, viewer)
+        return text_of(client.get(f"/dags/{DAG}/runs/{RUN}").text)
+
+    now = "State of the pipeline now"
+    assert f"{now} events ok No error: a run would now continue." in page("failed")
+    lake.produce(9, 0)
+    lake.kafka.delete_records("events", 0, 12)
+    failed = page("failed")
+    assert f"{now} events LostRange" in failed
+    assert "tidemark accept-loss events" in failed.partition(now)[2]
+    assert now not in page("success")
 
 
 def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(

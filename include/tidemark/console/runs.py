@@ -80,15 +80,21 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
     )
     by_name = dict(zip(names, found, strict=True))
     plans = [plan for each in found if not isinstance(each, TidemarkError) for plan in each]
+    without = [name for name, each in by_name.items() if each == []]
     return context.page(
         "run.html",
         plans=sorted(plans, key=lambda plan: not plan.needs_attention),
-        without=[name for name, each in by_name.items() if each == []],
+        without=without,
+        observed=context.home.statuses.many(without) if _planning_failed(run) else {},
         errors={name: each for name, each in by_name.items() if isinstance(each, TidemarkError)},
         most=RANGES,
         run_of=run_of,
         **common,
     )
+
+
+def _planning_failed(run: AirflowRun | None) -> bool:
+    return run is not None and run.tasks.get("plan") in ("failed", "upstream_failed")
 
 
 def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[PlanDetails]:

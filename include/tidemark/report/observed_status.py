@@ -38,6 +38,11 @@ class ObservedStatus:
         return self.error is not None or self.is_overdue
 
     @property
+    def problem(self) -> TidemarkError | None:
+        """The newest known error that would end a run; None if a run would continue."""
+        return self.error or (self.status.problem if self.status else None)
+
+    @property
     def lag_per_minute(self) -> float | None:
         """Change of the lag per minute over the samples; None with fewer than two known lags."""
         known = [(each.checked_at, each.lag) for each in self.samples if each.lag is not None]
