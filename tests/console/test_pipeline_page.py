@@ -14,14 +14,15 @@ import pytest
 from deltalake import DeltaTable
 from starlette.testclient import TestClient
 
-from tests.report.test_cluster import FixedCluster
 from tests.console.test_pages import cells
-from tests.support.consoles import app_of, console_of, record_check
+from tests.report.test_cluster import FixedCluster
+from tests.support.consoles import SomeRights, app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka, MemoryPartition
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
+from tests.support.waiting import wait_until
 from tidemark.backfill.selection import select
 from tidemark.console.home import Home
 from tidemark.console.pipelines import BARS
@@ -305,6 +306,42 @@ def test_an_old_status_shows_that_it_is_being_read(
     pages = [client.get(path).text for path in paths]
     may_end.set()
     assert all(re.search(r"\d s ago, reading", page) for page in pages)
+
+
+def test_a_pipeline_whose_dag_is_paused_has_no_forecast(lake: FileLake, tmp_path: Path) -> None:
+    """No DAG runs a copy."""
+    lake.produce(4, 0)
+    load, viewer = memory_app(tmp_path, lake), SomeRights(paused=["tidemark_events"])
+    client = TestClient(memory_web(load, viewer, airflow="/base"))
+    page = client.get("/pipelines/events").text
+    assert "DAG tidemark_events is paused: no run lands its records." in text_of(page)
+    assert '<span class="pill poor">paused' in page
+    assert 'href="/base/dags/tidemark_events"' in page
+    assert "<dt>forecast</dt><dd>paused<" in page
+    assert "paused" not in client.get("/pipelines/events@july").text
+    others = TestClient(memory_web(load, SomeRights(paused=["tidemark_idle"])))
+    page = others.get("/pipelines/events").text
+    assert "<dt>forecast</dt><dd>with the next run<" in page
+    assert "is paused:" not in page
+    assert ">paused<" not in page
+
+
+def test_the_overview_marks_the_pipelines_of_paused_dags(lake: FileLake, tmp_path: Path) -> None:
+    """A pipeline without lag has its usual forecast."""
+    lake.produce(4, 0)
+    viewer = SomeRights(paused=["tidemark_events", "tidemark_idle"])
+    client = memory_console(tmp_path, lake, viewer)
+    wait_until(lambda: ">reading<" not in client.get("/").text, what="statuses")
+    page = client.get("/").text
+    events, idle = (row for row in cells(page) if row)
+    assert [("paused" in row[0], row[5] == "paused") for row in (events, idle)] == [
+        (True, True),
+        (True, False),
+    ]
+    both = "DAGs tidemark_events , tidemark_idle are paused: no run lands their records."
+    assert both in text_of(page)
+    one = memory_console(tmp_path, lake, replace(viewer, paused=["tidemark_idle"])).get("/").text
+    assert "DAG tidemark_idle is paused: no run lands its records." in text_of(one)
 
 
 # -- errors of parts -------------------------------------------------------------------------------

@@ -336,6 +336,10 @@ def test_a_run_of_a_backfill_waits_for_its_first_task(
         "started."
     ) in text_of(page)
     assert "hx-get" in page
+    assert "paused" not in page
+    paused = SomeRights(run=run, paused=["tidemark_backfill"])
+    page = page_of(tmp_path, "manual__2", "tidemark_backfill", paused)
+    assert "DAG tidemark_backfill is paused: no further task of this run starts." in text_of(page)
     hidden = SomeRights(pipelines=["idle"], run=run)
     page = page_of(tmp_path, "manual__2", "tidemark_backfill", hidden)
     assert "Airflow has this run" not in page

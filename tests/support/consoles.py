@@ -42,11 +42,13 @@ class SomeRights:
         pipelines: Visible pipelines; None for all.
         payloads: Whether the viewer may read payloads and clusters.
         run: The DAG run that Airflow has; None without Airflow.
+        paused: Paused DAGs in Airflow.
     """
 
     pipelines: Collection[str] | None = None
     payloads: bool = True
     run: AirflowRun | None = None
+    paused: Collection[str] = ()
 
     def may_see(self, spec: PipelineSpec) -> bool:
         return self.pipelines is None or spec.name in self.pipelines
@@ -65,6 +67,9 @@ class SomeRights:
 
     def airflow_run(self, dag_id: str, run_id: str) -> AirflowRun | None:  # noqa: ARG002
         return self.run
+
+    def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:
+        return [dag_id for dag_id in dag_ids if dag_id in self.paused]
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,9 @@ class Viewer(Protocol):
     def airflow_run(self, dag_id: str, run_id: str) -> AirflowRun | None:
         """Return a DAG run; None if there is none, or if the user may not read its tasks."""
 
+    def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:
+        """Return the paused ones of some DAGs that the user may read, by one read."""
+
 
 class Guard(Protocol):
     """Decides who may use the console."""
@@ -140,6 +143,10 @@ class LocalViewer:
     def airflow_run(self, dag_id: str, run_id: str) -> AirflowRun | None:  # noqa: ARG002
         """Return None: the command does not read Airflow's database."""
         return None
+
+    def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:  # noqa: ARG002
+        """Return none: the command does not read Airflow's database."""
+        return ()
 
 
 @dataclass

@@ -72,6 +72,7 @@ def _overview(
     return context.page(
         "overview.html",
         specs={name: specs[name] for name in order},
+        paused=context.viewer.paused_dags({spec.dag_id for spec in specs.values()}),
         observed=observed,
         recorded=recorded,
         broken=broken,
@@ -146,6 +147,8 @@ def pipeline(
         "pipeline.html",
         name=name,
         spec=pipeline.spec,
+        # No DAG lands records in a copy, except the one of backfills.
+        paused=() if pipeline.ref.copy else context.viewer.paused_dags([pipeline.live_spec.dag_id]),
         observed=observed,
         coverage_error=coverage if isinstance(coverage, TidemarkError) else None,
         kafka_error=found.kafka_error,

@@ -57,7 +57,13 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
         parts = ("dags", dag_id, "runs", run_id, "tasks", task_id, *mapped)
         return "/".join([context.airflow, *(quote(part, safe="") for part in parts)])
 
-    common = {"dag_id": dag_id, "run_id": run_id, "run": run, "task_link": task_link}
+    common = {
+        "dag_id": dag_id,
+        "run_id": run_id,
+        "run": run,
+        "task_link": task_link,
+        "paused": context.viewer.paused_dags([dag_id]) if run else (),
+    }
     if dag_id == BACKFILL_DAG:
         name = _table(run) or pipeline
         requester = str(DagRunRequester(dag_id=dag_id, run_id=run_id))
