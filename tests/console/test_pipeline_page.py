@@ -24,6 +24,7 @@ from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tests.support.waiting import wait_until
 from tidemark.backfill.selection import select
+from tidemark.console.guard import LastDagRun
 from tidemark.console.home import Home
 from tidemark.console.pipelines import BARS
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
@@ -342,6 +343,25 @@ def test_the_overview_marks_the_pipelines_of_paused_dags(lake: FileLake, tmp_pat
     assert both in text_of(page)
     one = memory_console(tmp_path, lake, replace(viewer, paused=["tidemark_idle"])).get("/").text
     assert "DAG tidemark_idle is paused: no run lands its records." in text_of(one)
+
+
+@pytest.mark.parametrize(
+    ("state", "colour"), [("failed", "bad"), ("success", "good"), ("running", "quiet-pill")]
+)
+def test_a_pipeline_has_the_last_run_of_its_dag(
+    lake: FileLake, tmp_path: Path, state: str, colour: str
+) -> None:
+    """A failed run that recorded no plan is nowhere else on the page."""
+    ended = datetime.now(UTC) - timedelta(hours=2)
+    run = LastDagRun(run_id="manual__a/b", state=state, changed_at=ended)
+    client = memory_console(tmp_path, lake, SomeRights(last_run=run))
+    page = client.get("/pipelines/events").text
+    assert f"Last run of DAG tidemark_events: manual__a/b {state} 2 h ago" in text_of(page)
+    assert f'<span class="pill {colour}">{state}' in page
+    (link,) = re.findall('href="(/dags/[^"]+)"', page)
+    assert client.get(link).text.count("Run manual__a/b") == 2
+    assert "Last run" not in client.get("/pipelines/events@july").text
+    assert "Last run" not in memory_console(tmp_path, lake).get("/pipelines/events").text
 
 
 # -- errors of parts -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tests.support.quality_reports import REPORT
 from tests.support.waiting import wait_until
 from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
-from tidemark.console.guard import AirflowRun, LinkGuard, Viewer
+from tidemark.console.guard import AirflowRun, LastDagRun, LinkGuard, Viewer
 from tidemark.console.server import build_app
 from tidemark.core.throughput import Forecast
 from tidemark.dev.broker_settings import HOST
@@ -43,12 +43,14 @@ class SomeRights:
         payloads: Whether the viewer may read payloads and clusters.
         run: The DAG run that Airflow has; None without Airflow.
         paused: Paused DAGs in Airflow.
+        last_run: The newest run of each DAG; None without Airflow.
     """
 
     pipelines: Collection[str] | None = None
     payloads: bool = True
     run: AirflowRun | None = None
     paused: Collection[str] = ()
+    last_run: LastDagRun | None = None
 
     def may_see(self, spec: PipelineSpec) -> bool:
         return self.pipelines is None or spec.name in self.pipelines
@@ -70,6 +72,9 @@ class SomeRights:
 
     def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:
         return [dag_id for dag_id in dag_ids if dag_id in self.paused]
+
+    def last_dag_run(self, dag_id: str) -> LastDagRun | None:  # noqa: ARG002
+        return self.last_run
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from tidemark.console.guard import AirflowRun, Viewer
+    from tidemark.console.guard import AirflowRun, LastDagRun, Viewer
     from tidemark.spec.model import PipelineSpec
 
 PREFIX = "/tidemark"
@@ -165,6 +165,24 @@ class AirflowViewer:
         paused = select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids), DagModel.is_paused)
         with create_session(scoped=False) as session:
             return set(session.scalars(paused))
+
+    def last_dag_run(self, dag_id: str) -> LastDagRun | None:
+        """Return the newest run of a DAG if the user may read runs of the DAG."""
+        from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+        from airflow.models import DagRun
+        from airflow.utils.session import create_session
+        from sqlalchemy import func, select
+
+        from tidemark.console.guard import LastDagRun
+
+        if not self._may_read_dag(dag_id, DagAccessEntity.RUN):
+            return None
+        # A cleared run has no start until its first task starts again.
+        changed_at = func.coalesce(DagRun.end_date, DagRun.start_date, DagRun.run_after)
+        runs = select(DagRun.run_id, DagRun.state, changed_at).where(DagRun.dag_id == dag_id)
+        with create_session(scoped=False) as session:
+            found = session.execute(runs.order_by(DagRun.id.desc()).limit(1)).first()
+        return found and LastDagRun(run_id=found[0], state=str(found[1]), changed_at=found[2])
 
     def _may_read_dag(self, dag_id: str, part: DagAccessEntity | None = None) -> bool:
         from airflow.api_fastapi.app import get_auth_manager

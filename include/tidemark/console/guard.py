@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -46,6 +47,21 @@ class AirflowRun:
     mapped: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastDagRun:
+    """The newest run of a DAG in Airflow.
+
+    Attributes:
+        run_id: Its id.
+        state: Its state, such as `failed`.
+        changed_at: Time of its end; before that of its start, or of its creation.
+    """
+
+    run_id: str
+    state: str
+    changed_at: datetime
+
+
 class Viewer(Protocol):
     """A logged-in user and the user's rights."""
 
@@ -69,6 +85,9 @@ class Viewer(Protocol):
 
     def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:
         """Return the paused ones of some DAGs that the user may read, by one read."""
+
+    def last_dag_run(self, dag_id: str) -> LastDagRun | None:
+        """Return the newest run of a DAG; None without one, or if the user may not read runs."""
 
 
 class Guard(Protocol):
@@ -147,6 +166,10 @@ class LocalViewer:
     def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:  # noqa: ARG002
         """Return none: the command does not read Airflow's database."""
         return ()
+
+    def last_dag_run(self, dag_id: str) -> LastDagRun | None:  # noqa: ARG002
+        """Return None: the command does not read Airflow's database."""
+        return None
 
 
 @dataclass

@@ -143,12 +143,15 @@ def pipeline(
     plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
     entries = () if isinstance(plans, TidemarkError) else plans
     published = result_or_error(name, lambda _: publication_statuses(pipeline, entries))
+    # No DAG lands records in a copy, except the one of backfills.
+    dag_id = None if pipeline.ref.copy else pipeline.live_spec.dag_id
     return context.page(
         "pipeline.html",
         name=name,
         spec=pipeline.spec,
-        # No DAG lands records in a copy, except the one of backfills.
-        paused=() if pipeline.ref.copy else context.viewer.paused_dags([pipeline.live_spec.dag_id]),
+        dag_id=dag_id,
+        paused=context.viewer.paused_dags([dag_id]) if dag_id else (),
+        last_run=context.viewer.last_dag_run(dag_id) if dag_id else None,
         observed=observed,
         coverage_error=coverage if isinstance(coverage, TidemarkError) else None,
         kafka_error=found.kafka_error,
