@@ -94,6 +94,8 @@ def console_pages(
     users: list[Mapping[str, Any]],
     paths: list[str],
     closed: Sequence[str] = (),
+    paused: Sequence[str] = (),
+    runs: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, dict[str, Any]]]:
     """Request pages of the console inside Airflow as users of the simple auth manager.
 
@@ -103,6 +105,8 @@ def console_pages(
         users: Name, role and teams of each user.
         paths: Paths of the pages.
         closed: Teams whose bundle was removed from the configuration.
+        paused: Paused DAGs.
+        runs: Fields of DAG runs, in the order of their creation; times in ISO 8601.
 
     Returns:
         For each user, status and text of each page, and the number of decisions about DAGs.
@@ -115,7 +119,7 @@ def console_pages(
 
     from tidemark.airflow.plugin import LazyConsole
 
-    _fill_database(teams, closed=closed)
+    _fill_database(teams, closed=closed, paused=paused, runs=runs)
     decide, asked = SimpleAuthManager.is_authorized_dag, []
 
     def counted(self: Any, **arguments: Any) -> bool:
@@ -167,6 +171,8 @@ def _fill_database(
     teams: Mapping[str, str | None],
     connections: Mapping[str, Mapping[str, Any]] | None = None,
     closed: Sequence[str] = (),
+    paused: Sequence[str] = (),
+    runs: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Create Airflow's tables, with a bundle for each team."""
     from airflow.models.base import Base
@@ -192,10 +198,17 @@ def _fill_database(
             # As Airflow's DAG processor removes a bundle.
             bundles[team].active, bundles[team].teams = False, []
         for dag_id, team in teams.items():
-            bundle_name = bundles[team].name
-            session.add(models.DagModel(dag_id=dag_id, bundle_name=bundle_name, fileloc="x.py"))
+            fields = {"bundle_name": bundles[team].name, "is_paused": dag_id in paused}
+            session.add(models.DagModel(dag_id=dag_id, fileloc="x.py", **fields))
         for conn_id, fields in (connections or {}).items():
             session.add(models.Connection(conn_id=conn_id, conn_type="kafka", **fields))
+        for run in runs:
+            row = models.DagRun(run_type="manual")
+            for name, value in run.items():
+                is_time = name.endswith(("_date", "_after"))
+                setattr(row, name, datetime.fromisoformat(value) if is_time else value)
+            session.add(row)
+            session.flush()
 
 
 def run_job(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:

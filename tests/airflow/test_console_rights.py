@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.airflow.conftest import Probe
+from tests.console.test_pipeline_page import text_of
 from tests.support.file_lake import home_lake
 from tidemark.connections import kafka_connection
 
@@ -162,6 +164,36 @@ def test_the_console_has_the_connections_of_the_tasks(probe: Probe, home: Path) 
         "kafka_both": "UnknownConnection",
         "kafka_none": ["global:1"],
     }
+
+
+def test_the_console_shows_paused_dags_and_the_last_run(probe: Probe, home: Path) -> None:
+    """The last run is the newest one, also if it read older data. Its task `plan` failed."""
+    now = datetime.now(UTC)
+    three, two, one = ((now - timedelta(hours=hours)).isoformat() for hours in (3, 2, 1))
+    dag = {"dag_id": "tidemark_events"}
+    runs = [
+        {**dag, "run_id": "first", "state": "success", "run_after": one},
+        {**dag, "run_id": "last", "state": "failed", "start_date": three, "end_date": two},
+        {"dag_id": "tidemark_idle", "run_id": "other", "state": "running", "start_date": three},
+    ]
+    paths = ["/", "/pipelines/events", "/pipelines/idle"]
+    every, some = pages(
+        probe,
+        home,
+        [user("VIEWER", "sea", "water"), user("VIEWER", "sea")],
+        paths,
+        paused=["tidemark_events"],
+        runs=runs,
+    )
+    events, idle = text_of(every[paths[1]]["text"]), text_of(every[paths[2]]["text"])
+    paused = "DAG tidemark_events is paused: no run lands its records."
+    assert paused in events
+    assert paused in text_of(every["/"]["text"])
+    assert "Last run of DAG tidemark_events: last failed 2 h" in events
+    assert "/dags/tidemark_events/runs/last" in every[paths[1]]["text"]
+    assert "Last run of DAG tidemark_idle: other running 3 h" in idle
+    assert "is paused:" not in idle
+    assert "tidemark_events" not in some["/"]["text"]
 
 
 def test_invalid_specs_are_shown_to_members_of_every_team_only(probe: Probe, home: Path) -> None:
