@@ -198,8 +198,9 @@ def _fill_database(
             # As Airflow's DAG processor removes a bundle.
             bundles[team].active, bundles[team].teams = False, []
         for dag_id, team in teams.items():
-            fields = {"bundle_name": bundles[team].name, "is_paused": dag_id in paused}
-            session.add(models.DagModel(dag_id=dag_id, fileloc="x.py", **fields))
+            dag = models.DagModel(dag_id=dag_id, bundle_name=bundles[team].name, fileloc="x.py")
+            dag.is_paused = dag_id in paused
+            session.add(dag)
         for conn_id, fields in (connections or {}).items():
             session.add(models.Connection(conn_id=conn_id, conn_type="kafka", **fields))
         for run in runs:

@@ -182,7 +182,9 @@ class AirflowViewer:
         runs = select(DagRun.run_id, DagRun.state, changed_at).where(DagRun.dag_id == dag_id)
         with create_session(scoped=False) as session:
             found = session.execute(runs.order_by(DagRun.id.desc()).limit(1)).first()
-        return found and LastDagRun(run_id=found[0], state=str(found[1]), changed_at=found[2])
+        if found is None:
+            return None
+        return LastDagRun(run_id=found[0], state=str(found[1]), changed_at=found[2])
 
     def _may_read_dag(self, dag_id: str, part: DagAccessEntity | None = None) -> bool:
         from airflow.api_fastapi.app import get_auth_manager
