@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidemark.connections import Connections
 from tidemark.core.errors import InvalidReference, TidemarkError
-from tidemark.core.offsets import SpanSet, size_of
+from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
@@ -747,13 +747,20 @@ class Pipeline:
             table_error=table_error,
         )
 
-    def _quarantined_spans(self, topic_id: str) -> Mapping[int, SpanSet]:
-        """Return the offsets in quarantine, by partition; none without a typed table."""
+    def _quarantined_spans(
+        self, topic_id: str, within: tuple[int, Span] | None
+    ) -> Mapping[int, SpanSet] | None:
+        """Return the offsets in quarantine, by partition; none without a typed table.
+
+        None if they have too many spans for coverage.
+        """
+        from tidemark.report.coverage_rows import MOST_SPANS
+
         if self.spec.decode is None or not self.spec.is_live:
             return {}
         typed = self.control.summary(self.typed.name)
         unlanded = [record.plan.sequence for record in typed.open_plans()]
-        return self.quarantine.open_spans(topic_id, unlanded)
+        return self.quarantine.open_spans(topic_id, unlanded, MOST_SPANS, within)
 
     def records(
         self, partition: int, start: int, count: int = 50, topic_id: str | None = None

@@ -88,7 +88,7 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
     topic_id = lake.watermarks.topic_watermarks(topic, lake.spec.isolation_level).topic_id
     lines = shown.out.splitlines()
     after = "no row: after the end of the readable log; Kafka: after the end of the readable log. "
-    assert lines[0].endswith(f"{topic}, id {topic_id}, partition 0, readable offsets 0 to 6")
+    assert lines[0].endswith(f"{topic}, id {topic_id}, partition 0, low watermark 0, log end 6")
     gap = next(line for line in lines if line.startswith("2 to 4"))
     assert gap.startswith("2 to 4  no row: gap (plan 1); Kafka: no visible record. No reader can")
     assert [line for line in lines[1:] if line != gap] == [

@@ -27,8 +27,10 @@ from tidemark.backfill.selection import select
 from tidemark.console.guard import LastDagRun
 from tidemark.console.home import Home
 from tidemark.console.pipelines import BARS
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.lake.status_history import append_statuses
+from tidemark.report.coverage import OffsetState
 from tidemark.report.status import PipelineStatus
 
 
@@ -230,6 +232,26 @@ def test_status_and_coverage_wait_for_kafka_at_the_same_time(
     page = client.get("/pipelines/events").text
     assert "state-landed" in page
     assert "<dt>lag</dt><dd>0</dd>" in page
+
+
+def test_a_quarantine_of_too_many_places_is_shown_in_a_smaller_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer could otherwise make each view of the page read a million spans."""
+    monkeypatch.setattr("tidemark.report.coverage_rows.MOST_SPANS", 2)
+    typed = home_typed_lake(tmp_path)
+    typed.broken = (0, 2, 4)
+    typed.land_values([b"record"] * 5)
+    typed.run()
+    client = memory_console(tmp_path, typed.bronze)
+    note = "Quarantined offsets are not shown"
+    whole = client.get("/pipelines/events").text
+    assert note in whole
+    assert "coverage-quarantined" not in whole
+    part = client.get("/pipelines/events?partition=0&start=0&end=3").text
+    assert note not in part
+    zoomed = memory_app(tmp_path, typed.bronze)().pipeline("events").coverage(0, 0, 3)
+    assert zoomed.partitions[0].states[OffsetState.QUARANTINED] == SpanSet((Span(0, 1), Span(2, 3)))
 
 
 def test_a_line_of_the_status_links_to_its_plans_and_to_the_quarantine(tmp_path: Path) -> None:

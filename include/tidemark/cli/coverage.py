@@ -99,6 +99,11 @@ def _print_notes(found: TopicCoverage, *, is_zoomed: bool) -> None:
     """Print what the bars do not show, and the errors beside them."""
     if not is_zoomed and any(OffsetState.LANDED in each.states for each in found.partitions):
         note("rows not read: landed offsets may be gaps or missing. --partition reads rows.")
+    if not all(each.has_quarantined for each in found.partitions):
+        note(
+            "quarantined offsets are not shown, because they are at too many places. Select fewer "
+            "with --partition, --start and --end."
+        )
     if found.kafka_error:
         note("Kafka could not be read, so the start and the end of the log are unknown.")
     if found.table_error:

@@ -101,7 +101,7 @@ def plan_details(context: PageContext, pipeline: Pipeline, entry: PlanEntry) -> 
 def publication_statuses(pipeline: Pipeline, entries: Sequence[PlanEntry]) -> Mapping[int, str]:
     """Return the publication status of each plan by its number, by one read.
 
-    Plans without rows are absent, and so are those of a table without checks.
+    Plans without rows and plans of a table without checks are absent.
     """
     if not pipeline.spec.reads_kafka:
         return {}

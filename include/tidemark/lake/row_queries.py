@@ -22,9 +22,17 @@ def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
 
 def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
     """Return the offsets with a row that meets an SQL condition, by partition."""
-    return _spans_of(
-        table,
-        f"""
+    return _spans_of(table, _islands(condition))
+
+
+def few_spans_where(table: DeltaTable, condition: str, most: int) -> Mapping[int, SpanSet] | None:
+    """Return the same as `spans_where`; None if there are more than `most` spans."""
+    islands = query_table(table, f"{_islands(condition)} LIMIT {most + 1}")
+    return None if islands.num_rows > most else _spans_by_key(islands)
+
+
+def _islands(condition: str) -> str:
+    return f"""
         SELECT partition AS key, min(place) AS first, max(place) AS last
         FROM (
             SELECT partition, place,
@@ -32,8 +40,7 @@ def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
             FROM (SELECT DISTINCT partition, "offset" AS place FROM t WHERE {condition})
         )
         GROUP BY partition, island
-        """,
-    )
+        """
 
 
 def _spans_of(table: DeltaTable, sql: str) -> Mapping[int, SpanSet]:

@@ -79,7 +79,9 @@ class PartitionCoverage:
         states: Offsets by state, without empty sets, the most severe state first.
         read: The window whose rows were read; None if none were read, because no partition was
             selected, or the window is empty or too large. Only in this window `states` has missing
-            rows and gaps.
+            rows and gaps. A selected partition has quarantined offsets only in its window.
+        has_quarantined: Whether `states` has the quarantined offsets; False if they are too many
+            spans.
         plans: The plans of the offsets in `read`, sorted by offset.
     """
 
@@ -90,6 +92,7 @@ class PartitionCoverage:
     states: Mapping[OffsetState, SpanSet]
     read: Span | None = None
     plans: Sequence[PlanSpan] = ()
+    has_quarantined: bool = True
 
     @property
     def extent(self) -> Span | None:
@@ -182,6 +185,7 @@ class PartitionCoverage:
             "end": self.end,
             "committed_offset": self.committed_offset,
             "read": self.read and [self.read.start, self.read.end],
+            "has_quarantined": self.has_quarantined,
             "states": {
                 state.value: [[span.start, span.end] for span in spans]
                 for state, spans in self.states.items()

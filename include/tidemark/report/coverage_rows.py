@@ -45,18 +45,21 @@ class CoverageReader:
         control: The control table.
         data_log: The bronze table.
         known: Newest watermarks of the topic; None if Kafka could not be read.
-        quarantined: Returns the quarantined offsets of an incarnation, by partition.
+        quarantined: Returns the quarantined offsets of an incarnation, by partition. Its second
+            argument selects a partition and a span there. None means more than `MOST_SPANS` spans.
     """
 
     pipeline: str
     control: ControlReader
     data_log: BronzeLog
     known: KnownWatermarks | None
-    quarantined: Callable[[str], Mapping[int, SpanSet]]
+    quarantined: Callable[[str, tuple[int, Span] | None], Mapping[int, SpanSet] | None]
 
     def read(self) -> tuple[PartitionCoverage, ...]:
         """Return the coverage of all partitions. Reads no row of the bronze table."""
-        return self._coverage(self.control.summary(self.pipeline))
+        ledger = self.control.summary(self.pipeline)
+        found = self.quarantined(ledger.topic_id, None) if ledger.topic_id else {}
+        return self._coverage(ledger, found)
 
     def read_rows(
         self, partition: int, start: int | None = None, end: int | None = None
@@ -82,21 +85,31 @@ class CoverageReader:
             plan_rules.check_partitions(self.known.watermarks, [partition])
         return retry_on_conflict(lambda: self._read_rows(partition, start, end))
 
-    def _coverage(self, ledger: Ledger) -> tuple[PartitionCoverage, ...]:
-        quarantined = self.quarantined(ledger.topic_id) if ledger.topic_id else {}
+    def _coverage(
+        self, ledger: Ledger, quarantined: Mapping[int, SpanSet] | None
+    ) -> tuple[PartitionCoverage, ...]:
         watermarks = self.known.beside(ledger) if self.known else None
-        return coverage(ledger, watermarks, quarantined)
+        found = coverage(ledger, watermarks, quarantined)
+        return tuple(replace(each, has_quarantined=quarantined is not None) for each in found)
+
+    def _partition(
+        self, ledger: Ledger, partition: int, quarantined: Mapping[int, SpanSet] | None
+    ) -> PartitionCoverage | None:
+        found = self._coverage(ledger, quarantined)
+        return next((each for each in found if each.partition == partition), None)
 
     def _read_rows(
         self, partition: int, start: int | None, end: int | None
     ) -> PartitionCoverage | None:
         ledger = self.control.summary(self.pipeline)
-        known = (each for each in self._coverage(ledger) if each.partition == partition)
-        found = next(known, None)
+        found = self._partition(ledger, partition, {})
         window = found.window(start, end) if found else None
         if found is None or window is None:
             return found
         topic_id = ledger.topic_id
+        if topic_id is not None:
+            quarantined = self.quarantined(topic_id, (partition, window))
+            found = self._partition(ledger, partition, quarantined) or found
         if topic_id is None:
             # No plan has landed, so there is no row to read.
             return replace(found, read=window)

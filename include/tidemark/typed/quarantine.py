@@ -260,17 +260,34 @@ class DeltaQuarantine:
         found = self._query(f"SELECT count(*) AS records FROM t WHERE {_open_without(unlanded)}")
         return sum(row["records"] for row in found)
 
-    def open_spans(self, topic_id: str, unlanded: Collection[int]) -> Mapping[int, SpanSet]:
+    def open_spans(
+        self,
+        topic_id: str,
+        unlanded: Collection[int],
+        most: int,
+        within: tuple[int, Span] | None = None,
+    ) -> Mapping[int, SpanSet] | None:
         """Return the offsets of open records of one incarnation, by partition.
 
-        Reads four small columns. See `count_open` for the arguments.
+        Reads four small columns.
+
+        Args:
+            topic_id: Incarnation of the topic.
+            unlanded: As in `count_open`.
+            most: Maximum number of spans.
+            within: Only a partition, and offsets there.
+
+        Returns:
+            None if there are more spans.
         """
         table = open_if_exists(self._uri)
         if table is None or not table.file_uris():
             return {}
-        return row_queries.spans_where(
-            table, f"topic_id = '{topic_id}' AND {_open_without(unlanded)}"
-        )
+        place = f"topic_id = '{topic_id}'"
+        if within is not None:
+            partition, window = within
+            place = row_queries.offsets_condition(topic_id, {partition: SpanSet((window,))})
+        return row_queries.few_spans_where(table, f"{place} AND {_open_without(unlanded)}", most)
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Return the open records of a partition at these offsets, with their plan numbers."""
