@@ -139,7 +139,7 @@ def test_no_log_line_contains_the_parts_of_a_key(
     source: Source, values: NewestValues, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They include definitions of connections."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="tidemark")
     for error in (DOWN, ZeroDivisionError("bug")):
         source.now += 6
         source.next = error
