@@ -48,6 +48,7 @@ start: earliest
 description: Water levels
 decode: {{publish: always, value: {{format: string}}}}
 """
+_REQUESTER = "airflow:tidemark_backfill:manual__2026-03-01T12:00:00.000000+00:00_Xq3rT9Zb"
 _FAILED = CheckResult(
     check="expect_column_values_to_be_between",
     column="level",
@@ -80,7 +81,7 @@ def app(broker: BrokerStatus, admin: AdminClient, topic: TopicFactory, tmp_path:
     _check(app)
     backfills = app.pipeline("events").backfills
     preview = backfills.preview(select(offsets=["0:2-6"]), 2, readable_only=False, replaces=True)
-    backfills.request(preview, "cli:ada:7", approved=False, reason="new decoder")
+    backfills.request(preview, _REQUESTER, approved=False, reason="new decoder")
     produce_values(broker.bootstrap, name, 6)
     delete_records(admin, name, before=13)
     return app

@@ -15,6 +15,7 @@ from tidemark.backfill.service import BackfillPreview, ChunkState
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.events import BackfillRequested
+from tidemark.core.origins import DagRunRequester
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import Pipeline
 from tidemark.report.errors import PreviewTooLarge
@@ -129,6 +130,11 @@ class RecordedBackfill:
     def done(self) -> int:
         """Number of landed chunks."""
         return 0 if isinstance(self.chunks, TidemarkError) else sum(c.done for c in self.chunks)
+
+    @property
+    def run(self) -> DagRunRequester | None:
+        """The DAG run that requested the backfill; None for other requesters."""
+        return DagRunRequester.parse(self.request.requested_by)
 
 
 def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
