@@ -12,7 +12,7 @@ from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.plan_details import publication_statuses
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
-from tidemark.pipeline import utc_now
+from tidemark.pipeline import Pipeline, utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.docs import DocsFolders, listed_runs
@@ -21,6 +21,8 @@ from tidemark.typed.quarantine_record import QuarantinedRecord
 
 QUARANTINED = 200
 """Quarantined records on a page."""
+MOST_REASONS = 20
+"""Reasons in the totals of the quarantine."""
 MOST_DAYS = 366
 """Longest period of a report on a page, in days."""
 
@@ -93,16 +95,27 @@ def _is_figure_of_rows(result: CheckResult) -> bool:
 def quarantine(context: PageContext, name: str) -> Page:
     """The open records of the quarantine: places, reasons and sizes, without their content."""
     pipeline = context.pipeline(name)
-    found = result_or_error(name, lambda _: pipeline.quarantine.records(most=QUARANTINED + 1))
-    records: list[QuarantinedRecord] = [] if isinstance(found, TidemarkError) else found
+    found = result_or_error(name, lambda _: _quarantined(pipeline))
+    records, reasons = ([], {}) if isinstance(found, TidemarkError) else found
     return context.page(
         "quarantine.html",
         name=name,
         spec=pipeline.spec,
         records=records[:QUARANTINED],
         is_cut=len(records) > QUARANTINED,
+        reasons=reasons,
+        most_reasons=MOST_REASONS,
         error=found if isinstance(found, TidemarkError) else None,
     )
+
+
+def _quarantined(
+    pipeline: Pipeline,
+) -> tuple[list[QuarantinedRecord], Mapping[tuple[str, str | None, str | None], int]]:
+    """Return the first open records, and the number of all by reason, part, and field or rule."""
+    quarantine = pipeline.quarantine
+    records = quarantine.records(most=QUARANTINED + 1)
+    return records, quarantine.reasons(MOST_REASONS) if records else {}
 
 
 def check_pages(context: PageContext, name: str, sequence: int) -> Mapping[str, str]:

@@ -365,6 +365,21 @@ class DeltaQuarantine:
             for row in found
         ]
 
+    def reasons(self, most: int) -> Mapping[tuple[str, str | None, str | None], int]:
+        """Return the number of open records by reason, part, and field or rule.
+
+        Args:
+            most: Maximum number of groups, the largest first.
+        """
+        found = self._query(
+            f"""
+            SELECT reason, part, detail, count(*) AS records
+            FROM t WHERE {self._open_condition()}
+            GROUP BY reason, part, detail ORDER BY records DESC, reason, part, detail LIMIT {most}
+            """
+        )
+        return {(each["reason"], each["part"], each["detail"]): each["records"] for each in found}
+
     def contents(
         self, found: Iterable[QuarantinedRecord]
     ) -> Iterator[tuple[QuarantinedRecord, LogRecord]]:
