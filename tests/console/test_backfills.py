@@ -96,6 +96,16 @@ def test_a_backfill_above_the_limit_has_the_command_that_approves_it(tmp_path: P
     assert command_of(below) == "tidemark backfill events --offsets 1:0-3"
 
 
+def test_the_preview_of_landed_offsets_has_the_option_that_reads_them_again(
+    tmp_path: Path,
+) -> None:
+    lake = home_lake(tmp_path)
+    lake.run(4)
+    hint = "Select <em>Replace landed rows</em>"
+    assert hint in page_of(lake, tmp_path, "events/backfill?offsets=0:1-3")
+    assert hint not in page_of(lake, tmp_path, "events/backfill?offsets=0:1-3&replace=true")
+
+
 def test_a_chunk_without_offsets_is_refused_by_the_preview(tmp_path: Path) -> None:
     lake = home_lake(tmp_path)
     page = page_of(lake, tmp_path, "events/backfill?retained=true&chunk=0")

@@ -86,8 +86,10 @@ def test_the_preview_of_a_backfill_writes_nothing_and_has_command_and_parameters
     assert conf
     given = json.loads(html.unescape(conf[1]))
     assert (given["pipeline"], given["offsets"], given["chunk"]) == ("tides", "0:2-5, 0:7-8", 2)
-    command = text.rpartition('<pre tabindex="0">')[2].partition("</pre>")[0]
-    assert tidemark(*shlex.split(command)[1:], "--dry-run").out.strip() in text
+    command = text.rpartition("<pre>")[2].partition("</pre>")[0]
+    *_, row, effect = tidemark(*shlex.split(command)[1:], "--dry-run").out.splitlines()
+    assert re.findall("<td[^>]*>(.*?)</td>", text) == re.split(" {2,}", row.strip())
+    assert f"<p>{effect}</p>" in text
     assert app_of(tmp_path, broker.bootstrap)().control.ledger("tides") == before
     alone = console_of(tmp_path, broker.bootstrap)
     assert "data-trigger" not in alone.get("/pipelines/tides/backfill?retained=true").text

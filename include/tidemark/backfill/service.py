@@ -98,23 +98,27 @@ class BackfillPreview:
 
     def explain(self) -> str:
         """Return a text: the offsets to land, and the state of the other selected offsets."""
-        lines = [
-            f"topic {self.watermarks.topic}, id {self.watermarks.topic_id}",
-            *self._partition_lines(),
-            *self.notes,
-        ]
+        topic = f"topic {self.watermarks.topic}, id {self.watermarks.topic_id}"
+        option = "; `--replace` reads landed offsets again" if self.only_skips_landed else ""
+        return "\n".join([topic, *self._partition_lines(), *self.notes, self.effect + option])
+
+    @property
+    def only_skips_landed(self) -> bool:
+        """Whether there is nothing to do, and a replacement would read landed offsets again."""
+        return not self.offsets and bool(self.found.covered) and not self.replaces
+
+    @property
+    def effect(self) -> str:
+        """The number of offsets and chunks to land, and the rows to replace, as text."""
         if not self.offsets:
-            has_option = self.found.covered and not self.replaces
-            option = "; `--replace` reads landed offsets again" if has_option else ""
-            return "\n".join([*lines, f"nothing to do: no selected offset is left to land{option}"])
-        lines.append(
+            return "nothing to do: no selected offset is left to land"
+        return (
             f"{counted(self.offsets, 'offset')} to land in {counted(len(self.chunks), 'chunk')}, "
             f"{self.size_estimate.explain()}; {self._rewriting()}"
         )
-        return "\n".join(lines)
 
-    def _partition_lines(self) -> Iterator[str]:
-        """Yield a header, and a line about each partition with selected offsets."""
+    def partitions(self) -> Sequence[Sequence[str]]:
+        """Return a header and a row for each partition with selected offsets, as texts."""
         found = self.found
         columns = {
             "to land": found.missing,
@@ -132,6 +136,11 @@ class BackfillPreview:
             if len(ranges) > _MOST_RANGES:
                 text += f" and {len(ranges) - _MOST_RANGES:,} more"
             rows.append((str(partition), *(f"{size:,}" for size in sizes), f"{chunks:,}", text))
+        return rows
+
+    def _partition_lines(self) -> Iterator[str]:
+        """Yield the rows of `partitions` with aligned columns; none without partitions."""
+        rows = self.partitions()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
         for row in rows if len(rows) > 1 else ():
             cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
