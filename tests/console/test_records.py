@@ -192,7 +192,7 @@ def test_all_rows_of_one_offset_are_shown(lake: FileLake, tmp_path: Path) -> Non
 def offsets_of(page: str) -> list[str]:
     """Return the text of each offset without the record's time and payloads."""
     articles = re.findall(r"<article.*?</article>", page, re.DOTALL)
-    texts = (text_of(article.partition("<dl")[0]) for article in articles)
+    texts = (text_of(article.partition("<details")[0]) for article in articles)
     return [re.sub(r" 1970-01-01T\S+", "", text) for text in texts]
 
 
@@ -275,3 +275,30 @@ def test_a_time_in_an_address_has_a_utc_offset_or_is_a_date(text: str, hour: int
     """A `+` that a person has pasted into an address becomes a space."""
     place = RecordPlace.model_validate({"time": text})
     assert place.time == datetime(2026, 3, 1, hour, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("count", "opened"), [(5, 5), (6, 1)])
+def test_a_page_of_many_records_opens_the_first_one_only(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, opened: int
+) -> None:
+    monkeypatch.setattr("tidemark.console.records.COUNT", count)
+    lake.land_payloads([(b"key-%d" % number, b"value") for number in range(count)], 1)
+    page = console_of(tmp_path).get(PAGE.format(0)).text
+    assert [each == " open" for each in re.findall("<details( open)?>", page)] == [
+        number < opened for number in range(count)
+    ]
+    closed = re.findall("<summary>(.*?)</summary>", page, re.DOTALL)[-1]
+    assert f"key-{count - 1}" in closed, "the summary shows the key"
+
+
+def test_an_offset_with_several_rows_is_open(lake: FileLake, tmp_path: Path) -> None:
+    lake.land_payloads([(b"k", b"v")] * 7, 1)
+    rows = pa.table(DeltaTable(lake.uri).scan()).to_pylist()
+    again = [row for row in rows if (row["partition"], row["offset"]) == (1, 3)]
+    schema = pa.schema(BRONZE_SCHEMA.to_arrow())
+    write_deltalake(lake.uri, pa.Table.from_pylist(again, schema), mode="append")
+    page = console_of(tmp_path).get(PAGE.format(0)).text
+    opened = re.findall(
+        r'id="offset-([0-9]+)" hx-disable>(?:(?!</article>).)*<details open>', page, re.DOTALL
+    )
+    assert opened == ["0", "3"]

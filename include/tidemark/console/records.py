@@ -22,6 +22,8 @@ from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
 
 COUNT = 50
 """Offsets of a page."""
+FEW = 5
+"""Offsets of a page whose records are all open. Of more offsets, the first record is open."""
 MAX_OFFSET = 2**62
 """Highest first offset of a page."""
 MAX_CHARACTERS = 400_000
@@ -76,6 +78,10 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
         has_payloads=has_payloads,
         first=shown.entries[0].offset if shown else place.offset or 0,
         count=COUNT,
+        few=FEW,
+        first_record=next((each.offset for each in shown.entries if each.shown), None)
+        if shown
+        else None,
         last=MAX_OFFSET,
         texts=texts,
         command=lambda offset: _command(name, shown, offset) if shown else "",
