@@ -143,14 +143,25 @@ def test_one_sample_between_breaks_is_a_dot() -> None:
 
 
 def test_one_sample_alone_is_no_chart() -> None:
-    for draw in (lag_chart, lag_time_chart, sparkline):
+    for draw in (lag_chart, lag_time_chart):
         assert draw(samples((12, 5), seconds=5), "prices", DAY, NOW) == ""
 
 
 def test_without_a_known_lag_there_is_no_chart() -> None:
-    for draw in (lag_chart, lag_time_chart, sparkline):
+    for draw in (lag_chart, lag_time_chart):
         assert draw([], "prices", DAY, NOW) == ""
         assert draw(samples((2, None), (1, None)), "prices", DAY, NOW) == ""
+
+
+def test_a_sparkline_without_a_history_is_a_dash_with_the_reason() -> None:
+    for known in ([], samples((12, 5)), samples((2, None), (1, None))):
+        shown = ElementTree.fromstring(str(sparkline(known, "prices", DAY, NOW)))
+        assert (shown.text, shown.get("title")) == ("-", "fewer than two lags are known")
+
+
+def test_a_sparkline_has_a_baseline_over_the_whole_window() -> None:
+    shown = ElementTree.fromstring(str(sparkline(samples((1, 5), (0.5, 5)), "prices", DAY, NOW)))
+    assert [(each.get("x1"), each.get("x2")) for each in shown.iter("line")] == [("0", "1000")]
 
 
 def test_the_age_of_a_pipeline_without_lag_is_zero_and_otherwise_may_be_unknown() -> None:

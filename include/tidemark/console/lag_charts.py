@@ -93,7 +93,7 @@ def _round_numbers() -> Iterator[int]:
 
 
 def sparkline(samples: Sequence[LagSample], name: str, window: Window, now: datetime) -> Markup:
-    """Return a small line of the lag; empty with fewer than two known lags.
+    """Return a small line of the lag over a baseline; a dash with fewer than two known lags.
 
     Args:
         samples: Samples of the window, oldest first.
@@ -104,12 +104,13 @@ def sparkline(samples: Sequence[LagSample], name: str, window: Window, now: date
     values = [_lag(sample) for sample in samples]
     known = _known(values)
     if not known:
-        return Markup()
+        return Markup('<span class="quiet" title="fewer than two lags are known">-</span>')
     text = escape(f"lag of {name}: {_extremes(known, '{:,}'.format)}")
     places = _places(samples, values, max(*known, 1), window, now)
     return Markup(
         f'<svg class="sparkline" viewBox="0 -5 {_WIDTH} {_HEIGHT + 10}" role="img" '
         f'preserveAspectRatio="none" aria-label="{text}"><title>{text}</title>'
+        f'<line x1="0" y1="{_HEIGHT}" x2="{_WIDTH}" y2="{_HEIGHT}"/>'
         f"{_lines(places, window)}</svg>"
     )
 
