@@ -197,7 +197,7 @@ def test_a_blocked_range_is_hidden_and_later_plans_are_published(lake: FileLake)
         "status": "blocked",
         "decided_at": NOW.isoformat(),
         "decided_by": None,
-        "reason": "range_count_mismatches",
+        "reason": "all counts match",
     }
 
 

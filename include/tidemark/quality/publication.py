@@ -47,7 +47,7 @@ class PublicationDecision:
         status: The decided status.
         decided_at: Time of the decision (UTC).
         decided_by: The operator's command, as `cli:<user>:<id>`; None for a check.
-        reason: Operator's reason, or the names of the failed critical checks.
+        reason: Operator's reason, or the expectations of the failed critical checks.
         spans: Offsets that the decision applies to, by partition.
     """
 
@@ -83,7 +83,7 @@ class PublicationDecision:
             plan=report.plan_sequence,
             status=PublicationStatus.BLOCKED if blocks else PublicationStatus.PUBLISHED,
             decided_at=decided_at,
-            reason=", ".join(result.name for result in report.failed_critical()) or None,
+            reason="; ".join(each.expectation for each in report.failed_critical()) or None,
         )
 
     def as_record(self) -> dict[str, Any]:
