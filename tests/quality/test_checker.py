@@ -38,7 +38,7 @@ from tidemark.quality.check_results import (
 )
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
-from tidemark.quality.checks import BUILT_IN_CHECKS
+from tidemark.quality.checks import BUILT_IN_CHECKS, is_measured
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.start_page import write_start_page
 from tidemark.quality.suite import BATCH_COLUMNS
@@ -535,6 +535,20 @@ def test_tombstones_pass_rules_on_values(shipped: Check) -> None:
         [price(0), price(1), row(2, key=b"ACME", value=None), row(3, key=None, value=None)]
     )
     assert shipped(planned_range(0, 4), suite="prices").outcome is CheckOutcome.PASSED
+
+
+def test_a_rule_on_a_column_of_nulls_observes_nothing(check: Check) -> None:
+    check.land([row(0, key=None)])
+    suite = check.suite(
+        [
+            {
+                "type": "expect_column_values_to_be_in_set",
+                "kwargs": {"column": "key_text", "value_set": ["foo"]},
+            }
+        ]
+    )
+    result = result_of(check(planned_range(0, 1), suite=suite), "key_text")
+    assert (result.passed, result.observed, is_measured(result)) == (True, None, False)
 
 
 def test_mostly_tolerates_a_share_of_unexpected_rows(check: Check) -> None:

@@ -355,6 +355,16 @@ def test_a_rule_counts_only_plans_with_something_to_check() -> None:
     assert "failed 0 of 1, 2 not checked" in text_of(page_of(checked))
 
 
+def test_a_rule_that_checked_nothing_in_the_newest_plan_is_not_green() -> None:
+    """The older results of the table have a text such as `0 of 0 unexpected`."""
+    share = {"check": "prices", "unexpected_count": 0}
+    before = result(1, 0.0, unexpected_percent=0.0, **share)
+    page = page_of([before, result(2, None, observed="0 of 0 unexpected", **share)])
+    assert '<span class="outcome quiet">passed</span>' in page
+    assert "nothing checked failed 0 of 1, 1 not checked" in text_of(page)
+    assert "0 of 0" not in page
+
+
 def test_drift_rules_are_folded_together_unless_one_failed() -> None:
     """The heading counts those that were compared with earlier plans."""
     names = ("records_drift", "null_key_percent_drift", "top_key_percent_drift")

@@ -62,6 +62,7 @@ class RuleSummary:
         severity: Effect of a failure.
         expectation: The expectation of the newest plan's check.
         observed: The observation of the newest plan's check.
+        is_newest_measured: Whether the newest plan had something to check.
         plans: Number of checked plans.
         measured_plans: Number of them with something to check. Drift checks need a history.
         failed_plans: Plans that failed the rule, oldest first.
@@ -75,6 +76,7 @@ class RuleSummary:
     severity: str
     expectation: str
     observed: str | None
+    is_newest_measured: bool
     plans: int
     measured_plans: int
     failed_plans: tuple[int, ...]
@@ -100,7 +102,10 @@ class RuleSummary:
     def as_record(self) -> dict[str, Any]:
         """Return the summary as plain values."""
         return record_of(
-            self, without=["name", "check", "is_share"], rule=self.name, outcome=self.outcome
+            self,
+            without=["name", "check", "is_share", "is_newest_measured"],
+            rule=self.name,
+            outcome=self.outcome,
         )
 
 
@@ -155,6 +160,7 @@ class PipelineReport:
                 severity=str(each[-1][1].severity),
                 expectation=each[-1][1].expectation,
                 observed=None if each[-1][1].observed is None else str(each[-1][1].observed),
+                is_newest_measured=is_measured(each[-1][1]),
                 plans=len(each),
                 measured_plans=sum(is_measured(result) for _, result in each),
                 failed_plans=tuple(number for number, result in each if not result.passed),

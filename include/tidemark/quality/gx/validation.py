@@ -238,6 +238,8 @@ def _observed(details: Mapping[str, Any]) -> str | int | float | None:
     if details.get("unexpected_count") is None:
         return None
     with_value = details["element_count"] - (details.get("missing_count") or 0)
+    if not with_value:
+        return None
     return f"{details['unexpected_count']:,} of {with_value:,} unexpected"
 
 
