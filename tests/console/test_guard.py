@@ -89,6 +89,15 @@ def test_the_link_logs_in_one_browser_once(home: Path) -> None:
     assert client.get("/", headers={"Cookie": f"{COOKIE}="}).status_code == 401
 
 
+def test_a_refusal_is_a_page_with_a_title_and_the_command(home: Path) -> None:
+    client, _ = guarded_console(home)
+    answer = client.get("/")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<title>Not logged in · Tidemark</title>" in answer.text
+    assert "Open the link that <code>tidemark console</code> printed." in answer.text
+    assert "<title>Not permitted · Tidemark</title>" in client.get("/login?token=wrong").text
+
+
 def test_two_consoles_of_a_machine_keep_their_logins(home: Path) -> None:
     """A browser sends the cookies of 127.0.0.1 to all its ports."""
     cookies, clients = {}, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -65,7 +66,10 @@ def test_airflow_shows_the_console_only_after_a_login(
     airflow: AirflowStandalone, client: httpx2.Client
 ) -> None:
     for path in ("/", "/static/console.css", "/health", "/pipelines/seen", "/nothing"):
-        assert client.get(f"{PREFIX}{path}").status_code == 401
+        refused = client.get(f"{PREFIX}{path}")
+        assert refused.status_code == 401
+        (login,) = re.findall('<a href="([^"]+)" target="_top">Log in to Airflow</a>', refused.text)
+        assert client.get(login).status_code == 307
         forged = {"Authorization": "Bearer x.y.z"}
         assert client.get(f"{PREFIX}{path}", headers=forged).status_code in (401, 403)
     good = token(airflow, client)

@@ -73,7 +73,8 @@ class AirflowGuard:
         try:
             user = await get_user(request, None, await bearer_scheme(request))
         except HTTPException as refused:
-            return refusal(refused.status_code, "Log in to Airflow, then open this page again.")
+            reason = "Log in to Airflow, then open this page again."
+            return refusal(refused.status_code, reason, f"{_BASE}/api/v2/auth/login")
         return AirflowViewer(user=user)
 
 

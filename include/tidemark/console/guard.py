@@ -12,12 +12,14 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidemark.console.rendering import render
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -130,9 +132,17 @@ class GuardMiddleware:
         await self._app(scope, receive, send)
 
 
-def refusal(status: int, reason: str) -> Response:
-    """Return the response to a request without the necessary rights."""
-    return PlainTextResponse(f"{reason}\n", status_code=status)
+def refusal(status: int, reason: str, login: str | None = None) -> Response:
+    """Return the response to a request without the necessary rights: a page without styles.
+
+    Args:
+        status: Status code.
+        reason: What is missing, with commands in backquotes.
+        login: Address of a login; None without one.
+    """
+    title = "Not logged in" if status == HTTPStatus.UNAUTHORIZED else "Not permitted"
+    values = {"title": title, "reason": reason, "login": login}
+    return HTMLResponse(render("refused.html", values), status_code=status)
 
 
 @dataclass(frozen=True, slots=True)
