@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -82,6 +82,7 @@ def _overview(
             for name, seen in observed.items()
         },
         lags_error=lags.error,
+        common_error=_common_error(observed.values()),
     )
 
 
@@ -107,6 +108,13 @@ def _urgency(seen: ObservedStatus, recorded: RecordedStatus | None) -> int:
     else:
         has_alarms = bool(seen.error) or (recorded is not None and recorded.has_alarms)
     return 0 if has_alarms else 1 if seen.error else 2
+
+
+def _common_error(observed: Iterable[ObservedStatus]) -> TidemarkError | None:
+    """Return the error of all pipelines that have one; None if their errors differ."""
+    found = [each.error or (each.status.kafka_error if each.status else None) for each in observed]
+    errors = {str(error): error for error in found if error}
+    return next(iter(errors.values())) if len(errors) == 1 else None
 
 
 def pipeline(
