@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from markupsafe import escape
 
-from tidemark.console.rendering import FOLDER, STATIC, ago, render, with_code
+from tidemark.console.rendering import FOLDER, STATIC, ago, render, setting_value, with_code
+from tidemark.core.cluster import Setting
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -25,6 +27,28 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 )
 def test_a_time_of_a_fast_clock_is_in_the_future(age: timedelta, text: str) -> None:
     assert ago(NOW - age, NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("retention.ms", "604800000", "604800000 (7 d)"),
+        ("retention.bytes", "1610612736", "1610612736 (1.5 GiB)"),
+        ("retention.bytes", "-1", "-1"),
+        ("flush.ms", str(2**63 - 1), str(2**63 - 1)),
+        ("linger.ms", "5", "5"),
+        ("index.interval.bytes", "1000", "1000"),
+        ("flush.messages", "100000", "100000"),
+        ("cleanup.policy", "delete", "delete"),
+        ("follower.replication.throttled.replicas", None, "-"),
+    ],
+)
+def test_a_setting_of_kafka_has_a_readable_duration_or_size(
+    name: str, value: str | None, text: str
+) -> None:
+    setting = Setting(name=name, value=value, source="", is_default=True, is_sensitive=False)
+    assert setting_value(setting) == text
+    assert setting_value(replace(setting, is_sensitive=True)) == "(hidden)"
 
 
 @pytest.mark.parametrize("word", ["a`b", "it's `b`", "`", "'`'", "`<b>`", "plain"])

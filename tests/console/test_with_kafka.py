@@ -129,8 +129,8 @@ def test_topics_that_pipelines_should_read_and_that_do_not_exist_are_listed(
 
 
 def rows_of(page: str, heading: str) -> list[list[str]]:
-    """Return the texts of the cells of the table below a heading, by row, without its head."""
-    body = page.partition(f"<h2>{heading}</h2>")[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    """Return the texts of the cells of the table below a title, by row, without its head."""
+    body = page.partition(f">{heading}</")[2].partition("<tbody>")[2].partition("</tbody>")[0]
     return [
         [
             html.unescape(re.sub("<[^>]*>", "", cell)).strip()
@@ -156,11 +156,17 @@ def test_pages_of_kafka_have_brokers_watermarks_settings_and_the_pipelines_of_a_
 
     page = client.get(f"/cluster/kafka_default/topics/{topic}").text
     assert rows_of(page, "Partitions") == [
-        ["0", "2", "7", "5", leader, leader, leader],
-        ["1", "0", "0", "0", leader, leader, leader],
+        ["0", "2", "7", "5", leader, leader, leader, "tides"],
+        ["1", "0", "0", "0", leader, leader, leader, "tides"],
     ]
-    settings = {name: value for name, value, _ in rows_of(page, "Settings")}
-    assert settings["cleanup.policy"] == "delete"
+    records = re.findall('href="(/pipelines/tides/records[^"]*)"', page)
+    assert [each.partition("&amp;topic_id")[0] for each in records] == [
+        "/pipelines/tides/records?partition=0&amp;offset=2",
+        "/pipelines/tides/records?partition=1&amp;offset=0",
+    ]
+    defaults = {name: value for name, value, _ in rows_of(page, "Kafka's defaults")}
+    assert defaults["cleanup.policy"] == "delete"
+    assert defaults["segment.bytes"] == "1073741824 (1 GiB)"
     assert "TopicMissing" in client.get("/cluster/kafka_default/topics/no-such-topic").text
     names = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
     assert "no-such-topic" not in names

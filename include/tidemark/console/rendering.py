@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tidemark.console import charts, lag_charts
+from tidemark.core.cluster import Setting
 from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
@@ -30,6 +31,7 @@ def _environment() -> jinja2.Environment:
     environment = html_environment(FOLDER / "templates", TEMPLATES)
     environment.filters |= {"number": number, "time": time, "ago": ago, "duration": duration}
     environment.filters |= {"minute": minute, "with_code": with_code}
+    environment.filters["setting_value"] = setting_value
     environment.filters["counted"] = counted
     environment.tests["measured"] = is_measured
     environment.filters["outcome"] = outcome_of
@@ -49,6 +51,10 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 _QUOTED = r"""(?<![^\s`])'[^']*'(?:"'"'[^']*')*"""
 """An argument of a command that `shlex.quote` has quoted."""
+_SHORTEST_MS, _SMALLEST_BYTES = 1_000, 1_024
+_NO_LIMIT = 2**62
+"""Kafka's settings without a limit have values such as 2**63 - 1."""
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _CODE = re.compile(rf"`((?>{_QUOTED}|[^`])+)`")
 
 
@@ -79,6 +85,26 @@ def ago(value: datetime | None, now: datetime) -> str:
     age = now - value
     future = f"{format_duration(-age)} in the future"
     return future if age < timedelta() else f"{format_duration(age)} ago"
+
+
+def setting_value(setting: Setting) -> str:
+    """Return the value of a setting of Kafka; a duration or size also in its largest units."""
+    if setting.is_sensitive:
+        return "(hidden)"
+    if setting.value is None:
+        return "-"
+    text = _in_units(setting.name, int(setting.value)) if setting.value.isdecimal() else ""
+    return f"{setting.value} ({text})" if text else setting.value
+
+
+def _in_units(name: str, value: int) -> str:
+    """Return a duration or size as text; empty for other settings and for those without a limit."""
+    if name.endswith(".ms") and _SHORTEST_MS <= value < _NO_LIMIT:
+        return format_duration(timedelta(milliseconds=value))
+    if name.endswith(".bytes") and _SMALLEST_BYTES <= value < _NO_LIMIT:
+        power = min((value.bit_length() - 1) // 10, len(_SIZES) - 1)
+        return f"{value / 1024**power:,.3g} {_SIZES[power]}"
+    return ""
 
 
 def duration(value: timedelta | None) -> str:
