@@ -88,6 +88,23 @@ def test_only_the_preview_of_a_backfill_opens_a_copy_that_does_not_exist(
     assert "tidemark run" not in requested
 
 
+def test_accepted_losses_have_a_sentence_with_a_link_to_the_first(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    lake.produce(6, 0)
+    lake.kafka.delete_records("events", 0, 13)
+    client = memory_console(tmp_path, lake)
+    sentence = "The loss of 4 offsets was accepted. The first is offset 9 of partition 0."
+    assert sentence not in text_of(client.get("/pipelines/events").text)
+    lake.decisions.accept_loss((), "ops", "retention")
+    page = client.get("/pipelines/events").text
+    assert sentence in text_of(page).replace(" .", ".")
+    (link,) = re.findall('<a href="([^"]+)">offset 9 of partition 0</a>', page)
+    record = text_of(client.get(unescape(link)).text.partition("<article")[2])
+    assert "lost, and the loss was accepted" in record
+    assert sentence not in text_of(client.get("/pipelines/events?partition=1").text)
+
+
 def test_bars_that_read_no_rows_have_a_caution(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

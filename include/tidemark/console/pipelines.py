@@ -19,11 +19,11 @@ from tidemark.console.quality import check_pages, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
 from tidemark.console.runs import run_of
 from tidemark.core.errors import TidemarkError
-from tidemark.core.offsets import Span
+from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.parallel import result_or_error
 from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.status_table import read_status
-from tidemark.pipeline import utc_now
+from tidemark.pipeline import Pipeline, utc_now
 from tidemark.report.coverage import (
     OffsetState,
     PartitionCoverage,
@@ -153,6 +153,8 @@ def pipeline(
     published = result_or_error(name, lambda _: publication_statuses(pipeline, entries))
     # No DAG lands records in a copy, except the one of backfills.
     dag_id = None if pipeline.ref.copy else pipeline.live_spec.dag_id
+    losses = result_or_error(name, lambda _: _accepted_losses(pipeline, partition))
+    accepted = {} if isinstance(losses, TidemarkError) else losses
     return context.page(
         "pipeline.html",
         name=name,
@@ -172,6 +174,8 @@ def pipeline(
         more_partitions=chosen_partitions.others_text,
         bars=bars,
         states=[state for state in OffsetState if any(state in bar.states for bar in bars)],
+        accepted=accepted,
+        accepted_offsets=size_of(accepted),
         partition=partition,
         plan_spans=PLAN_SPANS,
         plans=entries,
@@ -187,6 +191,22 @@ def pipeline(
         is_unrecorded=recorded.value is not None and not recorded.error and not lags,
         own_link=link,
     )
+
+
+def _accepted_losses(pipeline: Pipeline, partition: int | None) -> Mapping[int, SpanSet]:
+    """Return the offsets of accepted losses that have not landed since then, by partition.
+
+    Args:
+        pipeline: The pipeline.
+        partition: Only of this partition; None for all.
+    """
+    ledger = pipeline.control.summary(pipeline.name)
+    found = {
+        number: spans.difference(ledger.landed.get(number, SpanSet()))
+        for number, spans in sorted(ledger.accepted_losses.items())
+        if partition in (None, number)
+    }
+    return {number: spans for number, spans in found.items() if spans}
 
 
 def metrics(context: PageContext) -> str:
