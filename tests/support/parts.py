@@ -134,7 +134,5 @@ class Parts:
             "spark.master": "local[2]",
             "spark.driver.memory": "2g",
             "spark.sql.shuffle.partitions": "2",
-            # As for short runs: compiling code would take longer than running it.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         return SparkServer(self.layout.spark, {}, server_settings(self.layout, settings))
