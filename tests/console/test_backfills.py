@@ -17,6 +17,7 @@ from tests.support.chromium import chromium_tab
 from tests.support.consoles import SomeRights, served
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory_consoles import memory_app, memory_web
+from tidemark.backfill.selection import select
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.guard import AirflowRun
 from tidemark.spec.ref import PipelineRef
@@ -172,3 +173,6 @@ def test_a_started_backfill_opens_the_page_of_its_run(tmp_path: Path) -> None:
         tab.wait_for("document.querySelector('h1')?.textContent.startsWith('Run ')")
         assert tab.value("document.querySelector('h1').textContent") == f"Run {run_id}"
         assert "Airflow has this run" in tab.value("document.body.textContent")
+        preview = lake.backfills.preview(select(offsets=["1:0-4"]), None, readable_only=False)
+        lake.backfills.request(preview, f"airflow:tidemark_backfill:{run_id}", approved=False)
+        tab.wait_for("document.body.textContent.includes('landed: 0 of 1 chunk')")
