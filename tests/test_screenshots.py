@@ -37,7 +37,7 @@ def test_a_page_of_the_documentation_shows_each_picture() -> None:
     ] == []
 
 
-def test_quotes_have_the_partition_and_the_number_of_the_gap() -> None:
+def test_quotes_fill_the_partition_of_the_scene_with_the_given_count() -> None:
     records = quotes(GAP.size)
     assert {record.partition for record in records} == {PARTITION}
     assert len(records) == GAP.size

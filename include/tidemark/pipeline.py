@@ -752,7 +752,7 @@ class Pipeline:
     ) -> Mapping[int, SpanSet] | None:
         """Return the offsets in quarantine, by partition; none without a typed table.
 
-        None if they have too many spans for coverage.
+        None if they form too many spans for coverage.
         """
         from tidemark.report.coverage_rows import MOST_SPANS
 

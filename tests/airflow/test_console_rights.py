@@ -186,7 +186,7 @@ def test_the_console_shows_paused_dags_and_the_last_run(probe: Probe, home: Path
         runs=runs,
     )
     events, idle = text_of(every[paths[1]]["text"]), text_of(every[paths[2]]["text"])
-    paused = "DAG tidemark_events is paused: no run lands its records."
+    paused = "DAG tidemark_events is paused: no scheduled run lands records of its pipelines."
     assert paused in events
     assert paused in text_of(every["/"]["text"])
     assert "Last run of DAG tidemark_events: last failed 2 h" in events

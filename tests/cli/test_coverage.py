@@ -154,7 +154,7 @@ def test_rows_that_were_not_read_are_noted(
     assert screen.command("coverage", "tides", "--start", "5", "--end", "5").code == ExitCode.USAGE
 
 
-def test_bars_without_rows_have_a_caution(screen: Screen) -> None:
+def test_bars_without_read_rows_warn_that_landed_offsets_may_be_gaps(screen: Screen) -> None:
     screen.show(partition(LANDED=(0, 9)))
     shown = screen.command("coverage", "tides")
     assert "landed offsets may be gaps or missing" in shown.err

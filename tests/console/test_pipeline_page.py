@@ -354,7 +354,10 @@ def test_a_pipeline_whose_dag_is_paused_has_no_forecast(lake: FileLake, tmp_path
     load, viewer = memory_app(tmp_path, lake), SomeRights(paused=["tidemark_events"])
     client = TestClient(memory_web(load, viewer, airflow="/base"))
     page = client.get("/pipelines/events").text
-    assert "DAG tidemark_events is paused: no run lands its records." in text_of(page)
+    assert (
+        "DAG tidemark_events is paused: no scheduled run lands records of its pipelines."
+        in text_of(page)
+    )
     assert '<span class="pill poor">paused' in page
     assert 'href="/base/dags/tidemark_events"' in page
     assert "<dt>forecast</dt><dd>paused<" in page
@@ -378,10 +381,15 @@ def test_the_overview_marks_the_pipelines_of_paused_dags(lake: FileLake, tmp_pat
         (True, True),
         (True, False),
     ]
-    both = "DAGs tidemark_events , tidemark_idle are paused: no run lands their records."
-    assert both in text_of(page)
+    both = (
+        "DAGs tidemark_events , tidemark_idle are paused: no scheduled run lands records of their"
+    )
+    assert f"{both} pipelines." in text_of(page)
     one = memory_console(tmp_path, lake, replace(viewer, paused=["tidemark_idle"])).get("/").text
-    assert "DAG tidemark_idle is paused: no run lands its records." in text_of(one)
+    assert (
+        "DAG tidemark_idle is paused: no scheduled run lands records of its pipelines."
+        in text_of(one)
+    )
 
 
 @pytest.mark.parametrize(

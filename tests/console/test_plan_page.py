@@ -39,9 +39,9 @@ def test_an_open_plan_has_the_command_that_continues_it(lake: FileLake, tmp_path
     """No later run takes over the plan of a backfill."""
     lake.plan(2)
     lake.plan_replacing((0, 6, 9))
-    working = "A process may be working on this plan, or it has ended."
+    working = "The process of this plan may still run, or it ended early."
     live, backfill = (text_of(page_of(tmp_path, number)) for number in (4, 5))
-    assert f"{working} The next run takes the plan over. tidemark ingest events --plan 4" in live
+    assert f"{working} The next run continues the plan. tidemark ingest events --plan 4" in live
     assert f"{working} tidemark ingest events --plan 5 continues it now" in backfill
 
 
@@ -50,7 +50,7 @@ def test_an_open_plan_of_a_typed_table_is_continued_by_decode(tmp_path: Path) ->
     typed.land_values([b"one"])
     assert typed.decoding.plan().plan is not None
     page = text_of(page_of(tmp_path, 1, "events@typed"))
-    assert "The next run takes the plan over. tidemark decode events continues it now" in page
+    assert "The next run continues the plan. tidemark decode events continues it now" in page
 
 
 def test_a_blocked_plan_has_its_decisions_and_its_failed_rules_first(

@@ -148,7 +148,7 @@ def test_a_run_without_a_plan_has_the_reason(
     assert "offsets to read" not in text
 
 
-def test_a_failed_planning_has_the_present_error_of_the_pipeline(
+def test_a_failed_planning_shows_the_current_error_of_the_pipeline(
     lake: FileLake, tmp_path: Path
 ) -> None:
     """The error of the run is in its log. Usually the pipeline still has it."""
@@ -159,7 +159,7 @@ def test_a_failed_planning_has_the_present_error_of_the_pipeline(
         return text_of(client.get(f"/dags/{DAG}/runs/{RUN}").text)
 
     now = "State of the pipeline now"
-    assert f"{now} events ok No error: a run would now continue." in page("failed")
+    assert f"{now} events ok No error would refuse a run now." in page("failed")
     lake.produce(9, 0)
     lake.kafka.delete_records("events", 0, 12)
     failed = page("failed")
@@ -310,7 +310,7 @@ def test_a_chunk_shows_its_failed_and_running_tasks(lake: FileLake, tmp_path: Pa
     [
         ("success", "This run lands nothing: it was a dry run, or all offsets had landed."),
         ("failed", "The request failed, and nothing was recorded. The log of the task request"),
-        ("queued", "and the request is not recorded yet: the task request is queued"),
+        ("queued", "The request is not recorded yet: the task request is queued"),
         (
             None,
             "the table of the backfill is unknown. Open the run from the page of one of its plans.",
@@ -332,7 +332,7 @@ def test_a_run_of_a_backfill_waits_for_its_first_task(
     run = AirflowRun(conf={"pipeline": "events"}, tasks=tasks)
     page = page_of(tmp_path, "manual__2", "tidemark_backfill", SomeRights(run=run))
     assert (
-        "Airflow has this run, and the request is not recorded yet: the task request has not "
+        "Airflow has created this run. The request is not recorded yet: the task request has not "
         "started."
     ) in text_of(page)
     assert "hx-get" in page

@@ -80,7 +80,7 @@ class Broker(FixedCluster):
 
 @dataclass
 class ChangingGuard:
-    """Admits every request as the present viewer."""
+    """Admits every request as the current viewer."""
 
     viewer: Viewer = field(default_factory=SomeRights)
 
@@ -280,7 +280,7 @@ def test_the_pages_of_kafka_keep_the_newest_values_during_an_outage(console: Con
     assert "stale" not in console.page("/cluster") + console.page(TOPIC)
 
 
-def test_without_kafka_from_the_start_the_pages_of_kafka_have_the_error(console: Console) -> None:
+def test_pages_of_kafka_show_the_error_if_no_value_was_read_before(console: Console) -> None:
     console.broker.error = DOWN
     page = console.page("/cluster")
     assert "KafkaUnavailable" in page
@@ -308,7 +308,7 @@ def test_kept_pages_of_kafka_have_the_rights_of_each_viewer(console: Console) ->
     assert console.client.get("/cluster?connection=kafka_default").status_code == 404
 
 
-def test_kept_pages_of_kafka_end_with_their_connection_and_specs(console: Console) -> None:
+def test_kept_values_are_not_shown_after_a_change_of_connection_or_specs(console: Console) -> None:
     spec = console.home / "pipelines" / "events.yaml"
     before = spec.read_text()
     for path in ("/cluster", TOPIC):
@@ -354,7 +354,7 @@ def test_a_list_of_topics_has_a_filter_and_the_number_of_the_others(
     assert (topics_of(nothing), "No topic matches" in nothing) == ([], True)
 
 
-def test_a_pattern_is_text(console: Console) -> None:
+def test_a_topic_pattern_is_escaped_and_limited_in_length(console: Console) -> None:
     page = console.page("/cluster?pattern=%22%3E%3Cscript%3Ealert(1)%3C/script%3E")
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page

@@ -144,7 +144,7 @@ def test_a_topic_without_settings_has_the_rest_and_the_reason() -> None:
     assert record["pipelines"] == [{"pipeline": "a", "connection": "kafka_default"}]
 
 
-def test_of_many_topics_the_first_ones_have_offsets_and_the_others_a_number() -> None:
+def test_a_limited_list_has_the_first_topics_and_the_number_of_the_others() -> None:
     reader = FixedCluster()
     cluster = report(spec("a", "orders"), reader=reader)
     view = cluster.topics(internal=True, most=1)

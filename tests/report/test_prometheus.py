@@ -38,7 +38,7 @@ def scrape_config(folder: Path, target: str) -> str:
     for old, new in (
         ("scrape_interval: 1m", "scrape_interval: 1s"),
         ("/etc/prometheus/tidemark-token", str(folder / "token")),
-        ("localhost:8090", target),
+        ("localhost:8081", target),
         ("- prometheus-alarms.yaml", f"- {RULES}"),
     ):
         assert old in block

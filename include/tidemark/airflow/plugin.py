@@ -158,7 +158,7 @@ class AirflowViewer:
         return AirflowRun(conf=found[0] or {}, tasks=tasks, mapped=mapped)
 
     def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:
-        """Return the paused ones of some DAGs that the user may read, by one read."""
+        """Return the paused ones of these DAGs, by one query. The user may read all of them."""
         from airflow.models.dag import DagModel
         from airflow.utils.session import create_session
         from sqlalchemy import select

@@ -70,8 +70,8 @@ def coverage(
     tidemark coverage prices
     tidemark coverage prices --partition 3 --start 1000 --end 2000
 
-    Without --partition, the command reads only Kafka's watermarks, the control table and the
-    quarantine. It needs no Spark.
+    Without --partition, the command reads Kafka's watermarks, the control table, the quarantine and
+    the log of the data table. It reads no rows of the data table, and needs no Spark.
 
     While Kafka is unavailable, the command shows the offsets of plans and of accepted losses, and
     ends with the exit code of the error. The start and the end of the log are then unknown.
@@ -101,7 +101,7 @@ def _print_notes(found: TopicCoverage, *, is_zoomed: bool) -> None:
         note("rows not read: landed offsets may be gaps or missing. --partition reads rows.")
     if not all(each.has_quarantined for each in found.partitions):
         note(
-            "quarantined offsets are not shown, because they are at too many places. Select fewer "
+            "quarantined offsets are not shown, because they form too many spans. Select fewer "
             "with --partition, --start and --end."
         )
     if found.kafka_error:

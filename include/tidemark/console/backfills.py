@@ -28,7 +28,7 @@ MOST_RANGES = 50_000
 
 
 class BackfillForm(BaseModel):
-    """The fields of the form, as query parameters. An empty field selects nothing.
+    """The fields of the form, as query parameters. An empty field has its default.
 
     Attributes:
         offsets: Ranges such as `0:100-200`, separated by commas.

@@ -56,7 +56,7 @@ class LastDagRun:
     Attributes:
         run_id: Its id.
         state: Its state, such as `failed`.
-        changed_at: Time of its end; before that of its start, or of its creation.
+        changed_at: Time of its end; while it runs, of its start; before its start, its `run_after`.
     """
 
     run_id: str
@@ -86,7 +86,7 @@ class Viewer(Protocol):
         """Return a DAG run; None if there is none, or if the user may not read its tasks."""
 
     def paused_dags(self, dag_ids: Collection[str]) -> Collection[str]:
-        """Return the paused ones of some DAGs that the user may read, by one read."""
+        """Return the paused ones of these DAGs, by one query. The user may read all of them."""
 
     def last_dag_run(self, dag_id: str) -> LastDagRun | None:
         """Return the newest run of a DAG; None without one, or if the user may not read runs."""

@@ -30,7 +30,7 @@ from tidemark.spec.layout import spec_files
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
 UNREACHABLE_S = 15.0
-"""After a failure of its brokers, waits for a connection are short for this time, in seconds."""
+"""Time of short waits for a connection after a failure of its brokers, in seconds."""
 SHORT_WAIT = 0.25
 """A short wait as a fraction of the usual wait. It is enough for brokers in another region."""
 KNOWN_PLANS = 64
@@ -42,7 +42,7 @@ RECORDED_WAIT_S = 3.0
 KNOWN_LAGS = 64
 """Maximum number of cached charts of recorded lags."""
 KAFKA_WAIT_S = 4 * KAFKA_TIMEOUT_S
-"""Longest time that a page waits for Kafka, in seconds: the requests of one read."""
+"""Longest time that a page waits for Kafka, in seconds. A read has several requests."""
 KNOWN_TOPICS = 128
 """Maximum number of cached watermarks and pages of topics."""
 KNOWN_CLUSTERS = 8
@@ -50,7 +50,7 @@ KNOWN_CLUSTERS = 8
 TOPICS = 200
 """Maximum number of topics of a list."""
 _KAFKA_OUTAGES = (KafkaUnavailable, EmbeddedBrokerStopped)
-"""Errors that prove nothing about values that were read before."""
+"""Errors after which values that were read before may still be current."""
 
 V = TypeVar("V")
 
@@ -67,10 +67,10 @@ class RecordedStatus:
     """The newest row of a pipeline in the status table.
 
     Attributes:
-        topic: Topic; None if the check failed.
+        topic: Topic; None if the status could not be read.
         lag: Newest known lag, with its time.
-        checked_at: Time of the check. It is after the time of the lag if Kafka was unavailable.
-        has_alarms: Whether the check raised an alarm.
+        checked_at: Time of the status. It is after the time of the lag if Kafka was unavailable.
+        has_alarms: Whether the status has an alarm.
     """
 
     topic: str | None

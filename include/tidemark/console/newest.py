@@ -35,14 +35,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest(Generic[V]):
-    """The newest value that could be read, and the error of a later attempt.
+    """The newest value that could be read, and the error of a newer read.
 
     Attributes:
         value: The value; None before the first.
         read_at: The time at which its read began; None without a value.
-        error: The error of a later attempt; None if `value` is current, or is being read.
+        error: The error of the newest ended read; None if it succeeded, or none has ended.
         attempted_at: Monotonic time of the newest attempt, in seconds.
-        is_late: Whether the next attempt has not ended in time.
+        is_late: Whether a newer read has not ended within the wait.
     """
 
     value: V | None = None
@@ -57,7 +57,12 @@ class Newest(Generic[V]):
         return self.value is not None and (self.error is not None or self.is_late)
 
     def required(self) -> V:
-        """Return the value, or raise the error that prevented its first read."""
+        """Return the value.
+
+        Raises:
+            TidemarkError: There is no value, because the newest read failed.
+            LookupError: The first read has not ended.
+        """
         if self.value is not None:
             return self.value
         if self.error is None:

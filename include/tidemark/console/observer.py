@@ -99,7 +99,7 @@ class StatusObserver:
         return {name: self._known(name, age_s) for name in pipelines}
 
     def _known(self, pipeline: str, age_s: float) -> ObservedStatus:
-        """Return the newest status. The next is overdue after twice the longest age of a status."""
+        """Return the newest status. The next one is overdue after twice its longest age."""
         with self._lock:
             known = self._seen.get(pipeline, ObservedStatus())
             overdue_s = max(OVERDUE_S, 2 * self._longest_age(pipeline, age_s))

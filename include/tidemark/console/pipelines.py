@@ -99,7 +99,9 @@ def _recorded_statuses(
 
 
 def _urgency(seen: ObservedStatus, recorded: RecordedStatus | None) -> int:
-    """Return the group of a row of the overview: alarms, then unread statuses, then the others.
+    """Return the sort group of a row: 0 with an alarm, or without a status because of an error.
+
+    It is 1 for an old status whose newest read failed, and 2 for the others.
 
     The order does not depend on values that change with each status.
     """

@@ -74,7 +74,7 @@ class PlanDetails:
         return self.entry.state is PlanState.OPEN or self.is_unchecked or self.is_blocked
 
     @property
-    def is_taken_over(self) -> bool:
+    def is_continued_by_next_run(self) -> bool:
         """Whether the next run continues the plan while it is open. It continues no backfill."""
         plan = self.entry.record.plan
         return not self.has_checks or plan.kind is PlanKind.LIVE

@@ -60,7 +60,7 @@ def highest_lags(
 
     Each step has the samples with the highest lag and with the highest age, so a short peak stays
     visible in a long window. A known value is higher than an unknown one. The newest sample is
-    shown, too. Samples of the future, by a wrong clock, are not.
+    shown, too. Samples with a future time, which a wrong clock causes, are omitted.
     """
     step = window.step.total_seconds()
     by_step: dict[float, list[LagSample]] = {}
@@ -92,11 +92,11 @@ class StateStart(NamedTuple):
 
 
 def state_start(recorded: Sequence[LagSample], state: str) -> StateStart | None:
-    """Return since when a pipeline is in a state; None if the newest recorded status has another.
+    """Return since when a pipeline has been in a state; None if its newest status has another.
 
     Args:
         recorded: Recorded samples, oldest first, with at least the first of each state.
-        state: The state. If it has several alarms, only the first counts: later ones follow it.
+        state: The state. If it has several alarms, only the first is compared.
     """
     name = _names(state)[0]
     in_state = list(takewhile(lambda each: name in _names(each.state or ""), reversed(recorded)))

@@ -23,7 +23,7 @@ from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
 COUNT = 50
 """Offsets of a page."""
 FEW = 5
-"""Offsets of a page whose records are all open. Of more offsets, the first record is open."""
+"""Maximum number of offsets of a page on which all records are open."""
 MAX_OFFSET = 2**62
 """Highest first offset of a page."""
 MAX_CHARACTERS = 400_000

@@ -50,7 +50,7 @@ wait for pages that do."""
 PAGE_S = 30
 """Longest time of a page, in seconds. Its thread continues until its read ends."""
 MOST_THREADS = 20
-"""Maximum number of threads, of which most work for pages that took too long."""
+"""Maximum number of threads, including those of abandoned pages. Further requests are refused."""
 _STYLES = {"tidemark.css": TEMPLATES / "tidemark.css"}
 """Files of other folders that pages share."""
 
@@ -297,7 +297,7 @@ class _Console:
         return anyio.CapacityLimiter(PROGRAM_WORKERS)
 
     async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
-        """Do work in a thread; storage that does not answer stops only the pages that read it."""
+        """Run `work` in a thread. Abandon it after `PAGE_S`, so that other pages get its place."""
         if self._threads >= MOST_THREADS:
             raise PageTimeout(seconds=PAGE_S)
         try:
@@ -322,7 +322,7 @@ class _Console:
             try:
                 return work()
             except TimeoutError as error:
-                # Not the one of the page.
+                # This is the timeout of the work, not of the page.
                 raise Unforeseen(kind=type(error).__name__) from error
             finally:
                 with self._lock:

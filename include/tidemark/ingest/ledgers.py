@@ -70,8 +70,8 @@ def check_current(control: ControlReader, ledger: Ledger) -> None:
 def errors_of_current_ledger(control: ControlReader, ledger: Ledger) -> Iterator[None]:
     """Raise `ControlConflict` instead of the error of a comparison with an older ledger.
 
-    The table or the topic was read after the ledger. A concurrent run may have landed offsets
-    since, which Kafka has deleted then: with the older ledger, they look lost.
+    The table or the topic was read after the ledger. Since then, a concurrent run may
+    have landed offsets that Kafka has deleted. Compared with the older ledger, they look lost.
     """
     try:
         yield

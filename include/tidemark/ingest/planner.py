@@ -235,8 +235,8 @@ class Planner:
         return PlanResult(outcome=PlanOutcome.ADOPTED, plan=plan)
 
     def _draft(self, ledger: Ledger, wanted: RequestedOffsets | None) -> Draft:
-        # After the ledger: a draft from an older ledger is refused, by `check_current` or by the
-        # append. No check would notice that the watermarks are older.
+        # The watermarks are read after the ledger. `check_current` or the append refuses a draft
+        # from an older ledger, but nothing would detect older watermarks.
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         partitions = wanted.spans if wanted else watermarks.partitions
         with errors_of_current_ledger(self.control, ledger):

@@ -47,7 +47,7 @@ class PublicationDecision:
         status: The decided status.
         decided_at: Time of the decision (UTC).
         decided_by: The operator's command, as `cli:<user>:<id>`; None for a check.
-        reason: Operator's reason, or the expectations of the failed critical checks.
+        reason: Operator's reason, or the expectations of the failed critical rules.
         spans: Offsets that the decision applies to, by partition.
     """
 

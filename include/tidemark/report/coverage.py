@@ -21,7 +21,7 @@ class OffsetState(StrEnum):
     """The state of an offset, the most severe first. A cell has the first state of its offsets."""
 
     LOST = "lost"
-    """Kafka deleted the offset before a plan read it, whether or not an operator accepted it."""
+    """Kafka deleted the offset before a plan read it, also if an operator accepted the loss."""
     MISSING = "missing"
     """A plan landed the offset with a row, and the table no longer has the row."""
     UNCLEAR = "gap or missing"
@@ -80,8 +80,8 @@ class PartitionCoverage:
         read: The window whose rows were read; None if none were read, because no partition was
             selected, or the window is empty or too large. Only in this window `states` has missing
             rows and gaps. A selected partition has quarantined offsets only in its window.
-        has_quarantined: Whether `states` has the quarantined offsets; False if they are too many
-            spans.
+        has_quarantined: Whether `states` has the quarantined offsets; False if they form too
+            many spans.
         plans: The plans of the offsets in `read`, sorted by offset.
     """
 

@@ -242,7 +242,7 @@ class PageTimeout(TransientError):
 
     seconds: int
 
-    problem = "The page was not complete after {seconds} s."
+    problem = "The page was not complete after {seconds} s, or too many other pages still wait."
     fix = (
         "Load the page again. If this happens again, check that Kafka and the storage of the "
         "lakehouse answer: `tidemark status`."

@@ -39,7 +39,7 @@ class ObservedStatus:
 
     @property
     def problem(self) -> TidemarkError | None:
-        """The newest known error that would end a run; None if a run would continue."""
+        """The newest known error that would refuse a run; None without one."""
         return self.error or (self.status.problem if self.status else None)
 
     @property

@@ -147,7 +147,7 @@ class PipelineStatus:
 
     @property
     def held_back(self) -> int | None:
-        """Offsets that become readable when an open transaction ends; None as for the lag."""
+        """Offsets that become readable when an open transaction ends; None if one is unknown."""
         return _total(each.held_back for each in self.partitions)
 
     @property

@@ -102,13 +102,26 @@ class UnknownCopy(TerminalError):
     known: tuple[str, ...]
 
     problem = "There is no copy {pipeline!r}{suggestion}; {copies}."
-    fix = "Correct the name, or create the copy: `tidemark backfill PIPELINE --into COPY`."
+    fix = (
+        "Correct the name. To create the copy, backfill offsets into it, for example "
+        "`tidemark backfill {name} --into {copy} --retained`."
+    )
+
+    @property
+    def name(self) -> str:
+        """Name of the pipeline."""
+        return self.pipeline.partition("@")[0]
+
+    @property
+    def copy(self) -> str:
+        """Name of the copy."""
+        return self.pipeline.partition("@")[2]
 
     @property
     def copies(self) -> str:
         """The names of all copies of the pipeline."""
         if not self.known:
-            return f"pipeline {self.pipeline.partition('@')[0]!r} has no copy"
+            return f"pipeline {self.name!r} has no copy"
         return f"the control table contains {', '.join(self.known)}"
 
     @property
