@@ -112,7 +112,7 @@ def test_an_outage_of_kafka_delays_only_the_first_of_many_pipelines(tmp_path: Pa
     (port,) = free_ports(HOST, 1)
     load = app_of(tmp_path, f"{HOST}:{port}")
     now = 0.0
-    home = Home(lambda: replace(load(), kafka_timeout_s=1.0), clock=lambda: now)
+    home = Home(lambda: replace(load(), kafka_timeout_s=3.0), clock=lambda: now)
 
     def waited_s(pipeline: str) -> float:
         started = time.monotonic()

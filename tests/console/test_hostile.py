@@ -135,6 +135,7 @@ PAGES = (
         f"/pipelines/events/records?partition=0&offset={first}"
         for first in range(0, len(HOSTILE_TEXTS), COUNT)
     ),
+    "/pipelines/events/records?partition=1",
     "/pipelines/events/quality",
     "/pipelines/events/quality/report",
     "/pipelines/events/quarantine",
@@ -174,6 +175,9 @@ def text_home(home: Path, texts: Sequence[str]) -> Callable[[], MemoryApp]:
     typed.bronze.produce(1, 0)
     typed.bronze.planner.plan(joined)
     typed.bronze.abandon.abandon(2, "cli:ada:1", joined)
+    typed.bronze.produce(1, 1)
+    typed.bronze.kafka.delete_records("events", 1, 1)
+    typed.bronze.decisions.accept_loss((1,), "cli:ada:1", joined)
     pipeline = memory_app(home, typed.bronze)().pipeline("events")
     (usual,) = REPORT.results
     result = replace(

@@ -470,3 +470,6 @@ def test_plans_of_a_typed_table_have_pages(tmp_path: Path) -> None:
     assert page.status_code == 200
     assert "<dt>publication</dt><dd>none</dd>" in page.text
     assert "<h2>Checks</h2>" not in page.text
+    # Its other pages would show errors.
+    assert 'aria-label="Pipeline"' not in page.text
+    assert '<a href="/pipelines/events">events</a> / events@typed</p>' in page.text

@@ -202,13 +202,8 @@ def _accepted_losses(pipeline: Pipeline, partition: int | None) -> Mapping[int, 
         pipeline: The pipeline.
         partition: Only of this partition; None for all.
     """
-    ledger = pipeline.control.summary(pipeline.name)
-    found = {
-        number: spans.difference(ledger.landed.get(number, SpanSet()))
-        for number, spans in sorted(ledger.accepted_losses.items())
-        if partition in (None, number)
-    }
-    return {number: spans for number, spans in found.items() if spans}
+    lost = pipeline.control.summary(pipeline.name).lost
+    return {number: lost[number] for number in sorted(lost) if partition in (None, number)}
 
 
 def metrics(context: PageContext) -> str:

@@ -23,7 +23,7 @@ from tidemark.core.events import (
     UndoStarted,
 )
 from tidemark.core.ledger_summary import ChainHead, SettledTotals
-from tidemark.core.offsets import SpanSet, union_by_partition
+from tidemark.core.offsets import SpanSet, difference_by_partition, union_by_partition
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.watermarks import Position, furthest_positions
@@ -219,6 +219,11 @@ class Ledger:
             if record.held_now and record.plan.topic_id == topic_id:
                 landed.append(record.held_now.spans().get(partition, SpanSet()))
         return min((span.start for spans in landed for span in spans), default=otherwise)
+
+    @property
+    def lost(self) -> Mapping[int, SpanSet]:
+        """The accepted losses whose offsets no plan has landed since, by partition."""
+        return difference_by_partition(self.accepted_losses, self.landed)
 
     def covered(self, partition: int) -> SpanSet:
         """Return the offsets that no plan needs to read: landed, gaps, or an accepted loss."""

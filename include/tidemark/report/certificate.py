@@ -177,7 +177,7 @@ def _account(ledger: Ledger, records: list[PlanRecord], partition: int) -> Parti
     planned = union_by_partition(record.plan.spans() for record in records)[partition]
     span = Span(planned.spans[0].start, planned.spans[-1].end)
     landed = ledger.landed.get(partition, SpanSet()).within(span)
-    lost = ledger.accepted_losses.get(partition, SpanSet()).within(span).difference(landed)
+    lost = ledger.lost.get(partition, SpanSet()).within(span)
     landed_in_period = SpanSet.of(Span(count.start, count.end) for count in counts)
     missing = landed.union(lost).missing_from(span)
     undone = union_by_partition(

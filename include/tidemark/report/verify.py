@@ -12,7 +12,7 @@ from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidRange
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, difference_by_partition, union_by_partition
+from tidemark.core.offsets import Span, SpanSet, union_by_partition
 from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
@@ -106,8 +106,7 @@ class Verifier:
             raise NothingLanded(
                 pipeline=self.spec.name, topic=self.spec.topic, subject="any of the given offsets"
             )
-        accepted = difference_by_partition(ledger.accepted_losses, ledger.landed)
-        lost = _selected(accepted, partition, bounds)
+        lost = _selected(ledger.lost, partition, bounds)
         row_ranges = [r for r in self.data_log.row_ranges() if partition in (None, r.partition)]
         complete_plans = _complete_plans(ledger, row_ranges)
         plan_spans = _PlanSpans.of(ledger, current.topic_id)
