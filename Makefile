@@ -32,10 +32,9 @@ WITHOUT_LIST := sed -u '/^ [-+~] /d'
 PARTS := broker or registry or store or spark or airflow or e2e
 FAST := not ($(PARTS) or slow or faults)
 REAL := ($(PARTS) or slow) and not faults
-# Two test processes share the broker, the registry, the Spark Connect server and Airflow. The fast
-# tests often wait for a process or a timeout, so that two cores can run three of them.
-PYTEST := $(PYTHON) -m pytest --dist worksteal -n 2
-PYTEST_FAST := $(PYTHON) -m pytest --dist worksteal -n 3
+# Test processes share the broker, the registry, the Spark Connect server and Airflow. Tests often
+# wait for a process or a timeout, so that two cores can run three of them.
+PYTEST := $(PYTHON) -m pytest --dist worksteal -n 3
 
 .PHONY: help
 help: ## List the targets
@@ -165,7 +164,7 @@ check: setup-dev ## Format, lint, types, architecture, fast tests (about two min
 	@echo "== lint" && ruff check
 	@echo "== types" && mypy
 	@echo "== architecture" && lint-imports
-	@echo "== fast tests" && $(PYTEST_FAST) -m "$(FAST)"
+	@echo "== fast tests" && $(PYTEST) -m "$(FAST)"
 
 .PHONY: test
 test: check ## All of check, then slow tests and those on real Kafka, Spark and Airflow
