@@ -117,7 +117,11 @@ def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(
     assert (blocked.code, blocked.json["error"]) == (ExitCode.QUALITY_FAILED, "QualityFailed")
     assert published_places() == sorted(good | later)
     (kept,) = tidemark("publication", "list", "events", "--json").json
-    assert (kept["plan"], kept["status"], kept["reason"]) == (2, "blocked", "every price is above 0")
+    assert (kept["plan"], kept["status"], kept["reason"]) == (
+        2,
+        "blocked",
+        "every price is above 0",
+    )
 
     # Three aborted records, and a marker in each partition.
     report = tidemark("report", "events", "--json").json
