@@ -18,10 +18,11 @@ from tidemark.console.plan_details import plan_details, publication_statuses
 from tidemark.console.quality import check_pages, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
 from tidemark.console.runs import run_of
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.parallel import result_or_error
-from tidemark.ingest.errors import UnknownPlan
+from tidemark.ingest.errors import DuplicateRows, UnknownPlan
+from tidemark.lake.errors import ForeignTable, TableAltered
 from tidemark.lake.status_table import read_status
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.report.coverage import (
@@ -40,6 +41,8 @@ status takes one timeout and the time to read the tables."""
 BARS = 64
 """Maximum number of bars on the page of a pipeline: those of the partitions with the most severe
 states."""
+_TABLE_ERRORS = (HistoriesDiverge, ForeignTable, TableAltered, DuplicateRows)
+"""Problems of a status that are differences between the data table and the control table."""
 PLAN_SPANS = 50
 """Rows of the table of plans below a bar."""
 
@@ -138,7 +141,8 @@ def pipeline(
     seen = result_or_error(name, lambda _: context.home.watermarks(pipeline))
     watermarks = Newest(error=seen) if isinstance(seen, TidemarkError) else seen
     coverage = result_or_error(
-        name, lambda _: pipeline.coverage(partition, start, end, watermarks.required)
+        name,
+        lambda _: pipeline.coverage(partition, start, end, watermarks.required, checks_table=False),
     )
     observed = statuses.one(name, max(0.0, asked_at + STATUS_WAIT_S - time.monotonic()))
     period = chosen or Period.DAY
@@ -169,7 +173,7 @@ def pipeline(
         kafka_error=found.kafka_error,
         watermarks=watermarks,
         topic_id=found.topic_id,
-        table_error=found.table_error,
+        table_error=observed.problem if isinstance(observed.problem, _TABLE_ERRORS) else None,
         partition_statuses=(
             {each.partition: each for each in observed.status.partitions} if observed.status else {}
         ),
