@@ -172,7 +172,7 @@ def test_a_started_backfill_opens_the_page_of_its_run(tmp_path: Path) -> None:
         tab.value("document.querySelector('button[data-trigger]').click()")
         tab.wait_for("document.querySelector('h1')?.textContent.startsWith('Run ')")
         assert tab.value("document.querySelector('h1').textContent") == f"Run {run_id}"
-        assert "Airflow has this run" in tab.value("document.body.textContent")
+        assert "Airflow has created this run" in tab.value("document.body.textContent")
         preview = lake.backfills.preview(select(offsets=["1:0-4"]), None, readable_only=False)
         lake.backfills.request(preview, f"airflow:tidemark_backfill:{run_id}", approved=False)
         tab.wait_for("document.body.textContent.includes('landed: 0 of 1 chunk')")
