@@ -342,7 +342,7 @@ def test_a_run_of_a_backfill_waits_for_its_first_task(
     assert "DAG tidemark_backfill is paused: no further task of this run starts." in text_of(page)
     hidden = SomeRights(pipelines=["idle"], run=run)
     page = page_of(tmp_path, "manual__2", "tidemark_backfill", hidden)
-    assert "Airflow has this run" not in page
+    assert "Airflow has created this run" not in page
     assert "of a pipeline that you may not see" in text_of(page)
 
 
