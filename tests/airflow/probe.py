@@ -167,18 +167,9 @@ def console_connections(
     return found
 
 
-def _fill_database(
-    teams: Mapping[str, str | None],
-    connections: Mapping[str, Mapping[str, Any]] | None = None,
-    closed: Sequence[str] = (),
-    paused: Sequence[str] = (),
-    runs: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Create Airflow's tables, with a bundle for each team."""
+def _create_tables() -> Any:
+    """Create Airflow's tables, and return the module of its models."""
     from airflow.models.base import Base
-    from airflow.models.dagbundle import DagBundleModel
-    from airflow.models.team import Team
-    from airflow.utils.session import create_session
 
     # Their functions have no types.
     settings: Any = importlib.import_module("airflow.settings")
@@ -187,6 +178,22 @@ def _fill_database(
     settings.configure_orm()
     models.import_all_models()
     Base.metadata.create_all(settings.engine)
+    return models
+
+
+def _fill_database(
+    teams: Mapping[str, str | None],
+    connections: Mapping[str, Mapping[str, Any]] | None = None,
+    closed: Sequence[str] = (),
+    paused: Sequence[str] = (),
+    runs: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Create Airflow's tables, with a bundle for each team."""
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    models = _create_tables()
     with create_session() as session:
         bundles = {team: DagBundleModel(name=f"dags-of-{team}") for team in teams.values()}
         for team, bundle in bundles.items():
@@ -414,7 +421,6 @@ def run_states(
             `no work` is a success that skips all tasks after it.
     """
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
-    from airflow.models.base import Base
     from airflow.models.dagbag import DBDagBag
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.db import synchronize_log_template
@@ -423,12 +429,7 @@ def run_states(
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
     os.environ.update(environ)
-    settings: Any = importlib.import_module("airflow.settings")
-    models: Any = importlib.import_module("airflow.models")
-    settings.configure_vars()
-    settings.configure_orm()
-    models.import_all_models()
-    Base.metadata.create_all(settings.engine)
+    _create_tables()
     file = str(DAGS / "pipelines.py")
     bag = BundleDagBag(dag_folder=file, bundle_path=DAGS, bundle_name="states")
     found = []

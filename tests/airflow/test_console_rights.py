@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.conftest import Probe
-from tests.console.test_pipeline_page import text_of
+from tests.support.consoles import text_of
 from tests.support.file_lake import home_lake
 from tidemark.connections import kafka_connection
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from html import unescape
 from pathlib import Path
 
 import pytest
 
-from tests.support.consoles import SomeRights, a_status
+from tests.support.consoles import SomeRights, a_status, text_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory_consoles import memory_app
 from tidemark.console import pipelines
@@ -25,11 +24,6 @@ from tidemark.report.status import PipelineStatus
 from tidemark.report.unfinished_work import UnfinishedWork
 
 FRAME = {"root": "", "here": "", "refreshes": True, "toggle": ""}
-
-
-def text_of(html: str) -> str:
-    """Return the text of a part of a page."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
 
 
 class StatusPages:

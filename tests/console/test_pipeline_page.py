@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from tests.console.test_pages import cells
 from tests.report.test_cluster import FixedCluster
-from tests.support.consoles import SomeRights, app_of, console_of, record_check
+from tests.support.consoles import SomeRights, app_of, console_of, record_check, text_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka, MemoryPartition
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
@@ -38,11 +38,6 @@ from tidemark.report.status import PipelineStatus
 def lake(tmp_path: Path) -> FileLake:
     """Pipeline `events` with three landed plans."""
     return home_lake(tmp_path)
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 def test_the_partitions_with_the_most_severe_states_have_bars(
@@ -323,7 +318,7 @@ def test_the_table_of_offsets_has_the_lag_of_each_partition(lake: FileLake, tmp_
 def test_an_old_status_shows_that_it_is_being_read(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No page was open for minutes, so the values of before are shown until the read ends."""
+    """No page was open for minutes, so the page shows earlier values until the read ends."""
     paths, may_end, read = ("/pipelines/events", "/"), Event(), Home._status
 
     def blocked(home: Home, pipeline: str) -> PipelineStatus:

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.commands import Command
-from tests.support.consoles import SomeRights, app_of, console_of
+from tests.support.consoles import SomeRights, app_of, console_of, text_of
 from tests.support.file_lake import FileLake, Payload, home_lake
 from tests.support.memory_consoles import memory_console
 from tests.support.typed_lake import TypedLake, home_typed_lake
@@ -23,11 +23,6 @@ from tidemark.lake.columns import BRONZE_SCHEMA
 
 JSON = json.dumps([{"a": "é"}] * 4_000, ensure_ascii=False).encode()
 PAGE = "/pipelines/events/records?partition=1&offset={}"
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page with single spaces."""
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 @pytest.fixture

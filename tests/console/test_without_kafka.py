@@ -15,9 +15,8 @@ from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from tests.console.test_pages import cells
-from tests.console.test_pipeline_page import text_of
 from tests.report.test_cluster import CLUSTER, PARTITION, FixedCluster
-from tests.support.consoles import SomeRights
+from tests.support.consoles import SomeRights, text_of
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import MemoryApp, memory_app

@@ -160,7 +160,8 @@ def test_without_kafka_the_offsets_of_plans_and_accepted_losses_are_known() -> N
     pipeline.plan("b")
     pipeline.produce(0, 5)
     ledger = pipeline.control.summary("events")
-    first, second, third = coverage(ledger, None, {1: SpanSet((Span(1, 9),))})
+    first, second, third = coverage(ledger, None)
+    second = second.with_quarantined(SpanSet((Span(1, 9),)))
     assert (first.low_watermark, first.end, first.committed_offset) == (None, None, 7)
     assert first.states == {
         OffsetState.LOST: SpanSet((Span(4, 7),)),
@@ -197,8 +198,8 @@ def test_only_landed_offsets_are_quarantined() -> None:
     pipeline.run("a")
     pipeline.produce(0, 4)
     watermarks = pipeline.kafka.topic_watermarks("events", pipeline.spec.isolation_level)
-    quarantined = {0: SpanSet((Span(1, 2), Span(3, 6)))}
-    found = coverage(pipeline.control.summary("events"), watermarks, quarantined)[0]
+    known = coverage(pipeline.control.summary("events"), watermarks)[0]
+    found = known.with_quarantined(SpanSet((Span(1, 2), Span(3, 6))))
     assert found.states == {
         OffsetState.QUARANTINED: SpanSet((Span(1, 2), Span(3, 4))),
         OffsetState.UNREAD: SpanSet((Span(4, 8),)),

@@ -82,7 +82,7 @@ class PageContext:
 
         Raises:
             UnknownPipeline: There is none of this name, or the viewer may not see it.
-            UnknownCopy: There is no copy of this name.
+            UnknownCopy: No backfill was requested into this copy.
             SpecError: Its spec is invalid, and the viewer may see that.
             InvalidSelection, NotDecoded, NotUpserted: A pipeline has no such other table.
         """

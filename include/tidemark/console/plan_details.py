@@ -37,8 +37,7 @@ class PlanDetails:
     @property
     def has_rows(self) -> bool:
         """Whether the table has rows of the plan now."""
-        held = self.entry.record.held_now
-        return bool(held and held.counts)
+        return self.entry.record.has_rows
 
     @property
     def publication(self) -> str | None:
@@ -105,10 +104,7 @@ def publication_statuses(pipeline: Pipeline, entries: Sequence[PlanEntry]) -> Ma
     """
     if not pipeline.spec.reads_kafka:
         return {}
-    held = [each.record for each in entries if each.record.held_now]
-    numbers = [
-        record.plan.sequence for record in held if record.held_now and record.held_now.counts
-    ]
+    numbers = [each.record.plan.sequence for each in entries if each.record.has_rows]
     statuses = pipeline.publication.publication.statuses(pipeline.name, numbers)
     return {number: str(statuses.get(number, NOT_CHECKED)) for number in numbers}
 

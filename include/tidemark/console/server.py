@@ -301,12 +301,11 @@ class _Console:
         if self._threads >= MOST_THREADS:
             raise PageTimeout(seconds=PAGE_S)
         try:
-            with anyio.fail_after(PAGE_S):
+            with anyio.move_on_after(PAGE_S):
                 return await anyio.to_thread.run_sync(
                     self._counted(work), abandon_on_cancel=True, limiter=limiter or self._for_pages
                 )
-        except TimeoutError as error:
-            raise PageTimeout(seconds=PAGE_S) from error
+            raise PageTimeout(seconds=PAGE_S)
         except (TidemarkError, HTTPException):
             raise
         except Exception as error:
@@ -321,9 +320,6 @@ class _Console:
                 self._threads += 1
             try:
                 return work()
-            except TimeoutError as error:
-                # This is the timeout of the work, not of the page.
-                raise Unforeseen(kind=type(error).__name__) from error
             finally:
                 with self._lock:
                     self._threads -= 1

@@ -60,6 +60,11 @@ class PlanRecord:
         return self.held_now is None and self.cancelled_by is None
 
     @property
+    def has_rows(self) -> bool:
+        """Whether the plan holds ranges of the table now: not undone, not wholly replaced."""
+        return bool(self.held_now and self.held_now.counts)
+
+    @property
     def undoing(self) -> bool:
         """Whether an undo is removing its rows, so that some may still be in the table."""
         return isinstance(self.cancelled_by, UndoStarted)

@@ -168,6 +168,15 @@ class PartitionCoverage:
                 states[first:after] = [state] * (after - first)
         return states
 
+    def with_quarantined(self, offsets: SpanSet) -> PartitionCoverage:
+        """Return the coverage with these landed offsets as quarantined."""
+        landed = self.states.get(OffsetState.LANDED, SpanSet())
+        states = {
+            OffsetState.QUARANTINED: landed.intersection(offsets),
+            OffsetState.LANDED: landed.difference(offsets),
+        }
+        return replace(self, states=states_of({**self.states, **states}))
+
     def plans_in(self, window: Span) -> Sequence[int]:
         """Return the numbers of the plans of some offsets, in the order of the offsets."""
         found = (
@@ -254,41 +263,33 @@ def _end_of_plans(ledger: Ledger, partition: int) -> int:
     return max((span.end for span in ledger.covered_or_planned(partition)), default=0)
 
 
-def coverage(
-    ledger: Ledger,
-    watermarks: TopicWatermarks | None,
-    quarantined: Mapping[int, SpanSet] | None = None,
-) -> tuple[PartitionCoverage, ...]:
+def coverage(ledger: Ledger, watermarks: TopicWatermarks | None) -> tuple[PartitionCoverage, ...]:
     """Return the coverage of each partition of a topic, sorted by partition. Reads no table.
+
+    Quarantined offsets are landed ones; see `PartitionCoverage.with_quarantined`.
 
     Args:
         ledger: State of the pipeline; a summary suffices.
         watermarks: Current watermarks of its topic; None if Kafka could not be read.
-        quarantined: Offsets in quarantine, by partition.
 
     Raises:
         ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: The ledger belongs to
             another topic.
     """
-    quarantined = quarantined or {}
     if watermarks is None:
         known = {*ledger.starts, *ledger.landed, *ledger.pending}
-        return tuple(_known_coverage(ledger, each, quarantined) for each in sorted(known))
+        return tuple(_known_coverage(ledger, each) for each in sorted(known))
     plan_rules.check_identity(ledger, watermarks)
     if is_copy(ledger):
         return tuple(
-            replace(
-                _known_coverage(ledger, partition, quarantined),
-                low_watermark=here.low,
-                end=here.end,
-            )
+            replace(_known_coverage(ledger, partition), low_watermark=here.low, end=here.end)
             for partition, here in sorted(watermarks.partitions.items())
         )
     added = plan_rules.new_partitions(ledger, watermarks)
     deleted = plan_rules.lost_ranges(ledger, added, watermarks)
     return tuple(
         _with_watermarks(
-            _known_coverage(ledger, partition, quarantined),
+            _known_coverage(ledger, partition),
             ledger,
             here,
             # Before the first plan, the start policy has not decided yet.
@@ -359,19 +360,15 @@ def is_copy(ledger: Ledger) -> bool:
     return PipelineRef.parse(ledger.pipeline).kind is PipelineKind.COPY
 
 
-def _known_coverage(
-    ledger: Ledger, partition: int, quarantined: Mapping[int, SpanSet]
-) -> PartitionCoverage:
+def _known_coverage(ledger: Ledger, partition: int) -> PartitionCoverage:
     """Return the coverage of the offsets in the ledger, without watermarks."""
     planned = ledger.pending.get(partition, SpanSet())
     landed = ledger.landed.get(partition, SpanSet()).difference(planned)
     accepted = ledger.accepted_losses.get(partition, SpanSet()).difference(landed)
-    in_quarantine = quarantined.get(partition, SpanSet()).intersection(landed)
     states = {
         OffsetState.LOST: accepted.difference(planned),
-        OffsetState.QUARANTINED: in_quarantine,
         OffsetState.PLANNED: planned,
-        OffsetState.LANDED: landed.difference(in_quarantine),
+        OffsetState.LANDED: landed,
     }
     # The start offsets of a copy have no effect: no run continues from them.
     has_started = partition in ledger.starts and not is_copy(ledger)

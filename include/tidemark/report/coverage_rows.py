@@ -15,9 +15,9 @@ from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.ingest.ledgers import check_current
 from tidemark.ingest.protocols import BronzeLog, ControlReader
 from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.lake.errors import ControlConflict
 from tidemark.report.coverage import (
     KnownWatermarks,
     OffsetState,
@@ -58,8 +58,8 @@ class CoverageReader:
     def read(self) -> tuple[PartitionCoverage, ...]:
         """Return the coverage of all partitions. Reads no row of the bronze table."""
         ledger = self.control.summary(self.pipeline)
-        found = self.quarantined(ledger.topic_id, None) if ledger.topic_id else {}
-        return self._coverage(ledger, found)
+        spans = self.quarantined(ledger.topic_id, None) if ledger.topic_id else {}
+        return tuple(_with_quarantined(each, spans) for each in self._coverage(ledger))
 
     def read_rows(
         self, partition: int, start: int | None = None, end: int | None = None
@@ -85,34 +85,23 @@ class CoverageReader:
             plan_rules.check_partitions(self.known.watermarks, [partition])
         return retry_on_conflict(lambda: self._read_rows(partition, start, end))
 
-    def _coverage(
-        self, ledger: Ledger, quarantined: Mapping[int, SpanSet] | None
-    ) -> tuple[PartitionCoverage, ...]:
-        watermarks = self.known.beside(ledger) if self.known else None
-        found = coverage(ledger, watermarks, quarantined)
-        return tuple(replace(each, has_quarantined=quarantined is not None) for each in found)
-
-    def _partition(
-        self, ledger: Ledger, partition: int, quarantined: Mapping[int, SpanSet] | None
-    ) -> PartitionCoverage | None:
-        found = self._coverage(ledger, quarantined)
-        return next((each for each in found if each.partition == partition), None)
+    def _coverage(self, ledger: Ledger) -> tuple[PartitionCoverage, ...]:
+        return coverage(ledger, self.known.beside(ledger) if self.known else None)
 
     def _read_rows(
         self, partition: int, start: int | None, end: int | None
     ) -> PartitionCoverage | None:
         ledger = self.control.summary(self.pipeline)
-        found = self._partition(ledger, partition, {})
+        known = (each for each in self._coverage(ledger) if each.partition == partition)
+        found = next(known, None)
         window = found.window(start, end) if found else None
         if found is None or window is None:
             return found
         topic_id = ledger.topic_id
-        if topic_id is not None:
-            quarantined = self.quarantined(topic_id, (partition, window))
-            found = self._partition(ledger, partition, quarantined) or found
         if topic_id is None:
             # No plan has landed, so there is no row to read.
             return replace(found, read=window)
+        found = _with_quarantined(found, self.quarantined(topic_id, (partition, window)))
         data_log = self.data_log
         data_log.state(self.pipeline, ())
         rows = _rows_in(data_log, topic_id, partition, window)
@@ -128,9 +117,7 @@ class CoverageReader:
         )
         # An undo records its start before it removes rows. So rows that it removed since the
         # ledger was read are not missing.
-        newest = self.control.summary(self.pipeline).event_number
-        if newest != ledger.event_number:  # fence: coverage-of-one-ledger
-            raise ControlConflict(pipeline=self.pipeline, event_number=newest)
+        check_current(self.control, ledger)  # fence: coverage-of-one-ledger
         plans = [*_plan_spans(held), *_open_spans(ledger, partition)]
         return replace(
             classified,
@@ -139,6 +126,14 @@ class CoverageReader:
                 key=lambda each: (each.span, each.sequence),
             ),
         )
+
+
+def _with_quarantined(
+    found: PartitionCoverage, spans: Mapping[int, SpanSet] | None
+) -> PartitionCoverage:
+    if spans is None:
+        return replace(found, has_quarantined=False)
+    return found.with_quarantined(spans.get(found.partition, SpanSet()))
 
 
 def _rows_in(

@@ -364,7 +364,7 @@ class UnfinishedWorkReader:
     def _has_rows(self, ledger: Ledger, sequence: int) -> bool:
         """Whether a plan holds rows. Reads only this plan, because a full ledger takes seconds."""
         record = ledger.plans.get(sequence) or self.control.plan_record(self.spec.name, sequence)
-        return bool(record and record.held_now and record.held_now.counts)
+        return record is not None and record.has_rows
 
 
 def _for(since: datetime | None, now: datetime) -> str:

@@ -8,6 +8,7 @@ from typing import Self
 
 from tidemark.core.errors import TerminalError
 from tidemark.core.suggestions import did_you_mean
+from tidemark.spec.ref import PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
@@ -110,12 +111,12 @@ class UnknownCopy(TerminalError):
     @property
     def name(self) -> str:
         """Name of the pipeline."""
-        return self.pipeline.partition("@")[0]
+        return PipelineRef.parse(self.pipeline).name
 
     @property
-    def copy(self) -> str:
+    def copy(self) -> str | None:
         """Name of the copy."""
-        return self.pipeline.partition("@")[2]
+        return PipelineRef.parse(self.pipeline).copy
 
     @property
     def copies(self) -> str:
