@@ -69,6 +69,9 @@ SESSION_SETTINGS: Mapping[str, str] = {
 }
 """Settings of each session, because the defaults of a server may differ."""
 
+_SESSION_LOST = ("NO_ACTIVE_SESSION", "RESPONSE_ALREADY_RECEIVED")
+"""PySpark's own errors for a lost session, the second for an operation that had answered before."""
+
 _PARQUET_PREFIX = "spark.hadoop.parquet."
 _SESSION_PREFIXES = ("spark.sql.", "spark.databricks.delta.")
 _REDACTION_PREFIX = "spark.sql.redaction."
@@ -407,7 +410,7 @@ def session_loss(failure: BaseException) -> str:
         return "no connection"
     get_condition: Callable[[], str | None] = getattr(failure, "getCondition", lambda: None)
     condition = get_condition() or ""
-    is_gone = condition.startswith("INVALID_HANDLE.") or condition == "NO_ACTIVE_SESSION"
+    is_gone = condition.startswith("INVALID_HANDLE.") or condition in _SESSION_LOST
     return f"its session has ended ({condition})" if is_gone else ""
 
 
