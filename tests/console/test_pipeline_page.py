@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -29,8 +30,10 @@ from tidemark.console.home import Home
 from tidemark.console.pipelines import BARS
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
+from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.status_history import append_statuses
-from tidemark.report.coverage import OffsetState
+from tidemark.pipeline import Pipeline
+from tidemark.report.coverage import KnownWatermarks, OffsetState
 from tidemark.report.status import PipelineStatus
 
 
@@ -81,6 +84,43 @@ def test_only_the_preview_of_a_backfill_opens_a_copy_that_does_not_exist(
     assert "No plan yet." in requested
     # A copy has no runs of its own.
     assert "tidemark run" not in requested
+
+
+def test_rows_that_an_undo_removes_meanwhile_are_not_missing(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page reads each table once, and compares its ledger with the newest one at the end."""
+    client, read = memory_console(tmp_path, lake), DeltaDataTable.spans_by_plan
+
+    def undo_and_read(table: DeltaDataTable, *arguments: Any) -> Any:
+        if lake.ledger.plans[1].held_now:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(lake.undo.undo, 1, "ops", "wrong").result()
+        return read(table, *arguments)
+
+    monkeypatch.setattr(DeltaDataTable, "spans_by_plan", undo_and_read)
+    page = text_of(client.get("/pipelines/events?partition=0").text)
+    assert lake.ledger.plans[1].held_now is None
+    assert "unread" in page
+    assert "missing" not in page
+
+
+def test_offsets_that_land_and_expire_meanwhile_are_not_lost(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, read, changes = memory_console(tmp_path, lake), Pipeline.known_watermarks, [1]
+
+    def land_and_read(pipeline: Pipeline) -> KnownWatermarks:
+        if changes:
+            changes.clear()
+            lake.run(4)
+            lake.kafka.delete_records("events", 0, lake.kafka.topics["events"][0].end)
+        return read(pipeline)
+
+    monkeypatch.setattr(Pipeline, "known_watermarks", land_and_read)
+    page = text_of(client.get("/pipelines/events").text)
+    assert not changes
+    assert "lost" not in page
 
 
 def test_accepted_losses_have_a_sentence_with_a_link_to_the_first(

@@ -151,7 +151,7 @@ def test_i7_events_that_a_restore_removed_are_counted_as_missing(tmp_path: Path)
 def test_a_cached_summary_is_read_again_only_after_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Covers another process and a recreated table."""
+    """Covers other processes, a recreated table, and a write of another pipeline."""
     uri = str(tmp_path / "control")
     table, other = DeltaControlTable(uri), DeltaControlTable(uri)
     read = Mock(wraps=read_pipeline_rows)
@@ -164,11 +164,18 @@ def test_a_cached_summary_is_read_again_only_after_a_write(
     append(other, "events", Planned(plan=make_plan((0, 0, 5))))
     assert sorted(table.summary("events").plans) == [1]
     assert read.call_count == 3
+    newest = table.summary("events")
+    append(other, "others", started_event({0: 0}))
+    assert table.summary("events") is newest
+    version = DeltaTable(uri).version()
+    DeltaTable(uri).restore(1)
+    assert table.summary("events").missing_events == 1
+    DeltaTable(uri).restore(version)
+    assert table.summary("events") == newest
     version = DeltaTable(uri).version()
     shutil.rmtree(uri)
-    append(other, "events", started_event({0: 7}))
-    append(other, "events", started_event({0: 8}))
-    assert DeltaTable(uri).version() == version
+    while not Path(uri).exists() or DeltaTable(uri).version() < version:
+        append(other, "events", started_event({0: 8}))
     assert table.summary("events").starts == {0: 8}
 
 

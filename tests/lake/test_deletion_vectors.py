@@ -117,6 +117,25 @@ def test_queries_of_duckdb_omit_rows_deleted_by_deletion_vectors(
     assert failures == []
 
 
+def test_a_cached_summary_is_read_again_after_a_deletion_vector(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """The names of the control table's files do not change."""
+    lake.run(4)
+    Compaction(str(lake.control_uri)).run({"pipeline": "events"})
+    control = lake.control
+    number = control.summary("events").event_number
+    table = f"delta.`{lake.control_uri}`"
+    spark.sql(
+        f"ALTER TABLE {table} SET TBLPROPERTIES ("
+        "'delta.enableDeletionVectors' = 'true', 'delta.appendOnly' = 'false')"
+    )
+    assert control.summary("events").missing_events == 0
+    spark.sql(f"DELETE FROM {table} WHERE event_number = {number}")
+    assert [*lake.control_uri.rglob("deletion_vector_*.bin")]
+    assert control.summary("events").missing_events == 1
+
+
 def test_doubled_rows_are_detected_with_deletion_vectors(
     lake: FileLake, spark: SparkSession
 ) -> None:

@@ -24,6 +24,7 @@ from tidemark.core.parallel import result_or_error
 from tidemark.ingest.errors import DuplicateRows, UnknownPlan
 from tidemark.lake.errors import ForeignTable, TableAltered
 from tidemark.lake.status_table import read_status
+from tidemark.lake.table_io import reopen_tables, tables_opened_once
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.report.coverage import (
     OffsetState,
@@ -122,6 +123,7 @@ def _common_error(observed: Iterable[ObservedStatus]) -> TidemarkError | None:
     return next(iter(errors.values())) if len(errors) == 1 else None
 
 
+@tables_opened_once()
 def pipeline(
     context: PageContext,
     name: str,
@@ -140,6 +142,8 @@ def pipeline(
     statuses.one(name, wait_s=0)
     seen = result_or_error(name, lambda _: context.home.watermarks(pipeline))
     watermarks = Newest(error=seen) if isinstance(seen, TidemarkError) else seen
+    # Beside an older ledger, offsets that have landed and that Kafka has deleted look lost.
+    reopen_tables()
     coverage = result_or_error(
         name,
         lambda _: pipeline.coverage(partition, start, end, watermarks.required, checks_table=False),

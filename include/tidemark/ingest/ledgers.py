@@ -20,6 +20,7 @@ from tidemark.ingest.errors import DuplicateRows, PlanCancelled, UnknownPlan
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
+from tidemark.lake.table_io import reopen_tables
 
 _LOOKS = 5
 """Reads of ledger and row count, until no event was recorded between the two reads."""
@@ -61,6 +62,7 @@ def check_current(control: ControlReader, ledger: Ledger) -> None:
     Raises:
         ControlConflict: The ledger is not current; read it again.
     """
+    reopen_tables()
     newest = control.summary(ledger.pipeline).event_number
     if newest != ledger.event_number:
         raise ControlConflict(pipeline=ledger.pipeline, event_number=newest)

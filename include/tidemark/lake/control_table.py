@@ -110,7 +110,7 @@ class DeltaControlTable:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._summaries: dict[str, tuple[tuple[str, int], Ledger]] = {}
+        self._summaries: dict[str, tuple[object, Ledger]] = {}
         self._summing: dict[str, Lock] = {}
 
     @_reading
@@ -130,13 +130,13 @@ class DeltaControlTable:
         table = open_if_exists(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
-        version = (str(table.metadata().id), table.version())
+        state = _state(table, pipeline)
         # Threads of the console need the same summary at the same time.
         with self._summing.setdefault(pipeline, Lock()):
             known = self._summaries.get(pipeline)
-            # A run reads the summary a dozen times, and is usually the only writer.
-            if known is None or known[0] != version:
-                known = self._summaries[pipeline] = (version, self._summed_up(table, pipeline))
+            # A run reads the summary a dozen times.
+            if known is None or known[0] != state:
+                known = self._summaries[pipeline] = (state, self._summed_up(table, pipeline))
             return known[1]
 
     def _summed_up(self, table: DeltaTable, pipeline: str) -> Ledger:
@@ -356,6 +356,19 @@ def _rows_of_plans(table: DeltaTable, plans: Collection[PlanRef]) -> list[Row]:
     if not plans:
         return []
     return python_rows(table.scan(predicate=any_of_plans(plans)).read_all())
+
+
+def _state(table: DeltaTable, pipeline: str) -> object:
+    """Return a value that changes with the rows of a pipeline, and not with those of others."""
+    own = table.file_uris(file_pruning_predicate=f"pipeline = '{pipeline}'")
+    # A deletion vector removes rows of a file that keeps its name.
+    may_change = "deletionVectors" in (table.protocol().reader_features or ())
+    return (
+        table.metadata().id,
+        table.transaction_version(pipeline),
+        frozenset(own),
+        table.version() if may_change else None,
+    )
 
 
 def _has_all_columns(table: DeltaTable) -> bool:

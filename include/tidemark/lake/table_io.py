@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,31 @@ DATE = DataType.date32()
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_opened: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("_opened", default=None)
+"""Tables of the innermost `tables_opened_once` block, by URI; None outside such blocks."""
+
+
+@contextmanager
+def tables_opened_once() -> Iterator[None]:
+    """Open each table once in this block, which must only read.
+
+    Opening a table reads its log, which takes a tenth of a second for thousands of files. The
+    block therefore sees the state of a table at its first read, until `reopen_tables`.
+    Other threads open tables of their own.
+    """
+    before = _opened.set({})
+    try:
+        yield
+    finally:
+        _opened.reset(before)
+
+
+def reopen_tables() -> None:
+    """Make the next reads of a `tables_opened_once` block open each table again."""
+    tables = _opened.get()
+    if tables is not None:
+        tables.clear()
+
 
 def open_if_exists(uri: str) -> DeltaTable | None:
     """Open a table; None if it does not exist.
@@ -37,6 +64,15 @@ def open_if_exists(uri: str) -> DeltaTable | None:
         StorageFailure: Its folder cannot be read.
         DeltaLogDamaged: The folder has data files and no log.
     """
+    tables = _opened.get()
+    if tables is None:
+        return _open_if_exists(uri)
+    if uri not in tables:
+        tables[uri] = _open_if_exists(uri)
+    return tables[uri]
+
+
+def _open_if_exists(uri: str) -> DeltaTable | None:
     try:
         return DeltaTable(uri)
     except TableNotFoundError as missing:

@@ -1,0 +1,32 @@
+"""Tests of tables that are opened once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake
+from tidemark.lake.table_io import open_if_exists, reopen_tables, tables_opened_once
+
+
+def version(uri: str) -> int | None:
+    table = open_if_exists(uri)
+    return None if table is None else table.version()
+
+
+def test_a_block_sees_a_table_at_its_first_read_until_tables_are_reopened(tmp_path: Path) -> None:
+    lake = FileLake(root=tmp_path)
+    uri = str(lake.uri)
+    with ThreadPoolExecutor(1) as other, tables_opened_once():
+        assert version(uri) is None
+        other.submit(lake.run, 4).result()
+        newest = DeltaTable(uri).version()
+        assert version(uri) is None
+        assert other.submit(version, uri).result() == newest
+        reopen_tables()
+        assert version(uri) == newest
+        other.submit(lake.run, 4).result()
+        assert version(uri) == newest
+    assert version(uri) == DeltaTable(uri).version() != newest
