@@ -142,8 +142,9 @@ def pipeline(
     statuses.one(name, wait_s=0)
     seen = result_or_error(name, lambda _: context.home.watermarks(pipeline))
     watermarks = Newest(error=seen) if isinstance(seen, TidemarkError) else seen
-    # Beside an older ledger, offsets that have landed and that Kafka has deleted look lost.
-    reopen_tables()
+    if watermarks.attempted_at >= asked_at:
+        # Beside an older ledger, offsets that have landed and that Kafka has deleted look lost.
+        reopen_tables()
     coverage = result_or_error(
         name,
         lambda _: pipeline.coverage(partition, start, end, watermarks.required, checks_table=False),
