@@ -14,8 +14,9 @@ from tidemark.core.parallel import result_of_thread
 from tidemark.report.observed_status import ObservedStatus
 from tidemark.report.status import PipelineStatus
 
-THREADS = 4
-"""Threads that read statuses. Each request to Kafka ends after `KAFKA_TIMEOUT_S`."""
+THREADS = 2
+"""Threads that read statuses. Each request to Kafka ends after `KAFKA_TIMEOUT_S`. The reads of a
+long history need about 20 MB for each thread."""
 KAFKA_TIMEOUT_S = 3.0
 """Longest time of a request to Kafka for a page, in seconds."""
 OVERVIEW_WAIT_S = 2.0
