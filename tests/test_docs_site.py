@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from tests.conftest import PROJECT
-from tests.support.browser import text_of
+from tests.support.browser import document_of
 from tidemark.cli import app
 from tidemark.pipeline import Pipeline
 
@@ -106,6 +106,6 @@ def test_each_picture_of_a_page_is_a_file_of_the_site(site: Path) -> None:
 def test_a_search_without_a_server_finds_the_section_first(
     words: str, page: str, site: Path, tmp_path: Path
 ) -> None:
-    found = text_of(f"{(site / 'search.html').as_uri()}?q={quote(words)}", tmp_path)
+    found = document_of(f"{(site / 'search.html').as_uri()}?q={quote(words)}", tmp_path)
     results = re.findall(r'<li[^>]*><a href="([^"?]+)[^"#]*(#[^"]*)?"', found)
     assert "".join(results[0]) == page

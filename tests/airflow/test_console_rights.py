@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.airflow.conftest import Probe
-from tests.support.consoles import text_of
 from tests.support.file_lake import home_lake
+from tests.support.html import text_of
 from tidemark.connections import kafka_connection
 
 pytestmark = pytest.mark.airflow

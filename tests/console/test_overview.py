@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.consoles import SomeRights, a_status, text_of
+from tests.support.consoles import SomeRights, a_status
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.html import text_of
 from tests.support.memory_consoles import memory_app
 from tidemark.console import pipelines
 from tidemark.console.context import Page, PageContext

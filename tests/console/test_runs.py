@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from tests.console.test_pages import cells
 from tests.support.consoles import Admits, SomeRights, app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.html import text_of
 from tests.support.memory_consoles import memory_console
 from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
@@ -67,12 +68,6 @@ def page_of(
     response = client.get(f"/dags/{dag_id}/runs/{quote(run_id, safe='')}", params=query)
     assert response.status_code == 200
     return response.text
-
-
-def text_of(page: str) -> str:
-    """Return the visible text of a page, with single spaces."""
-    body = page.partition("<body>")[2]
-    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
 
 
 @pytest.mark.parametrize("suffix", ["", ":by-date"])

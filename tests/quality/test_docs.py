@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import open_page
+from tests.support.html import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.lake.errors import ClockDiffers
@@ -118,14 +119,10 @@ def links(page: Path) -> list[str]:
     return re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8"))
 
 
-def text_of(page: Path) -> str:
-    """Return the text of a page, with single spaces."""
-    body = page.read_text(encoding="utf-8").partition("<body>")[2]
-    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
-
-
 def test_invisible_characters_of_descriptions_are_escapes(tmp_path: Path) -> None:
-    assert r"left\u{202E}right" in text_of(write_start_page(tmp_path, {"new": "left\u202eright"}))
+    assert r"left\u{202E}right" in text_of(
+        write_start_page(tmp_path, {"new": "left\u202eright"}).read_text()
+    )
 
 
 def test_the_start_page_lists_all_pipelines_with_state_and_existing_pages(tmp_path: Path) -> None:
@@ -136,13 +133,13 @@ def test_the_start_page_lists_all_pipelines_with_state_and_existing_pages(tmp_pa
     page = write_start_page(tmp_path, {"orders": "Orders.", "prices": "Prices."})
     assert page == tmp_path / "index.html"
     assert links(page) == ["data_docs/prices/index.html"]
-    text = text_of(page)
+    text = text_of(page.read_text())
     assert "orders Orders. No report yet No check yet. tidemark report orders" in text
     assert "Complete 4 records in quarantine Last check: passed , plan 7, 2026-03-01 12:00." in text
     folders.report.write_text("report")
     write_start_page(tmp_path, {})
     assert links(page) == ["data_docs/prices/report.html", "data_docs/prices/index.html"]
-    assert "No spec has this name." in text_of(page)
+    assert "No spec has this name." in text_of(page.read_text())
     assert dead_links(tmp_path) == []
 
 
@@ -162,9 +159,9 @@ def test_pages_of_earlier_checks_note_that_their_plan_lost_rows(tmp_path: Path) 
         assert '<p class="removed">Plan 1 was &lt;undone&gt;. This page shows rows' in first
         assert '<p class="removed">Plan 2 was &lt;undone&gt;' in second
         assert third.startswith('<p class="removed" hidden></p>')
-    assert text_of(folders.index).count("was &lt;undone&gt;.") == 2
+    assert text_of(folders.index.read_text()).count("was <undone>.") == 2
     assert folders.index.read_text().count('class="outcome quiet"') == 2
-    assert "plan 2, 2026-03-01 12:00" in text_of(write_start_page(tmp_path, {}))
+    assert "plan 2, 2026-03-01 12:00" in text_of(write_start_page(tmp_path, {}).read_text())
     note_removals(folders, {})
     assert all(page.read_text().startswith('<p class="removed" hidden></p>') for page in marked)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.html import text_of
 from tests.support.services import NOW
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
@@ -71,12 +72,6 @@ QUARANTINED = QuarantinedRecord(
     closed_by=None,
     closed_at=None,
 )
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page, with single spaces."""
-    body = page.partition("<body>")[2]
-    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
 
 
 def result(plan: int, value: float | None, **changes: Any) -> CheckedPlan:
@@ -458,7 +453,7 @@ def test_undone_and_replaced_plans_are_listed() -> None:
         RemovedRows(plan=5, removal=Removal.PARTLY_REPLACED, removed_at=None, replaced_by=(6, 8)),
     ]
     text = text_of(render(replace(_REPORT, removed=removed)))
-    assert "7 undone 2026-03-01 12:00 wrong &lt;hour&gt;" in text
+    assert "7 undone 2026-03-01 12:00 wrong <hour>" in text
     assert "5 partly replaced - by plan 6, 8. The checks of plan 5 may be from before" in text
     assert "tidemark check events --plan 5" in text
     assert "Undone and replaced" not in text_of(render(_REPORT))

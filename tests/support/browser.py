@@ -79,7 +79,7 @@ def open_page(page: Path, folder: Path, *, width: int = 1000) -> RenderedPage:
     )
 
 
-def text_of(url: str, folder: Path) -> str:
+def document_of(url: str, folder: Path) -> str:
     """Return the HTML of a page after its scripts have run for up to ten seconds of its clock.
 
     Args:

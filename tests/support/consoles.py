@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from html import unescape
 from pathlib import Path
 
 import uvicorn
@@ -34,11 +32,6 @@ from tidemark.spark.sockets import free_ports
 from tidemark.spec.model import AlarmRules, PipelineSpec
 
 BEARER = "token-of-the-test"
-
-
-def text_of(html: str) -> str:
-    """Return the text of a page or of a part of it, with single spaces."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Home:
         place = (pipeline, max(1, end - most), end)
         with self._lock:
             known = self._plans.get(place)
-        # The control table returns the same object until its version changes.
+        # The control table returns the same object until events of the pipeline change.
         if known is None or known.ledger is not ledger:
             known = _KnownPlans(ledger, control.plan_history(*place))
         with self._lock:
