@@ -713,44 +713,52 @@ class Pipeline:
         Raises:
             UnknownCopy: No backfill was requested into this copy.
             UnknownPartition: The topic has no such partition.
+            ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
         from tidemark.ingest.ledgers import checked_ledger
+        from tidemark.lake.conflicts import retry_on_conflict
+        from tidemark.lake.table_io import reopen_tables
         from tidemark.report.coverage import TopicCoverage
         from tidemark.report.coverage_rows import CoverageReader
 
         self.check_exists()
         spec, data_log = self.kafka_spec, self._bronze(reads_only=True)
-        known: KnownWatermarks | None = None
-        kafka_error: TidemarkError | None = None
-        try:
-            known = (read_watermarks or self.known_watermarks)()
-        except TidemarkError as error:
-            kafka_error = error
-        reader = CoverageReader(
-            pipeline=spec.name,
-            control=self.control,
-            data_log=data_log,
-            known=known,
-            quarantined=self._quarantined_spans,
-        )
-        if partition is None:
-            partitions = reader.read()
-        else:
-            found = reader.read_rows(partition, start, end)
-            partitions = (found,) if found else ()
-        topic_id = self.control.summary(spec.name).topic_id
-        table_error: TidemarkError | None = None
+
+        def read() -> TopicCoverage:
+            known: KnownWatermarks | None = None
+            kafka_error: TidemarkError | None = None
+            try:
+                known = (read_watermarks or self.known_watermarks)()
+            except TidemarkError as error:
+                kafka_error = error
+            # Beside an older ledger, offsets that have landed and that Kafka has deleted look lost.
+            reopen_tables()
+            reader = CoverageReader(
+                pipeline=spec.name,
+                control=self.control,
+                data_log=data_log,
+                known=known,
+                quarantined=self._quarantined_spans,
+            )
+            if partition is None:
+                partitions = reader.read()
+            else:
+                found = reader.read_rows(partition, start, end)
+                partitions = (found,) if found else ()
+            topic_id = self.control.summary(spec.name).topic_id
+            return TopicCoverage(
+                partitions=partitions,
+                topic_id=topic_id or (known.watermarks.topic_id if known else None),
+                kafka_error=kafka_error,
+            )
+
+        coverage = retry_on_conflict(read)
         try:
             if checks_table:
                 checked_ledger(self.control, spec.name, data_log, rows=True)
         except TidemarkError as error:
-            table_error = error
-        return TopicCoverage(
-            partitions=partitions,
-            topic_id=topic_id or (known.watermarks.topic_id if known else None),
-            kafka_error=kafka_error,
-            table_error=table_error,
-        )
+            return replace(coverage, table_error=error)
+        return coverage
 
     def _quarantined_spans(
         self, topic_id: str, within: tuple[int, Span] | None

@@ -8,8 +8,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
+from shutil import rmtree
 from threading import Barrier, Event, get_ident
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable
@@ -28,13 +30,16 @@ from tests.support.waiting import wait_until
 from tidemark.backfill.selection import select
 from tidemark.console.guard import LastDagRun
 from tidemark.console.home import Home
+from tidemark.console.observer import StatusObserver
 from tidemark.console.pipelines import BARS
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import ControlConflict
 from tidemark.lake.status_history import append_statuses
 from tidemark.pipeline import Pipeline
 from tidemark.report.coverage import KnownWatermarks, OffsetState
+from tidemark.report.observed_status import ObservedStatus
 from tidemark.report.status import PipelineStatus
 
 
@@ -124,6 +129,42 @@ def test_offsets_that_land_and_expire_meanwhile_are_not_lost(
     assert "lost" not in page
 
 
+def test_a_recreation_that_is_accepted_meanwhile_is_no_error(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watermarks are read again."""
+    client, read, changes = memory_console(tmp_path, lake), Pipeline.known_watermarks, [1]
+
+    def read_and_recreate(pipeline: Pipeline) -> KnownWatermarks:
+        known = read(pipeline)
+        if changes:
+            changes.clear()
+            lake.kafka.create("events", 2, "id-2")
+            lake.decisions.accept_recreation("ops", "recreated")
+        return known
+
+    monkeypatch.setattr(Pipeline, "known_watermarks", read_and_recreate)
+    page = text_of(client.get("/pipelines/events").text)
+    assert not changes
+    assert "TopicRecreated" not in page.partition("Coverage of events")[2]
+
+
+def test_the_plans_of_the_page_are_not_older_than_its_status(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan lands during the wait for the status."""
+    client, one = memory_console(tmp_path, lake), StatusObserver.one
+
+    def land_and_wait(statuses: StatusObserver, name: str, wait_s: float) -> ObservedStatus:
+        if wait_s:
+            lake.run(4)
+        return one(statuses, name, wait_s)
+
+    monkeypatch.setattr(StatusObserver, "one", land_and_wait)
+    page = client.get("/pipelines/events").text
+    assert f'plans/{lake.ledger.last_sequence}"' in page
+
+
 def test_accepted_losses_have_a_sentence_with_a_link_to_the_first(
     lake: FileLake, tmp_path: Path
 ) -> None:
@@ -158,14 +199,59 @@ def test_bars_that_read_no_rows_have_a_caution(
 
 
 def test_bars_of_a_table_that_differs_from_the_control_table_are_grey(
-    lake: FileLake, tmp_path: Path
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = memory_console(tmp_path, lake)
     assert '<div class="bars">' in client.get("/pipelines/events").text
     DeltaTable(lake.uri).restore(1)
-    restored = memory_console(tmp_path, lake).get("/pipelines/events").text
-    assert '<div class="bars stale">' in restored
-    assert "the data table does not confirm them: TableRestored" in text_of(restored)
+    note, status = "the data table does not confirm them: TableRestored", Pipeline.status
+    client = memory_console(tmp_path, lake)
+    for _ in range(2):
+        page = client.get("/pipelines/events").text
+        assert '<div class="bars stale">' in page
+        assert note in text_of(page)
+        assert ("ControlConflict" in page) == (Pipeline.status is not status)
+        # A failed read of the status does not hide the known difference.
+        conflict = Mock(side_effect=ControlConflict(pipeline="events", event_number=7))
+        monkeypatch.setattr(Pipeline, "status", conflict)
+        monkeypatch.setattr("tidemark.console.observer.FRESH_S", -1.0)
+        monkeypatch.setattr("tidemark.console.observer.REST", 0)
+
+
+@pytest.mark.parametrize("damage", ["log removed", "table is a file", "commit damaged"])
+def test_bars_of_a_table_that_cannot_be_read_are_grey(
+    lake: FileLake, tmp_path: Path, damage: str
+) -> None:
+    log = lake.uri / "_delta_log"
+    if damage == "commit damaged":
+        max(log.glob("*.json")).write_text("{")
+    elif damage == "log removed":
+        rmtree(log)
+    else:
+        rmtree(lake.uri)
+        lake.uri.write_text("a file")
+    page = memory_console(tmp_path, lake).get("/pipelines/events").text
+    assert '<div class="bars stale">' in page
+    assert "the data table does not confirm them" in text_of(page)
+
+
+def test_bars_are_grey_until_the_tables_were_compared(
+    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, status = Event(), Pipeline.status
+
+    def slow(pipeline: Pipeline) -> PipelineStatus:
+        assert end.wait(60)
+        return status(pipeline)
+
+    monkeypatch.setattr(Pipeline, "status", slow)
+    monkeypatch.setattr("tidemark.console.pipelines.STATUS_WAIT_S", 0)
+    client = memory_console(tmp_path, lake)
+    page = client.get("/pipelines/events").text
+    end.set()
+    assert '<div class="bars stale">' in page
+    assert "The data table has not been compared with it yet." in text_of(page)
+    wait_until(lambda: '<div class="bars">' in client.get("/pipelines/events").text)
 
 
 def test_the_page_shows_since_when_a_problem_is_recorded(lake: FileLake, tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_an_alarm_is_raised_beyond_its_limit_and_not_at_the_limit() -> None:
 
 
 def test_no_alarm_advises_a_run_while_a_problem_refuses_it() -> None:
-    """The pipeline still counts as stalled: that alarm leads to the problem."""
+    """Other alarms stay: Kafka deletes records, and no plan lands, until the problem is solved."""
     limits = {"runway": 2 * HOUR, "lag_time": HOUR, "lag_records": 1}
     pipeline = make_waiting(23, stalled=3 * HOUR, **limits)
     pipeline.kafka.retention = 24 * HOUR
@@ -297,7 +297,7 @@ def test_no_alarm_advises_a_run_while_a_problem_refuses_it() -> None:
     for row in pipeline.control.rows:
         row["recorded_at"] -= 4 * HOUR
     pipeline.kafka.delete_records("events", 0, 8)
-    assert alarm_names(pipeline) == ["LostRange", "PipelineStalled"]
+    assert alarm_names(pipeline) == ["LostRange", "RunwayTooShort", "PipelineStalled"]
 
 
 def test_a_pipeline_with_lag_and_recent_landings_is_not_stalled() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,15 +18,16 @@ from tidemark.console.plan_details import plan_details, publication_statuses
 from tidemark.console.quality import check_pages, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
 from tidemark.console.runs import run_of
-from tidemark.core.errors import HistoriesDiverge, TidemarkError
+from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.parallel import result_or_error
-from tidemark.ingest.errors import DuplicateRows, UnknownPlan
-from tidemark.lake.errors import ForeignTable, TableAltered
+from tidemark.core.plan_history import PlanEntry
+from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.status_table import read_status
-from tidemark.lake.table_io import reopen_tables, tables_opened_once
+from tidemark.lake.table_io import tables_opened_once
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.report.coverage import (
+    KnownWatermarks,
     OffsetState,
     PartitionCoverage,
     TopicCoverage,
@@ -42,8 +43,6 @@ status takes one timeout and the time to read the tables."""
 BARS = 64
 """Maximum number of bars on the page of a pipeline: those of the partitions with the most severe
 states."""
-_TABLE_ERRORS = (HistoriesDiverge, ForeignTable, TableAltered, DuplicateRows)
-"""Problems of a status that are differences between the data table and the control table."""
 PLAN_SPANS = 50
 """Rows of the table of plans below a bar."""
 
@@ -123,7 +122,6 @@ def _common_error(observed: Iterable[ObservedStatus]) -> TidemarkError | None:
     return next(iter(errors.values())) if len(errors) == 1 else None
 
 
-@tables_opened_once()
 def pipeline(
     context: PageContext,
     name: str,
@@ -138,18 +136,13 @@ def pipeline(
     """
     pipeline = context.pipeline(name)
     statuses, asked_at = context.home.statuses, time.monotonic()
-    # The status and the coverage wait for Kafka at the same time.
+    # The status and the watermarks wait for Kafka at the same time.
     statuses.one(name, wait_s=0)
     seen = result_or_error(name, lambda _: context.home.watermarks(pipeline))
     watermarks = Newest(error=seen) if isinstance(seen, TidemarkError) else seen
-    if watermarks.attempted_at >= asked_at:
-        # Beside an older ledger, offsets that have landed and that Kafka has deleted look lost.
-        reopen_tables()
-    coverage = result_or_error(
-        name,
-        lambda _: pipeline.coverage(partition, start, end, watermarks.required, checks_table=False),
-    )
     observed = statuses.one(name, max(0.0, asked_at + STATUS_WAIT_S - time.monotonic()))
+    tables = _read_tables(context, pipeline, (partition, start, end), watermarks)
+    coverage, plans, published = tables.coverage, tables.plans, tables.published
     period = chosen or Period.DAY
     window = period.window
     # Zoomed pages show no lag.
@@ -159,13 +152,9 @@ def pipeline(
     found = coverage if isinstance(coverage, TopicCoverage) else TopicCoverage(partitions=())
     chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
     bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
-    plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
-    entries = () if isinstance(plans, TidemarkError) else plans
-    published = result_or_error(name, lambda _: publication_statuses(pipeline, entries))
     # No DAG lands records in a copy, except the one of backfills.
     dag_id = None if pipeline.ref.copy else pipeline.live_spec.dag_id
-    losses = result_or_error(name, lambda _: _accepted_losses(pipeline, partition))
-    accepted = {} if isinstance(losses, TidemarkError) else losses
+    accepted = {} if isinstance(tables.losses, TidemarkError) else tables.losses
     return context.page(
         "pipeline.html",
         name=name,
@@ -178,7 +167,8 @@ def pipeline(
         kafka_error=found.kafka_error,
         watermarks=watermarks,
         topic_id=found.topic_id,
-        table_error=observed.problem if isinstance(observed.problem, _TABLE_ERRORS) else None,
+        table_error=observed.status.table_error if observed.status else None,
+        is_compared=observed.status is not None,
         partition_statuses=(
             {each.partition: each for each in observed.status.partitions} if observed.status else {}
         ),
@@ -189,7 +179,7 @@ def pipeline(
         accepted_offsets=size_of(accepted),
         partition=partition,
         plan_spans=PLAN_SPANS,
-        plans=entries,
+        plans=() if isinstance(plans, TidemarkError) else plans,
         plans_error=plans if isinstance(plans, TidemarkError) else None,
         statuses={} if isinstance(published, TidemarkError) else published,
         statuses_error=published if isinstance(published, TidemarkError) else None,
@@ -201,6 +191,57 @@ def pipeline(
         since=state_start(lags, observed.status.state) if observed.status else None,
         is_unrecorded=recorded.value is not None and not recorded.error and not lags,
         own_link=link,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TableReads:
+    """The contents of the tables of a pipeline, or the errors of their reads.
+
+    Attributes:
+        coverage: The coverage.
+        plans: The newest plans.
+        published: Their publication statuses, by plan number.
+        losses: The accepted losses; see `_accepted_losses`.
+    """
+
+    coverage: TopicCoverage | TidemarkError
+    plans: Sequence[PlanEntry] | TidemarkError
+    published: Mapping[int, str] | TidemarkError
+    losses: Mapping[int, SpanSet] | TidemarkError
+
+
+@tables_opened_once()
+def _read_tables(
+    context: PageContext,
+    pipeline: Pipeline,
+    place: tuple[int | None, int | None, int | None],
+    watermarks: Newest[KnownWatermarks],
+) -> _TableReads:
+    """Read the tables of a pipeline. They are opened after the last wait for Kafka.
+
+    Args:
+        context: Context of the page.
+        pipeline: The pipeline.
+        place: Partition and offsets of the coverage; see `Pipeline.coverage`.
+        watermarks: The newest watermarks. They are read again if the topic has changed since then.
+    """
+    name, (partition, start, end) = pipeline.name, place
+    known = iter([watermarks])
+
+    def required() -> KnownWatermarks:
+        return (next(known, None) or context.home.watermarks(pipeline)).required()
+
+    coverage = result_or_error(
+        name, lambda _: pipeline.coverage(partition, start, end, required, checks_table=False)
+    )
+    plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
+    entries = () if isinstance(plans, TidemarkError) else plans
+    return _TableReads(
+        coverage=coverage,
+        plans=plans,
+        published=result_or_error(name, lambda _: publication_statuses(pipeline, entries)),
+        losses=result_or_error(name, lambda _: _accepted_losses(pipeline, partition)),
     )
 
 

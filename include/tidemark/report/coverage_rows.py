@@ -13,11 +13,12 @@ from typing import TypeAlias
 
 from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
+from tidemark.core.errors import TopicDiffers
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.ingest.ledgers import check_current
 from tidemark.ingest.protocols import BronzeLog, ControlReader
-from tidemark.lake.conflicts import retry_on_conflict
+from tidemark.lake.errors import ControlConflict
 from tidemark.report.coverage import (
     KnownWatermarks,
     OffsetState,
@@ -79,18 +80,10 @@ class CoverageReader:
         Raises:
             UnknownPartition: The topic has no such partition.
             ForeignTable, TableAltered: The data table is not the table of the pipeline.
-            ControlConflict: Other processes changed the pipeline during each of several attempts.
+            ControlConflict: Another process has changed the pipeline; read everything again.
         """
         if self.known:
             plan_rules.check_partitions(self.known.watermarks, [partition])
-        return retry_on_conflict(lambda: self._read_rows(partition, start, end))
-
-    def _coverage(self, ledger: Ledger) -> tuple[PartitionCoverage, ...]:
-        return coverage(ledger, self.known.beside(ledger) if self.known else None)
-
-    def _read_rows(
-        self, partition: int, start: int | None, end: int | None
-    ) -> PartitionCoverage | None:
         ledger = self.control.summary(self.pipeline)
         known = (each for each in self._coverage(ledger) if each.partition == partition)
         found = next(known, None)
@@ -126,6 +119,20 @@ class CoverageReader:
                 key=lambda each: (each.span, each.sequence),
             ),
         )
+
+    def _coverage(self, ledger: Ledger) -> tuple[PartitionCoverage, ...]:
+        known = self.known
+        if known is None:
+            return coverage(ledger, None)
+        try:
+            return coverage(ledger, known.beside(ledger))
+        except TopicDiffers:
+            if known.event_number == ledger.event_number:
+                raise
+            # The watermarks may be from before a change of the topic that the ledger contains.
+            raise ControlConflict(
+                pipeline=ledger.pipeline, event_number=ledger.event_number
+            ) from None
 
 
 def _with_quarantined(

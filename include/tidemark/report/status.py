@@ -40,7 +40,7 @@ from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ADVISES_A_RUN = (RunwayTooShort, LagTooLong, LagTooLarge)
+_ADVISES_A_RUN = (LagTooLong, LagTooLarge)
 """Alarms whose fix is a run."""
 
 
@@ -102,6 +102,8 @@ class PipelineStatus:
         forecast: Whether and when the lag will be 0.
         caught_up_at: The time of the forecast `LATER`; None for other forecasts.
         problem: The error that a run would now end with; None if it would continue.
+        table_error: The difference between the data table and the control table, or the error that
+            prevented the comparison; None without either.
         kafka_error: The error that prevented the read of watermarks; None if they were read.
         rules: The limits that raise alarms.
     """
@@ -120,6 +122,7 @@ class PipelineStatus:
     forecast: Forecast
     caught_up_at: datetime | None
     problem: TidemarkError | None
+    table_error: TidemarkError | None = None
     kafka_error: TidemarkError | None = None
     rules: AlarmRules
 
@@ -364,11 +367,12 @@ class _StatusReader:
         """
         spec, control, data_log = self.spec, self.control, self.data_log
         ledger: Ledger
-        problem: TidemarkError | None = None
+        table_error: TidemarkError | None = None
         try:
             ledger = checked_ledger(control, spec.name, data_log, rows=True)
         except TidemarkError as error:
-            ledger, problem = control.summary(spec.name), error
+            ledger, table_error = control.summary(spec.name), error
+        problem = table_error
         for record in ledger.plans.values():
             if record.undoing:
                 sequence = record.plan.sequence
@@ -400,6 +404,7 @@ class _StatusReader:
             forecast=Forecast.UNKNOWN,
             caught_up_at=None,
             problem=problem or topic.problem,
+            table_error=table_error,
             kafka_error=topic.kafka_error,
             rules=spec.alarms,
         )
