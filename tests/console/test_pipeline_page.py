@@ -289,8 +289,7 @@ def test_a_zoomed_bar_links_to_a_wider_window_and_to_the_plans_of_its_offsets(
 ) -> None:
     zoomed = memory_console(tmp_path, lake).get("/pipelines/events?partition=0&start=4&end=5").text
     assert [link for link in links_of(zoomed) if re.search(r"plans/\d", link)] == [
-        "/pipelines/events/plans/2",
-        *(f"/pipelines/events/plans/{number}" for number in (3, 2, 1)),
+        "/pipelines/events/plans/2"
     ]
     (out,) = re.findall(r'<a href="([^"]*)">zoom out</a>', zoomed)
     assert unescape(out) == "/pipelines/events?partition=0&start=0&end=9"

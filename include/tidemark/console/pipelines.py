@@ -145,7 +145,7 @@ def pipeline(
     coverage, plans, published = tables.coverage, tables.plans, tables.published
     period = chosen or Period.DAY
     window = period.window
-    # Zoomed pages show no lag.
+    # Zoomed pages show neither lag nor the newest plans.
     recorded = context.home.lags(window, name) if partition is None else Newest()
     lags = (recorded.value or {}).get(name, ())
     link = partial(context.link, "pipelines", name, period=chosen)
@@ -200,7 +200,7 @@ class _TableReads:
 
     Attributes:
         coverage: The coverage.
-        plans: The newest plans.
+        plans: The newest plans; none for the coverage of one partition.
         published: Their publication statuses, by plan number.
         losses: The accepted losses; see `_accepted_losses`.
     """
@@ -235,7 +235,9 @@ def _read_tables(
     coverage = result_or_error(
         name, lambda _: pipeline.coverage(partition, start, end, required, checks_table=False)
     )
-    plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
+    plans: Sequence[PlanEntry] | TidemarkError = ()
+    if partition is None:
+        plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
     entries = () if isinstance(plans, TidemarkError) else plans
     return _TableReads(
         coverage=coverage,

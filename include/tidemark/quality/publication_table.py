@@ -152,12 +152,10 @@ class DeltaPublicationTable:
             pipeline: The pipeline.
             plans: Only these plans; None for all.
         """
-        table = open_if_exists(self._uri)
+        table = open_if_exists(self._uri) if plans is None or plans else None
         if table is None:
             return {}
-        wanted = (
-            "" if plans is None else f"AND plan_sequence IN ({', '.join(map(str, plans)) or 0})"
-        )
+        wanted = "" if plans is None else f"AND plan_sequence IN ({', '.join(map(str, plans))})"
         found = query_rows(
             table,
             f"SELECT plan_sequence, first_value(status ORDER BY {_EFFECTIVE_FIRST}) AS status "
