@@ -208,6 +208,8 @@ class AirflowViewer:
         from airflow.api_fastapi.app import get_auth_manager
         from airflow.models.team import Team
 
+        if not _has_teams():
+            return True
         return Team.get_all_team_names() <= get_auth_manager().get_authorized_teams(user=self.user)
 
     def _may(self, kind: str, name: str) -> bool:
@@ -231,6 +233,11 @@ class AirflowViewer:
         )
 
 
+def _has_teams() -> bool:
+    """Whether Airflow separates teams. Otherwise it ignores teams of its database."""
+    return conf.getboolean("core", "multi_team")
+
+
 def _teams_of(dag_ids: Collection[str]) -> dict[str, str | None]:
     """Return the team of each DAG, None for a DAG without a team; omits DAGs that Airflow lacks.
 
@@ -249,8 +256,9 @@ def _teams_of(dag_ids: Collection[str]) -> dict[str, str | None]:
         .outerjoin(DagBundleModel.teams)
         .where(DagModel.dag_id.in_(dag_ids), DagBundleModel.active.is_(True))
     )
+    has_teams = _has_teams()
     with create_session(scoped=False) as session:
-        return {dag_id: team for dag_id, team in session.execute(found)}
+        return {dag_id: team if has_teams else None for dag_id, team in session.execute(found)}
 
 
 def load_app() -> App:
@@ -262,8 +270,7 @@ def load_app() -> App:
     from tidemark.console.observer import KAFKA_TIMEOUT_S
 
     specs = App.from_environment().specs.values()
-    multi_team = conf.getboolean("core", "multi_team")
-    team_of = _teams_of({spec.dag_id for spec in specs}) if multi_team else {}
+    team_of = _teams_of({spec.dag_id for spec in specs})
     environ = dict(os.environ)
     for conn_id in sorted({spec.connection for spec in specs}):
         dag_ids = {spec.dag_id for spec in specs if spec.connection == conn_id}
