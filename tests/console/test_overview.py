@@ -17,7 +17,7 @@ from tests.support.memory_consoles import memory_app
 from tidemark.console import pipelines
 from tidemark.console.context import Page, PageContext
 from tidemark.console.home import Home
-from tidemark.console.observer import OLD_S, StatusObserver
+from tidemark.console.observer import FRESH_S, OLD_S, StatusObserver
 from tidemark.console.rendering import render
 from tidemark.core.throughput import Forecast, Run
 from tidemark.kafka.errors import KafkaUnavailable
@@ -154,3 +154,24 @@ def test_a_status_that_cannot_be_read_again_is_grey_with_its_time_and_the_error(
     kind, figures, text = pages.figures("events")
     assert (kind, figures["lag"]) == ("figures stale", "1,234,567")
     assert f"As of {pages.checked_at:%Y-%m-%d %H:%M:%S} UTC, the newest values that could" in text
+
+
+def test_a_stale_status_is_grey_beside_current_coverage(pages: StatusPages) -> None:
+    """Its state, and the lag, the age and the runway of each partition."""
+
+    def stale() -> tuple[str, list[list[str]]]:
+        """Return the class of the state, and the titles of the stale cells of each partition."""
+        html = _html(pipelines.pipeline(pages.context, "events", None, None, None, None))
+        (state,) = re.findall(r'<h1>events <span class="pill (.*?)">quarantined', html)
+        table = html.partition("Offsets by state")[2].partition("</table>")[0]
+        assert '<div class="scroll"' in table
+        head, *rows = re.findall(r"<tr>.*?</tr>", table, re.DOTALL)
+        titles = re.findall(r"<th.*?>(.*?)</th>", head)
+        kinds = [re.findall(r'<td class="(.*?)"', row) for row in rows]
+        found = [dict(zip(titles, row, strict=True)) for row in kinds]
+        return state, [[title for title, kind in row.items() if "stale" in kind] for row in found]
+
+    assert stale() == ("poor", [[], []])
+    pages.found = KafkaUnavailable(operation="metadata", reason="slow")
+    pages.now += FRESH_S + 1
+    assert stale() == ("stale poor", 2 * [["lag", "behind", "runway"]])
