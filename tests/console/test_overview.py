@@ -1,4 +1,4 @@
-"""Figures of a status on the overview and on the page of its pipeline, also of an old status."""
+"""A status on the overview and on the pages of its pipeline and of a DAG run, also an old one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -14,11 +15,13 @@ from tests.support.consoles import SomeRights, a_status
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.html import text_of
 from tests.support.memory_consoles import memory_app
-from tidemark.console import pipelines
+from tidemark.console import pipelines, runs
 from tidemark.console.context import Page, PageContext
+from tidemark.console.guard import AirflowRun
 from tidemark.console.home import Home
-from tidemark.console.observer import FRESH_S, OLD_S, StatusObserver
+from tidemark.console.observer import FRESH_S, KEPT_S, OLD_S, StatusObserver
 from tidemark.console.rendering import render
+from tidemark.core.errors import Unforeseen
 from tidemark.core.throughput import Forecast, Run
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.report.status import PipelineStatus
@@ -34,18 +37,22 @@ class StatusPages:
         found: The next status of `events`, or the error of its read. `idle` has another status.
         checked_at: Time of this status.
         now: Monotonic time of the observer, in seconds.
+        may_end: Set while reads end; clear it to let them hang.
     """
 
     def __init__(self, home: Path, lake: FileLake, found: PipelineStatus) -> None:
         self.found: PipelineStatus | KafkaUnavailable = found
         self.checked_at = found.checked_at
         self.now = 0.0
+        self.may_end = Event()
+        self.may_end.set()
         shown = Home(memory_app(home, lake))
         shown.statuses.close()
         shown.statuses = StatusObserver(self._status, clock=lambda: self.now)
         self.context = PageContext(home=shown, viewer=SomeRights(), root="", airflow=None)
 
     def _status(self, pipeline: str) -> PipelineStatus:
+        assert self.may_end.wait(60)
         if pipeline == "idle":
             return replace(a_status(0), pipeline=pipeline, forecast=Forecast.NEVER)
         if isinstance(self.found, KafkaUnavailable):
@@ -63,6 +70,15 @@ class StatusPages:
             (kind,) = re.findall(r'^<tr(?: class="(.*?)")?>', row)
             found[cells[0].split()[0]] = (kind, dict(zip(names, cells, strict=True)))
         return found
+
+    def state_now(self) -> tuple[str, str]:
+        """Return the class and the text of the state of `events` on the page of a failed run."""
+        viewer = SomeRights(run=AirflowRun(conf={}, tasks={"plan": "failed"}))
+        context = replace(self.context, viewer=viewer)
+        html = _html(runs.page(context, "tidemark_events", "manual__1", None))
+        state = html.partition("State of the pipeline now")[2].partition("</section>\n</main>")[0]
+        (kind,) = re.findall(r'<span class="pill (.*?)"', state)
+        return kind, text_of(state)
 
     def figures(self, pipeline: str) -> tuple[str, dict[str, str], str]:
         """Return the class of the figures on the page of a pipeline, the figures, and the text."""
@@ -99,6 +115,7 @@ def pages(tmp_path: Path) -> Iterator[StatusPages]:
     )
     found = StatusPages(tmp_path, home_lake(tmp_path), status)
     yield found
+    found.may_end.set()
     found.context.home.statuses.close()
 
 
@@ -175,3 +192,36 @@ def test_a_stale_status_is_grey_beside_current_coverage(pages: StatusPages) -> N
     pages.found = KafkaUnavailable(operation="metadata", reason="slow")
     pages.now += FRESH_S + 1
     assert stale() == ("stale poor", 2 * [["lag", "behind", "runway"]])
+
+
+# -- the page of a failed run ----------------------------------------------------------------------
+
+NO_ERROR = "No error would refuse a run now."
+
+
+def test_a_failed_run_waits_for_the_current_status(pages: StatusPages) -> None:
+    """Also for one that is only a little old."""
+    kind, text = pages.state_now()
+    assert (kind, NO_ERROR in text) == ("poor", True)
+    pages.found = replace(a_status(0), problem=Unforeseen(kind="E"))
+    pages.now += FRESH_S + 1
+    kind, text = pages.state_now()
+    assert (kind, NO_ERROR in text) == ("bad", False)
+
+
+def test_a_failed_run_shows_an_old_status_with_its_age_and_without_a_conclusion(
+    pages: StatusPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the next read hangs, and after it failed."""
+    pages.state_now()
+    monkeypatch.setattr("tidemark.console.runs.STATUS_WAIT_S", 0)
+    pages.may_end.clear()
+    pages.now += KEPT_S - 1
+    assert pages.state_now() == ("stale poor", "events quarantined 3 h ago, reading")
+    monkeypatch.setattr("tidemark.console.runs.STATUS_WAIT_S", 60)
+    pages.found = KafkaUnavailable(operation="metadata", reason="slow")
+    pages.may_end.set()
+    kind, text = pages.state_now()
+    assert kind == "stale poor"
+    assert text.startswith("events quarantined 3 h ago KafkaUnavailable Kafka is unavailable")
+    assert NO_ERROR not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +19,9 @@ THREADS = 2
 long history need about 20 MB for each thread."""
 KAFKA_TIMEOUT_S = 3.0
 """Longest time of a request to Kafka for a page, in seconds."""
+STATUS_WAIT_S = KAFKA_TIMEOUT_S + 1.0
+"""Longest time that the page of a pipeline or of a DAG run waits for statuses, in seconds. Without
+Kafka, a status takes one timeout and the time to read the tables."""
 OVERVIEW_WAIT_S = 2.0
 """Longest time that the overview waits for statuses, in seconds; later requests show the others."""
 FRESH_S = 5.0
@@ -67,29 +70,34 @@ class StatusObserver:
         """Stop the threads after their current read."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def one(self, pipeline: str, wait_s: float = KAFKA_TIMEOUT_S) -> ObservedStatus:
-        """Return a status at most `FRESH_S` old, or the newest known one after `wait_s` seconds.
+    def one(self, pipeline: str, wait_s: float = STATUS_WAIT_S) -> ObservedStatus:
+        """Return the status of one pipeline as `current` does."""
+        return self.current([pipeline], wait_s)[pipeline]
 
-        A status whose read took much processor time, such as that of a truncated log with many
-        plans, is kept for `REST` times this time.
+    def current(self, pipelines: Collection[str], wait_s: float) -> Mapping[str, ObservedStatus]:
+        """Return current statuses, or after `wait_s` seconds the newest known ones.
+
+        The status of a few pipelines is current for `FRESH_S`, that of many pipelines longer. If
+        its read took much processor time, as for a truncated log with many plans, it is current for
+        `REST` times this time.
         """
+        age_s = _age_s(pipelines)
+        running = self._refresh(pipelines, age_s)
         with self._lock:
             # Before the pipelines of the overview.
-            if pipeline in self._queue:
-                self._queue.remove(pipeline)
-                self._queue.appendleft(pipeline)
-        wait(self._refresh([pipeline], FRESH_S).values(), timeout=wait_s)
-        return self._known(pipeline, FRESH_S)
+            self._queue = deque(sorted(self._queue, key=lambda name: name not in running))
+        wait(running.values(), timeout=wait_s)
+        return {name: self._known(name, age_s) for name in pipelines}
 
     def many(
-        self, pipelines: Sequence[str], wait_s: float = OVERVIEW_WAIT_S
+        self, pipelines: Collection[str], wait_s: float = OVERVIEW_WAIT_S
     ) -> Mapping[str, ObservedStatus]:
         """Return the newest known status of each pipeline, and start to read old ones again.
 
         Waits at most `wait_s` seconds, and only for pipelines without a status or with an old one.
         Only one request waits for each read, because reads of many pipelines exceed `wait_s`.
         """
-        age_s = max(FRESH_S, len(pipelines) / READS_PER_SECOND)
+        age_s = _age_s(pipelines)
         running = self._refresh(pipelines, age_s)
         oldest = self._clock() - max(OLD_S, 2 * age_s)
         old = [name for name in running if self._known(name, age_s).read_at < oldest]
@@ -110,7 +118,7 @@ class StatusObserver:
     def _longest_age(self, pipeline: str, age_s: float) -> float:
         return max(age_s, REST * self._costs.get(pipeline, 0.0))
 
-    def _refresh(self, pipelines: Sequence[str], age_s: float) -> Mapping[str, Future[None]]:
+    def _refresh(self, pipelines: Collection[str], age_s: float) -> Mapping[str, Future[None]]:
         """Start to read statuses older than `age_s`; return the reads that have not ended."""
         now = self._clock()
         with self._lock:
@@ -156,3 +164,8 @@ class StatusObserver:
             # The pool refuses work while the process ends.
             with suppress(RuntimeError):
                 self._start_reads()
+
+
+def _age_s(pipelines: Collection[str]) -> float:
+    """Return the age up to which statuses of pipelines are not read again, in seconds."""
+    return max(FRESH_S, len(pipelines) // READS_PER_SECOND)

@@ -13,7 +13,7 @@ from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
 from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.home import RecordedStatus
 from tidemark.console.newest import Newest
-from tidemark.console.observer import KAFKA_TIMEOUT_S
+from tidemark.console.observer import STATUS_WAIT_S
 from tidemark.console.plan_details import plan_details, publication_statuses
 from tidemark.console.quality import check_pages, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
@@ -37,9 +37,6 @@ from tidemark.report.metrics import openmetrics
 from tidemark.report.observed_status import ObservedStatus
 from tidemark.spec.model import PipelineSpec
 
-STATUS_WAIT_S = KAFKA_TIMEOUT_S + 1.0
-"""Longest time that the page of a pipeline waits for its status, in seconds. Without Kafka, the
-status takes one timeout and the time to read the tables."""
 BARS = 64
 """Maximum number of bars on the page of a pipeline: those of the partitions with the most severe
 states."""

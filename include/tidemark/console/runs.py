@@ -11,6 +11,7 @@ from tidemark.backfill.service import recorded_request
 from tidemark.console.backfills import RecordedBackfill, recorded_backfill
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import AirflowRun
+from tidemark.console.observer import STATUS_WAIT_S
 from tidemark.console.plan_details import PlanDetails, plan_details
 from tidemark.core.errors import TidemarkError
 from tidemark.core.origins import DagRunRequester, DecodeOrigin, PlanOrigin, RunOrigin
@@ -87,11 +88,12 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
     by_name = dict(zip(names, found, strict=True))
     plans = [plan for each in found if not isinstance(each, TidemarkError) for plan in each]
     without = [name for name, each in by_name.items() if each == []]
+    statuses = context.home.statuses
     return context.page(
         "run.html",
         plans=sorted(plans, key=lambda plan: not plan.needs_attention),
         without=without,
-        observed=context.home.statuses.many(without) if _planning_failed(run) else {},
+        observed=statuses.current(without, STATUS_WAIT_S) if _planning_failed(run) else {},
         errors={name: each for name, each in by_name.items() if isinstance(each, TidemarkError)},
         most=RANGES,
         run_of=run_of,
