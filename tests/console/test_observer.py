@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Event
 
@@ -262,6 +262,69 @@ def test_the_status_of_an_opened_pipeline_is_read_before_those_of_the_overview()
     may_end.set()
     assert observer.one(names[-1], wait_s=60).status
     assert names[-1] in started[: 2 * THREADS]
+    observer.close()
+
+
+# -- another source --------------------------------------------------------------------------------
+
+
+@dataclass
+class Sources:
+    """The source of every pipeline, which a test can change."""
+
+    source: str = "a"
+
+    def __call__(self, pipelines: Collection[str]) -> Mapping[str, str]:
+        return dict.fromkeys(pipelines, self.source)
+
+
+def test_a_status_and_samples_of_another_source_are_dropped_at_once(reads: Reads) -> None:
+    """Neither an outage nor an overview without a wait shows them."""
+    sources = Sources()
+    observer = StatusObserver(reads, sources, clock=lambda: reads.now)
+    names = ["prices", "orders"]
+    observer.current(names, wait_s=60)
+    reads.next = DOWN
+    sources.source = "b"
+    for seen in (*observer.current(names, wait_s=60).values(), observer.one("prices")):
+        assert (seen.status, seen.error, seen.samples) == (None, DOWN, ())
+    reads.next = a_status(lag=3)
+    sources.source = "c"
+    (sample,) = observer.one("prices", wait_s=60).samples
+    assert sample.lag == 3
+    may_end = Event()
+    observer._read = lambda _: a_status(lag=4) if may_end.wait(60) else a_status(lag=0)
+    sources.source = "d"
+    assert observer.many(names, wait_s=0)["prices"].status is None
+    may_end.set()
+    observer.close()
+
+
+def test_a_read_of_the_source_before_neither_delays_nor_changes_the_next_status() -> None:
+    """The brokers of the connection before can hang."""
+    sources = Sources()
+    begun, may_end = {"a": Event(), "b": Event()}, {"a": Event(), "b": Event()}
+
+    def read(_: str) -> PipelineStatus:
+        source = sources.source
+        begun[source].set()
+        assert may_end[source].wait(60)
+        return a_status(lag=1 if source == "a" else 2)
+
+    observer = StatusObserver(read, sources)
+    observer.one("prices", wait_s=0)
+    assert begun["a"].wait(60)
+    (read_before,) = observer._running.values()
+    sources.source = "b"
+    observer.one("prices", wait_s=0)
+    assert begun["b"].wait(10)
+    may_end["a"].set()
+    read_before.result(60)
+    assert observer.one("prices", wait_s=0).status is None
+    may_end["b"].set()
+    status = observer.one("prices", wait_s=60).status
+    assert status is not None
+    assert status.lag == 2
     observer.close()
 
 

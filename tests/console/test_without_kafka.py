@@ -209,6 +209,34 @@ def test_watermarks_of_another_topic_or_incarnation_are_not_shown(console: Conso
     assert not is_known()
 
 
+def test_a_status_of_another_topic_or_connection_is_not_shown(console: Console) -> None:
+    events = console.home / "pipelines" / "events.yaml"
+    spec, variable = events.read_text(), connection_variable("kafka_default")
+    console.lake.produce(4, 0)
+
+    def lags() -> list[str]:
+        (row,) = (row for row in cells(console.page("/")) if row and row[0].startswith("events"))
+        return [
+            row[2],
+            *re.findall("<dt>lag</dt><dd>(.*?)</dd>", console.page("/pipelines/events")),
+        ]
+
+    for text, connection in (
+        (spec.replace("topic: events", "topic: others"), None),
+        (spec + "isolation_level: read_uncommitted\n", None),
+        (spec, kafka_connection("127.0.0.1:2")),
+    ):
+        assert lags() == ["4", "4"]
+        console.broker.error = DOWN
+        assert lags() == ["4", "4"]
+        events.write_text(text)
+        if connection:
+            console.environ[variable] = connection
+        assert lags() == ["-", "-"]
+        console.broker.error = None
+        events.write_text(spec)
+
+
 def test_a_partition_that_started_during_an_outage_hides_the_known_watermarks(
     console: Console,
 ) -> None:

@@ -62,10 +62,3 @@ def test_a_failed_attempt_keeps_the_values_and_the_trend() -> None:
         assert (seen.status, seen.error, seen.lag_per_minute) == (before.status, DOWN, 4.0)
     again = seen.updated(status_at(120, 5), 120)
     assert (again.is_stale, again.lag_per_minute) == (False, 0.0)
-
-
-def test_a_status_without_kafka_replaces_one_of_another_topic() -> None:
-    """The spec names another topic since an outage began."""
-    other = replace(status_at(90, 0), topic="orders", problem=DOWN, kafka_error=DOWN)
-    seen = observed((0, 5)).updated(other, 90)
-    assert (seen.status, seen.error) == (other, None)

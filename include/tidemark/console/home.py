@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -26,6 +26,8 @@ from tidemark.report.cluster import ClusterView, TopicView
 from tidemark.report.coverage import KnownWatermarks
 from tidemark.report.status import PipelineStatus
 from tidemark.spec.layout import spec_files
+from tidemark.spec.model import PipelineSpec
+from tidemark.spec.ref import PipelineRef
 
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
@@ -97,7 +99,7 @@ class Home:
         self._loaded_at = 0.0
         self._unreachable: dict[str, float] = {}
         self._plans: OrderedDict[tuple[str, int, int], _KnownPlans] = OrderedDict()
-        self.statuses = StatusObserver(self._status)
+        self.statuses = StatusObserver(self._status, self._status_sources)
         self._recorded = NewestValues(
             fresh_s=RECORDED_FRESH_S, kept=KNOWN_LAGS, threads=2, clock=clock
         )
@@ -186,7 +188,7 @@ class Home:
         """
         spec, ledger = pipeline.kafka_spec, pipeline.control.summary(pipeline.name)
         parts = (
-            *(spec.topic, spec.isolation_level, _source(self.app, spec.connection)),
+            _log_source(self.app, spec),
             *(ledger.cluster_id, ledger.topic_id, frozenset(ledger.starts)),
         )
         key = Key(f"watermarks of {spec.name}", parts)
@@ -213,6 +215,12 @@ class Home:
         key = Key(f"a topic of {connection}", (topic, _source(app, connection), _readers(app)))
         return _from_kafka(self._topics, key, read)
 
+    def _status_sources(self, pipelines: Collection[str]) -> Mapping[str, Hashable]:
+        """Return the source of the log of each pipeline; None without a valid spec."""
+        app = self.app
+        specs = {name: app.specs.get(PipelineRef.parse(name).name) for name in pipelines}
+        return {name: _log_source(app, spec) if spec else None for name, spec in specs.items()}
+
     def _status(self, pipeline: str) -> PipelineStatus:
         """Return a status. Waits only briefly for brokers that did not answer just before."""
         read = self.app.pipeline(pipeline)
@@ -233,6 +241,11 @@ class Home:
 def _source(app: App, connection: str) -> Hashable:
     """Return a connection with its definition, so that another definition is another source."""
     return connection, app.connections.environ.get(connection_variable(connection))
+
+
+def _log_source(app: App, spec: PipelineSpec) -> Hashable:
+    """Return the topic of a pipeline, its isolation level, and the source of its connection."""
+    return spec.topic, spec.isolation_level, _source(app, spec.connection)
 
 
 def _readers(app: App) -> Hashable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -43,6 +43,8 @@ class StatusObserver:
 
     Args:
         read: Returns the status of a pipeline.
+        sources: Returns the source of each pipeline, such as its topic and cluster. After a change
+            of its source, a pipeline has no status and no samples of the source before.
         clock: Returns a monotonic time in seconds.
         processor_clock: Returns the processor time of the calling thread, in seconds.
     """
@@ -50,10 +52,12 @@ class StatusObserver:
     def __init__(
         self,
         read: Callable[[str], PipelineStatus],
+        sources: Callable[[Collection[str]], Mapping[str, Hashable]] = dict.fromkeys,
         clock: Callable[[], float] = time.monotonic,
         processor_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._read = read
+        self._sources = sources
         self._clock = clock
         self._processor_clock = processor_clock
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tidemark-status")
@@ -62,6 +66,7 @@ class StatusObserver:
         self._queue: deque[str] = deque()
         self._reads = 0
         self._awaited: set[str] = set()
+        self._source_of: dict[str, Hashable] = {}
         self._seen: dict[str, ObservedStatus] = {}
         self._costs: dict[str, float] = {}
         self._requested_at: dict[str, float] = {}
@@ -120,10 +125,13 @@ class StatusObserver:
 
     def _refresh(self, pipelines: Collection[str], age_s: float) -> Mapping[str, Future[None]]:
         """Start to read statuses older than `age_s`; return the reads that have not ended."""
-        now = self._clock()
+        now, sources = self._clock(), self._sources(pipelines)
         with self._lock:
             self._drop_unrequested(pipelines, now)
             for name in pipelines:
+                if self._source_of.get(name) != sources[name]:
+                    self._drop(name)
+                self._source_of[name] = sources[name]
                 known = self._seen.get(name, ObservedStatus())
                 is_old = now - known.read_at > self._longest_age(name, age_s)
                 if is_old and name not in self._running:
@@ -138,8 +146,15 @@ class StatusObserver:
         for name in [name for name, at in self._requested_at.items() if now - at > KEPT_S]:
             if name not in self._running:
                 del self._requested_at[name]
-                self._seen.pop(name, None)
-                self._costs.pop(name, None)
+                self._drop(name)
+
+    def _drop(self, pipeline: str) -> None:
+        """Remove a status, and ignore a read that has begun; the caller holds the lock."""
+        for values in (self._source_of, self._seen, self._costs):
+            values.pop(pipeline, None)
+        if pipeline not in self._queue:
+            self._running.pop(pipeline, None)
+            self._awaited.discard(pipeline)
 
     def _start_reads(self) -> None:
         """Start the next reads; the caller holds the lock.
@@ -147,20 +162,24 @@ class StatusObserver:
         The pool never has more reads than threads: a process ends only after all reads of its pool.
         """
         while self._queue and self._reads < THREADS:
-            self._pool.submit(self._observe, self._queue.popleft())
+            name = self._queue.popleft()
+            self._pool.submit(self._observe, name, self._running[name])
             self._reads += 1
 
-    def _observe(self, pipeline: str) -> None:
+    def _observe(self, pipeline: str, ended: Future[None]) -> None:
         started = self._processor_clock()
         found = result_of_thread(pipeline, self._read)
         cost = self._processor_clock() - started
         with self._lock:
-            self._costs[pipeline] = cost
-            before = self._seen.get(pipeline, ObservedStatus())
-            self._seen[pipeline] = before.updated(found, self._clock())
-            self._awaited.discard(pipeline)
             self._reads -= 1
-            self._running.pop(pipeline).set_result(None)
+            # The source can have changed since the read began.
+            if self._running.get(pipeline) is ended:
+                self._costs[pipeline] = cost
+                before = self._seen.get(pipeline, ObservedStatus())
+                self._seen[pipeline] = before.updated(found, self._clock())
+                self._awaited.discard(pipeline)
+                del self._running[pipeline]
+            ended.set_result(None)
             # The pool refuses work while the process ends.
             with suppress(RuntimeError):
                 self._start_reads()

@@ -54,13 +54,14 @@ class ObservedStatus:
     def updated(self, found: PipelineStatus | TidemarkError, read_at: float) -> ObservedStatus:
         """Return the state after another attempt.
 
-        A status without Kafka's watermarks does not replace one with those of the same topic.
+        A status without Kafka's watermarks does not replace one with them. Both must be of the same
+        topic and cluster.
         """
         if isinstance(found, TidemarkError):
             return replace(self, error=found, read_at=read_at)
         if found.kafka_error:
             known = self.status
-            if known and not known.kafka_error and known.topic == found.topic:
+            if known and not known.kafka_error:
                 # A problem of the tables is more important than Kafka's absence.
                 error = found.problem or found.kafka_error
                 return replace(self, error=error, read_at=read_at)
