@@ -32,7 +32,8 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
-from tidemark.lake.errors import EngineFailed, ForeignTable
+from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.errors import ControlConflict, EngineFailed, ForeignTable
 from tidemark.report import coverage_rows, records
 from tidemark.report.absence import Absence, KafkaState
 from tidemark.report.decoded_rows import DecodedTables
@@ -391,24 +392,60 @@ def test_an_offset_is_found_by_time_in_the_incarnation_of_the_page_only() -> Non
     assert pipeline.pipeline.offset_at(0, NOW, "id-2") == 0
 
 
-def test_a_plan_that_lands_during_the_read_leaves_no_missing_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The rows are read again, because the ledger has changed."""
-    pipeline = MemoryPipeline()
-    pipeline.produce(0, 2)
-    rows_of, reads = pipeline.table.rows_of, []
+def land_during_reads(
+    pipeline: MemoryPipeline, monkeypatch: pytest.MonkeyPatch, most: int = 100
+) -> list[int]:
+    """Let another process land a record during each of the first reads of the rows of a page.
+
+    Returns the numbers of rows that the reads have found.
+    """
+    rows_of, reads = pipeline.table.rows_of, list[int]()
 
     def landing(*arguments: Any) -> Any:
         found = list(rows_of(*arguments))
         reads.append(len(found))
-        if len(reads) == 1:
-            pipeline.run("other")
+        if len(reads) <= most:
+            with monkeypatch.context() as patch:
+                # A plan reads rows, too.
+                patch.setattr(pipeline.table, "rows_of", rows_of)
+                pipeline.produce(0, 1)
+                pipeline.run(f"run {len(reads)}")
         return iter(found)
 
     monkeypatch.setattr(pipeline.table, "rows_of", landing)
-    assert reasons(page(pipeline, 2)) == [None, None]
-    assert reads == [0, 2]
+    return reads
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_plan_that_lands_during_the_read_leaves_no_missing_row(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """The rows are read again, because the ledger has changed; also if its first read failed."""
+    pipeline = landed()
+    summary, failures = pipeline.control.summary, [EngineFailed(operation="test", reason="test")]
+
+    def failing_once(name: str) -> Ledger:
+        if fails and failures:
+            raise failures.pop()
+        return summary(name)
+
+    monkeypatch.setattr(pipeline.control, "summary", failing_once)
+    reads = land_during_reads(pipeline, monkeypatch, most=1)
+    assert reasons(page(pipeline, 3)) == [None] * 3
+    assert reads == [2, 3]
+
+
+def test_rows_that_are_older_than_the_ledger_give_no_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Landed rows would be missing."""
+    pipeline = landed()
+    reads = land_during_reads(pipeline, monkeypatch)
+    found = page(pipeline, 12)
+    assert len(reads) > 1
+    assert isinstance(found.errors[PagePart.CONTROL], ControlConflict)
+    assert reasons(found) == [None] * 12
+    assert [row.is_recorded for row in found.entries[0].rows] == [None]
 
 
 def test_the_sets_of_a_page_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -621,6 +658,29 @@ def test_a_page_has_the_decoded_values_or_the_reason_of_the_quarantine(tmp_path:
     assert "offset" not in good.values
     assert bad is not None
     assert (bad.state, bad.plan, bad.reason) == (DecodingState.QUARANTINED, 1, "malformed, value")
+
+
+def test_a_typed_plan_that_lands_during_the_read_leaves_no_record_undecoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The typed rows are read again, because the ledger of the typed table has changed."""
+    lake = TypedLake(tmp_path)
+    lake.land_values([b"a", b"b"])
+    values_at, reads = DeltaDataTable.values_at, list[int]()
+
+    def decoding(*arguments: Any) -> list[dict[str, Any]]:
+        found = values_at(*arguments)
+        reads.append(len(found))
+        if len(reads) == 1:
+            lake.run()
+        return found
+
+    monkeypatch.setattr(DeltaDataTable, "values_at", decoding)
+    found = typed_page(lake, 2)
+    assert [each.decoding and each.decoding.state for each in found.entries] == [
+        DecodingState.DECODED
+    ] * 2
+    assert found.errors == {}
 
 
 def test_a_replayed_record_is_no_longer_quarantined(tmp_path: Path) -> None:

@@ -99,16 +99,16 @@ class CommitConflict(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class ControlConflict(CommitConflict):
-    """Another process updated the pipeline's control events first."""
+    """Another process updated the pipeline's control events before a commit or during a read."""
 
     pipeline: str
     event_number: int
 
     problem = (
-        "Another process updated the control table of {pipeline!r} first (event {event_number} "
+        "Another process updated the control table of {pipeline!r} meanwhile (event {event_number} "
         "exists)."
     )
-    fix = "Run the command again; it continues from the new state."
+    fix = "Run the command or load the page again; it starts from the new state."
 
 
 @dataclass(kw_only=True, eq=False)

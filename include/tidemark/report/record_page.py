@@ -47,7 +47,7 @@ class BronzeRow:
         record: The record.
         is_recorded: Whether the plan holds rows by the control table. It holds none before its
             landing is recorded, and after its undo, whose effect a RESTORE can revert. None if the
-            control table cannot be read.
+            control table has an error.
     """
 
     plan: int
@@ -81,7 +81,7 @@ class RecordEntry:
         kafka: Kafka's answer.
         record: Kafka's record, if Kafka has one.
         rows: Rows of the bronze table: none, one, or duplicates.
-        absence: Why there is no row; None with a row, or if a table cannot be read.
+        absence: Why there is no row; None with a row, or if a table has an error.
         decoding: The record in the typed table; None without one.
     """
 

@@ -17,8 +17,9 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import check_current, checked_ledger
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.report.absence import AbsenceRules, HeldRange, KafkaState
 from tidemark.report.coverage_rows import held_ranges, rows_of_range, state_without_row
 from tidemark.report.decoded_rows import (
@@ -45,8 +46,6 @@ KAFKA_BYTES = 2**20
 MAX_FILE_BYTES = 64 * 2**20
 """Bytes that a page may read from each table."""
 _MAX_OFFSET = 2**63 - 1
-_ATTEMPTS = 3
-"""Reads of the rows, if other processes change the pipeline meanwhile."""
 
 _T = TypeVar("_T")
 
@@ -102,7 +101,8 @@ class _PageReader:
 
     def page(self, partition: int, span: Span, topic_id: str | None) -> RecordPage:
         spec = self.parts.spec
-        ledger = self._attempt(PagePart.CONTROL, self._ledger)
+        control = self.parts.control
+        ledger = self._attempt(PagePart.CONTROL, lambda: control.summary(spec.name))
         topic_id = topic_id or (ledger.topic_id if ledger else None)
         topic = self._topic(ledger, topic_id)
         current = self._current(ledger, topic, topic_id)
@@ -114,7 +114,7 @@ class _PageReader:
             plan_rules.check_partitions(current, [partition])
             here = current.partitions[partition]
         records, unread = self._kafka_records(topic, here, partition, span)
-        ledger, rows = self._ledger_and_rows(ledger, topic_id, partition, span)
+        ledger, rows = self._with_ledger(spec.name, lambda: self._rows(topic_id, partition, span))
         if ledger is not None:
             self._check_history()
         decoded = self._decoded(topic_id, partition, span)
@@ -208,22 +208,22 @@ class _PageReader:
         records, unread = found
         return {record.offset: record for record in records}, unread
 
-    def _ledger_and_rows(
-        self, ledger: Ledger | None, topic_id: str, partition: int, span: Span
-    ) -> tuple[Ledger | None, Mapping[int, Sequence[BronzeRow]] | None]:
-        """Return the ledger and the rows of one moment, as far as other processes allow it."""
-        rows = None
-        for _ in range(_ATTEMPTS):
-            rows = self._rows(topic_id, partition, span)
-            before, ledger = ledger, self._attempt(PagePart.CONTROL, self._ledger)
-            if rows is None or not (before and ledger):
-                break
-            if before.event_number == ledger.event_number:
-                break
-        return ledger, rows
+    def _with_ledger(self, pipeline: str, read: Callable[[], _T]) -> tuple[Ledger | None, _T]:
+        """Return the ledger of a pipeline, and what `read` returns at the same state.
 
-    def _ledger(self) -> Ledger:
-        return self.parts.control.summary(self.parts.spec.name)
+        The ledger is None, with the error kept, if it cannot be read. It is also None if other
+        processes changed the pipeline during each of several attempts.
+        """
+        control, found = self.parts.control, list[_T]()
+
+        def attempt() -> Ledger:
+            ledger = control.summary(pipeline)
+            found[:] = [read()]
+            check_current(control, ledger)
+            return ledger
+
+        ledger = self._attempt(PagePart.CONTROL, lambda: retry_on_conflict(attempt))
+        return ledger, found[0] if found else read()
 
     def _rows(
         self, topic_id: str, partition: int, span: Span
@@ -324,10 +324,12 @@ class _PageReader:
 
             return self._attempt(part, read)
 
-        typed = values(PagePart.TYPED, tables.typed)
-        quarantined = values(PagePart.QUARANTINE, tables.quarantine)
-        ledger = self._attempt(
-            PagePart.CONTROL, lambda: self.parts.control.summary(tables.pipeline)
+        ledger, (typed, quarantined) = self._with_ledger(
+            tables.pipeline,
+            lambda: (
+                values(PagePart.TYPED, tables.typed),
+                values(PagePart.QUARANTINE, tables.quarantine),
+            ),
         )
         if ledger is None:
             return None
