@@ -233,6 +233,17 @@ def test_each_offset_has_the_state_of_its_record_or_the_reason_of_its_absence(
     assert offsets_of(client.get(permanent).text)[0] == undone
 
 
+def test_a_page_without_the_control_table_marks_no_row_as_not_recorded(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    client = memory_console(tmp_path, lake)
+    for file in (tmp_path / "lakehouse" / "control").rglob("*.parquet"):
+        file.write_bytes(b"PAR1 no table")
+    page = client.get("/pipelines/events/records?partition=0&topic_id=id-1").text
+    assert "<h2>control table</h2>" in page
+    assert offsets_of(page)[0] == "0 Kafka: record table: plan 1"
+
+
 def test_both_forms_keep_the_incarnation_of_a_permanent_link(
     lake: FileLake, tmp_path: Path
 ) -> None:

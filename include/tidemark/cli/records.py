@@ -135,7 +135,7 @@ def _state(entry: RecordEntry) -> str:
         suffix = "" if entry.kafka is KafkaState.RECORD else f"; {kafka}"
         return f"{landed} {plans}{suffix}"
     if entry.absence is None:
-        return f"table not read; {kafka}"
+        return f"row unknown; {kafka}"
     absence = entry.absence
     plan = "" if absence.plan is None else f" (plan {absence.plan})"
     return f"no row: {absence.absence}{plan}; {kafka}. {visible(absence.detail)}"
