@@ -18,8 +18,9 @@ from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
 from tests.support.waiting import wait_until
+from tidemark.app import App
 from tidemark.console import server
-from tidemark.console.server import WORKERS, WORKERS_IN_AIRFLOW
+from tidemark.console.server import PROGRAM_WORKERS, WORKERS, WORKERS_IN_AIRFLOW
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.statuses import record_status
 
@@ -39,6 +40,14 @@ class SlowReaders:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kafka, name)
+
+
+@pytest.fixture
+def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short times of pages, and few threads."""
+    monkeypatch.setattr(server, "PAGE_S", 1)
+    monkeypatch.setattr(server, "MOST_THREADS", 2 * WORKERS)
+    monkeypatch.setattr(server, "MOST_PROGRAM_THREADS", PROGRAM_WORKERS)
 
 
 @pytest.fixture
@@ -74,12 +83,11 @@ def test_pages_that_wait_for_kafka_delay_neither_health_nor_metrics(
         assert {each.result().status_code for each in pages} == {200}
 
 
-def test_pages_that_never_end_delay_other_pages_for_a_limited_time(
-    slow: tuple[SlowReaders, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("few_threads")
+def test_pages_that_never_end_delay_only_pages_and_for_a_limited_time(
+    slow: tuple[SlowReaders, str],
 ) -> None:
     """Storage that does not answer would otherwise block every page after four requests."""
-    monkeypatch.setattr(server, "PAGE_S", 1)
-    monkeypatch.setattr(server, "MOST_THREADS", 2 * WORKERS)
     kafka, address = slow
     page = f"{address}/pipelines/events/backfill?retained=true"
     with (
@@ -92,11 +100,37 @@ def test_pages_that_never_end_delay_other_pages_for_a_limited_time(
             assert {each.status_code for each in answers} == {503}
             assert all("PageTimeout" in each.text for each in answers)
         # The threads of these pages still wait, so none is added.
-        assert client.get(page).elapsed < timedelta(seconds=1)
-        assert client.get(f"{address}/health").status_code == 503
+        refused = client.get(page)
+        assert (refused.status_code, refused.elapsed < timedelta(seconds=1)) == (503, True)
+        for path in ("health", "metrics"):
+            assert client.get(f"{address}/{path}").status_code == 200
         kafka.may_answer.set()
-        wait_until(lambda: client.get(f"{address}/health").status_code == 200)
-        assert client.get(page).status_code == 200
+        wait_until(lambda: client.get(page).status_code == 200)
+
+
+@pytest.mark.usefixtures("few_threads")
+def test_requests_of_programs_that_never_end_are_limited(tmp_path: Path) -> None:
+    """A program repeats its request, and each repetition would add a thread."""
+    load, may_end = memory_app(tmp_path, home_lake(tmp_path)), Event()
+
+    def slow_load() -> App:
+        assert may_end.wait(120)
+        return load()
+
+    with (
+        served(memory_web(slow_load)) as address,
+        ThreadPoolExecutor(PROGRAM_WORKERS) as threads,
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
+        try:
+            health = f"{address}/health"
+            ended = [threads.submit(client.get, health) for _ in range(PROGRAM_WORKERS)]
+            assert {each.result().status_code for each in ended} == {503}
+            refused = client.get(health)
+            assert (refused.status_code, refused.elapsed < timedelta(seconds=1)) == (503, True)
+        finally:
+            may_end.set()
+        wait_until(lambda: client.get(health).status_code == 200)
 
 
 def test_the_console_in_airflow_builds_at_most_two_pages_at_once(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ wait for pages that do."""
 PAGE_S = 30
 """Longest time of a page, in seconds. Its thread continues until its read ends."""
 MOST_THREADS = 20
-"""Maximum number of threads, including those of abandoned pages. Further requests are refused."""
+"""Maximum number of threads of pages, including abandoned ones. Further pages are refused."""
+MOST_PROGRAM_THREADS = 10
+"""Maximum number of threads of `/health` and `/metrics`, including abandoned ones."""
 _STYLES = {"tidemark.css": TEMPLATES / "tidemark.css"}
 """Files of other folders that pages share."""
 
@@ -111,15 +113,70 @@ def build_app(
     return web
 
 
+class _Threads:
+    """The threads of one kind of request.
+
+    Args:
+        at_once: Requests that are answered at once.
+        most: Maximum number of threads, including abandoned ones. Further requests are refused.
+    """
+
+    def __init__(self, at_once: int, most: int) -> None:
+        self._at_once = at_once
+        self._most = most
+        self._count = 0
+        self._lock = Lock()
+
+    # A limiter belongs to an event loop, so the first request creates it.
+
+    @cached_property
+    def _limiter(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(self._at_once)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread. Abandon it after `PAGE_S`, so that others get its place.
+
+        Raises:
+            PageTimeout: It was abandoned, or there are too many threads.
+            Unforeseen: It raised an unexpected error.
+        """
+        if self._count >= self._most:
+            raise PageTimeout(seconds=PAGE_S)
+        try:
+            with anyio.move_on_after(PAGE_S):
+                return await anyio.to_thread.run_sync(
+                    self._counted(work), abandon_on_cancel=True, limiter=self._limiter
+                )
+            raise PageTimeout(seconds=PAGE_S)
+        except (TidemarkError, HTTPException):
+            raise
+        except Exception as error:
+            # Starlette answers other errors outside the middleware, without security headers.
+            log.exception("a page of the console failed")
+            # The text can contain values of records or storage addresses, so only the log has it.
+            raise Unforeseen(kind=type(error).__name__) from error
+
+    def _counted(self, work: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            with self._lock:
+                self._count += 1
+            try:
+                return work()
+            finally:
+                with self._lock:
+                    self._count -= 1
+
+        return run
+
+
 class _Console:
     """The endpoints. Each builds its page in a worker thread."""
 
     def __init__(self, home: Home, airflow: str | None, workers: int) -> None:
         self._home = home
         self._airflow = airflow
-        self._workers = workers
-        self._threads = 0
-        self._lock = Lock()
+        self._pages = _Threads(workers, MOST_THREADS)
+        self._programs = _Threads(PROGRAM_WORKERS, MOST_PROGRAM_THREADS)
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         """Return the endpoints by path."""
@@ -198,7 +255,7 @@ class _Console:
     async def docs(self, request: Request, name: str, path: str) -> Response:
         """A page of the pipeline's Data Docs, whose styles are inline."""
         context = self._context(request)
-        file = await self._run(lambda: quality.data_docs(context, name, path or "index.html"))
+        file = await self._pages.run(lambda: quality.data_docs(context, name, path or "index.html"))
         if file is None:
             raise HTTPException(404)
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
@@ -206,7 +263,7 @@ class _Console:
     async def docs_start(self, request: Request, name: str) -> Response:
         """The overview, which is the start page of all pipelines in the console."""
         context = self._context(request)
-        await self._run(lambda: context.pipeline(name))
+        await self._pages.run(lambda: context.pipeline(name))
         return RedirectResponse(context.link())
 
     async def quarantine(self, request: Request, name: str) -> Response:
@@ -256,13 +313,13 @@ class _Console:
 
     async def health(self) -> Response:
         """The number of invalid specs, without their names."""
-        broken = await self._run(lambda: self._home.app.spec_folder.broken, self._for_programs)
+        broken = await self._programs.run(lambda: self._home.app.spec_folder.broken)
         return JSONResponse({"status": "ok", "invalid_specs": len(broken)})
 
     async def metrics(self, request: Request) -> Response:
         """The status table as OpenMetrics; pipelines that the viewer may not see are left out."""
         context = self._context(request)
-        text = await self._run(lambda: pipelines.metrics(context), self._for_programs)
+        text = await self._programs.run(lambda: pipelines.metrics(context))
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def static(self, file: str) -> Response:
@@ -276,7 +333,7 @@ class _Console:
 
     async def _page(self, request: Request, build: Callable[[PageContext], Page]) -> Response:
         context = self._context(request)
-        return HTMLResponse(await self._run(lambda: _rendered(build(context), request)))
+        return HTMLResponse(await self._pages.run(lambda: _rendered(build(context), request)))
 
     def _context(self, request: Request) -> PageContext:
         return PageContext(
@@ -285,46 +342,6 @@ class _Console:
             root=request.scope.get("root_path", ""),
             airflow=self._airflow,
         )
-
-    # A limiter belongs to an event loop, so the first request creates it.
-
-    @cached_property
-    def _for_pages(self) -> anyio.CapacityLimiter:
-        return anyio.CapacityLimiter(self._workers)
-
-    @cached_property
-    def _for_programs(self) -> anyio.CapacityLimiter:
-        return anyio.CapacityLimiter(PROGRAM_WORKERS)
-
-    async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
-        """Run `work` in a thread. Abandon it after `PAGE_S`, so that other pages get its place."""
-        if self._threads >= MOST_THREADS:
-            raise PageTimeout(seconds=PAGE_S)
-        try:
-            with anyio.move_on_after(PAGE_S):
-                return await anyio.to_thread.run_sync(
-                    self._counted(work), abandon_on_cancel=True, limiter=limiter or self._for_pages
-                )
-            raise PageTimeout(seconds=PAGE_S)
-        except (TidemarkError, HTTPException):
-            raise
-        except Exception as error:
-            # Starlette answers other errors outside the middleware, without security headers.
-            log.exception("a page of the console failed")
-            # The text can contain values of records or storage addresses, so only the log has it.
-            raise Unforeseen(kind=type(error).__name__) from error
-
-    def _counted(self, work: Callable[[], T]) -> Callable[[], T]:
-        def run() -> T:
-            with self._lock:
-                self._threads += 1
-            try:
-                return work()
-            finally:
-                with self._lock:
-                    self._threads -= 1
-
-        return run
 
     # -- errors ------------------------------------------------------------------------------------
 
