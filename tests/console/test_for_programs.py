@@ -19,7 +19,7 @@ from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
 from tests.support.waiting import wait_until
 from tidemark.app import App
-from tidemark.console import server
+from tidemark.console import home, server
 from tidemark.console.server import PROGRAM_WORKERS, WORKERS, WORKERS_IN_AIRFLOW
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.statuses import record_status
@@ -175,7 +175,48 @@ def test_health_has_the_number_of_invalid_specs(lake: FileLake, tmp_path: Path) 
     """It has no names, so it is for every viewer."""
     for viewer in (SomeRights(), SomeRights(pipelines=[])):
         health = memory_console(tmp_path, lake, viewer).get("/health")
-        assert (health.status_code, health.json()) == (200, {"status": "ok", "invalid_specs": 1})
+        expected = {"status": "ok", "invalid_specs": 1, "stale_seconds": None}
+        assert (health.status_code, health.json()) == (200, expected)
+
+
+def test_health_and_pages_report_a_load_of_specs_that_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, they would show the specs from before without a sign."""
+    monkeypatch.setattr(home, "OVERDUE_S", 0)
+    load = memory_app(tmp_path, home_lake(tmp_path))
+    begun, may_end, loads = Event(), Event(), list[App]()
+
+    def slow_load() -> App:
+        if loads:
+            begun.set()
+            assert may_end.wait(120)
+        loads.append(load())
+        return loads[-1]
+
+    with (
+        served(memory_web(slow_load)) as address,
+        ThreadPoolExecutor(1) as threads,
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
+        pages = [f"{address}/pipelines/{name}/plans" for name in ("idle", "unknown")]
+        note = "Specs and connections could not be loaded since 20"
+        assert [note in client.get(page).text for page in pages] == [False, False]
+        (tmp_path / "pipelines" / "events.yaml").write_text("name: events\n")
+        loading = threads.submit(client.get, pages[0])
+        try:
+            assert begun.wait(60)
+            health = client.get(f"{address}/health")
+            assert health.status_code == 503
+            seconds = health.json()["stale_seconds"]
+            expected = {"status": "stale", "invalid_specs": 0, "stale_seconds": seconds}
+            assert health.json() == expected
+            assert isinstance(seconds, int)
+            assert [note in client.get(page).text for page in pages] == [True, True]
+        finally:
+            may_end.set()
+        assert note not in loading.result().text
+        assert client.get(f"{address}/health").json()["status"] == "ok"
 
 
 def test_metrics_of_an_invalid_spec_need_the_right_to_see_it(

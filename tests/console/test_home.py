@@ -13,7 +13,7 @@ import pytest
 from tests.support.consoles import app_of, console_of
 from tests.support.file_lake import home_lake
 from tidemark.app import App
-from tidemark.console.home import RELOAD_S, UNREACHABLE_S, Home
+from tidemark.console.home import OVERDUE_S, RELOAD_S, UNREACHABLE_S, Home
 from tidemark.core.plan_history import PlanEntry
 from tidemark.dev.broker_settings import HOST
 from tidemark.kafka.errors import KafkaUnavailable
@@ -70,9 +70,14 @@ def test_pages_do_not_wait_for_connections_that_are_read_again(tmp_path: Path) -
         assert begun.wait(60)
         now = 3 * RELOAD_S
         assert home.app is first
+        now = RELOAD_S + 1 + OVERDUE_S
+        assert home.overdue_load_s is None
+        now += 1
+        assert home.overdue_load_s == OVERDUE_S + 1
         may_end.set()
         # The age of the loaded app begins at the end of its load.
         assert loading.result() is home.app is not first
+        assert home.overdue_load_s is None
 
 
 def test_plans_are_read_again_only_after_a_change(

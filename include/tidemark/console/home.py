@@ -31,6 +31,8 @@ from tidemark.spec.ref import PipelineRef
 
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
+OVERDUE_S = 2 * RELOAD_S
+"""Time after which a load of specs and connections that has not ended is reported, in seconds."""
 UNREACHABLE_S = 15.0
 """Time of short waits for a connection after a failure of its brokers, in seconds."""
 SHORT_WAIT = 0.25
@@ -97,6 +99,7 @@ class Home:
         self._app: App | None = None
         self._key: object = None
         self._loaded_at = 0.0
+        self._load_began_at: float | None = None
         self._unreachable: dict[str, float] = {}
         self._plans: OrderedDict[tuple[str, int, int], _KnownPlans] = OrderedDict()
         self.statuses = StatusObserver(self._status, self._status_sources)
@@ -113,7 +116,7 @@ class Home:
         """The app with the current specs.
 
         While one thread loads it again, which can take long with a slow store of connections, other
-        threads get the app from before.
+        threads get the app from before. `overdue_load_s` reports a load that does not end.
         """
         with self._lock:
             known, is_old = self._app, self._clock() - self._loaded_at > RELOAD_S
@@ -125,13 +128,22 @@ class Home:
         try:
             if self._app is not known:
                 return cast("App", self._app)
+            self._load_began_at = self._clock()
             loaded = self._load()
             with self._lock:
                 self._app, self._key = loaded, stamp or _stamp(loaded)
                 self._loaded_at = self._clock()
             return loaded
         finally:
+            self._load_began_at = None
             self._loading.release()
+
+    @property
+    def overdue_load_s(self) -> float | None:
+        """Age of the current load of specs and connections, in seconds; None up to `OVERDUE_S`."""
+        began_at = self._load_began_at
+        age = 0.0 if began_at is None else self._clock() - began_at
+        return age if age > OVERDUE_S else None
 
     def plans(self, pipeline: str, before: int | None, most: int) -> Sequence[PlanEntry]:
         """Return plans of a pipeline, newest first; reads them again after a change of the table.

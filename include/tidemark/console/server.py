@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
@@ -31,6 +32,7 @@ from tidemark.console.recorded_lags import Period
 from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
+from tidemark.pipeline import utc_now
 from tidemark.quality.docs import TEMPLATES
 from tidemark.report.errors import PageTimeout
 from tidemark.report.metrics import CONTENT_TYPE
@@ -312,9 +314,18 @@ class _Console:
         )
 
     async def health(self) -> Response:
-        """The number of invalid specs, without their names."""
+        """The number of invalid specs, without their names, and the age of an overdue load."""
         broken = await self._programs.run(lambda: self._home.app.spec_folder.broken)
-        return JSONResponse({"status": "ok", "invalid_specs": len(broken)})
+        overdue_s = self._home.overdue_load_s
+        is_stale = overdue_s is not None
+        return JSONResponse(
+            {
+                "status": "stale" if is_stale else "ok",
+                "invalid_specs": len(broken),
+                "stale_seconds": overdue_s and round(overdue_s),
+            },
+            status_code=503 if is_stale else 200,
+        )
 
     async def metrics(self, request: Request) -> Response:
         """The status table as OpenMetrics; pipelines that the viewer may not see are left out."""
@@ -333,7 +344,7 @@ class _Console:
 
     async def _page(self, request: Request, build: Callable[[PageContext], Page]) -> Response:
         context = self._context(request)
-        return HTMLResponse(await self._pages.run(lambda: _rendered(build(context), request)))
+        return await self._pages.run(lambda: self._rendered(request, build(context)))
 
     def _context(self, request: Request) -> PageContext:
         return PageContext(
@@ -350,10 +361,11 @@ class _Console:
         if not isinstance(error, TidemarkError):
             raise error
         if isinstance(error, UnknownPipeline):
-            return _error_page(request, 404, "There is no such pipeline, or you may not see it.")
+            text = "There is no such pipeline, or you may not see it."
+            return self._error_page(request, 404, text)
         is_absent = isinstance(error, UnknownCopy)
         status = 404 if is_absent else _STATUS.get(error.exit_code, 422)
-        return _error_page(request, status, "", error)
+        return self._error_page(request, status, "", error)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         """Show an error such as an unknown path."""
@@ -362,24 +374,25 @@ class _Console:
             status, detail = error.status_code, error.detail
         if detail == HTTPStatus(status).phrase:
             detail = _DETAILS.get(status, "")
-        return _error_page(request, status, detail)
+        return self._error_page(request, status, detail)
 
     async def invalid_request(self, request: Request, error: Exception) -> Response:
         """Show which value of the address is invalid."""
         problems = error.errors() if isinstance(error, RequestValidationError) else []
         names = ", ".join(str(each["loc"][-1]) for each in problems)
-        return _error_page(request, 400, f"A value in the address is invalid: {names}.")
+        return self._error_page(request, 400, f"A value in the address is invalid: {names}.")
 
+    def _error_page(
+        self, request: Request, status: int, text: str, error: TidemarkError | None = None
+    ) -> Response:
+        values = {"status": status, "text": text, "error": error}
+        return self._rendered(request, Page(template="error.html", values=values), status)
 
-def _rendered(page: Page, request: Request) -> str:
-    return render(page.template, {**_frame(request), **page.values})
-
-
-def _error_page(
-    request: Request, status: int, text: str, error: TidemarkError | None = None
-) -> Response:
-    values = {**_frame(request), "status": status, "text": text, "error": error}
-    return HTMLResponse(render("error.html", values), status_code=status)
+    def _rendered(self, request: Request, page: Page, status: int = 200) -> Response:
+        overdue_s = self._home.overdue_load_s
+        stale_since = None if overdue_s is None else utc_now() - timedelta(seconds=overdue_s)
+        values = {**_frame(request), "stale_since": stale_since, **page.values}
+        return HTMLResponse(render(page.template, values), status_code=status)
 
 
 def _frame(request: Request) -> dict[str, Any]:
