@@ -49,7 +49,9 @@ class StatusPages:
         shown = Home(memory_app(home, lake))
         shown.statuses.close()
         shown.statuses = StatusObserver(self._status, clock=lambda: self.now)
-        self.context = PageContext(home=shown, viewer=SomeRights(), root="", airflow=None)
+        self.context = PageContext(
+            home=shown, app=shown.app, viewer=SomeRights(), root="", airflow=None
+        )
 
     def _status(self, pipeline: str) -> PipelineStatus:
         assert self.may_end.wait(60)

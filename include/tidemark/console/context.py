@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from tidemark.app import App
 from tidemark.console.guard import Viewer
 from tidemark.console.home import Home
 from tidemark.core.errors import TidemarkError
@@ -42,12 +43,15 @@ class PageContext:
 
     Attributes:
         home: What the console shows.
+        app: The app of the home at the start of the request.
         viewer: The user, whose rights decide what a page contains.
         root: Path prefix of all links.
         airflow: Path prefix of the Airflow around the console; None for `tidemark console`.
     """
 
     home: Home
+    # Not read in a `cached_property`: its lock is common to all requests, and a load can be long.
+    app: App
     viewer: Viewer
     root: str
     airflow: str | None
@@ -55,12 +59,12 @@ class PageContext:
     @cached_property
     def specs(self) -> Mapping[str, PipelineSpec]:
         """The specs that the viewer may see, by pipeline, for lists of all pipelines."""
-        visible = self.viewer.visible(self.home.app.specs.values())
+        visible = self.viewer.visible(self.app.specs.values())
         return {spec.name: spec for spec in sorted(visible, key=lambda spec: spec.name)}
 
     def specs_of_dag(self, dag_id: str) -> Mapping[str, PipelineSpec]:
         """Return the specs of a DAG that the viewer may see, by pipeline."""
-        specs = self.home.app.specs
+        specs = self.app.specs
         return {
             name: specs[name]
             for name in sorted(specs)
@@ -70,7 +74,7 @@ class PageContext:
     @cached_property
     def sees_all(self) -> bool:
         """Whether the viewer may see every pipeline, also those whose specs are invalid."""
-        has_all = len(self.specs) == len(self.home.app.specs)
+        has_all = len(self.specs) == len(self.app.specs)
         return has_all and self.viewer.may_see_invalid_specs()
 
     def pipeline(self, name: str, *, may_be_new: bool = False) -> Pipeline:
@@ -86,7 +90,7 @@ class PageContext:
             SpecError: Its spec is invalid, and the viewer may see that.
             InvalidSelection, NotDecoded, NotUpserted: A pipeline has no such other table.
         """
-        app, ref = self.home.app, PipelineRef.parse(name)
+        app, ref = self.app, PipelineRef.parse(name)
         spec = app.specs.get(ref.name)
         if not (self.sees_all if spec is None else self.viewer.may_see(spec)):
             raise UnknownPipeline(pipeline=name, known=())

@@ -256,17 +256,22 @@ class _Console:
 
     async def docs(self, request: Request, name: str, path: str) -> Response:
         """A page of the pipeline's Data Docs, whose styles are inline."""
-        context = self._context(request)
-        file = await self._pages.run(lambda: quality.data_docs(context, name, path or "index.html"))
+        file = await self._pages.run(
+            lambda: quality.data_docs(self._context(request), name, path or "index.html")
+        )
         if file is None:
             raise HTTPException(404)
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
 
     async def docs_start(self, request: Request, name: str) -> Response:
         """The overview, which is the start page of all pipelines in the console."""
-        context = self._context(request)
-        await self._pages.run(lambda: context.pipeline(name))
-        return RedirectResponse(context.link())
+
+        def start() -> str:
+            context = self._context(request)
+            context.pipeline(name)
+            return context.link()
+
+        return RedirectResponse(await self._pages.run(start))
 
     async def quarantine(self, request: Request, name: str) -> Response:
         """Open records of the quarantine."""
@@ -329,8 +334,7 @@ class _Console:
 
     async def metrics(self, request: Request) -> Response:
         """The status table as OpenMetrics; pipelines that the viewer may not see are left out."""
-        context = self._context(request)
-        text = await self._programs.run(lambda: pipelines.metrics(context))
+        text = await self._programs.run(lambda: pipelines.metrics(self._context(request)))
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def static(self, file: str) -> Response:
@@ -343,12 +347,13 @@ class _Console:
     # -- shared ------------------------------------------------------------------------------------
 
     async def _page(self, request: Request, build: Callable[[PageContext], Page]) -> Response:
-        context = self._context(request)
-        return await self._pages.run(lambda: self._rendered(request, build(context)))
+        return await self._pages.run(lambda: self._rendered(request, build(self._context(request))))
 
     def _context(self, request: Request) -> PageContext:
+        """Return the context of a request. Call it in a thread, because it can load the app."""
         return PageContext(
             home=self._home,
+            app=self._home.app,
             viewer=request.state.viewer,
             root=request.scope.get("root_path", ""),
             airflow=self._airflow,
