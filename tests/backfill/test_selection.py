@@ -18,6 +18,7 @@ from tidemark.backfill.selection import (
     TimeWindow,
     chunks,
     select,
+    split_list,
 )
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import Span, SpanSet, size_of
@@ -28,6 +29,12 @@ def test_overlapping_and_adjacent_ranges_in_any_order_are_merged() -> None:
     assert selection == OffsetRanges(
         spans={0: SpanSet((Span(1, 12),)), 1: SpanSet((Span(7, 9), Span(20, 30)))}
     )
+
+
+def test_ranges_as_pages_and_errors_print_them_are_accepted() -> None:
+    text = "1: [477, 634), 0:1-5\n2: [0,4), "
+    assert split_list(text) == ["1: [477, 634)", "0:1-5", "2: [0,4)"]
+    assert select(offsets=split_list(text)) == select(offsets=["0:1-5", "1:477-634", "2:0-4"])
 
 
 def test_each_kind_of_selection_is_parsed() -> None:
@@ -50,6 +57,7 @@ def test_each_kind_of_selection_is_parsed() -> None:
         ({"offsets": ["0:0-" + "9" * 5_000]}, "PARTITION:START-END"),
         ({"offsets": ["\u0660:\u0669-12"]}, "PARTITION:START-END"),
         ({"offsets": ["0:-1-9"]}, "PARTITION:START-END"),
+        ({"offsets": ["0:[1, 9]"]}, "PARTITION:START-END"),
         ({"start": "2026-03-01T00:00:00Z"}, "both ends of a time window.*got None"),
         ({"start": "2026-03-01T00:00", "end": "2026-03-02"}, "got '2026-03-01T00:00'"),
         ({"start": "2026-03-01T02:00+02:00", "end": "2026-03-01T00:00Z"}, "starts before its end"),

@@ -31,6 +31,12 @@ def test_the_highest_lag_of_each_step_and_the_newest_sample_are_shown() -> None:
     ]
 
 
+def test_lags_of_a_single_step_have_their_first_sample() -> None:
+    """Two points make a line, also for a pipeline whose lag grows."""
+    grows = [sample(9, 1), sample(8, 2), sample(7, 3)]
+    assert highest_lags(grows, DAY, NOW) == [grows[0], grows[2]]
+
+
 def test_samples_of_the_future_are_not_shown() -> None:
     """The machine that recorded them had a wrong clock."""
     assert highest_lags([sample(-5, 7), sample(5, 1)], DAY, NOW) == [sample(5, 1)]

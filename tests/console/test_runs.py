@@ -131,6 +131,7 @@ def test_an_open_plan_has_the_next_step(
     [
         ({"plan": "success"}, "Planning found nothing new to read."),
         ({"plan": "failed"}, "Planning failed, and nothing was read. The log of the task plan has"),
+        ({"plan": "up_for_retry"}, "An attempt to plan failed, and Airflow repeats it later."),
         ({"plan": "running"}, "Planning has not ended: the task plan is running"),
         ({}, "Nothing was new to read, or planning failed or has not ended: see the log of"),
     ],
@@ -296,6 +297,7 @@ def test_a_chunk_shows_its_failed_and_running_tasks(lake: FileLake, tmp_path: Pa
     text = text_of(page)
     assert "Failed: the task complete ." in text
     assert "1 2 4 not landed, the task chunk.ingest failed" in text
+    assert "A task of a chunk failed. The page of its plan has" in text
     assert "2 2 - not landed, the task chunk.ingest is up for retry" in text
     address = "/base/dags/tidemark_backfill/runs/manual__1/tasks/chunk.ingest/mapped/1"
     assert f'href="{address}"' in page

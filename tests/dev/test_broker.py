@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.cluster import kill_node
+from tests.support.commands import Command
 from tests.support.kafka_judge import read_all
 from tidemark.core.errors import SetupError
 from tidemark.dev import broker_state as states
@@ -135,6 +136,19 @@ def test_restart_keeps_records_address_and_cluster_id(own: Broker) -> None:
     assert second.pids != first.pids
     assert read_all(second.bootstrap, "streams-intro") == before
     assert len(before) == 5
+
+
+@pytest.mark.broker
+def test_the_command_starts_the_broker_at_the_port_of_its_last_start(
+    unconnected: Command,
+) -> None:
+    """Connections of other programs, such as Airflow, contain the port."""
+    try:
+        first = unconnected("broker", "start", "--port", "0", "--json").json
+        unconnected("broker", "stop")
+        assert unconnected("broker", "start", "--json").json["bootstrap"] == first["bootstrap"]
+    finally:
+        unconnected("broker", "stop")
 
 
 @pytest.mark.broker

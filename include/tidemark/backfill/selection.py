@@ -97,7 +97,8 @@ def select(
     """Return the selection of a form or a command line, which must contain exactly one.
 
     Args:
-        offsets: Ranges such as `0:100-200`: the offsets 100 to 199 of partition 0.
+        offsets: Ranges such as `0:100-200`: the offsets 100 to 199 of partition 0. Errors and pages
+            print it as `0: [100, 200)`, which is accepted, too.
         start: First moment of a time window, ISO 8601 with a UTC offset.
         end: First moment after the time window.
         retained: Select all offsets that Kafka has now.
@@ -141,13 +142,15 @@ def select(
 
 
 def split_list(text: str | None) -> list[str]:
-    """Return the parts of a form field, separated by commas or line ends."""
-    return [part.strip() for part in (text or "").replace("\n", ",").split(",") if part.strip()]
+    """Return the parts of a form field, separated by commas or line ends, but not in `[0, 4)`."""
+    parts = re.split(r"[,\n](?![^\[]*\))", text or "")
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _range(text: str) -> tuple[int, Span]:
-    found = re.fullmatch(rf"\s*({_NUMBER})\s*:\s*({_NUMBER})\s*-\s*({_NUMBER})\s*", text)
-    numbers = [int(number) for number in found.groups()] if found else []
+    ends = rf"({_NUMBER})\s*-\s*({_NUMBER})|\[({_NUMBER}),\s*({_NUMBER})\)"
+    found = re.fullmatch(rf"\s*({_NUMBER})\s*:\s*(?:{ends})\s*", text)
+    numbers = [int(number) for number in found.groups() if number] if found else []
     if not numbers or numbers[1] >= numbers[2]:
         raise InvalidSelection(
             rule="PARTITION:START-END with START < END, where END is the next offset after",

@@ -14,6 +14,8 @@ from tidemark.cli.progress import phase
 from tidemark.core.texts import counted
 from tidemark.dev.broker import home_broker
 
+DEFAULT_PORT = 9092
+
 app = typer.Typer(
     help="Start and stop an embedded Apache Kafka in KRaft mode, data below TIDEMARK_HOME.",
     short_help="Start and stop an embedded Apache Kafka.",
@@ -24,16 +26,25 @@ app = typer.Typer(
 @app.command()
 def start(
     port: Annotated[
-        int, typer.Option(help=f"{option_texts.PORT} 0 selects a free port.", min=0, max=65535)
-    ] = 9092,
+        int | None,
+        typer.Option(
+            help=f"{option_texts.PORT} 0 selects a free port. By default that of the last start, "
+            f"and {DEFAULT_PORT} for the first.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
     nodes: Annotated[
         int, typer.Option(help="Nodes, each a broker and a controller.", min=1, max=5)
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Start the broker unless it runs, and wait until it answers."""
+    layout = App.from_environment().layout
+    if port is None:
+        port = home_broker(layout).last_port() or DEFAULT_PORT
     with phase(f"starting Kafka, {counted(nodes, 'node')}"):
-        started = home_broker(App.from_environment().layout, port=port, nodes=nodes).start()
+        started = home_broker(layout, port=port, nodes=nodes).start()
     print_status(started.as_record(), as_json=as_json)
 
 

@@ -59,8 +59,9 @@ def highest_lags(
     """Return the samples to show, oldest first.
 
     Each step has the samples with the highest lag and with the highest age, so a short peak stays
-    visible in a long window. A known value is higher than an unknown one. The newest sample is
-    shown, too. Samples with a future time, which a wrong clock causes, are omitted.
+    visible in a long window. A known value is higher than an unknown one. The oldest known lag and
+    the newest sample are shown, too. Samples with a future time, which a wrong clock causes, are
+    omitted.
     """
     step = window.step.total_seconds()
     by_step: dict[float, list[LagSample]] = {}
@@ -73,7 +74,9 @@ def highest_lags(
         shown |= {sample.checked_at: sample for sample in peaks}
     if by_step:
         newest = max(by_step[max(by_step)], key=lambda sample: sample.checked_at)
-        shown[newest.checked_at] = newest
+        known = [sample for sample in by_step[min(by_step)] if sample.lag is not None]
+        oldest = min(known, key=lambda sample: sample.checked_at, default=newest)
+        shown |= {sample.checked_at: sample for sample in (oldest, newest)}
     return [shown[at] for at in sorted(shown)]
 
 

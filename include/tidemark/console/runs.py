@@ -102,7 +102,9 @@ def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -
 
 
 def _planning_failed(run: AirflowRun | None) -> bool:
-    return run is not None and run.tasks.get("plan") in ("failed", "upstream_failed")
+    """Return whether the newest attempt to plan failed."""
+    failed = ("failed", "upstream_failed", "up_for_retry")
+    return run is not None and run.tasks.get("plan") in failed
 
 
 def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[PlanDetails]:

@@ -83,6 +83,11 @@ class Broker:
             logs=tuple(settings.log_file(self._home, node.node) for node in state.nodes),
         )
 
+    def last_port(self) -> int | None:
+        """Return the port of the first listener since the last start; None before the first."""
+        state = states.load(self._home)
+        return None if state is None else next(iter(state.nodes[0].ports.listeners.values()))
+
     def start(self) -> BrokerStatus:
         """Start the nodes that do not run, and return when all nodes answer.
 
