@@ -157,7 +157,8 @@ def test_the_plans_of_the_page_are_not_older_than_its_status(
 
     def land_and_wait(statuses: StatusObserver, name: str, wait_s: float) -> ObservedStatus:
         if wait_s:
-            lake.run(4)
+            with ThreadPoolExecutor(1) as other:
+                other.submit(lake.run, 4).result()
         return one(statuses, name, wait_s)
 
     monkeypatch.setattr(StatusObserver, "one", land_and_wait)

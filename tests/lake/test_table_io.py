@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import rmtree
 
 from deltalake import DeltaTable
 
@@ -29,4 +30,7 @@ def test_a_block_sees_a_table_at_its_first_read_until_tables_are_reopened(tmp_pa
         assert version(uri) == newest
         other.submit(lake.run, 4).result()
         assert version(uri) == newest
-    assert version(uri) == DeltaTable(uri).version() != newest
+        reopen_tables()
+        assert version(uri) == DeltaTable(uri).version()
+    rmtree(uri)
+    assert version(uri) is None

@@ -16,7 +16,7 @@ from tests.quality.test_publication import check, publication_of, table_of
 from tests.support import services
 from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake
-from tests.support.plans import MemoryPipeline, make_spec
+from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import NOW
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
@@ -25,6 +25,7 @@ from tidemark.backfill.errors import BackfillAhead
 from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills
 from tidemark.core.offsets import Span
+from tidemark.core.origins import RunOrigin
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
 from tidemark.pipeline import utc_now
@@ -174,7 +175,9 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
     assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 1
     lake.broken = ()
     lake.replay(Span(3, 4))
-    assert typed_status(lake).unfinished == UnfinishedWork(quarantined=0, last_check="not checked")
+    assert typed_status(lake).unfinished == UnfinishedWork(
+        quarantined=0, last_check="not checked", newest_plan=1
+    )
     assert typed_status(lake).state == "ok"
 
 
@@ -323,6 +326,20 @@ def checked_status(
     )
 
 
+def test_the_publication_status_of_a_backfill_has_its_plan(tmp_path: Path) -> None:
+    """The last landed plan beside it is the newest live one."""
+    lake = FileLake(root=tmp_path)
+    lake.run(4)
+    assert (checked_status(lake).last_landed, checked_status(lake).last_check) == (1, "not checked")
+    lake.planner.backfill(replace(wanted((0, 0, 2)), replaces=True), RunOrigin("again"))
+    lake.ingest.execute(2)
+    check(lake, 2, passed=False)
+    assert (checked_status(lake).last_landed, checked_status(lake).last_check) == (
+        1,
+        "blocked (plan 2)",
+    )
+
+
 def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) -> None:
     """A newer check that passes, or an undo, also ends the alarm."""
     lake = FileLake(root=tmp_path)
@@ -341,7 +358,7 @@ def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) ->
     assert checked_status(lake).unfinished.blocked == (5,)
     lake.undo.undo(5, "ada", "test data")
     assert checked_status(lake).unfinished == UnfinishedWork(
-        published=2, released=1, rejected=1, last_check="rejected"
+        published=2, released=1, rejected=1, last_check="rejected", newest_plan=4
     )
     # The undone offsets are unread again.
     lake.run(0)

@@ -184,7 +184,7 @@ def _values(status: PipelineStatus) -> Mapping[str, Any]:
         "records landed": status.records,
         "last plan": status.last_landed,
         "landed at": status.last_landed_at,
-        "check": status.unfinished.last_check,
+        "check": status.last_check,
         "open plans": status.open_plans,
         "quarantine": status.unfinished.quarantined,
         "state": status.state,

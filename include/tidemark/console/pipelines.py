@@ -24,7 +24,7 @@ from tidemark.core.parallel import result_or_error
 from tidemark.core.plan_history import PlanEntry
 from tidemark.ingest.errors import UnknownPlan
 from tidemark.lake.status_table import read_status
-from tidemark.lake.table_io import tables_opened_once
+from tidemark.lake.table_io import reopen_tables, tables_opened_once
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.report.coverage import (
     KnownWatermarks,
@@ -119,6 +119,7 @@ def _common_error(observed: Iterable[ObservedStatus]) -> TidemarkError | None:
     return next(iter(errors.values())) if len(errors) == 1 else None
 
 
+@tables_opened_once()
 def pipeline(
     context: PageContext,
     name: str,
@@ -208,14 +209,13 @@ class _TableReads:
     losses: Mapping[int, SpanSet] | TidemarkError
 
 
-@tables_opened_once()
 def _read_tables(
     context: PageContext,
     pipeline: Pipeline,
     place: tuple[int | None, int | None, int | None],
     watermarks: Newest[KnownWatermarks],
 ) -> _TableReads:
-    """Read the tables of a pipeline. They are opened after the last wait for Kafka.
+    """Read the tables of a pipeline, in their state after the last wait for Kafka.
 
     Args:
         context: Context of the page.
@@ -223,6 +223,7 @@ def _read_tables(
         place: Partition and offsets of the coverage; see `Pipeline.coverage`.
         watermarks: The newest watermarks. They are read again if the topic has changed since then.
     """
+    reopen_tables()
     name, (partition, start, end) = pipeline.name, place
     known = iter([watermarks])
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from arro3.core import Array, DataType, Schema, Table
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.core.plan import PlanRef
 from tidemark.lake.delta_errors import os_error_number, tidemark_error
@@ -51,10 +51,21 @@ def tables_opened_once() -> Iterator[None]:
 
 
 def reopen_tables() -> None:
-    """Make the next reads of a `tables_opened_once` block open each table again."""
-    tables = _opened.get()
-    if tables is not None:
-        tables.clear()
+    """Make the next reads of a `tables_opened_once` block see the newest state of each table.
+
+    A table that was removed or created again since its first read may still be seen as before,
+    because delta-rs reads only the newer commits.
+    """
+    tables = _opened.get() or {}
+    for uri, table in [*tables.items()]:
+        try:
+            if table is None:
+                del tables[uri]
+            else:
+                table.update_incremental()
+        except (DeltaError, OSError, ValueError):
+            # The next read opens the table, and reports its own error.
+            del tables[uri]
 
 
 def open_if_exists(uri: str) -> DeltaTable | None:

@@ -137,6 +137,12 @@ class PipelineStatus:
         return self.last_run.landed_at if self.last_run else None
 
     @property
+    def last_check(self) -> str | None:
+        """Publication status of the newest plan, with its number if it is of a backfill."""
+        check, plan = self.unfinished.last_check, self.unfinished.newest_plan
+        return check if plan in (None, self.last_landed) else f"{check} (plan {plan})"
+
+    @property
     def has_started(self) -> bool:
         """Whether there is a committed offset in the topic; without a live table, any plan."""
         if PipelineRef.parse(self.pipeline).kind is not PipelineKind.LIVE:

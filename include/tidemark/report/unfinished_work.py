@@ -106,6 +106,7 @@ class UnfinishedWork:
         rejected: Number of plans that an operator rejected.
         last_check: Publication status of the newest landed plan, also of a backfill, or
             `not checked`; None before the first.
+        newest_plan: Number of that plan; None before the first.
     """
 
     open_plans: tuple[OpenPlan, ...] = ()
@@ -121,6 +122,7 @@ class UnfinishedWork:
     released: int = 0
     rejected: int = 0
     last_check: str | None = None
+    newest_plan: int | None = None
 
     @property
     def open_since(self) -> datetime | None:
@@ -264,6 +266,7 @@ class UnfinishedWorkReader:
             released=decided[PublicationStatus.RELEASED],
             rejected=decided[PublicationStatus.REJECTED],
             last_check=str(statuses.get(newest, NOT_CHECKED)) if newest else None,
+            newest_plan=newest,
         )
         if self.spec.decode is None or not self.spec.is_live:
             return work
