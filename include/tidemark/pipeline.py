@@ -731,7 +731,8 @@ class Pipeline:
                 known = (read_watermarks or self.known_watermarks)()
             except TidemarkError as error:
                 kafka_error = error
-            # Beside an older ledger, offsets that have landed and that Kafka has deleted look lost.
+            # Read the ledger after the watermarks. In an older ledger, offsets that have landed and
+            # that Kafka has deleted since then appear as lost.
             reopen_tables()
             reader = CoverageReader(
                 pipeline=spec.name,

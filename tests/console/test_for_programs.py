@@ -182,7 +182,7 @@ def test_health_has_the_number_of_invalid_specs(lake: FileLake, tmp_path: Path) 
 def test_health_and_pages_report_a_load_of_specs_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, they would show the specs from before without a sign."""
+    """Otherwise, pages would show old specs without a note."""
     monkeypatch.setattr(home, "OVERDUE_S", 0)
     load = memory_app(tmp_path, home_lake(tmp_path))
     begun, may_end, loads = Event(), Event(), list[App]()
@@ -200,7 +200,7 @@ def test_health_and_pages_report_a_load_of_specs_that_does_not_end(
         httpx.Client(trust_env=False, timeout=60) as client,
     ):
         pages = [f"{address}{path}" for path in ("/", "/pipelines/unknown")]
-        note = "Specs and connections could not be loaded since 20"
+        note = "Specs and connections have been loading since 20"
         assert [note in client.get(page).text for page in pages] == [False, False]
         (tmp_path / "pipelines" / "events.yaml").write_text("name: events\n")
         loading = threads.submit(client.get, pages[0])

@@ -279,7 +279,7 @@ class Sources:
 
 
 def test_a_status_and_samples_of_another_source_are_dropped_at_once(reads: Reads) -> None:
-    """Neither an outage nor an overview without a wait shows them."""
+    """They are shown neither during an outage nor on an overview that does not wait."""
     sources = Sources()
     observer = StatusObserver(reads, sources, clock=lambda: reads.now)
     names = ["prices", "orders"]
@@ -300,8 +300,8 @@ def test_a_status_and_samples_of_another_source_are_dropped_at_once(reads: Reads
     observer.close()
 
 
-def test_a_read_of_the_source_before_neither_delays_nor_changes_the_next_status() -> None:
-    """The brokers of the connection before can hang."""
+def test_a_read_of_the_previous_source_neither_delays_nor_changes_the_next_status() -> None:
+    """The brokers of the previous connection can hang."""
     sources = Sources()
     begun, may_end = {"a": Event(), "b": Event()}, {"a": Event(), "b": Event()}
 

@@ -1,4 +1,4 @@
-"""A status on the overview and on the pages of its pipeline and of a DAG run, also an old one."""
+"""Current and old statuses on the overview and on the pages of pipelines and DAG runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StatusPages:
         found: The next status of `events`, or the error of its read. `idle` has another status.
         checked_at: Time of this status.
         now: Monotonic time of the observer, in seconds.
-        may_end: Set while reads end; clear it to let them hang.
+        may_end: Set at first. While it is not set, reads of statuses hang.
     """
 
     def __init__(self, home: Path, lake: FileLake, found: PipelineStatus) -> None:
@@ -176,7 +176,7 @@ def test_a_status_that_cannot_be_read_again_is_grey_with_its_time_and_the_error(
 
 
 def test_a_stale_status_is_grey_beside_current_coverage(pages: StatusPages) -> None:
-    """Its state, and the lag, the age and the runway of each partition."""
+    """Grey values: the state, and the lag, the age and the runway of each partition."""
 
     def stale() -> tuple[str, list[list[str]]]:
         """Return the class of the state, and the titles of the stale cells of each partition."""
@@ -202,7 +202,7 @@ NO_ERROR = "No error would refuse a run now."
 
 
 def test_a_failed_run_waits_for_the_current_status(pages: StatusPages) -> None:
-    """Also for one that is only a little old."""
+    """A status that is only slightly old is read again, too."""
     kind, text = pages.state_now()
     assert (kind, NO_ERROR in text) == ("poor", True)
     pages.found = replace(a_status(0), problem=Unforeseen(kind="E"))
@@ -214,7 +214,7 @@ def test_a_failed_run_waits_for_the_current_status(pages: StatusPages) -> None:
 def test_a_failed_run_shows_an_old_status_with_its_age_and_without_a_conclusion(
     pages: StatusPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the next read hangs, and after it failed."""
+    """Both while the next read hangs and after it failed."""
     pages.state_now()
     monkeypatch.setattr("tidemark.console.runs.STATUS_WAIT_S", 0)
     pages.may_end.clear()

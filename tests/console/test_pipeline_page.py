@@ -95,7 +95,7 @@ def test_only_the_preview_of_a_backfill_opens_a_copy_that_does_not_exist(
 def test_rows_that_an_undo_removes_meanwhile_are_not_missing(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page reads each table once, and compares its ledger with the newest one at the end."""
+    """A page opens each table once, and compares its ledger with the newest one at the end."""
     client, read = memory_console(tmp_path, lake), DeltaDataTable.spans_by_plan
 
     def undo_and_read(table: DeltaDataTable, *arguments: Any) -> Any:

@@ -297,7 +297,7 @@ def test_a_chunk_shows_its_failed_and_running_tasks(lake: FileLake, tmp_path: Pa
     text = text_of(page)
     assert "Failed: the task complete ." in text
     assert "1 2 4 not landed, the task chunk.ingest failed" in text
-    assert "A task of a chunk failed. The page of its plan has" in text
+    assert "A task of a chunk failed. The page of the chunk's plan has" in text
     assert "2 2 - not landed, the task chunk.ingest is up for retry" in text
     address = "/base/dags/tidemark_backfill/runs/manual__1/tasks/chunk.ingest/mapped/1"
     assert f'href="{address}"' in page

@@ -151,7 +151,7 @@ def test_i7_events_that_a_restore_removed_are_counted_as_missing(tmp_path: Path)
 def test_a_cached_summary_is_read_again_only_after_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Covers other processes, a recreated table, and a write of another pipeline."""
+    """Covers other processes, other pipelines, a RESTORE and a recreated table."""
     uri = str(tmp_path / "control")
     table, other = DeltaControlTable(uri), DeltaControlTable(uri)
     read = Mock(wraps=read_pipeline_rows)

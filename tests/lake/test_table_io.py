@@ -17,7 +17,7 @@ def version(uri: str) -> int | None:
     return None if table is None else table.version()
 
 
-def test_a_block_sees_a_table_at_its_first_read_until_tables_are_reopened(tmp_path: Path) -> None:
+def test_a_block_reads_the_first_state_of_a_table_until_tables_are_reopened(tmp_path: Path) -> None:
     lake = FileLake(root=tmp_path)
     uri = str(lake.uri)
     with ThreadPoolExecutor(1) as other, tables_opened_once():

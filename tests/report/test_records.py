@@ -398,7 +398,7 @@ def land_during_reads(
 ) -> list[int]:
     """Let another process land a record during each of the first reads of the rows of a page.
 
-    Returns the numbers of rows that the reads have found.
+    Returns a list to which each of these reads adds its number of rows.
     """
     rows_of, reads = pipeline.table.rows_of, list[int]()
 
@@ -439,7 +439,7 @@ def test_a_plan_that_lands_during_the_read_leaves_no_missing_row(
 def test_rows_that_are_older_than_the_ledger_give_no_reasons(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Landed rows would be missing."""
+    """With reasons, landed rows would appear as missing."""
     pipeline = landed()
     reads = land_during_reads(pipeline, monkeypatch)
     found = page(pipeline, 12)

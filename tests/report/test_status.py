@@ -288,8 +288,8 @@ def test_an_alarm_is_raised_beyond_its_limit_and_not_at_the_limit() -> None:
     assert alarm_names(pipeline) == ["RunwayTooShort"]
 
 
-def test_no_alarm_advises_a_run_while_a_problem_refuses_it() -> None:
-    """Other alarms stay: Kafka deletes records, and no plan lands, until the problem is solved."""
+def test_a_problem_that_refuses_a_run_hides_only_the_alarms_of_the_lag() -> None:
+    """Until the problem is fixed, Kafka deletes records and no plan lands."""
     limits = {"runway": 2 * HOUR, "lag_time": HOUR, "lag_records": 1}
     pipeline = make_waiting(23, stalled=3 * HOUR, **limits)
     pipeline.kafka.retention = 24 * HOUR

@@ -21,7 +21,7 @@ from tidemark.spark.errors import EngineUnavailable
 def test_a_lost_session_is_an_unavailable_engine(
     condition: str, parameters: dict[str, str]
 ) -> None:
-    """So the run is repeated."""
+    """Airflow then repeats the run."""
     lost = PySparkRuntimeError(errorClass=condition, messageParameters=parameters)
     error = server_error(Server(host="127.0.0.1", port=1, token=""), lost)
     assert isinstance(error, EngineUnavailable)

@@ -234,12 +234,14 @@ class AirflowViewer:
 
 
 def _has_teams() -> bool:
-    """Whether Airflow separates teams. Otherwise it ignores teams of its database."""
+    """Whether Airflow separates teams. If not, it ignores the teams in its database."""
     return conf.getboolean("core", "multi_team")
 
 
 def _teams_of(dag_ids: Collection[str]) -> dict[str, str | None]:
-    """Return the team of each DAG, None for a DAG without a team; omits DAGs that Airflow lacks.
+    """Return the team of each DAG; omits DAGs that Airflow lacks.
+
+    The team is None for a DAG without a team, and for every DAG without multi-team mode.
 
     Airflow's own functions return None for such DAGs, too: before the first parse, after
     `airflow dags delete`, and if the bundle was removed from the configuration.

@@ -97,8 +97,8 @@ def select(
     """Return the selection of a form or a command line, which must contain exactly one.
 
     Args:
-        offsets: Ranges such as `0:100-200`: the offsets 100 to 199 of partition 0. Errors and pages
-            print it as `0: [100, 200)`, which is accepted, too.
+        offsets: Ranges such as `0:100-200`: the offsets 100 to 199 of partition 0. The form that
+            errors and pages print, `0: [100, 200)`, is accepted, too.
         start: First moment of a time window, ISO 8601 with a UTC offset.
         end: First moment after the time window.
         retained: Select all offsets that Kafka has now.
@@ -142,7 +142,7 @@ def select(
 
 
 def split_list(text: str | None) -> list[str]:
-    """Return the parts of a form field, separated by commas or line ends, but not in `[0, 4)`."""
+    """Return the parts of a form field, separated by commas or line ends outside `[0, 4)`."""
     parts = re.split(r"[,\n](?![^\[]*\))", text or "")
     return [part.strip() for part in parts if part.strip()]
 

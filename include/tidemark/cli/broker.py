@@ -28,8 +28,8 @@ def start(
     port: Annotated[
         int | None,
         typer.Option(
-            help=f"{option_texts.PORT} 0 selects a free port. By default that of the last start, "
-            f"and {DEFAULT_PORT} for the first.",
+            help=f"{option_texts.PORT} 0 selects a free port. Default: the port of the last "
+            f"start, or {DEFAULT_PORT} for the first start.",
             min=0,
             max=65535,
         ),

@@ -50,7 +50,7 @@ class PageContext:
     """
 
     home: Home
-    # Not read in a `cached_property`: its lock is common to all requests, and a load can be long.
+    # Not a `cached_property`: all requests share its lock in Python 3.11, and a load can take long.
     app: App
     viewer: Viewer
     root: str

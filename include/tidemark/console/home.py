@@ -32,7 +32,7 @@ from tidemark.spec.ref import PipelineRef
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
 OVERDUE_S = 2 * RELOAD_S
-"""Time after which a load of specs and connections that has not ended is reported, in seconds."""
+"""Age above which a load of specs and connections is reported as overdue, in seconds."""
 UNREACHABLE_S = 15.0
 """Time of short waits for a connection after a failure of its brokers, in seconds."""
 SHORT_WAIT = 0.25
@@ -140,7 +140,7 @@ class Home:
 
     @property
     def overdue_load_s(self) -> float | None:
-        """Age of the current load of specs and connections, in seconds; None up to `OVERDUE_S`."""
+        """Age of an overdue load of specs and connections, in seconds; None without such a load."""
         began_at = self._load_began_at
         age = 0.0 if began_at is None else self._clock() - began_at
         return age if age > OVERDUE_S else None

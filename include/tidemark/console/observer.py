@@ -44,7 +44,7 @@ class StatusObserver:
     Args:
         read: Returns the status of a pipeline.
         sources: Returns the source of each pipeline, such as its topic and cluster. After a change
-            of its source, a pipeline has no status and no samples of the source before.
+            of the source, the observer drops the status and the samples of the pipeline.
         clock: Returns a monotonic time in seconds.
         processor_clock: Returns the processor time of the calling thread, in seconds.
     """
@@ -76,20 +76,20 @@ class StatusObserver:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def one(self, pipeline: str, wait_s: float = STATUS_WAIT_S) -> ObservedStatus:
-        """Return the status of one pipeline as `current` does."""
+        """Return the status of one pipeline; see `current`."""
         return self.current([pipeline], wait_s)[pipeline]
 
     def current(self, pipelines: Collection[str], wait_s: float) -> Mapping[str, ObservedStatus]:
         """Return current statuses, or after `wait_s` seconds the newest known ones.
 
-        The status of a few pipelines is current for `FRESH_S`, that of many pipelines longer. If
-        its read took much processor time, as for a truncated log with many plans, it is current for
-        `REST` times this time.
+        A status is current for `FRESH_S`, or longer in a request for many pipelines. If its read
+        took much processor time, it is current for `REST` times this time. An example is the read
+        of a truncated log with many plans.
         """
         age_s = _age_s(pipelines)
         running = self._refresh(pipelines, age_s)
         with self._lock:
-            # Before the pipelines of the overview.
+            # Read these pipelines before those of the overview.
             self._queue = deque(sorted(self._queue, key=lambda name: name not in running))
         wait(running.values(), timeout=wait_s)
         return {name: self._known(name, age_s) for name in pipelines}
@@ -149,7 +149,7 @@ class StatusObserver:
                 self._drop(name)
 
     def _drop(self, pipeline: str) -> None:
-        """Remove a status, and ignore a read that has begun; the caller holds the lock."""
+        """Remove a status, and ignore the result of a running read; the caller holds the lock."""
         for values in (self._source_of, self._seen, self._costs):
             values.pop(pipeline, None)
         if pipeline not in self._queue:
@@ -186,5 +186,5 @@ class StatusObserver:
 
 
 def _age_s(pipelines: Collection[str]) -> float:
-    """Return the age up to which statuses of pipelines are not read again, in seconds."""
+    """Return the age above which a request reads statuses again, in seconds."""
     return max(FRESH_S, len(pipelines) // READS_PER_SECOND)

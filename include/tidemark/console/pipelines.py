@@ -197,8 +197,8 @@ class _TableReads:
     """The contents of the tables of a pipeline, or the errors of their reads.
 
     Attributes:
-        coverage: The coverage.
-        plans: The newest plans; none for the coverage of one partition.
+        coverage: The state of each offset, by partition.
+        plans: The newest plans; empty for a page of one partition.
         published: Their publication statuses, by plan number.
         losses: The accepted losses; see `_accepted_losses`.
     """
@@ -215,13 +215,14 @@ def _read_tables(
     place: tuple[int | None, int | None, int | None],
     watermarks: Newest[KnownWatermarks],
 ) -> _TableReads:
-    """Read the tables of a pipeline, in their state after the last wait for Kafka.
+    """Read the tables of a pipeline. Call it after the last wait for Kafka.
 
     Args:
         context: Context of the page.
         pipeline: The pipeline.
         place: Partition and offsets of the coverage; see `Pipeline.coverage`.
-        watermarks: The newest watermarks. They are read again if the topic has changed since then.
+        watermarks: The newest watermarks. If another process changes the pipeline during the reads,
+            they are read again.
     """
     reopen_tables()
     name, (partition, start, end) = pipeline.name, place

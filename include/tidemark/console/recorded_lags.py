@@ -59,9 +59,9 @@ def highest_lags(
     """Return the samples to show, oldest first.
 
     Each step has the samples with the highest lag and with the highest age, so a short peak stays
-    visible in a long window. A known value is higher than an unknown one. The oldest known lag and
-    the newest sample are shown, too. Samples with a future time, which a wrong clock causes, are
-    omitted.
+    visible in a long window. A known value is higher than an unknown one. The oldest known lag of
+    the first step and the newest sample are shown, too. Samples with a future time, which a wrong
+    clock causes, are omitted.
     """
     step = window.step.total_seconds()
     by_step: dict[float, list[LagSample]] = {}

@@ -119,7 +119,7 @@ class _Threads:
     """The threads of one kind of request.
 
     Args:
-        at_once: Requests that are answered at once.
+        at_once: Maximum number of requests that are answered at the same time.
         most: Maximum number of threads, including abandoned ones. Further requests are refused.
     """
 
@@ -136,11 +136,11 @@ class _Threads:
         return anyio.CapacityLimiter(self._at_once)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread. Abandon it after `PAGE_S`, so that others get its place.
+        """Run `work` in a thread. Abandon it after `PAGE_S`, so that other requests get its place.
 
         Raises:
-            PageTimeout: It was abandoned, or there are too many threads.
-            Unforeseen: It raised an unexpected error.
+            PageTimeout: `work` was abandoned, or there are too many threads.
+            Unforeseen: `work` raised an unexpected error.
         """
         if self._count >= self._most:
             raise PageTimeout(seconds=PAGE_S)
@@ -350,7 +350,7 @@ class _Console:
         return await self._pages.run(lambda: self._rendered(request, build(self._context(request))))
 
     def _context(self, request: Request) -> PageContext:
-        """Return the context of a request. Call it in a thread, because it can load the app."""
+        """Return the context of a request. Call this in a thread, because it can load the app."""
         return PageContext(
             home=self._home,
             app=self._home.app,

@@ -84,7 +84,7 @@ class Broker:
         )
 
     def last_port(self) -> int | None:
-        """Return the port of the first listener since the last start; None before the first."""
+        """Return the port of the first listener at the last start; None before any start."""
         state = states.load(self._home)
         return None if state is None else next(iter(state.nodes[0].ports.listeners.values()))
 

@@ -1,4 +1,4 @@
-"""Retries after a concurrent process won a compare-and-set."""
+"""Retries after a conflict with a concurrent process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def retry_on_conflict(step: Callable[[], T], conflict: type[CommitConflict] = Co
     conflict.
 
     Args:
-        step: Reads the current state, decides and writes.
+        step: Reads the current state and, if it writes, decides and writes.
         conflict: Only these errors are retried.
 
     Raises:

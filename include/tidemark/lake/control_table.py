@@ -359,9 +359,9 @@ def _rows_of_plans(table: DeltaTable, plans: Collection[PlanRef]) -> list[Row]:
 
 
 def _state(table: DeltaTable, pipeline: str) -> object:
-    """Return a value that changes with the rows of a pipeline, and not with those of others."""
+    """Return a value that changes with the rows of a pipeline, but not with those of others."""
     own = table.file_uris(file_pruning_predicate=f"pipeline = '{pipeline}'")
-    # A deletion vector removes rows of a file that keeps its name.
+    # A deletion vector removes rows of a file, and the file keeps its name.
     may_change = "deletionVectors" in (table.protocol().reader_features or ())
     return (
         table.metadata().id,

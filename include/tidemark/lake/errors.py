@@ -108,7 +108,7 @@ class ControlConflict(CommitConflict):
         "Another process updated the control table of {pipeline!r} meanwhile (event {event_number} "
         "exists)."
     )
-    fix = "Run the command or load the page again; it starts from the new state."
+    fix = "Run the command again, or load the page again. Both start from the new state."
 
 
 @dataclass(kw_only=True, eq=False)

@@ -37,11 +37,11 @@ _opened: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("_opened",
 
 @contextmanager
 def tables_opened_once() -> Iterator[None]:
-    """Open each table once in this block, which must only read.
+    """Open each table at most once in this block, which must only read.
 
-    Opening a table reads its log, which takes a tenth of a second for thousands of files. The
-    block therefore sees the state of a table at its first read, until `reopen_tables`.
-    Other threads open tables of their own.
+    Opening a table reads its log, which takes a tenth of a second for thousands of files. All
+    reads of a table return its state at the first read, until `reopen_tables` is called. Reads in
+    other threads open their own tables.
     """
     before = _opened.set({})
     try:
@@ -51,10 +51,10 @@ def tables_opened_once() -> Iterator[None]:
 
 
 def reopen_tables() -> None:
-    """Make the next reads of a `tables_opened_once` block see the newest state of each table.
+    """Update the tables of the innermost `tables_opened_once` block to their newest state.
 
-    A table that was removed or created again since its first read may still be seen as before,
-    because delta-rs reads only the newer commits.
+    Only newer commits are read. So a table that was removed, or removed and created again, may keep
+    its previous state until the end of the block.
     """
     tables = _opened.get() or {}
     for uri, table in [*tables.items()]:

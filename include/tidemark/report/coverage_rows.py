@@ -129,7 +129,7 @@ class CoverageReader:
         except TopicDiffers:
             if known.event_number == ledger.event_number:
                 raise
-            # The watermarks may be from before a change of the topic that the ledger contains.
+            # The watermarks may be older than a change of the topic that the ledger contains.
             raise ControlConflict(
                 pipeline=ledger.pipeline, event_number=ledger.event_number
             ) from None

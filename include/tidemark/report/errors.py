@@ -46,7 +46,7 @@ class RunwayTooShort(TerminalError):
     actual = "{runway}"
     fix = (
         "Land the records now with `tidemark ingest {pipeline}`, or raise the topic's retention. "
-        "`tidemark status {pipeline}` shows the partitions, and an error that must be solved first."
+        "`tidemark status {pipeline}` shows the partitions, and an error that must be fixed first."
     )
 
 

@@ -54,8 +54,8 @@ class ObservedStatus:
     def updated(self, found: PipelineStatus | TidemarkError, read_at: float) -> ObservedStatus:
         """Return the state after another attempt.
 
-        A status without Kafka's watermarks does not replace one with them. Both must be of the same
-        topic and cluster.
+        A status without Kafka's watermarks does not replace a status with watermarks. The caller
+        ensures that both are of the same topic and cluster.
         """
         if isinstance(found, TidemarkError):
             return replace(self, error=found, read_at=read_at)

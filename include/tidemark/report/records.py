@@ -211,10 +211,10 @@ class _PageReader:
         return {record.offset: record for record in records}, unread
 
     def _with_ledger(self, pipeline: str, read: Callable[[], _T]) -> tuple[Ledger | None, _T]:
-        """Return the ledger of a pipeline, and what `read` returns at the same state.
+        """Return the ledger of a pipeline, and the result of `read` in the same state.
 
-        The ledger is None, with the error kept, if it cannot be read. It is also None if other
-        processes changed the pipeline during each of several attempts.
+        The ledger is None if it cannot be read, or if other processes changed the pipeline during
+        each of several attempts. The page then has the error.
         """
         control, found = self.parts.control, list[_T]()
 

@@ -40,8 +40,8 @@ from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ADVISES_A_RUN = (LagTooLong, LagTooLarge)
-"""Alarms whose fix is a run."""
+_LAG_ALARMS = (LagTooLong, LagTooLarge)
+"""Alarms whose only fix is a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,14 +177,14 @@ class PipelineStatus:
     def alarms(self) -> Iterator[TidemarkError]:
         """Yield the problem that would refuse a run, and an error for each exceeded limit.
 
-        A problem hides the alarms that advise a run.
+        A problem hides the alarms whose only fix is a run.
         """
         if self.problem:
             yield self.problem
         if self.kafka_error and self.kafka_error is not self.problem:
             yield self.kafka_error
         for alarm in self._exceeded_limits():
-            if self.problem is None or not isinstance(alarm, _ADVISES_A_RUN):
+            if self.problem is None or not isinstance(alarm, _LAG_ALARMS):
                 yield alarm
         yield from self.unfinished.alarms(self.pipeline, self.rules, self.checked_at)
 

@@ -70,7 +70,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
 """Settings of each session, because the defaults of a server may differ."""
 
 _SESSION_LOST = ("NO_ACTIVE_SESSION", "RESPONSE_ALREADY_RECEIVED")
-"""PySpark's own errors for a lost session, the second for an operation that had answered before."""
+"""PySpark's own errors for a lost session, the second for an operation that already answered."""
 
 _PARQUET_PREFIX = "spark.hadoop.parquet."
 _SESSION_PREFIXES = ("spark.sql.", "spark.databricks.delta.")
