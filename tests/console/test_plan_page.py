@@ -53,6 +53,15 @@ def test_an_open_plan_of_a_typed_table_is_continued_by_decode(tmp_path: Path) ->
     assert "The next run continues the plan. tidemark decode events continues it now" in page
 
 
+def test_replaced_rows_have_a_link_to_the_plan_that_replaced_them(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    lake.ingest.execute(lake.plan_replacing((0, 6, 9)).sequence)
+    page = page_of(tmp_path, 3)
+    assert "superseded - rows replaced by plan 4" in text_of(page)
+    assert 'href="/pipelines/events/plans/4">plan 4</a>' in page
+
+
 def test_a_blocked_plan_has_its_decisions_and_its_failed_rules_first(
     lake: FileLake, tmp_path: Path
 ) -> None:

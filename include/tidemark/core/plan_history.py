@@ -39,6 +39,7 @@ class PlanEvent:
         recorded_at: Time of the record (UTC).
         requested_by: The run or operator; None for steps without one.
         reason: The operator's reason; None without one.
+        superseded_by: The plan that replaced rows; None for other steps.
     """
 
     number: int
@@ -46,6 +47,7 @@ class PlanEvent:
     recorded_at: datetime
     requested_by: str | None = None
     reason: str | None = None
+    superseded_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ def plan_history(pipeline: str, rows: Iterable[Row], first: int, end: int) -> li
                 recorded_at=row["recorded_at"],
                 requested_by=row.get("requested_by"),
                 reason=row.get("reason"),
+                superseded_by=row.get("superseded_by"),
             )
         )
     plans = Ledger.fold(pipeline, decode(pipeline, rows)).plans
