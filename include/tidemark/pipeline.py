@@ -717,7 +717,7 @@ class Pipeline:
         """
         from tidemark.ingest.ledgers import checked_ledger
         from tidemark.lake.conflicts import retry_on_conflict
-        from tidemark.lake.table_io import reopen_tables
+        from tidemark.lake.opened_tables import reopen_tables
         from tidemark.report.coverage import TopicCoverage
         from tidemark.report.coverage_rows import CoverageReader
 

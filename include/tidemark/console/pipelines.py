@@ -23,8 +23,8 @@ from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan_history import PlanEntry
 from tidemark.ingest.errors import UnknownPlan
+from tidemark.lake.opened_tables import reopen_tables, tables_opened_once
 from tidemark.lake.status_table import read_status
-from tidemark.lake.table_io import reopen_tables, tables_opened_once
 from tidemark.pipeline import Pipeline, utc_now
 from tidemark.report.coverage import (
     KnownWatermarks,

@@ -20,7 +20,7 @@ from tidemark.ingest.errors import DuplicateRows, PlanCancelled, UnknownPlan
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
-from tidemark.lake.table_io import reopen_tables
+from tidemark.lake.opened_tables import reopen_tables
 
 _LOOKS = 5
 """Reads of ledger and row count, until no event was recorded between the two reads."""

@@ -10,19 +10,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from arro3.core import Array, DataType, Schema, Table
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 
 from tidemark.core.plan import PlanRef
 from tidemark.lake.delta_errors import os_error_number, tidemark_error
 from tidemark.lake.errors import DeltaLogDamaged
+from tidemark.lake.opened_tables import opened_tables
 
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
 """Microseconds since 1970 in UTC, the resolution of Delta and Spark."""
@@ -30,42 +29,6 @@ TIMESTAMP = DataType.timestamp("us", tz="UTC")
 DATE = DataType.date32()
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-_opened: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("_opened", default=None)
-"""Tables of the innermost `tables_opened_once` block, by URI; None outside such blocks."""
-
-
-@contextmanager
-def tables_opened_once() -> Iterator[None]:
-    """Open each table at most once in this block, which must only read.
-
-    Opening a table reads its log, which takes a tenth of a second for thousands of files. All
-    reads of a table return its state at the first read, until `reopen_tables` is called. Reads in
-    other threads open their own tables.
-    """
-    before = _opened.set({})
-    try:
-        yield
-    finally:
-        _opened.reset(before)
-
-
-def reopen_tables() -> None:
-    """Update the tables of the innermost `tables_opened_once` block to their newest state.
-
-    Only newer commits are read. So a table that was removed, or removed and created again, may keep
-    its previous state until the end of the block.
-    """
-    tables = _opened.get() or {}
-    for uri, table in [*tables.items()]:
-        try:
-            if table is None:
-                del tables[uri]
-            else:
-                table.update_incremental()
-        except (DeltaError, OSError, ValueError):
-            # The next read opens the table, and reports its own error.
-            del tables[uri]
 
 
 def open_if_exists(uri: str) -> DeltaTable | None:
@@ -75,7 +38,7 @@ def open_if_exists(uri: str) -> DeltaTable | None:
         StorageFailure: Its folder cannot be read.
         DeltaLogDamaged: The folder has data files and no log.
     """
-    tables = _opened.get()
+    tables = opened_tables()
     if tables is None:
         return _open_if_exists(uri)
     if uri not in tables:

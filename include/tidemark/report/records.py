@@ -20,7 +20,7 @@ from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.ledgers import check_current, checked_ledger
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.lake.table_io import tables_opened_once
+from tidemark.lake.opened_tables import tables_opened_once
 from tidemark.report.absence import AbsenceRules, HeldRange, KafkaState
 from tidemark.report.coverage_rows import held_ranges, rows_of_range, state_without_row
 from tidemark.report.decoded_rows import (

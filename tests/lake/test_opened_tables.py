@@ -9,7 +9,8 @@ from shutil import rmtree
 from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake
-from tidemark.lake.table_io import open_if_exists, reopen_tables, tables_opened_once
+from tidemark.lake.opened_tables import reopen_tables, tables_opened_once
+from tidemark.lake.table_io import open_if_exists
 
 
 def version(uri: str) -> int | None:
