@@ -12,7 +12,7 @@ import pytest
 
 from tests.airflow.conftest import Probe
 from tests.support.file_lake import home_lake
-from tests.support.html import text_of
+from tests.support.page_text import text_of
 from tidemark.connections import kafka_connection
 
 pytestmark = pytest.mark.airflow

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.consoles import SomeRights, a_status
 from tests.support.file_lake import FileLake, home_lake
-from tests.support.html import text_of
 from tests.support.memory_consoles import memory_app
+from tests.support.page_text import text_of
 from tidemark.console import pipelines, runs
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import AirflowRun

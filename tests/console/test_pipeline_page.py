@@ -21,9 +21,9 @@ from tests.console.test_pages import cells
 from tests.report.test_cluster import FixedCluster
 from tests.support.consoles import SomeRights, app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
-from tests.support.html import text_of
 from tests.support.memory import MemoryKafka, MemoryPartition
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
+from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tests.support.waiting import wait_until

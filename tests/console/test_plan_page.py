@@ -13,7 +13,7 @@ import pytest
 from tests.console.test_pages import cells
 from tests.support.consoles import app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
-from tests.support.html import text_of
+from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tidemark.quality.check_results import Severity

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.commands import Command
 from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, Payload, home_lake
-from tests.support.html import text_of
 from tests.support.memory_consoles import memory_console
+from tests.support.page_text import text_of
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS, RecordPlace
 from tidemark.core.errors import ExitCode

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from tests.console.test_pages import cells
 from tests.support.consoles import Admits, SomeRights, app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
-from tests.support.html import text_of
 from tests.support.memory_consoles import memory_console
+from tests.support.page_text import text_of
 from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
 from tidemark.backfill.selection import select

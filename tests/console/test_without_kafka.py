@@ -18,9 +18,9 @@ from tests.console.test_pages import cells
 from tests.report.test_cluster import CLUSTER, PARTITION, FixedCluster
 from tests.support.consoles import SomeRights
 from tests.support.file_lake import FileLake, home_lake
-from tests.support.html import text_of
 from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import MemoryApp, memory_app
+from tests.support.page_text import text_of
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.console.guard import Viewer
 from tidemark.console.home import Home

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import open_page
-from tests.support.html import text_of
+from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.lake.errors import ClockDiffers

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.html import text_of
+from tests.support.page_text import text_of
 from tests.support.services import NOW
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
