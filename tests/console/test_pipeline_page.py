@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -111,21 +112,44 @@ def test_rows_that_an_undo_removes_meanwhile_are_not_missing(
     assert "missing" not in page
 
 
+def page_beside(
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[], object],
+    *,
+    reads_first: bool,
+) -> str:
+    """Return the text of a page, if `change` happens once beside the read of the watermarks.
+
+    Args:
+        client: Client of the console.
+        monkeypatch: Wraps the read.
+        change: What another process does.
+        reads_first: Whether it happens after the read; before it otherwise.
+    """
+    read, changes = Pipeline.known_watermarks, [change]
+
+    def read_beside(pipeline: Pipeline) -> KnownWatermarks:
+        known = read(pipeline) if reads_first else None
+        if changes:
+            changes.pop()()
+        return known or read(pipeline)
+
+    monkeypatch.setattr(Pipeline, "known_watermarks", read_beside)
+    page = text_of(client.get("/pipelines/events").text)
+    assert not changes
+    return page
+
+
 def test_offsets_that_land_and_expire_meanwhile_are_not_lost(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, read, changes = memory_console(tmp_path, lake), Pipeline.known_watermarks, [1]
+    def land_and_expire() -> None:
+        lake.run(4)
+        lake.kafka.delete_records("events", 0, lake.kafka.topics["events"][0].end)
 
-    def land_and_read(pipeline: Pipeline) -> KnownWatermarks:
-        if changes:
-            changes.clear()
-            lake.run(4)
-            lake.kafka.delete_records("events", 0, lake.kafka.topics["events"][0].end)
-        return read(pipeline)
-
-    monkeypatch.setattr(Pipeline, "known_watermarks", land_and_read)
-    page = text_of(client.get("/pipelines/events").text)
-    assert not changes
+    client = memory_console(tmp_path, lake)
+    page = page_beside(client, monkeypatch, land_and_expire, reads_first=False)
     assert "lost" not in page
 
 
@@ -133,19 +157,13 @@ def test_a_recreation_that_is_accepted_meanwhile_is_no_error(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watermarks are read again."""
-    client, read, changes = memory_console(tmp_path, lake), Pipeline.known_watermarks, [1]
 
-    def read_and_recreate(pipeline: Pipeline) -> KnownWatermarks:
-        known = read(pipeline)
-        if changes:
-            changes.clear()
-            lake.kafka.create("events", 2, "id-2")
-            lake.decisions.accept_recreation("ops", "recreated")
-        return known
+    def recreate() -> None:
+        lake.kafka.create("events", 2, "id-2")
+        lake.decisions.accept_recreation("ops", "recreated")
 
-    monkeypatch.setattr(Pipeline, "known_watermarks", read_and_recreate)
-    page = text_of(client.get("/pipelines/events").text)
-    assert not changes
+    client = memory_console(tmp_path, lake)
+    page = page_beside(client, monkeypatch, recreate, reads_first=True)
     assert "TopicRecreated" not in page.partition("Coverage of events")[2]
 
 

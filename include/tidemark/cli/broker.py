@@ -12,9 +12,7 @@ from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import print_status
 from tidemark.cli.progress import phase
 from tidemark.core.texts import counted
-from tidemark.dev.broker import home_broker
-
-DEFAULT_PORT = 9092
+from tidemark.dev.broker import DEFAULT_PORT, home_broker
 
 app = typer.Typer(
     help="Start and stop an embedded Apache Kafka in KRaft mode, data below TIDEMARK_HOME.",

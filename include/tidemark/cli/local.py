@@ -12,7 +12,7 @@ from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import note, out, print_json
 from tidemark.cli.progress import phase
 from tidemark.connections import SPARK_CONNECTION, connection_variable
-from tidemark.dev.broker import home_broker
+from tidemark.dev.broker import DEFAULT_PORT, home_broker
 
 if TYPE_CHECKING:
     from tidemark.dev.airflow_standalone import AirflowStatus
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def up(
     port: Annotated[int, typer.Option(help="Port of Airflow's pages.")] = 8080,
-    kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = 9092,
+    kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = DEFAULT_PORT,
     as_json: AsJson = False,
 ) -> None:
     """Start broker, Spark server and Airflow, and print how to log in.

@@ -44,6 +44,10 @@ _STACK_FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
 _ERROR_LINES = 3
 
 
+DEFAULT_PORT = 9092
+"""Port of the broker's first start by a command."""
+
+
 def home_broker(layout: Layout, *, port: int = 0, nodes: int = 1) -> Broker:
     """Return the embedded broker of a home; `port` 0 selects a free port."""
     return Broker(

@@ -33,6 +33,7 @@ from tidemark.lake.table_io import (
     TIMESTAMP,
     any_of_plans,
     arrow_table,
+    may_have_deletion_vectors,
     open_if_exists,
     python_rows,
     query_rows,
@@ -361,13 +362,12 @@ def _rows_of_plans(table: DeltaTable, plans: Collection[PlanRef]) -> list[Row]:
 def _state(table: DeltaTable, pipeline: str) -> object:
     """Return a value that changes with the rows of a pipeline, but not with those of others."""
     own = table.file_uris(file_pruning_predicate=f"pipeline = '{pipeline}'")
-    # A deletion vector removes rows of a file, and the file keeps its name.
-    may_change = "deletionVectors" in (table.protocol().reader_features or ())
     return (
         table.metadata().id,
         table.transaction_version(pipeline),
         frozenset(own),
-        table.version() if may_change else None,
+        # A deletion vector removes rows of a file, and the file keeps its name.
+        table.version() if may_have_deletion_vectors(table) else None,
     )
 
 

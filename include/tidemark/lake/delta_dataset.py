@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, Scanner
 
+from tidemark.lake.table_io import may_have_deletion_vectors
+
 
 class DeltaDataset(Dataset):  # type: ignore[misc]  # pyarrow ships no types
     """One version of a Delta table. Each scan reads it again, in batches.
@@ -86,7 +88,7 @@ def logged_rows(table: DeltaTable) -> int | None:
     counts = files.column("num_records").to_pylist() if "num_records" in files.schema.names else []
     if not counts or None in counts:
         return None
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
+    if not may_have_deletion_vectors(table):
         return int(sum(counts))
     vectors = (
         pa.record_batch(batch).column("selection_vector") for batch in table.deletion_vectors()

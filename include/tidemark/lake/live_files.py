@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from tidemark.lake.table_io import python_rows
+from tidemark.lake.table_io import may_have_deletion_vectors, python_rows
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -77,7 +77,7 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
     with unusual characters in their path.
     """
     vectors: set[str] = set()
-    if "deletionVectors" in (table.protocol().reader_features or ()):
+    if may_have_deletion_vectors(table):
         vectors = {unquote(uri) for batch in table.deletion_vectors() for uri in _uris(batch)}
     rows = python_rows(table.get_add_actions(flatten=False))
     found = [
