@@ -391,6 +391,7 @@ message Order { int32 n = 1; repeated desk.Leg legs = 2; }
 
 
 @pytest.mark.registry
+@pytest.mark.faults
 def test_protobuf_records_are_decoded_by_separate_processes(
     tmp_path: Path,
     broker: BrokerStatus,

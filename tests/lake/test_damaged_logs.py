@@ -73,6 +73,7 @@ def without_a_commit(table: Path) -> None:
 DAMAGES = (without_commits, without_first_commit, without_a_commit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", COMMANDS)
 def test_no_command_writes_to_a_table_without_its_log(
     lake: FileLake, offline: Command, table: str

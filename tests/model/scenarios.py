@@ -294,7 +294,7 @@ PAIRS = [
         world=new,
         actors={"one": run("run-1"), "two": run("run-2")},
         floor=5_000,
-        faults=1,
+        faults=0,
         more_faults=2,
     ),
     Sketch(
@@ -503,13 +503,14 @@ REPAIRS = [
         world=landed,
         actors={"ops": undo(1), "run": run("run-2")},
         floor=100,
-        faults=1,
+        faults=0,
     ),
     Sketch(
         name="two undos",
         world=landed,
         actors={"one": undo(1), "two": undo(1)},
         floor=50,
+        faults=1,
     ),
     Sketch(
         name="an undo and its plan's driver",

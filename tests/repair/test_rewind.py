@@ -741,6 +741,7 @@ def test_rows_that_only_another_copy_of_the_table_has_are_read_again(tmp_path: P
     assert lake.verified() == [(3, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_records_of_a_recreated_table_are_read_again_when_the_old_table_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool

@@ -175,6 +175,7 @@ def test_faults_beside_such_an_integer_are_found(spark: SparkSession) -> None:
     }
 
 
+@pytest.mark.faults
 def test_large_records_with_such_an_integer_fail_no_run(spark: SparkSession) -> None:
     """A text of a megabyte is rewritten; a longer one is malformed."""
     shorter = b'{"big": 1.0, "text": "%s"}' % (b"\\n 1.0" * 160_000)
