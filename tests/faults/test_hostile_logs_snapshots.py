@@ -138,7 +138,8 @@ def test_i3_no_record_is_skipped_after_a_broker_was_restored_from_a_snapshot(
         problem = some.status().problem
         assert isinstance(problem, LogTruncated)
         assert problem.leader_epoch is None
-    assert equal.status().lag == 0
+    # The log ends where the plan ended, and other records are in these offsets.
+    assert equal.status().lag is None
     assert quiet.status().problem is None
     before = skipped.rows()
     with pytest.raises(LogTruncated):
