@@ -25,4 +25,4 @@ def test_the_fix_of_blocked_plans_names_every_plan(
     )
     fix = error.rendered("fix")
     assert "run `tidemark check orders --plan 3`" in fix
-    assert fix.endswith(f"`tidemark publication reject orders --plan 3 --reason WHY`.{others}")
+    assert fix.endswith(f"`tidemark publication reject orders --plan 3 --reason TEXT`.{others}")

@@ -50,4 +50,7 @@ class AirflowRefused(TerminalError):
     reason: str
 
     problem = "Airflow refused to {operation}: {reason}."
-    fix = "Correct the request. A missing DAG may have an import error."
+    fix = (
+        "Correct a DAG file with an import error. Otherwise run `make down`, then the command "
+        "again."
+    )

@@ -104,8 +104,8 @@ class RecordsMissed(TransientError):
         "shows, the first at {first_position}."
     )
     fix = (
-        "The landed rows are recorded. The next run reads the missed offsets. Those of a backfill "
-        "may be before the start of the pipeline: run the backfill again."
+        "The landed rows are recorded. The next run reads the missed offsets, except those before "
+        "the start of the pipeline. If a backfill missed them, run the backfill again."
     )
 
     @property

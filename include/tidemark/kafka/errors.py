@@ -142,7 +142,7 @@ class TopicExists(KafkaFailure, TerminalError):
 
     topic: str
 
-    problem = "Topic {topic!r} exists."
+    problem = "Topic {topic!r} already exists."
     fix = "Use the topic (`tidemark topics describe {topic}` shows it), or choose another name."
 
 

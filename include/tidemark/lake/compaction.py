@@ -92,7 +92,8 @@ class Compaction:
         ]
         if rewrites and not done and not ready:
             raise CompactionConflict(
-                table=self._uri, reason="the table no longer has the files to replace, or new ones"
+                table=self._uri,
+                reason="the files to replace have left the table, or the new files are missing",
             )
         return Change(
             actions=_actions(ready),
@@ -182,6 +183,6 @@ def _target_bytes(configuration: Mapping[str, str | None]) -> int:
             subject="The target size of a table's files cannot be parsed.",
             needed="delta.targetFileSize in bytes, or with a unit such as 100mb",
             seen=repr(text),
-            advice="Set the table property again.",
+            advice="Correct delta.targetFileSize with ALTER TABLE ... SET TBLPROPERTIES.",
         )
     return int(found[1]) << 10 * " kmgt".index(found[2] or " ")

@@ -238,7 +238,8 @@ def _interval(text: str) -> timedelta:
             subject="The retention of a table's removed files cannot be parsed.",
             needed="delta.deletedFileRetentionDuration such as `interval 7 days`",
             seen=repr(text),
-            advice="Set the table property again.",
+            advice="Correct delta.deletedFileRetentionDuration with ALTER TABLE ... SET "
+            "TBLPROPERTIES.",
         )
     amounts = re.findall(_AMOUNT, interval)
     return sum((timedelta(**{f"{unit}s": int(n)}) for n, unit in amounts), timedelta())

@@ -71,7 +71,9 @@ def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions:
     spellings = {name.lower(): name for name in present}
     for name, needed in field_types(schema).items():
         if (other := spellings.get(name.lower(), name)) != name:
-            raise ColumnsDiffer(target=uri, difference=f"its column {other} is {name} now")
+            raise ColumnsDiffer(
+                target=uri, difference=f"its column {other} is {name} in the schema"
+            )
         if name in present:
             for difference in type_conflicts(present[name], needed, name, has_unions=has_unions):
                 raise ColumnsDiffer(target=uri, difference=difference)

@@ -32,7 +32,7 @@ class QualityFailed(TidemarkError):
     fix = (
         "Open the report at {data_docs}. The rows stay in the table and are not published. Fix "
         "the cause and run `tidemark check {pipeline} --plan {sequence}`, or publish the plan "
-        "unchanged with `tidemark publication release {pipeline} --plan {sequence} --reason WHY`."
+        "unchanged with `tidemark publication release {pipeline} --plan {sequence} --reason TEXT`."
     )
 
 
@@ -65,5 +65,5 @@ class SuiteExists(TerminalError):
 
     file: str
 
-    problem = "The quality suite {file} exists."
+    problem = "The quality suite {file} already exists."
     fix = "Print the draft with --dry-run, choose another --name, or remove the file."

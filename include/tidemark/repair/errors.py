@@ -134,7 +134,8 @@ class UnexplainedRows(TerminalError):
     seen: str
 
     problem = (
-        "The data table of pipeline {pipeline!r} has rows of plan {sequence} that no plan explains."
+        "The rows of plan {sequence} in the data table of pipeline {pipeline!r} do not match the "
+        "landed plans."
     )
     expected = "{needed}"
     actual = "{seen}"

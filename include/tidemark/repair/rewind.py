@@ -78,7 +78,7 @@ class Repair:
         Raises:
             NothingToDo: The control table and the data table agree.
             LedgerBehindTable: The table has plans that the ledger lacks; `rebuild` adds them.
-            UnexplainedRows: The table has rows that no plan explains; nothing is changed.
+            UnexplainedRows: The table's rows do not match the landed plans; nothing is changed.
         """
         return retry_on_conflict(
             lambda: self._attempt(requested_by, reason, dry_run=dry_run, add_unknown=False)

@@ -28,8 +28,8 @@ class TableDiffers(TerminalError):
         "First: {first}."
     )
     fix = (
-        "Until the table is repaired, keep the topic's retention long enough to read the records "
-        "again."
+        "Fix each kind of difference as in docs/runbook.md#tablediffers. Until then, keep the "
+        "topic's retention long enough to read the records again."
     )
 
 
@@ -183,8 +183,8 @@ class PlansBlocked(TerminalError):
     fix = (
         "`tidemark publication list {pipeline}` shows the failed checks. Fix the cause and run "
         "`tidemark check {pipeline} --plan {first_plan}`, or decide with "
-        "`tidemark publication release {pipeline} --plan {first_plan} --reason WHY` or "
-        "`tidemark publication reject {pipeline} --plan {first_plan} --reason WHY`.{others}"
+        "`tidemark publication release {pipeline} --plan {first_plan} --reason TEXT` or "
+        "`tidemark publication reject {pipeline} --plan {first_plan} --reason TEXT`.{others}"
     )
 
     @property

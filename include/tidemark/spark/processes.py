@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from tidemark.core.errors import SetupError
+from tidemark.core.texts import listed
 
 POLL_S = 0.05
 """Pause between two checks of a process or a port, in seconds."""
@@ -128,7 +129,7 @@ def stop(name: str, running: Callable[[], Sequence[int]], *, timeout_s: float) -
     raise SetupError(
         subject=f"{name} does not stop.",
         needed="no process after SIGTERM and SIGKILL",
-        seen=f"process(es) {', '.join(map(str, running()))}",
+        seen=listed("process id", running()),
         advice="Check them with ps: a process in state D waits for the disk.",
     )
 

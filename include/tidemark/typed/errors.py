@@ -14,10 +14,10 @@ class SpecExists(TerminalError):
     pipeline: str
     file: str
 
-    problem = "The spec {file} exists."
+    problem = "The spec {file} already exists."
     fix = (
-        "Edit it; `tidemark schema init {pipeline}` prints a draft of its section `decode`. Or "
-        "choose another --name. To draft it again, delete the file."
+        "Edit the spec (`tidemark schema init {pipeline}` prints a draft of its section `decode`), "
+        "choose another --name, or delete the file to draft it again."
     )
 
 
