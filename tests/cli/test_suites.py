@@ -80,7 +80,7 @@ def test_an_invalid_name_is_refused(
     """Nothing is written."""
     lake.run(3)
     ran = offline("suite", "init", "events", "--name", name)
-    assert (ran.code, "the name of a suite matches" in ran.err.replace("\n", " ")) == (
+    assert (ran.code, "the name of a suite must match" in ran.err.replace("\n", " ")) == (
         ExitCode.USAGE,
         True,
     )

@@ -91,7 +91,7 @@ def backfill(
     The offsets of a time window or of the retained log are selected once and recorded. They land in
     chunks, each in a plan and a transaction of its own, one after the other. You can stop the
     command at any time: each chunk is in the table as a whole or not at all. --resume continues
-    with the others.
+    with the other chunks.
 
     \b
     tidemark backfill prices --offsets 1:0-5000 --offsets 2:100-200

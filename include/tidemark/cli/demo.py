@@ -51,7 +51,7 @@ def demo(
     ] = None,
     seed: Seed = 1,
 ) -> None:
-    """Run broker, Airflow and Spark; check runs with new records, runs without, and a backfill.
+    """Run the broker, Airflow and Spark; check runs with and without new records, and a backfill.
 
     The demo starts its own broker, Spark server and Airflow on free ports, and stops them at the
     end. In a terminal it first prints the address of the console, and waits for the Enter key. The

@@ -37,12 +37,12 @@ def up(
     kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = DEFAULT_PORT,
     as_json: AsJson = False,
 ) -> None:
-    """Start broker, Spark server and Airflow, and print how to log in.
+    """Start the broker, the Spark server and Airflow, and print how to log in.
 
-    All three listen on 127.0.0.1. Only Airflow's two log servers listen on every address, and they
-    require a token. The command leaves running parts unchanged, and creates missing sample topics.
-    The command unpauses Tidemark's DAGs until one of them has run. DAGs of later specs start
-    paused: tidemark airflow dags unpause DAG. `tidemark down` stops all three; data stays.
+    All three listen on 127.0.0.1, except Airflow's two log servers: these listen on every address
+    and require a token. The command leaves running parts unchanged, and creates missing sample
+    topics. The command unpauses Tidemark's DAGs until one of them has run. DAGs of later specs
+    start paused: tidemark airflow dags unpause DAG. `tidemark down` stops all three; data stays.
     """
     from tidemark.dev.producer import ensure_sample_topics
 
@@ -103,8 +103,9 @@ def airflow(
 ) -> None:
     """Run Airflow's command line in the Airflow of `tidemark up`.
 
-    The command has Airflow's home, database and connections. Airflow reads all arguments, and
-    decides output and exit code. For example: tidemark airflow dags trigger tidemark_prices.
+    The command has Airflow's home, database and connections. Airflow reads all arguments.
+    Its output and exit code are those of the command. For example: tidemark airflow dags trigger
+    tidemark_prices.
     """
     environ = App.from_environment().airflow().environment()
     environ.setdefault("PYTHONWARNINGS", "ignore:Could not import graphviz")

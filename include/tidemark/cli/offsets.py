@@ -64,9 +64,9 @@ def import_offsets(
 ) -> None:
     """Record the first offsets of a pipeline: the position of another reader of its topic.
 
-    Run the command once, before the first plan. It overrides `start` in the spec, so leave that at
-    none. Stop the other reader first: records that it reads later are read twice. The command does
-    not change the other reader.
+    Run the command once, before the first plan. The command overrides `start` in the spec:
+    leave `start` at none. Stop the other reader first: records that it reads later are read twice.
+    The command does not change the other reader.
 
     \b
     tidemark offsets import prices --from-group old-consumer --dry-run

@@ -92,9 +92,10 @@ def undo(
     """Remove exactly the rows of a landed plan; its offsets are unread again.
 
     The next run reads them again, or the next backfill those before the pipeline's start. Rows that
-    the plan had replaced do not come back. After a stop, run the command again: it continues. If
-    Kafka has deleted some of the offsets, the command refuses. It continues if Kafka does not
-    answer.
+    the plan had replaced do not come back. After a stop, run the command again: it continues.
+
+    If Kafka has deleted some of the offsets, the rows are the only copy of their records, and the
+    command refuses. If Kafka does not answer, the command removes the rows without this check.
     """
     app = App.from_environment()
     undone = app.pipeline(pipeline).undo(

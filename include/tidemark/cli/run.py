@@ -40,9 +40,9 @@ def run(
     starts.
 
     If a run stops at any point, the next run continues it. The next run lands the open plan, checks
-    every landed plan without a check result, decodes landed records and merges decoded records. A
-    run does so even if its plan is refused. A failed check ends with exit code 66; the data stays
-    landed and is not published.
+    every landed plan without a check result, decodes published records and merges decoded records.
+    A run takes these steps even if its plan is refused. A failed check ends with exit code 66; the
+    data stays landed and is not published.
     """
     app = App.from_environment()
     names = list(dict.fromkeys(pipelines))

@@ -16,8 +16,8 @@ from tidemark.spark.engine import DEFAULT_PORT
 app = typer.Typer(
     help=(
         "Manage a Spark Connect server on this machine. While it runs, every command with "
-        "`--master` uses it instead of starting its own Spark. That start takes longer than a "
-        "small run."
+        "`--master` uses it. Otherwise each command starts its own Spark, which takes longer than "
+        "a small run."
     ),
     short_help="Start and stop a Spark Connect server, for short runs.",
     no_args_is_help=True,

@@ -88,7 +88,7 @@ def init(
     tidemark suite init payments
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if name is not None and not re.fullmatch(PIPELINE_NAME, name):
-        raise typer.BadParameter(f"the name of a pipeline matches {PIPELINE_NAME}: {name!r}")
+        raise typer.BadParameter(f"the name of a pipeline must match {PIPELINE_NAME}; got {name!r}")
     tidemark = App.from_environment()
     sample = tidemark.topics(connection).newest(topic, records, seconds=_SECONDS, size=_BYTES)
     draft = SpecDraft.of(

@@ -52,7 +52,8 @@ def init(
     chosen = spec.origin if name is None else name
     if not re.fullmatch(SUITE_NAME, chosen) or chosen == BUILT_IN_SUITE.name:
         raise typer.BadParameter(
-            f"the name of a suite matches {SUITE_NAME} and is not {BUILT_IN_SUITE.name}: {chosen!r}"
+            f"the name of a suite must match {SUITE_NAME} and differ from {BUILT_IN_SUITE.name}; "
+            f"got {chosen!r}"
         )
     file = tidemark.layout.suite(chosen)
     if not dry_run:

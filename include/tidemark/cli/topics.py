@@ -48,8 +48,8 @@ def list_topics(
     """List the topics of a cluster, with partitions, records and the pipelines that read them.
 
     `records` is the number of offsets in the log, an upper bound of the records: gaps count too.
-    `under-replicated` counts partitions with a replica that is not in sync. Looking changes
-    nothing: the command creates no topic and no consumer group.
+    `under-replicated` counts partitions with a replica that is not in sync. The command
+    only reads: it creates no topic and no consumer group.
 
     \b
     tidemark topics list --matching 'payments-*'
@@ -135,7 +135,7 @@ def create(
     config: Annotated[
         list[str] | None,
         typer.Option(
-            help="Setting of the topic, such as retention.ms=86400000. Can be repeated.",
+            help="Setting of the topic, such as retention.ms=86400000. May be repeated.",
             metavar="NAME=VALUE",
         ),
     ] = None,
