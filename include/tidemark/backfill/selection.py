@@ -33,7 +33,7 @@ class OffsetRanges:
 class TimeWindow:
     """From the first record with a timestamp at or after `start` to the first at or after `end`.
 
-    Timestamps of a partition need not be in order; Kafka's index finds the first late enough one.
+    Timestamps of a partition need not be in order: Kafka's time index selects the offsets.
 
     Attributes:
         start: First moment, with a UTC offset.

@@ -50,7 +50,7 @@ class DagRunRequester:
         dag_id: DAG id.
         run_id: Run id.
         by_date: Whether Airflow's own backfill by dates started the run. Such a backfill can reuse
-            an existing run id; its plans are then other ones than those of the first run.
+            an existing run id; its plans then differ from those of the first run.
     """
 
     dag_id: str

@@ -1,4 +1,4 @@
-"""The filter that shows bytes of records: every page and command prints payloads through it."""
+"""Converts payloads to text that is safe to print; every page and command uses this module."""
 
 from __future__ import annotations
 

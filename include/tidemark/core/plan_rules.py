@@ -27,7 +27,7 @@ from tidemark.core.watermarks import Position, TopicWatermarks
 class ComparedTopic:
     """A topic that a ledger's offsets belong to, and whose log contains the landed ones.
 
-    `ingest.log_comparison` creates it; ranges are planned of such a topic only.
+    `ingest.log_comparison` creates it; ranges are planned only for such a topic.
 
     Attributes:
         ledger: State of the pipeline.

@@ -1,4 +1,4 @@
-"""Removal of a plan's rows from a data table: its files, without reading them, and its fence."""
+"""Finds the files with rows of a plan, and removes those with rows of this plan only."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Decisions about history: abandon, undo, accepted loss, rewind and rebuild."""
+"""Repairs and operator decisions: abandon, undo, accepted loss, rewind and rebuild."""
