@@ -28,8 +28,8 @@ class TableDiffers(TerminalError):
         "First: {first}."
     )
     fix = (
-        "Fix each kind of difference as in docs/runbook.md#tablediffers. Until then, keep the "
-        "topic's retention long enough to read the records again."
+        "Keep the topic's retention long enough to read the records again. The runbook has the fix "
+        "of each kind of difference."
     )
 
 
