@@ -69,6 +69,18 @@ def test_no_module_imports_a_higher_layer() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_only_decisions_of_an_operator_accept_a_loss() -> None:
+    """The decoder copies decisions of the bronze pipeline. A run never skips offsets (I3)."""
+    creators = {
+        str(file.relative_to(SOURCES))
+        for file in SOURCES.rglob("*.py")
+        if "tidemark.core.events.LossAccepted" in imports(file)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "LossAccepted"
+    }
+    assert creators == {"repair/decisions.py", "typed/decoder.py"}
+
+
 def test_core_uses_the_standard_library_alone() -> None:
     allowed = set(sys.stdlib_module_names) | {"tidemark"}
     foreign = {

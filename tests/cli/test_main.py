@@ -111,7 +111,7 @@ def test_the_version_is_that_of_the_installed_package(command: Command) -> None:
 
 
 def test_commands_have_json_and_a_dry_run() -> None:
-    """The sets above list the exceptions."""
+    """A command without one of them needs the option, or is in a set above with its reason."""
     missing = []
     without_dry_run = WRITES_NOTHING | STARTS_AND_STOPS | PASSED_ON
     for words in commands(GROUP):
@@ -126,7 +126,7 @@ def test_commands_have_json_and_a_dry_run() -> None:
             missing.append((*words, "--json"))
         if "--dry-run" not in options and words not in without_dry_run:
             missing.append((*words, "--dry-run"))
-    assert missing == []
+    assert missing == [], "add the options, or list the commands in a set of this file"
 
 
 def test_each_command_that_may_be_slow_has_a_phase() -> None:
@@ -422,7 +422,7 @@ def test_commands_describe_the_same_option_with_the_same_words() -> None:
     for name, by_command in found.items():
         others = OTHER_MEANINGS.get(name, set())
         shared = {text for command, text in by_command.items() if command not in others}
-        assert len(shared) <= 1, (name, shared)
+        assert len(shared) <= 1, f"{name}: use one text, or add it to OTHER_MEANINGS: {shared}"
         if others:
             assert others <= set(by_command), name
             assert len(set(by_command.values())) > 1, name

@@ -110,8 +110,30 @@ def missing_keys(section: type[BaseModel], used: Iterable[str]) -> set[str]:
     return {field.alias or name for name, field in section.model_fields.items()} - set(used)
 
 
+@pytest.mark.parametrize(
+    ("section", "page", "prefix"),
+    [
+        (specs._Spec, "reference/pipelines.md", ""),
+        (specs._Limits, "reference/pipelines.md", "limits."),
+        (specs._Quality, "reference/pipelines.md", "quality."),
+        (specs._Alarms, "how-to/operations.md", ""),
+        (specs._Decode, "reference/typed.md", "decode."),
+        (specs._Payload, "reference/typed.md", "decode.value."),
+        (specs._Quarantine, "reference/typed.md", "decode.quarantine."),
+        (specs._Upsert, "how-to/upsert.md", "decode.upsert."),
+    ],
+)
+def test_every_key_is_documented(section: type[BaseModel], page: str, prefix: str) -> None:
+    """A row of a table begins with the key, or with the keys of its section."""
+    rows = (PROJECT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    first = " ".join(row.split(" | ")[0] for row in rows if row.startswith("| `"))
+    named = {key.removeprefix(prefix) for key in re.findall(r"`([^`]+)`", first)}
+    named |= {key.partition(".")[0] for key in named}
+    assert missing_keys(section, named) == set(), f"add a row for each of these keys to docs/{page}"
+
+
 def test_every_key_reaches_the_spec(folders: Folders) -> None:
-    """The file of this test has all keys."""
+    """The file of this test has all keys; a new key needs a line in it."""
     text = """
 name: events
 description: |

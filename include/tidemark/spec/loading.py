@@ -305,6 +305,7 @@ class _Spec(_Section):
             start, start_at = StartPolicy.TIMESTAMP, self.start.timestamp
         else:
             start, start_at = StartPolicy(self.start), None
+        limits = self.limits
         return PipelineSpec(
             ref=PipelineRef(self.name),
             description=self.description.strip(),
@@ -316,8 +317,14 @@ class _Spec(_Section):
             start=start,
             start_at=start_at,
             isolation_level=self.isolation_level,
-            **self.limits.model_dump(exclude={"minutes_per_run"}),
-            time_per_run=_minutes(self.limits.minutes_per_run),
+            records_per_run=limits.records_per_run,
+            bytes_per_run=limits.bytes_per_run,
+            time_per_run=_minutes(limits.minutes_per_run),
+            catch_up=limits.catch_up,
+            records_per_task=limits.records_per_task,
+            bytes_per_task=limits.bytes_per_task,
+            records_per_chunk=limits.records_per_chunk,
+            records_per_backfill=limits.records_per_backfill,
             decode=self.decode.to_spec(self.name) if self.decode else None,
             suite=self.quality.suite,
             alarms=self.alarms.to_rules(self.schedule),
