@@ -26,20 +26,20 @@ from tidemark.cli import (
     local,
     maintenance,
     offsets,
-    pipelines,
+    pipeline,
+    plan,
     publication,
     records,
     repairs,
-    reports,
+    report,
     run,
     sample,
-    schemas,
+    schema,
     shell,
     spark,
-    specs,
     sql,
     status,
-    suites,
+    suite,
     topics,
 )
 from tidemark.cli.output import TerminalHandler, err, note, out, print_error_record, print_json
@@ -149,23 +149,23 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 status.register(app)
-pipelines.register(app)
+plan.register(app)
 run.register(app)
 ingest.register(app)
 decode.register(app)
 backfill.register(app)
 repairs.register(app)
 maintenance.register(app)
-reports.register(app)
+report.register(app)
 coverage.register(app)
 records.register(app)
 sql.register(app)
 shell.register(app)
 console.register(app)
 app.add_typer(topics.app, name="topics")
-app.add_typer(specs.app, name="pipeline")
-app.add_typer(schemas.app, name="schema")
-app.add_typer(suites.app, name="suite")
+app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(schema.app, name="schema")
+app.add_typer(suite.app, name="suite")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(publication.app, name="publication")
 app.add_typer(sample.app, name="sample")

@@ -19,7 +19,7 @@ from tidemark.cli.output import (
     print_table,
     print_values,
 )
-from tidemark.cli.pipelines import plan_record
+from tidemark.cli.plan import plan_record
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult

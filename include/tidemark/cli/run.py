@@ -11,7 +11,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineNames, requester
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import out, print_error_record, print_json, print_table
-from tidemark.cli.pipelines import plan_record
+from tidemark.cli.plan import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted
