@@ -1,4 +1,4 @@
-"""`tidemark up | down`: broker, Spark and Airflow on this machine, to try Tidemark."""
+"""`tidemark up | down | airflow`: broker, Spark and Airflow on this machine."""
 
 from __future__ import annotations
 
