@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from tests.support.file_lake import FileLake
-from tests.support.plans import MemoryPipeline, around_removal, wanted
+from tests.support.plans import UNCOMPARED, MemoryPipeline, around_removal, wanted
 from tests.support.services import NOW
 from tidemark.backfill.selection import OffsetRanges
 from tidemark.core.datafile import DataFile
@@ -508,7 +508,7 @@ def test_a_rebuild_separates_two_plans_with_the_same_number(lake: FileLake) -> N
     shutil.rmtree(lake.root / "control")
     (lake.root / "backup").rename(lake.root / "control")
     assert lake.plan_replacing((0, 4, 12)).sequence == slow.sequence
-    lake.table.append(slow, files)
+    lake.table.append(slow, files, UNCOMPARED)
     lake.repair.rebuild("ops", "it has landed since")
     assert rows_by_plan(lake) == ledger_by_plan(lake)
     assert lake.planner.plan("run").outcome is PlanOutcome.NOTHING
@@ -598,7 +598,7 @@ def test_the_second_of_two_drivers_of_a_replacement_commits_nothing(lake: FileLa
     slow = files_of(lake, plan)
     lake.ingest.execute(plan.sequence)
     before = DeltaTable(lake.uri).version()
-    lake.table.append(plan, slow)
+    lake.table.append(plan, slow, UNCOMPARED)
     assert DeltaTable(lake.uri).version() == before
     assert lake.verified() == [(15, 15), (5, 5)]
 

@@ -10,7 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.memory import MemoryKafka, MemoryTable
-from tests.support.plans import MemoryPipeline, land_and_delete_before_watermarks, make_spec
+from tests.support.plans import (
+    UNCOMPARED,
+    MemoryPipeline,
+    land_and_delete_before_watermarks,
+    make_spec,
+)
 from tidemark.backfill.errors import (
     BackfillAhead,
     BackfillTooLarge,
@@ -425,7 +430,9 @@ def test_missed_records_of_a_chunk_are_planned_again() -> None:
     request(pipeline, select(offsets=["0:0-6"]), 3)
     plan = pipeline.backfills.plan_chunk("ops", 1).plan
     assert plan is not None
-    pipeline.table.append(plan, [f for f in pipeline.table.write(plan, 1) if f.first != 1])
+    pipeline.table.append(
+        plan, [f for f in pipeline.table.write(plan, 1) if f.first != 1], UNCOMPARED
+    )
     with pytest.raises(RecordsMissed):
         pipeline.ingest.execute(plan.sequence)
     assert [each.done for each in pipeline.backfills.progress("ops")] == [False, False]
@@ -495,7 +502,9 @@ def test_missed_records_of_a_window_are_planned_again() -> None:
     window = TimeWindow(start=EPOCH, end=EPOCH + timedelta(days=1))
     plan = pipeline.backfills.plan_whole(window, "by date").plan
     assert plan is not None
-    pipeline.table.append(plan, [f for f in pipeline.table.write(plan, 1) if f.first != 1])
+    pipeline.table.append(
+        plan, [f for f in pipeline.table.write(plan, 1) if f.first != 1], UNCOMPARED
+    )
     with pytest.raises(RecordsMissed):
         pipeline.ingest.execute(plan.sequence)
     rest = pipeline.backfills.plan_rest(plan, "by date").plan

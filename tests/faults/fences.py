@@ -487,6 +487,12 @@ FENCES = (
         noticed_by=("tests/repair/test_undo.py", "-k", "from_before_an_undo"),
     ),
     Fence(
+        marker="landing-into-an-older-copy-is-refused",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/ingest/test_executor.py", "-k", "older_copy"),
+    ),
+    Fence(
         marker="ledger-from-before-an-undo-is-noticed",
         keeps="I3",
         operation=Never(),

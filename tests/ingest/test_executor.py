@@ -1,11 +1,19 @@
-"""Tests of the execution of plans, on in-memory adapters."""
+"""Tests of the execution of plans, on in-memory adapters and on tables of delta-rs."""
 
 from __future__ import annotations
 
-import pytest
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import FileLake, landed_lake, put_back
 from tests.support.memory import MemoryRow
 from tests.support.plans import MemoryPipeline, make_plan, make_spec, wanted
+from tests.support.services import with_ports
+from tests.support.zombies import PortWithStep
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import (
     EndBehindCommitted,
@@ -13,14 +21,16 @@ from tidemark.core.errors import (
     LostRange,
     TableBehindLedger,
     TableRestored,
+    TidemarkError,
     TopicRecreated,
+    UndoLost,
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableSize
 from tidemark.ingest.errors import CommitNotFound, PlanFenced, UnknownPlan
-from tidemark.lake.errors import EngineFailed, ForeignCommit
+from tidemark.lake.errors import EngineFailed, ForeignCommit, TableAltered, TableReplaced
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 
@@ -134,7 +144,7 @@ def test_a_plan_whose_transaction_was_fenced_is_not_recorded_as_landed() -> None
 def test_a_reported_commit_that_the_log_lacks_is_not_recorded() -> None:
     """Step 3 of the commit protocol (confirm)."""
     pipeline = pipeline_with_open_plan()
-    pipeline.table.append = lambda plan, files: False  # type: ignore[method-assign]  # noqa: ARG005
+    pipeline.table.append = lambda plan, files, seen: False  # type: ignore[method-assign]  # noqa: ARG005
     with pytest.raises(CommitNotFound):
         pipeline.ingest.execute(1)
     assert pipeline.committed() == {0: 0, 1: 0}
@@ -302,3 +312,66 @@ def test_i7_a_restore_is_noticed_though_a_plan_of_the_other_chain_lands_after_it
     monkeypatch.setattr(pipeline.table, "find_landing", restored_once_found)
     with pytest.raises(TableRestored):
         pipeline.ingest.execute(1)
+
+
+def land_while(lake: FileLake, step: Callable[[], object]) -> TidemarkError:
+    """Plan three records, and run a step after their files are written; return the error."""
+    plan = lake.plan(3)
+    sink = PortWithStep(lake.ingest.sink, "write", after=step)
+    with pytest.raises(TidemarkError) as refused:
+        with_ports(lake.ingest, sink=sink).execute(plan.sequence)
+    assert lake.ledger.open_plans()
+    return refused.value
+
+
+@pytest.mark.parametrize("commits", [0, 3], ids=["shorter", "longer"])
+def test_i3_nothing_lands_in_an_older_copy_that_replaced_the_table_during_the_read(
+    tmp_path: Path, commits: int
+) -> None:
+    """The commit would hide that the copy lacks plans. Later commits can make the copy longer."""
+    lake = landed_lake(tmp_path / "lake", plans=2)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    lake.run(3)
+
+    def replace_table() -> None:
+        put_back(copy, lake.uri)
+        for _ in range(commits):
+            DeltaTable(lake.uri).alter.set_table_properties({"delta.checkpointInterval": "9"})
+
+    assert isinstance(land_while(lake, replace_table), TableReplaced)
+    with pytest.raises(TableBehindLedger):
+        lake.run(1)
+    lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    assert lake.verified() == [(14, 14)]
+
+
+@pytest.mark.parametrize("commits", [0, 3], ids=["shorter", "longer"])
+def test_i1_nothing_lands_in_a_copy_from_before_an_undo(tmp_path: Path, commits: int) -> None:
+    """The commit would hide the rows of the undone plan."""
+    lake = landed_lake(tmp_path / "lake", plans=3)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    lake.undo.undo(3, "ops", "wrong")
+
+    def replace_table() -> None:
+        put_back(copy, lake.uri)
+        for _ in range(commits):
+            DeltaTable(lake.uri).alter.set_table_properties({"delta.checkpointInterval": "9"})
+
+    assert isinstance(land_while(lake, replace_table), TableReplaced)
+    with pytest.raises(UndoLost):
+        lake.run(1)
+    lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    assert lake.verified() == [(14, 14)]
+
+
+def test_nothing_lands_in_a_table_whose_rules_changed_during_the_read(tmp_path: Path) -> None:
+    """The rows could break a new constraint."""
+    lake = landed_lake(tmp_path / "lake", plans=1)
+    rows = lake.rows()
+    error = land_while(
+        lake, lambda: DeltaTable(lake.uri).alter.add_constraint({"low": '"offset" < 3'})
+    )
+    assert isinstance(error, TableAltered)
+    assert lake.rows() == rows

@@ -19,7 +19,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from tests.fixtures_stores import PlaceIn
-from tests.support.plans import append_events, make_plan
+from tests.support.plans import UNCOMPARED, append_events, make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.stores import Store
@@ -134,10 +134,10 @@ def test_the_storage_of_a_data_table_is_tested_at_creation_and_after_a_copy(tmp_
     """A data table may be on another storage than the control table."""
     DeltaDataTable(str(tmp_path / "table")).prepare("events")
     assert proofs(tmp_path / "table") == [0]
-    DeltaDataTable(str(tmp_path / "table")).append(make_plan((0, 0, 5)), [])
+    DeltaDataTable(str(tmp_path / "table")).append(make_plan((0, 0, 5)), [], UNCOMPARED)
     assert proofs(tmp_path / "table") == [0]
     shutil.copytree(tmp_path / "table", tmp_path / "copy")
-    DeltaDataTable(str(tmp_path / "copy")).append(make_plan((0, 5, 9), sequence=2), [])
+    DeltaDataTable(str(tmp_path / "copy")).append(make_plan((0, 5, 9), sequence=2), [], UNCOMPARED)
     assert proofs(tmp_path / "copy") == [0, 2]
 
 

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.file_lake import LATER, WEEK, FileLake, age
-from tests.support.plans import append_events, make_plan
+from tests.support.plans import UNCOMPARED, append_events, make_plan
 from tidemark.core.datafile import plan_folder
 from tidemark.core.errors import SetupError, TableRestored
 from tidemark.core.events import Planned
@@ -104,7 +104,7 @@ def test_files_written_before_a_compaction_land_after_it(lake: FileLake) -> None
     plan = lake.plan(4)
     files = lake.sink.write(plan, 100)
     lake.maintenance().maintain(WEEK)
-    lake.table.append(plan, files)
+    lake.table.append(plan, files, UNCOMPARED)
     lake.ingest.execute(plan.sequence)
     assert lake.verified() == [(10, 10)]
 
@@ -190,7 +190,7 @@ def test_old_files_of_an_open_plan_stay_and_can_land(lake: FileLake) -> None:
     done = lake.maintenance(LATER).maintain(WEEK)
     assert {file.path for file in abandoned_files} < {file.path for file in done.removed}
     assert all(Path(lake.uri, file.path).exists() for file in files)
-    lake.table.append(plan, files)
+    lake.table.append(plan, files, UNCOMPARED)
     lake.ingest.execute(plan.sequence)
     lake.maintenance(LATER).maintain(WEEK)
     assert lake.verified() == [(5, 5)]
@@ -204,7 +204,7 @@ def test_files_of_a_plan_newer_than_the_ledger_stay(lake: FileLake) -> None:
     plan = lake.plan(3)
     files = lake.sink.write(plan, 100)
     maintenance.table.remove_unreferenced(maintenance.now(), timedelta(0), is_finished)
-    lake.table.append(plan, files)
+    lake.table.append(plan, files, UNCOMPARED)
     lake.ingest.execute(plan.sequence)
     assert lake.verified() == [(5, 5)]
 
@@ -452,7 +452,7 @@ def test_maintenance_keeps_files_with_encoded_paths_in_the_log(lake: FileLake, n
     plan = lake.plan(3)
     (file, *_) = lake.sink.write(plan, 100)
     (lake.uri / file.path).rename(lake.uri / name)
-    lake.table.append(plan, [replace(file, path=name)])
+    lake.table.append(plan, [replace(file, path=name)], UNCOMPARED)
     lake.ingest.execute(plan.sequence)
     version = DeltaTable(lake.uri).version()
     lake.maintenance().table.remove_unreferenced(datetime.now(UTC), -LATER, lambda _: True)

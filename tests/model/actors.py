@@ -17,7 +17,7 @@ from tests.model.world import World
 from tests.support.plans import MemoryPipeline
 from tidemark.core.errors import TransientError
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import FENCED_VERSION
+from tidemark.core.table_state import FENCED_VERSION, TableState
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.lake.errors import ControlConflict, EngineFailed, TransactionConflict
 from tidemark.spec.model import PipelineSpec
@@ -205,7 +205,7 @@ class _TablePort(_Port):
     def write(self, plan: Plan, _: int) -> Any:
         return self._ask("fetch", plan)
 
-    def append(self, plan: Plan, files: Any) -> None:
+    def append(self, plan: Plan, files: Any, _: TableState) -> None:
         start_version = self._ask("begin", plan)
         if start_version is not None:
             self._ask("finish", plan, start_version, files)

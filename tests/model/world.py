@@ -17,7 +17,7 @@ from tests.support.memory import (
 )
 from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import FENCED_VERSION, TableSize
+from tidemark.core.table_state import FENCED_VERSION, TableSize, TableState
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.lake.errors import EngineFailed, TransactionConflict
 from tidemark.spec.model import PipelineSpec
@@ -214,7 +214,9 @@ class ModelTable(MemoryTable):
     ) -> FetchedRecords:
         return self.fetch(plan)
 
-    def append(self, plan: Plan, files: FetchedRecords) -> None:  # type: ignore[override]
+    def append(  # type: ignore[override]
+        self, plan: Plan, files: FetchedRecords, _: TableState
+    ) -> None:
         start_version = self.begin(plan)
         if start_version is not None:
             self.finish(plan, start_version, files)

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake
+from tests.support.file_lake import FileLake, put_back
 from tests.support.memory import MemoryKafka, MemoryTable
 from tests.support.plans import MemoryPipeline, around_removal, wanted
+from tests.support.services import with_ports
+from tests.support.zombies import PortWithStep
 from tidemark.core.errors import LedgerBehindTable, TableRestored, UndoLost
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
@@ -199,13 +201,13 @@ def test_i1_an_undo_removes_rows_that_a_restore_brings_back_before_it_ends(
     later = lake.plan(2)
     remove_whole_files = plan_removal.remove_whole_files
 
-    def restore_after(*arguments: Any) -> int:
-        rows = remove_whole_files(*arguments)
+    def restore_after(*arguments: Any) -> tuple[int, int | None]:
+        removed = remove_whole_files(*arguments)
         monkeypatch.undo()
         DeltaTable(lake.uri).restore(version)
         if lands:
             lake.ingest.execute(later.sequence)
-        return rows
+        return removed
 
     monkeypatch.setattr(data_table, "remove_whole_files", restore_after)
     lake.undo.undo(2, "ops", "a wrong deploy")
@@ -273,6 +275,40 @@ def test_a_data_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path
     with pytest.raises(UndoLost):
         lake.planner.plan("next")
     lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    assert lake.verified() == [(7, 7)]
+
+
+@pytest.mark.parametrize("undone", [2, 3])
+def test_a_copy_from_before_an_undo_is_noticed_after_later_commits(
+    tmp_path: Path, undone: int
+) -> None:
+    """I1. Other programs commit, so the version of the copy is not lower than before."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    lake.undo.undo(undone, "ops", "wrong")
+    version = DeltaTable(lake.uri).version()
+    put_back(copy, lake.uri)
+    while DeltaTable(lake.uri).version() < version:
+        DeltaTable(lake.uri).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "9"})
+    with pytest.raises(UndoLost):
+        lake.planner.plan("next")
+    lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    assert lake.verified() == [(7, 7)]
+
+
+def test_concurrent_undos_may_be_recorded_in_another_order(tmp_path: Path) -> None:
+    """Plan 3 is removed first, and its undo is recorded last."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    table = PortWithStep(
+        lake.table, "remove_rows", after=lambda: lake.undo.undo(2, "ops", "wrong too")
+    )
+    with_ports(lake.undo, table=table).undo(3, "ops", "wrong")
     lake.run(1)
     assert lake.verified() == [(7, 7)]
 

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyarrow.fs import FileSystem
 
 from tests.support.memory import MemoryKafka
-from tests.support.plans import make_plan
+from tests.support.plans import UNCOMPARED, make_plan
 from tests.support.services import NOW
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import SetupError
@@ -77,7 +77,7 @@ def table(tmp_path: Path) -> Path:
 
 def append(table: Path, plan: Plan, files: list[DataFile]) -> int:
     """Commit files and return the new version."""
-    DeltaDataTable(str(table)).append(plan, files)
+    DeltaDataTable(str(table)).append(plan, files, UNCOMPARED)
     return DeltaTable(table).version()
 
 
@@ -202,7 +202,7 @@ def test_i4_one_of_two_concurrent_commits_of_a_plan_is_refused(table: Path) -> N
     def land(number: int) -> Exception | None:
         files = write(table, replace(plan, origin=RunOrigin(f"{number}")), [record(0)])
         try:
-            ConcurrentTable(str(table)).append(plan, files)
+            ConcurrentTable(str(table)).append(plan, files, UNCOMPARED)
         except TransactionConflict as refused:
             return refused
         return None
@@ -261,7 +261,7 @@ def test_a_failed_commit_raises_a_named_error(table: Path) -> None:
     """It contains the operation, for any error of delta-rs."""
     (table / "_delta_log" / f"{1:020}.json").write_text("{")
     with pytest.raises(EngineFailed, match="committing plan 1 of pipeline 'events'"):
-        DeltaDataTable(str(table)).append(make_plan((0, 0, 4)), [])
+        DeltaDataTable(str(table)).append(make_plan((0, 0, 4)), [], UNCOMPARED)
 
 
 def commit_actions(uri: Path, *actions: dict[str, Any], version: int) -> None:
@@ -297,7 +297,7 @@ def test_a_changed_table_property_is_retried_without_a_conflict(table: Path) -> 
             super()._add_files(*arguments, **named)
 
     with pytest.raises(LandingOvertaken, match="Protocol changed"):
-        ChangedTable(str(table)).append(plan, files)
+        ChangedTable(str(table)).append(plan, files, UNCOMPARED)
     assert rows(table) == []
     append(table, plan, files)
     assert len(rows(table)) == 1

@@ -20,7 +20,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.origins import PlanOrigin
-from tidemark.core.plan import Plan, PlanKind, PlanRef, removal_app_id
+from tidemark.core.plan import Plan, PlanKind, PlanRef, is_removal, removal_app_id
 from tidemark.core.plan_history import PlanEntry, plan_history
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
@@ -439,6 +439,9 @@ class MemoryTable:
         newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: number for app_id, number in newest.items() if number},
+            removals={
+                app_id: number for app_id, number in newest.items() if number and is_removal(app_id)
+            },
             version=len(self.commits),
             restores=tuple(
                 restore
@@ -509,8 +512,10 @@ class MemoryTable:
             for number, (_, partition, offset, _) in enumerate(rows, start=first)
         )
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         self.before_commit(plan)
+        found = {app_id: self.transaction_version(app_id) for app_id in seen.transactions}
+        assert not seen.is_later_than(len(self.commits), found)
         if self.transaction_version(plan.app_id) >= plan.sequence:
             return False
         self.add(plan, [self.files[int(file.path)] for file in files])
@@ -543,7 +548,7 @@ class MemoryTable:
 
     def land(self, plan: Plan) -> None:
         """Write and append, even if the topic was recreated in between."""
-        self.append(plan, self.write(plan, 1))
+        self.append(plan, self.write(plan, 1), self.state(plan.pipeline, ()))
 
     def read(self, plan: Plan) -> list[MemoryRow]:
         """Return the rows that the engine reads for a plan from the topic that has its name now."""
@@ -708,7 +713,7 @@ class MemoryTable:
 
     def transaction_version(self, app_id: str) -> int:
         """Return the newest transaction version of an application id; 0 before the first."""
-        return max((seq for app, seq, _ in self.commits if app == app_id), default=0)
+        return next((seq for app, seq, _ in reversed(self.commits) if app == app_id), 0)
 
     def _counts(self, plan: Plan) -> Mapping[int, int]:
         return {

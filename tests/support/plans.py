@@ -21,6 +21,9 @@ from tidemark.ingest.protocols import ControlTable
 from tidemark.spec.model import PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef
 
+UNCOMPARED = TableState(transactions={}, restores=())
+"""The state that a table has before it exists. No table is older."""
+
 
 def make_spec(**changes: Any) -> PipelineSpec:
     """Return a spec over topic `events` that starts at the earliest offset."""

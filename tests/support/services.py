@@ -180,7 +180,8 @@ class Services:
 
     def land(self: Any, plan: Plan) -> None:
         """Write and commit a plan, and record nothing."""
-        self.table.append(plan, self.sink.write(plan, self.spec.records_per_task))
+        files = self.sink.write(plan, self.spec.records_per_task)
+        self.table.append(plan, files, self.table.state(plan.pipeline, ()))
 
     @property
     def ledger(self) -> Ledger:

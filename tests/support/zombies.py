@@ -14,6 +14,7 @@ from tests.support.services import with_ports
 from tests.support.waiting import wait_until
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
+from tidemark.core.table_state import TableState
 from tidemark.ingest.executor import ExecutionResult
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import EngineFailed
@@ -44,10 +45,10 @@ class HeldTable(DeltaDataTable):
         """Let the transaction commit."""
         self._let_go.set()
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """Append, and keep the exception."""
         try:
-            return super().append(plan, files)
+            return super().append(plan, files, seen)
         except Exception as failure:
             self.failure = failure
             raise
@@ -98,9 +99,9 @@ def zombie(lake: Lake, plan: Plan) -> Iterator[Zombie]:
 class LostAnswer(DeltaDataTable):
     """A data table that loses the answer to each commit of a plan."""
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """Commit, and raise the error of a lost answer."""
-        super().append(plan, files)
+        super().append(plan, files, seen)
         raise EngineFailed(operation=f"landing plan {plan.sequence}", reason="the answer was lost")
 
 

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable, Field
 
-from tests.support.plans import wanted
+from tests.support.plans import UNCOMPARED, wanted
 from tests.support.services import with_ports
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.core.datafile import DataFile
@@ -21,6 +21,7 @@ from tidemark.core.errors import TableBehindLedger, TableRestored
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition
 from tidemark.core.origins import DecodeOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import PlanCancelled, RecordsMissed, RowsChanged
 from tidemark.ingest.planner import PlanOutcome
 from tidemark.lake.data_table import DeltaDataTable
@@ -272,7 +273,7 @@ def test_a_driver_of_an_abandoned_plan_adds_nothing_half_way(half_committed: Typ
     assert record is not None
     files = lake.sink.write(record.plan, 1)
     lake.abandon.abandon(1, "test", "a mistake")
-    lake.table.append(record.plan, files)
+    lake.table.append(record.plan, files, UNCOMPARED)
     assert (lake.in_quarantine_table(), lake.decoded()) == ([], [])
     lake.run()
     lake.check()
@@ -522,8 +523,8 @@ def test_bronze_rows_that_a_restore_removed_during_a_decode_do_not_count_as_gaps
     class TableBeforeRestore(TypedTablePair):
         """Commits, and then removes the rows of the second plan."""
 
-        def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
-            appended = super().append(plan, files)
+        def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
+            appended = super().append(plan, files, seen)
             DeltaTable(lake.bronze.uri).restore(version - 1)
             return appended
 

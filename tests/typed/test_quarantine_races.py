@@ -7,18 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from tests.support.file_lake import put_back, remove_old_commits
+from tests.support.plans import UNCOMPARED
 from tests.support.typed_lake import TypedLake
-from tidemark.core.errors import LedgerBehindTable, RepairUnfinished
+from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TableBehindLedger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import RemovalFenced, TransactionConflict
-from tidemark.repair.errors import NothingToDo
+from tidemark.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.repair.rewind import Repair
 from tidemark.typed.errors import QuarantineRestored
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -184,7 +186,7 @@ def test_i1_a_driver_lands_nothing_between_the_two_fences_of_a_repair(
 
     def land() -> None:
         with pytest.raises(TransactionConflict):
-            lake.table.append(plan, files)
+            lake.table.append(plan, files, UNCOMPARED)
 
     after(monkeypatch, DeltaDataTable, "fence_chains", land)
     lake.repair.rewind("test", "a mistake")
@@ -315,3 +317,33 @@ def test_deleted_typed_rows_are_not_decoded_again_after_a_cleanup_of_the_logs(
     lake.repair.rewind("ops:2", "a second mistake")
     lake.run()
     assert [offset for _, offset, _ in lake.decoded()] == [0, 2, 3, 4, 6, 7, 8, 9, 13]
+
+
+def test_a_quarantine_from_before_a_replay_is_repaired_by_the_statement_of_the_runbook(
+    tmp_path: Path,
+) -> None:
+    """The copy has the replayed record open again, and the typed table has its row."""
+    lake = TypedLake(tmp_path / "lake")
+    lake.land_and_run(4, 1)
+    copy = shutil.copytree(lake.quarantine_uri, tmp_path / "copy")
+    lake.broken = set()
+    lake.replay(Span(1, 2))
+    put_back(copy, lake.quarantine_uri)
+    with pytest.raises(TableBehindLedger):
+        lake.run()
+    with pytest.raises(UnexplainedRows):
+        lake.repair.rewind("ops", "a backup")
+    (
+        DeltaTable(lake.quarantine_uri)
+        .merge(
+            pa.table(DeltaTable(lake.typed_uri).scan()).select(["topic_id", "partition", "offset"]),
+            "q.topic_id = t.topic_id AND q.partition = t.partition AND q.offset = t.offset",
+            source_alias="t",
+            target_alias="q",
+        )
+        .when_matched_delete("q.closed_by IS NULL")
+        .execute()
+    )
+    lake.repair.rewind("ops", "a backup")
+    lake.run()
+    lake.check()

@@ -305,11 +305,11 @@ class UndoLost(HistoriesDiverge, TerminalError):
     newest: int
 
     problem = (
-        "The data table of {pipeline!r} is older than the undo of plan {sequence}, so the rows of "
-        "the plan may be in it again."
+        "The data table of {pipeline!r} lacks the undo of plan {sequence}, so the rows of the plan "
+        "may be in it again."
     )
-    expected = "version {version} or later, which the undo created"
-    actual = "version {newest}"
+    expected = "the removal of these rows, which created version {version}"
+    actual = "version {newest} without the removal"
     fix = (
         "If the table was restored from a backup, run "
         "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the differences."

@@ -107,7 +107,7 @@ class Ledger:
         epoch: Epoch of new plans.
         epoch_version: Version of the data table at which the epoch began; -1 for the first epoch.
         last_sequence: Highest plan number in use.
-        newest_undo: The newest undo of this epoch that removed rows; None without one.
+        newest_undo: The undo of this epoch that changed the table last; None without one.
     """
 
     pipeline: str
@@ -405,8 +405,11 @@ def _with_event(ledger: L, event: ControlEvent) -> L:
                 # The table may be an older copy, in which the undo was lost.
                 newest_undo=None,
             )
-        case Undone(table_version=int()):
-            return replace(ledger, newest_undo=event)
+        case Undone(table_version=int(version)):
+            # Concurrent undos may be recorded in another order than they changed the table.
+            known = ledger.newest_undo
+            is_newer = known is None or version >= (known.table_version or 0)
+            return replace(ledger, newest_undo=event) if is_newer else ledger
         case (
             BackfillRequested()
             | Planned()

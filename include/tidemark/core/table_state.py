@@ -15,9 +15,16 @@ from tidemark.core.errors import (
     TableRestored,
     UndoLost,
 )
+from tidemark.core.events import Abandoned
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span
-from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
+from tidemark.core.plan import (
+    Plan,
+    PlanKind,
+    is_removal,
+    removal_app_id,
+    transaction_app_id,
+)
 from tidemark.core.texts import counted
 
 FENCED_VERSION = 2**62
@@ -169,12 +176,31 @@ class TableState:
         restores: RESTOREs after the requested version.
         half_fenced: Application ids that a repair has fenced in one of two tables only.
         version: The version of the table; None without a table.
+        removals: The transactions of removals in this table. `transactions` may have those of
+            another table, the quarantine of a typed table.
     """
 
     transactions: Mapping[str, int]
     restores: tuple[Restore, ...]
     half_fenced: frozenset[str] = frozenset()
     version: int | None = None
+    removals: Mapping[str, int] = field(default_factory=dict)
+
+    def is_later_than(self, version: int, transactions: Mapping[str, int]) -> bool:
+        """Return whether another state of the table is older than this one.
+
+        Each plan raises the transaction of its chain. A removal may lower the number of its
+        transaction, but the transaction stays.
+
+        Args:
+            version: Version of the table in the other state.
+            transactions: Transactions of the other state, at least for the same application ids.
+        """
+        plans = {app_id: n for app_id, n in self.transactions.items() if not is_removal(app_id)}
+        lowest = {**plans, **dict.fromkeys(self.removals, 1)}
+        return version < (self.version or 0) or any(
+            transactions.get(app_id, 0) < least for app_id, least in lowest.items()
+        )
 
 
 def chains(ledger: Ledger) -> Mapping[PlanKind, str]:
@@ -263,15 +289,30 @@ def check_table(ledger: Ledger, state: TableState) -> None:
 def _check_removals(ledger: Ledger, state: TableState) -> None:
     """Raise if one of the tables is a copy from before an undo that the other one has."""
     undo = ledger.newest_undo
+    app_id = removal_app_id(ledger.pipeline, ledger.epoch)
+    # Removals that the ledger does not record as an undo, or not yet.
+    others = {
+        sequence
+        for sequence, record in ledger.plans.items()
+        if record.undoing or isinstance(record.cancelled_by, Abandoned)
+    }
+    # The version alone does not show a copy that later commits have made as long again.
     # fence: copy-from-before-an-undo-is-noticed
-    if undo and undo.table_version and (state.version or 0) < undo.table_version:
+    if (
+        undo
+        and undo.table_version
+        and (
+            (state.version or 0) < undo.table_version
+            or state.removals.get(app_id) not in {undo.sequence, FENCED_VERSION, *others}
+        )
+    ):
         raise UndoLost(
             pipeline=ledger.pipeline,
             sequence=undo.sequence,
             version=undo.table_version,
             newest=state.version or 0,
         )
-    removed = state.transactions.get(removal_app_id(ledger.pipeline, ledger.epoch))
+    removed = state.transactions.get(app_id)
     if not removed or removed == FENCED_VERSION:
         return
     record = ledger.plans.get(removed)

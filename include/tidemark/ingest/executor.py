@@ -9,8 +9,9 @@ from tidemark.core.accounting import Landing
 from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
+from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
-from tidemark.ingest.ledgers import checked_ledger, recorded_plan, refuse_cancelled
+from tidemark.ingest.ledgers import compare_ledger, recorded_plan, refuse_cancelled
 from tidemark.ingest.protocols import ControlTable, DataTable, PlanSource, Sink
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
@@ -71,6 +72,7 @@ class PlanExecutor:
                 was written.
             RecordsMissed: Some visible records did not land; the landed ones are recorded.
             CommitNotFound: The commit was made, but the table's log does not contain it.
+            TableReplaced: An older copy replaced the table during the read; nothing was written.
             LandingOvertaken: A conflicting commit to the table was first; nothing was written.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
@@ -78,11 +80,13 @@ class PlanExecutor:
         plan = record.plan
         refuse_cancelled(record)
         # Also check a landed plan: a RESTORE may have removed its rows.
-        ledger = checked_ledger(self.control, plan.pipeline, self.table)
+        ledger, seen = retry_on_conflict(
+            lambda: compare_ledger(self.control, self.control.summary(plan.pipeline), self.table)
+        )
         if record.held_now and record.landed_originally:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
-        wrote = self._find_landing(plan) is None and self._land(plan, ledger)
+        wrote = self._find_landing(plan) is None and self._land(plan, ledger, seen)
         landing = retry_on_conflict(lambda: self._record(plan))
         return ExecutionResult(plan=plan, landing=landing, wrote=wrote)
 
@@ -102,8 +106,14 @@ class PlanExecutor:
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
-    def _land(self, plan: Plan, ledger: Ledger) -> bool:
-        """Write and commit the plan; return whether this process committed it."""
+    def _land(self, plan: Plan, ledger: Ledger, seen: TableState) -> bool:
+        """Write and commit the plan; return whether this process committed it.
+
+        Args:
+            plan: The plan.
+            ledger: The ledger.
+            seen: The state of the table that was compared with the ledger.
+        """
         wrote = False
         readable = self.source.check_before_reading(plan, ledger)
         size = self.table.prepare(plan.pipeline)
@@ -115,7 +125,7 @@ class PlanExecutor:
             committable = self.source.check_before_commit(readable)
             # An append whose answer is lost may have committed.
             wrote = True
-            wrote = self.table.append(committable, files)
+            wrote = self.table.append(committable, files, seen)
         except TransientError as error:
             # The commit may have succeeded before the failure, or in a concurrent execution.
             if self._find_landing(plan) is None:

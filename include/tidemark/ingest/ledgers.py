@@ -9,6 +9,7 @@ from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TidemarkEr
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import removal_app_id
 from tidemark.core.table_state import (
+    TableState,
     chains,
     check_table,
     fenced_chains,
@@ -27,7 +28,14 @@ _LOOKS = 5
 
 
 def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> CheckedLedger:
-    """Return the ledger if it and the data table have the same history.
+    """Return the ledger if it and the data table have the same history; see `compare_ledger`."""
+    return compare_ledger(control, ledger, data_log)[0]
+
+
+def compare_ledger(
+    control: ControlReader, ledger: Ledger, data_log: DataLog
+) -> tuple[CheckedLedger, TableState]:
+    """Return ledger and state of the data table if both have the same history.
 
     Args:
         control: The control table, which is read again if the ledger seems to be behind.
@@ -53,7 +61,7 @@ def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> C
     except (LedgerBehindTable, RepairUnfinished):
         check_current(control, ledger)
         raise
-    return CheckedLedger(ledger)
+    return CheckedLedger(ledger), state
 
 
 def check_current(control: ControlReader, ledger: Ledger) -> None:

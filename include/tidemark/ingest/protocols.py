@@ -321,10 +321,15 @@ class DataTable(DataLog, Protocol):
             ForeignTable, TableAltered: See `state`.
         """
 
-    def append(self, plan: CommittablePlan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: CommittablePlan, files: Sequence[DataFile], seen: TableState) -> bool:
         """Add a plan's files in one commit with the plan's transaction.
 
         A replacing plan removes the old rows at its offsets in the same commit.
+
+        Args:
+            plan: The plan.
+            files: Files with its rows.
+            seen: The state of the table that was compared with the ledger.
 
         Returns:
             Whether this call committed the files; False if the transaction existed already. Only
@@ -332,6 +337,8 @@ class DataTable(DataLog, Protocol):
 
         Raises:
             RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            ForeignTable, TableAltered: See `state`; nothing was changed.
+            TableReplaced: The table is older than `seen`; nothing was changed.
             TransactionConflict: A concurrent commit has this transaction; read the log again.
             LandingOvertaken: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
@@ -352,7 +359,7 @@ class DataTable(DataLog, Protocol):
         """
 
     def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
-        """Remove a plan's rows; return their number and a version without them.
+        """Remove a plan's rows; return their number and the version that removed the last ones.
 
         Args:
             plan: The plan.

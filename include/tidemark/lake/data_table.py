@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan
+from tidemark.core.plan import Plan, is_removal
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -44,6 +44,7 @@ from tidemark.lake.errors import (
     ForeignTable,
     LandingOvertaken,
     RemovalConflict,
+    TableReplaced,
     TransactionConflict,
 )
 from tidemark.lake.plan_counts import records_by_range
@@ -113,9 +114,10 @@ class DeltaDataTable:
         if table is None:
             return TableState(transactions={}, restores=())
         self._check(table, pipeline)  # fence: state-of-own-table-only
-        found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
+        found = _transactions(table, app_ids)
         return TableState(
-            transactions={app_id: newest for app_id, newest in found.items() if newest},
+            transactions=found,
+            removals={app_id: newest for app_id, newest in found.items() if is_removal(app_id)},
             version=table.version(),
             restores=()
             if restores_since is None
@@ -383,16 +385,19 @@ class DeltaDataTable:
         if not self._reads_only:
             check_rules(table, self._uri)
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """Add a plan's files in one commit; do nothing if the plan's transaction exists."""
-        return self.land(plan, files, _replace_all)
+        return self.land(plan, files, seen, _replace_all)
 
-    def land(self, plan: Plan, files: Sequence[DataFile], replace: Replace) -> bool:
+    def land(
+        self, plan: Plan, files: Sequence[DataFile], seen: TableState, replace: Replace
+    ) -> bool:
         """Land a plan's files in one commit; do nothing if its transaction exists.
 
         Args:
             plan: The plan.
             files: Files with the plan's rows.
+            seen: The state that was compared with the ledger.
             replace: Makes the commit of a replacing plan.
 
         Returns:
@@ -400,12 +405,19 @@ class DeltaDataTable:
 
         Raises:
             RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            ForeignTable, TableAltered: See `state`; nothing was changed.
+            TableReplaced: The table is older than `seen`; nothing was changed.
             TransactionConflict: Another process committed this transaction first.
             LandingOvertaken: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
         """
         try:
+            # Delta refuses the commit if a later one conflicts with this version.
             table = DeltaTable(self._uri)
+            self._check(table, plan.pipeline)
+            # fence: landing-into-an-older-copy-is-refused
+            if seen.is_later_than(table.version(), _transactions(table, seen.transactions)):
+                raise TableReplaced(pipeline=plan.pipeline, sequence=plan.sequence, table=self._uri)
             if commit_log.has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
             # fence: data-storage-is-tried
@@ -462,7 +474,7 @@ class DeltaDataTable:
             check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
     def remove_rows(self, plan: Plan, epoch: int | None) -> tuple[int, int]:
-        """Remove a plan's rows. Returns their number, and a version without these rows.
+        """Remove a plan's rows. Returns their number, and the version that removed the last ones.
 
         Removes files with rows of this plan only without reading them, so an unreadable file can
         be undone.
@@ -479,14 +491,15 @@ class DeltaDataTable:
         if open_if_exists(self._uri) is None:
             return 0, 0
         try:
-            rows = remove_whole_files(
+            rows, removed_at = remove_whole_files(
                 self._uri,
                 plan.sequence,
                 _removal_metadata(plan),
                 lambda table: removal_transactions(table, plan, epoch),
             )
             others, version = retry_on_conflict(
-                lambda: self._remove_other_rows(plan, epoch, whole_files=rows > 0), RemovalConflict
+                lambda: self._remove_other_rows(plan, epoch, whole_files=removed_at),
+                RemovalConflict,
             )
         except (DeltaError, OSError) as failed:
             self.check_removable(plan)
@@ -495,28 +508,33 @@ class DeltaDataTable:
         return rows + others, version
 
     def _remove_other_rows(
-        self, plan: Plan, epoch: int | None, *, whole_files: bool
+        self, plan: Plan, epoch: int | None, *, whole_files: int | None
     ) -> tuple[int, int]:
         """Remove a plan's rows from files with rows of other plans, or that a RESTORE brought back.
 
         Args:
             plan: The plan.
             epoch: As in `remove_rows`.
-            whole_files: Whether files with rows of this plan only were removed before.
+            whole_files: The version that removed files with rows of this plan only; None if none
+                did.
         """
         table = DeltaTable(self._uri)
         if (
-            whole_files
+            whole_files is not None
             # fence: removed-plan-is-gone-from-every-file
             and not may_have_plan(table, plan.sequence)
         ):
-            return 0, table.version()
+            return 0, whole_files
         transactions = removal_transactions(table, plan, epoch)
+        properties = _properties(transactions, _removal_metadata(plan))
+        before = table.version()
         try:
-            done = table.delete(
-                f"plan_sequence = {plan.sequence}",
-                commit_properties=_properties(transactions, _removal_metadata(plan)),
-            )
+            done = table.delete(f"plan_sequence = {plan.sequence}", commit_properties=properties)
+            if table.version() == before and transactions:
+                # delta-rs commits nothing without rows, but the ledger relies on the transaction.
+                properties.max_commit_retries = 0
+                _add(table, [], properties)
+                return 0, before + 1
         except CommitFailedError as conflict:
             raise RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
         return int(done.get("num_deleted_rows") or 0), table.version()
@@ -633,6 +651,12 @@ def _add(table: DeltaTable, added: list[AddAction], properties: CommitProperties
 
 def _removal_metadata(plan: Plan) -> str:
     return json.dumps({"removed_plan": plan.sequence})
+
+
+def _transactions(table: DeltaTable, app_ids: Iterable[str]) -> Mapping[str, int]:
+    """Return the newest transaction of each application id that the table has."""
+    found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
+    return {app_id: newest for app_id, newest in found.items() if newest}
 
 
 def _properties(transactions: list[Transaction], metadata: str) -> CommitProperties:

@@ -279,6 +279,24 @@ class EngineFailed(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
+class TableReplaced(TransientError):
+    """An older copy replaced the data table while a plan was read; the landing wrote nothing."""
+
+    pipeline: str
+    sequence: int
+    table: str
+
+    problem = (
+        "Plan {sequence} of pipeline {pipeline!r} did not land: an older copy of the table {table} "
+        "was put in its place during the read."
+    )
+    fix = (
+        "Run the same plan again. The run compares the copy with the control table, and names the "
+        "fix if they differ."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class LandingOvertaken(TransientError):
     """A conflicting commit preceded the commit of a landing; the landing wrote nothing.
 

@@ -59,7 +59,7 @@ def may_have_plan(table: DeltaTable, sequence: int) -> bool:
 
 def remove_whole_files(
     uri: str, sequence: int, metadata: str, check: Callable[[DeltaTable], Sequence[Transaction]]
-) -> int:
+) -> tuple[int, int | None]:
     """Remove the files with rows of one plan only, in one commit, without reading them.
 
     Args:
@@ -70,12 +70,15 @@ def remove_whole_files(
             commit, or raises an error to refuse it.
 
     Returns:
-        The number of their rows.
+        The number of their rows, and the version of the commit; None if there are no such files.
     """
+    version: int | None = None
 
     def removal(table: DeltaTable) -> Change:
+        nonlocal version
         transactions = check(table)
         whole, _ = files_with_plan(table, sequence)
+        version = table.version() + 1 if whole else None
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return Change(
             actions=[file.removal(now_ms, data_change=True) for file in whole],
@@ -84,4 +87,4 @@ def remove_whole_files(
             transactions=transactions,
         )
 
-    return commit_checked(uri, removal)
+    return commit_checked(uri, removal), version

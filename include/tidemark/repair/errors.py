@@ -140,6 +140,7 @@ class UnexplainedRows(TerminalError):
     expected = "{needed}"
     actual = "{seen}"
     fix = (
-        "Nothing was changed. Find the commit of the other program with DESCRIBE HISTORY, and "
-        "RESTORE the table to the version before it."
+        "Nothing was changed. Find the commit of another program with DESCRIBE HISTORY, and "
+        "RESTORE the table to the version before it. If an older copy replaced a quarantine, "
+        "delete the records there that the typed table has; the runbook has the statement."
     )

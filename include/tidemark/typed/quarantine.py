@@ -94,17 +94,24 @@ class DeltaQuarantine:
         self._ever_landed = landed_sequences
         self.table = DeltaDataTable(uri, QUARANTINE_SCHEMA, grows=True)
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """Add a plan's records and close the records at its offsets, in one commit.
 
         Returns:
             Whether this call committed them: false if the plan's transaction exists.
 
+        Args:
+            plan: The plan.
+            files: Files with its records.
+            seen: The state of both tables that was compared with the ledger.
+
         Raises:
+            TableReplaced: The table is older than `seen`; nothing was changed.
             TransactionConflict: Another commit of this transaction was first.
             EngineFailed: The commit failed, or its answer was lost.
         """
-        return self.table.land(plan, files, self._replace)
+        # The version and the removals are those of the typed table.
+        return self.table.land(plan, files, replace(seen, version=None, removals={}), self._replace)
 
     def _replace(
         self,
@@ -474,6 +481,7 @@ class TypedTablePair:
         return TableState(
             transactions={app_id: newest for app_id, newest in both.items() if newest},
             version=typed.version,
+            removals=typed.removals,
             restores=typed.restores,
             # fence: half-fence-is-found
             half_fenced=frozenset(_fenced(typed.transactions) ^ _fenced(kept)),
@@ -574,7 +582,7 @@ class TypedTablePair:
         self.quarantine.erase_closed()
         return self.typed.prepare(pipeline)
 
-    def append(self, plan: Plan, files: Sequence[DataFile]) -> bool:
+    def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """See `DataTable.append`: to the quarantine, then to the typed table.
 
         Replaced rows may have no successor, because the bronze table may no longer have them.
@@ -587,7 +595,7 @@ class TypedTablePair:
             # Another driver has landed the plan, or it was abandoned.
             return False
         kept = [file for file in files if file.quarantined]
-        if not self.quarantine.append(plan, kept):
+        if not self.quarantine.append(plan, kept, seen):
             if self.typed.has_transaction(plan):
                 # The same, since the first look.
                 return False
@@ -595,7 +603,7 @@ class TypedTablePair:
             self._check_not_fenced(plan)
         self.quarantine.check_same(plan, kept)  # fence: drivers-agree-on-quarantine
         decoded = [file for file in files if not file.quarantined]
-        wrote = self.typed.land(plan, decoded, replace_rows)
+        wrote = self.typed.land(plan, decoded, seen, replace_rows)
         if plan.replaces:
             # If this fails, the next plan erases them in `prepare`.
             self.quarantine.erase_closed()
