@@ -864,6 +864,12 @@ FENCES = (
         real=True,
     ),
     Fence(
+        marker="changes-start-at-the-commit-that-was-read",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/lake/test_data_table.py", "-k", "changes_of_a_copy"),
+    ),
+    Fence(
         marker="control-storage-is-tried",
         keeps="I2",
         operation=Replace("[]"),

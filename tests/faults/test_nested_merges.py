@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable
 
+from tests.support.file_merger import FileMerger
 from tests.support.nesting import kill, nested
-from tests.support.upsert_lake import Row, UpsertLake
+from tests.support.upsert_lake import UpsertLake
 from tidemark.core.errors import TidemarkError
 from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.errors import EngineFailed
-from tidemark.spec.upsert import Deletes, MergePlan, MergeScope
+from tidemark.spec.upsert import Deletes, MergePlan
 from tidemark.typed.quarantine import TypedTablePair
 from tidemark.upsert.table import DeltaUpsertTable
 
@@ -29,81 +26,8 @@ pytestmark = pytest.mark.faults
 _MOST_MERGES = 5
 
 
-@dataclass
-class FileMerger:
-    """Merges without Spark, with the transaction and the scopes of `SparkMerger`."""
-
-    lake: UpsertLake
-
-    def merge(self, merge: MergePlan) -> None:
-        """Merge; see `SparkMerger.merge`."""
-        try:
-            self._merge_in_transaction(merge)
-        except EngineFailed:
-            if merge.scope is not MergeScope.KEYS:
-                raise
-            self._merge_in_transaction(merge.as_rebuild())
-
-    def _merge_in_transaction(self, merge: MergePlan) -> None:
-        table = DeltaTable(self.lake.upsert_uri)
-        if (table.transaction_version(merge.app_id) or -1) >= merge.version:
-            return
-        found = pa.table(table.scan()).to_pylist()
-        rows = {(row["partition"], row["key"]): row for row in found}
-        if merge.scope is MergeScope.ALL:
-            rows = self._newest(merge, self._rows(merge.version))
-        else:
-            self._update(merge, rows)
-        self._commit(table, merge, list(rows.values()))
-
-    def _update(self, merge: MergePlan, rows: dict[tuple[int, bytes], Row]) -> None:
-        """Change the rows of a table."""
-        changes, typed = merge.changes, self._rows(merge.version)
-        added = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
-        new = [row for row in typed if row["plan_sequence"] in added]
-        keys = {(row["partition"], row["key"]) for row in new}
-        if merge.scope is MergeScope.KEYS:
-            for row in self._rows(merge.since or 0):
-                is_replaced = any(
-                    span.start <= row["offset"] < span.end
-                    for plan in changes.replaced
-                    for span in plan.spans().get(row["partition"], ())
-                )
-                if is_replaced or row["plan_sequence"] in changes.removed:
-                    keys.add((row["partition"], row["key"]))
-            new = [row for row in typed if (row["partition"], row["key"]) in keys]
-        newest = self._newest(merge, new)
-        for key in keys:
-            rows.pop(key, None)
-            if key in newest:
-                rows[key] = newest[key]
-
-    def _newest(self, merge: MergePlan, rows: list[Row]) -> dict[tuple[int, bytes], Row]:
-        return self.lake.newest_rows(rows, merge.incarnations)
-
-    def _rows(self, version: int) -> list[Row]:
-        rows: list[Row] = pa.table(DeltaTable(self.lake.typed_uri, version).scan()).to_pylist()
-        return rows
-
-    def _commit(self, table: DeltaTable, merge: MergePlan, rows: list[Row]) -> None:
-        schema = pa.schema(table.schema().to_arrow())
-        try:
-            write_deltalake(
-                table,
-                pa.Table.from_pylist(rows, schema=schema),
-                mode="overwrite",
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(merge.app_id, merge.version)],
-                    custom_metadata={"userMetadata": merge.commit_metadata()},
-                    max_commit_retries=0,
-                ),
-            )
-        except DeltaError as failure:
-            raise EngineFailed(operation="merging", reason=str(failure)) from failure
-
-
 _STEPS: Mapping[type, tuple[str, ...]] = {
-    TypedTablePair: ("version_and_id", "columns", "changes_since"),
+    TypedTablePair: ("version_and_id", "columns", "commit_digest", "changes_since"),
     DeltaUpsertTable: ("version", "last_merge", "fits", "prepare"),
     DeltaControlTable: ("summary", "ledger"),
     FileMerger: ("merge", "_merge_in_transaction", "_commit"),

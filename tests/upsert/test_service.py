@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import Payload
+from tests.support.file_lake import Payload, put_back
+from tests.support.file_merger import FileMerger
 from tests.support.plans import wanted
 from tests.support.upsert_lake import UpsertLake, change
 from tidemark.core.ledger import CheckedLedger
@@ -189,6 +190,34 @@ def test_a_restored_upsert_table_or_a_foreign_update_causes_a_rebuild(lake: Upse
     assert merge is not None
     assert merge.scope is MergeScope.ALL
     assert set(lake.visible().values()) == {"changed"}
+
+
+def test_a_copy_of_the_typed_table_that_has_grown_again_causes_a_rebuild(tmp_path: Path) -> None:
+    """The last merge read a version that the copy has with another commit."""
+    lake = UpsertLake(root=tmp_path / "lake", deletes=Deletes.HARD)
+    merger = FileMerger(lake)
+    lake.land_records(("a", "1"))
+    lake.run()
+    lake.upserts.execute(merger)
+    lake.land_records(("b", "1"))
+    lake.run()
+    copy = shutil.copytree(lake.typed_uri, tmp_path / "copy")
+    DeltaTable(lake.typed_uri).optimize.compact()
+    lake.upserts.execute(merger)
+    put_back(copy, lake.typed_uri)
+    lake.land_records(("a", "2"), ("c", "1"))
+    lake.run()
+    merge = lake.upserts.execute(merger)
+    assert merge is not None
+    assert merge.scope is MergeScope.ALL
+    lake.check()
+    # The rebuild is the base of the next merge.
+    lake.land_records(("d", "1"))
+    lake.run()
+    merge = lake.upserts.execute(merger)
+    assert merge is not None
+    assert merge.scope is MergeScope.NEW
+    lake.check()
 
 
 def test_two_drivers_that_merge_from_one_version_cause_a_rebuild(lake: UpsertLake) -> None:
@@ -470,7 +499,7 @@ def test_the_content_of_debeziums_envelope_becomes_the_row(
         version=0,
         changes=TableChanges(),
         incarnations=("id-1",),
-        typed_table_id="typed",
+        typed_commit=None,
         definition="any",
         app_id="one",
     )

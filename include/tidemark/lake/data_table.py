@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -47,6 +48,7 @@ from tidemark.lake.errors import (
     TableReplaced,
     TransactionConflict,
 )
+from tidemark.lake.live_files import table_filesystem
 from tidemark.lake.plan_counts import records_by_range
 from tidemark.lake.plan_removal import (
     files_with_plan,
@@ -221,13 +223,33 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
 
-    def changes_since(self, version: int) -> TableChanges | None:
-        """Return the changes after a version, from the commits; None if the log lacks some."""
+    def commit_digest(self, version: int) -> str | None:
+        """Return the SHA-256 of the commit file of a version; None without the file.
+
+        Two commits of one version differ, by their times and by the unique names of their files.
+        """
+        path = f"_delta_log/{version:020}.json"
+        try:
+            with table_filesystem(self._uri).open_input_stream(path) as commit:
+                return sha256(commit.read()).hexdigest()
+        except FileNotFoundError:
+            return None
+
+    def changes_since(self, version: int, digest: str | None) -> TableChanges | None:
+        """Return the changes after a version, from the commits; None if they are unknown.
+
+        Args:
+            version: The version.
+            digest: Its `commit_digest` when it was read. A copy in place of the table may have
+                another commit of this version, or none. Without a digest, the changes are unknown.
+        """
         table = DeltaTable(self._uri)
         missing = table.version() - version
-        # The table may be an older copy: then `missing` is negative.
         commits = table.history(missing) if missing > 0 else []
-        if missing < 0 or len(commits) < missing:
+        # fence: changes-start-at-the-commit-that-was-read
+        if digest is None or self.commit_digest(version) != digest:
+            return None
+        if len(commits) < missing:
             return None
         by_version = dict(commit_log.commits_with_metadata(commits))
         appended: list[Plan] = []

@@ -55,13 +55,13 @@ class LastMerge:
 
     Attributes:
         typed_version: Version of the typed table that the merge read.
-        typed_table_id: Delta id of that typed table.
+        typed_commit: Digest of the commit of that version; None if it is unknown.
         definition: Definition of a row, as returned by `row_definition`.
         app_id: Application id of the merge's Delta transaction. The next merge uses it again.
     """
 
     typed_version: int
-    typed_table_id: str
+    typed_commit: str | None
     definition: str
     app_id: str
 
@@ -103,7 +103,7 @@ class MergePlan:
         version: Version of the typed table to read.
         changes: Changes between the two versions; empty for a rebuild.
         incarnations: Topic ids, oldest first.
-        typed_table_id: Delta id of the typed table.
+        typed_commit: Digest of the commit of `version`; None if it is unknown.
         definition: Definition of a row, as returned by `row_definition`.
         app_id: Application id of the merge's Delta transaction. A rebuild starts a new one, and the
             merges after it use it again.
@@ -115,7 +115,7 @@ class MergePlan:
     version: int
     changes: TableChanges
     incarnations: tuple[str, ...]
-    typed_table_id: str
+    typed_commit: str | None
     definition: str
     app_id: str
     is_first: bool = False

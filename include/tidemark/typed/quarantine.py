@@ -447,9 +447,13 @@ class TypedTablePair:
         """See `TypedLog.version_and_id`; reads the typed table."""
         return self.typed.version_and_id()
 
-    def changes_since(self, version: int) -> TableChanges | None:
+    def commit_digest(self, version: int) -> str | None:
+        """See `TypedLog.commit_digest`; reads the typed table."""
+        return self.typed.commit_digest(version)
+
+    def changes_since(self, version: int, digest: str | None) -> TableChanges | None:
         """See `TypedLog.changes_since`; reads the typed table."""
-        return self.typed.changes_since(version)
+        return self.typed.changes_since(version, digest)
 
     def add_columns(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
         """See `TypedTable.add_columns`."""

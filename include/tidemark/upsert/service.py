@@ -41,8 +41,17 @@ class TypedLog(DataLog, Protocol):
         """Return the newest version and the Delta id of the table; (-1, "") if it is missing."""
         ...
 
-    def changes_since(self, version: int) -> TableChanges | None:
-        """Return the changes of rows after a version; None if the log does not show them."""
+    def commit_digest(self, version: int) -> str | None:
+        """Return what distinguishes the commit of a version from others; None if it is unknown."""
+        ...
+
+    def changes_since(self, version: int, digest: str | None) -> TableChanges | None:
+        """Return the changes of rows after a version; None if the log does not show them.
+
+        Args:
+            version: The version.
+            digest: Its `commit_digest` when it was read.
+        """
         ...
 
 
@@ -92,22 +101,24 @@ class Upserts:
             # No record with both a key and a value has been decoded, or the table was removed.
             checked_ledger(self.control, self.spec.name, self.typed)
             return None
+        # Read before the changes. If a copy replaces the typed table meanwhile, the next merge
+        # finds another commit and rebuilds the upsert table.
+        typed_commit = self.typed.commit_digest(version)
         # Read before the last merge. A rebuild that starts from an older state must not have the
         # transaction of one that starts from a newer state.
         upsert_version = self.table.version()
         last = self.table.last_merge(self.spec.origin)
-        known = last if last and last.typed_table_id == table_id else None
         # Read after the last merge, so that it has all offsets whose rows have been merged.
         ledger = checked_ledger(self.control, self.spec.name, self.typed)
-        changes = self.typed.changes_since(known.typed_version) if known else None
+        changes = self.typed.changes_since(last.typed_version, last.typed_commit) if last else None
         appended = changes.appended if changes else ()
         topics = {*topic_ids_of(ledger), *(plan.topic_id for plan in appended)}
         incarnations = self._incarnations(topics, ledger.topic_id)
         definition = row_definition(self.upsert, incarnations)
-        if known is None or known.definition != definition or not self.table.fits(columns):
+        if last is None or last.definition != definition or not self.table.fits(columns):
             changes = None
         if changes is None:
-            known = None
+            last = None
         elif not changes:
             return None
         landed = {topic_id: ledger.landed_of(topic_id) for topic_id in topics}
@@ -117,13 +128,13 @@ class Upserts:
         new_app_id = f"tidemark:{self.spec.origin}:upsert:{table_id}:{upsert_version}"
         return MergePlan(
             scope=merge_scope(changes, landed, incarnations),
-            since=known.typed_version if known else None,
+            since=last.typed_version if last else None,
             version=version,
             changes=changes or TableChanges(),
             incarnations=incarnations,
-            typed_table_id=table_id,
+            typed_commit=typed_commit,
             definition=definition,
-            app_id=known.app_id if known else new_app_id,
+            app_id=last.app_id if last else new_app_id,
             is_first=upsert_version < 0,
         )
 

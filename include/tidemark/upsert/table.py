@@ -62,7 +62,7 @@ class DeltaUpsertTable:
             return None
         return LastMerge(
             typed_version=newest["version"],
-            typed_table_id=newest["typed_table_id"],
+            typed_commit=newest.get("typed_commit"),
             definition=newest["definition"],
             app_id=newest["app_id"],
         )
