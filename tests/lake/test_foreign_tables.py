@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.file_lake import FileLake
+from tests.quality.test_publication import check, publication_of
+from tests.support.file_lake import FileLake, landed_lake
+from tests.support.quality_reports import REPORT as UNNAMED_REPORT
+from tests.support.typed_lake import TypedLake
 from tidemark.backfill.selection import select
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignTable, TableAltered
+from tidemark.quality.check_results_table import DeltaCheckResults
 
 
 def foreign_table(uri: Path) -> None:
@@ -71,3 +79,132 @@ def test_a_log_folder_without_a_commit_is_not_a_foreign_table(tmp_path: Path) ->
     (log / "_commit_1234.json.tmp").touch()
     lake.run(5)
     assert lake.verified() == [(5, 5)]
+
+
+REPORT = replace(UNNAMED_REPORT, pipeline="events")
+MAPPING = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "100"}
+
+
+def add_ids(kind: Any, ids: Iterator[int]) -> None:
+    """Add an id and the name in files to each field of a type."""
+    if isinstance(kind, dict):
+        for field in kind.get("fields", ()):
+            name = {"delta.columnMapping.physicalName": field["name"]}
+            field["metadata"] |= {"delta.columnMapping.id": next(ids), **name}
+            add_ids(field["type"], ids)
+        add_ids(kind.get("elementType"), ids)
+
+
+def alter(
+    uri: Path,
+    properties: Mapping[str, str],
+    column: Mapping[str, Any] | None = None,
+    *,
+    versions: tuple[int, int] = (2, 5),
+) -> None:
+    """Commit properties and metadata of the column `topic`, as Spark does without features."""
+    table = DeltaTable(uri)
+    metadata, schema = table.metadata(), json.loads(table.schema().to_json())
+    if "delta.columnMapping.maxColumnId" in properties:
+        add_ids(schema, count(1))
+    for field in schema["fields"]:
+        if field["name"] == "topic":
+            field |= column or {}
+    changed = {
+        "id": metadata.id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": metadata.partition_columns,
+        "configuration": {**metadata.configuration, **properties},
+    }
+    protocol = dict(zip(("minReaderVersion", "minWriterVersion"), versions, strict=True))
+    actions = [{"protocol": protocol}, {"metaData": changed}]
+    log = uri / "_delta_log" / f"{table.version() + 1:020}.json"
+    log.write_text("\n".join(json.dumps(action) for action in actions))
+
+
+@pytest.mark.parametrize(
+    ("properties", "column", "versions"),
+    [
+        (MAPPING, None, (2, 5)),
+        ({**MAPPING, "delta.columnMapping.mode": "id"}, None, (2, 5)),
+        ({"delta.constraints.some": "topic IS NOT NULL"}, None, (1, 3)),
+        ({}, {"metadata": {"delta.invariants": "{}"}}, (1, 2)),
+        ({}, {"metadata": {"delta.generationExpression": "topic_id"}}, (1, 4)),
+        ({}, {"metadata": {"delta.identity.start": 1}}, (1, 6)),
+        ({}, {"nullable": False}, (1, 2)),
+    ],
+    ids=["names", "ids", "constraint", "invariant", "generated", "identity", "not null"],
+)
+def test_a_rule_of_a_table_without_features_is_refused(
+    tmp_path: Path,
+    properties: Mapping[str, str],
+    column: Mapping[str, Any] | None,
+    versions: tuple[int, int],
+) -> None:
+    """Files of a landing bypass it."""
+    lake = landed_lake(tmp_path, plans=1)
+    alter(lake.uri, properties, column, versions=versions)
+    difference = "it has column mapping|it has the constraint|its column topic has a rule"
+    with pytest.raises(TableAltered, match=difference):
+        lake.planner.plan("run")
+
+
+@pytest.mark.parametrize(
+    "property_",
+    [("delta.columnMapping.mode", "none"), ("delta.enableChangeDataFeed", "true"),
+     ("delta.appendOnly", "true")],
+    ids=lambda each: each[0],
+)  # fmt: skip
+def test_plans_land_in_a_table_with_a_property_that_restricts_no_value(
+    tmp_path: Path, property_: tuple[str, str]
+) -> None:
+    lake = landed_lake(tmp_path, plans=1)
+    alter(lake.uri, dict([property_]), versions=(1, 4))
+    lake.run(1)
+    assert lake.verified() == [(4, 4)]
+
+
+def bronze_of(lake: TypedLake) -> Path:
+    return lake.bronze.uri
+
+
+def control_of(lake: TypedLake) -> Path:
+    return Path(lake.bronze.control_uri)
+
+
+@pytest.mark.parametrize(
+    ("table_of", "write"),
+    [
+        (bronze_of, lambda lake: lake.bronze.planner.plan("run")),
+        (TypedLake.typed_uri.fget, TypedLake.run),
+        (TypedLake.quarantine_uri.fget, TypedLake.run),
+        (control_of, lambda lake: lake.bronze.planner.plan("run")),
+        (
+            lambda lake: lake.root / "publication",
+            lambda lake: publication_of(lake.bronze).reject(1, "ann", "why"),
+        ),
+        (
+            lambda lake: lake.root / "results",
+            lambda lake: DeltaCheckResults(str(lake.root / "results")).append(REPORT),
+        ),
+    ],
+    ids=["bronze", "typed", "quarantine", "control", "publication", "results"],
+)
+def test_no_table_with_column_mapping_is_written(
+    tmp_path: Path, table_of: Callable[[TypedLake], Path], write: Callable[[TypedLake], object]
+) -> None:
+    """Readers would find no values in columns of new files."""
+    lake = TypedLake(tmp_path, broken={1})
+    lake.land_values([b"a", b"b"])
+    lake.run()
+    check(lake.bronze, 1, passed=True)
+    DeltaCheckResults(str(tmp_path / "results")).append(REPORT)
+    lake.bronze.produce(1, 0)
+    lake.bronze.payloads.clear()
+    uri = table_of(lake)
+    alter(uri, MAPPING)
+    before = sorted((each, each.stat().st_mtime_ns) for each in tmp_path.rglob("*"))
+    with pytest.raises(TableAltered, match="it has column mapping"):
+        write(lake)
+    assert sorted((each, each.stat().st_mtime_ns) for each in tmp_path.rglob("*")) == before

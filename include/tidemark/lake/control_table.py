@@ -29,6 +29,7 @@ from tidemark.lake.control_repair import translate_control_damage
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ControlConflict
 from tidemark.lake.ledger_summary import read_pipeline_rows, read_settled_counts
+from tidemark.lake.table_checks import check_names
 from tidemark.lake.table_io import (
     TIMESTAMP,
     any_of_plans,
@@ -289,6 +290,7 @@ class DeltaControlTable:
         number = ledger.event_number + 1
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
         table = open_if_exists(self._uri) or self._create()
+        check_names(table, self._uri)
         # fence: control-storage-is-tried
         proofs = missing_storage_proofs(table, self._uri)
         # delta-rs compares with its snapshot only. A snapshot that is newer than the ledger would

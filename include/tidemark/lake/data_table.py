@@ -399,13 +399,13 @@ class DeltaDataTable:
 
     def _check(self, table: DeltaTable, pipeline: str) -> None:
         check_owner(table, self._uri, pipeline)
+        if not self._reads_only:
+            check_rules(table, self._uri)
         check_excluded(table, self._uri, self._excluded)
         if self._grows:
             check_extensible(table, self._uri, self._schema, has_unions=self._has_unions)
         else:
             check_columns(table, self._uri, self._schema)
-        if not self._reads_only:
-            check_rules(table, self._uri)
 
     def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """Add a plan's files in one commit; do nothing if the plan's transaction exists."""

@@ -10,6 +10,7 @@ from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
+from tidemark.lake.table_checks import check_names
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.table_properties import KEEP_OLD_COMMITS
 
@@ -39,8 +40,10 @@ def append_shared(
 
     Raises:
         UnsafeStorage: The storage can lose concurrent commits; nothing was written.
+        TableAltered: The table has column mapping; nothing was written.
     """
     table = open_if_exists(uri) or _created(uri, schema, partition_by, append_only)
+    check_names(table, uri)
     properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
     write_deltalake(
         table, rows, mode="append", schema_mode=schema_mode, commit_properties=properties

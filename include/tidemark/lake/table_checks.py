@@ -88,8 +88,18 @@ def missing_fields(table: DeltaTable, schema: Schema) -> list[str]:
     return missing
 
 
+def check_names(table: DeltaTable, uri: str) -> None:
+    """Raise `TableAltered` for column mapping: files may have other column names than the table.
+
+    Readers would find only nulls in a file with the names of the table.
+    """
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise TableAltered(target=uri, difference="it has column mapping")
+
+
 def check_rules(table: DeltaTable, uri: str) -> None:
     """Raise `TableAltered` for rules for writers that a commit of new files does not check."""
+    check_names(table, uri)
     for name in table.metadata().configuration:
         if name.startswith("delta.constraints."):
             constraint = name.removeprefix("delta.constraints.")
