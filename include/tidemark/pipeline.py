@@ -305,6 +305,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
+            decided_plans=self._decided_plans,
             now=self.context.now,
         )
 
@@ -334,6 +335,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
+            decided_plans=self._decided_plans,
             now=self.context.now,
         )
 
@@ -1155,6 +1157,9 @@ class Pipeline:
 
         decode = self.live_spec.decoding()
         return typed_table(self._uri(decode.target), decode, columns)
+
+    def _decided_plans(self) -> Collection[int]:
+        return self._publication_table().decided_plans(self.name)
 
     def _publication_table(self) -> DeltaPublicationTable:
         from tidemark.quality.publication_table import DeltaPublicationTable

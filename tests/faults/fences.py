@@ -242,6 +242,12 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="numbers-of-decided-plans-stay-used",
+        keeps="I4",
+        operation=Argument(0),
+        noticed_by=("tests/quality/test_publication.py", "-k", "decided_plan_that_a_backup"),
+    ),
+    Fence(
         marker="pipeline-starts-once",
         keeps="I3",
         operation=Never(),

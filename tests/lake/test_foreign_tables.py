@@ -165,21 +165,13 @@ def test_plans_land_in_a_table_with_a_property_that_restricts_no_value(
     assert lake.verified() == [(4, 4)]
 
 
-def bronze_of(lake: TypedLake) -> Path:
-    return lake.bronze.uri
-
-
-def control_of(lake: TypedLake) -> Path:
-    return Path(lake.bronze.control_uri)
-
-
 @pytest.mark.parametrize(
     ("table_of", "write"),
     [
-        (bronze_of, lambda lake: lake.bronze.planner.plan("run")),
-        (TypedLake.typed_uri.fget, TypedLake.run),
-        (TypedLake.quarantine_uri.fget, TypedLake.run),
-        (control_of, lambda lake: lake.bronze.planner.plan("run")),
+        (lambda lake: lake.bronze.uri, lambda lake: lake.bronze.planner.plan("run")),
+        (lambda lake: lake.typed_uri, TypedLake.run),
+        (lambda lake: lake.quarantine_uri, TypedLake.run),
+        (lambda lake: lake.bronze.control_uri, lambda lake: lake.bronze.planner.plan("run")),
         (
             lambda lake: lake.root / "publication",
             lambda lake: publication_of(lake.bronze).reject(1, "ann", "why"),

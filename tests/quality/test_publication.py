@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.file_lake import FileLake
+from tests.support.file_lake import FileLake, put_back
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.core.offsets import Span, SpanSet
@@ -51,7 +51,7 @@ def lake(tmp_path: Path) -> FileLake:
 
 def table_of(lake: FileLake) -> DeltaPublicationTable:
     """Return the publication table."""
-    return DeltaPublicationTable(str(lake.root / "publication"), str(lake.uri))
+    return lake.publication
 
 
 def publication_of(lake: FileLake, minutes: int = 0) -> Publication:
@@ -385,6 +385,32 @@ def test_a_check_of_a_removed_data_table_does_not_publish_the_recreated_one(lake
     assert published_rows(lake) == []
     check(lake, 1, passed=True)
     assert published_rows(lake) == [(0, offset) for offset in range(10)]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_a_plan_never_gets_the_number_of_a_decided_plan_that_a_backup_lacks(
+    lake: FileLake, tmp_path: Path, preview: bool
+) -> None:
+    """Bronze and control table come from one backup, so no repair is due. Decisions are newer."""
+    tables = [lake.uri, lake.control_uri]
+    for number, table in enumerate(tables):
+        shutil.copytree(table, tmp_path / f"copy {number}")
+    lake.run(2)
+    publication_of(lake).release(4, "ann", "looks right")
+    for number, table in enumerate(tables):
+        put_back(tmp_path / f"copy {number}", table)
+    lake.produce(3, 0)
+    plan = lake.planner.preview().plan if preview else lake.run(1)
+    assert plan is not None
+    assert plan.sequence == 5
+    if preview:
+        return
+    assert publication_of(lake).unchecked() == [5]
+    assert published_rows(lake) == [(0, offset) for offset in (0, 1, 5, 6, 7, 8)]
+    check(lake, 5, passed=False)
+    assert publication_of(lake).hidden().refused.keys() == {plan.topic_id}
+    lake.run(1)
+    assert lake.verified() == [(16, 16)]
 
 
 def test_a_partly_replaced_plan_stays_blocked_and_can_be_released(lake: FileLake) -> None:

@@ -28,6 +28,7 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.maintenance.service import Maintenance, finished_plans
 from tidemark.pipeline import Pipeline, PipelineContext
+from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.decisions import Decisions
 from tidemark.repair.rewind import Repair
@@ -99,6 +100,9 @@ class PortPipeline(Pipeline):
 
     def _bronze(self, *, reads_only: bool = False) -> BronzeTable:  # noqa: ARG002
         return self.ports.table
+
+    def _publication_table(self) -> DeltaPublicationTable:
+        return self.ports.publication
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
         return UnfinishedWorkReader(
@@ -178,6 +182,11 @@ class Services:
         """Return how far the pipeline is behind its topic."""
         return self.pipeline.status()
 
+    @property
+    def publication(self) -> DeltaPublicationTable:
+        """A publication table without decisions."""
+        return DeltaPublicationTable("/nonexistent/publication", "/nonexistent/table")
+
     def land(self: Any, plan: Plan) -> None:
         """Write and commit a plan, and record nothing."""
         files = self.sink.write(plan, self.spec.records_per_task)
@@ -241,6 +250,11 @@ class DeltaServices(Services):
     def control(self) -> DeltaControlTable:
         """The control table."""
         return DeltaControlTable(str(self.control_uri))
+
+    @property
+    def publication(self) -> DeltaPublicationTable:
+        """The publication table."""
+        return DeltaPublicationTable(str(self.root / "publication"), str(self.uri))
 
     def maintenance(self, after: timedelta = timedelta(0), **changes: Any) -> Maintenance:
         """Return the maintenance of the data table as of some time from now.

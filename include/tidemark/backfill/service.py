@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_never
@@ -212,6 +212,7 @@ class Backfills:
     control: ControlTable
     data_log: BronzeLog
     log_reader: TopicLogReader
+    decided_plans: Callable[[], Collection[int]]
     now: Clock
 
     def preview(
@@ -476,6 +477,7 @@ class Backfills:
             control=self.control,
             data_log=self.data_log,
             log_reader=self.log_reader,
+            decided_plans=self.decided_plans,
             now=self.now,
         )
 

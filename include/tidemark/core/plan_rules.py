@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from tidemark.core.errors import (
@@ -424,12 +424,17 @@ def build_plan(
     kind: PlanKind,
     origin: PlanOrigin,
     ranges: tuple[PlannedRange, ...],
+    decided_plans: Collection[int] = (),
 ) -> Plan:
-    """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed."""
+    """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed.
+
+    Its number is higher than those of `decided_plans`, which may be plans that the ledger lacks.
+    """
     ledger, watermarks = topic.ledger, topic.watermarks
     return Plan(
         pipeline=ledger.pipeline,
-        sequence=ledger.next_sequence,
+        # fence: numbers-of-decided-plans-stay-used
+        sequence=max(ledger.next_sequence, max(decided_plans, default=0) + 1),
         kind=kind,
         epoch=ledger.epoch,
         cluster_id=watermarks.cluster_id,

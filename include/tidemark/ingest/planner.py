@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -81,13 +82,25 @@ class PlannerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Plans offsets of one pipeline. Reads Kafka and the data table's log, appends events."""
+    """Plans offsets of one pipeline. Reads Kafka and the data table's log, appends events.
+
+    Attributes:
+        spec: The pipeline.
+        watermarks: Reads watermarks of the topic.
+        control: The control table.
+        data_log: The log of the data table.
+        log_reader: Reads records of the topic.
+        decided_plans: Returns the numbers of plans with a publication decision. A new plan gets a
+            higher number: the control table and the data table may come from an older backup.
+        now: The clock.
+    """
 
     spec: PipelineSpec
     watermarks: TopicReader
     control: ControlTable
     data_log: BronzeLog
     log_reader: TopicLogReader
+    decided_plans: Callable[[], Collection[int]]
     now: Clock
 
     def plan(self, requested_by: str) -> PlanResult:
@@ -141,7 +154,7 @@ class Planner:
         state = self.read_state(PlanKind.LIVE)
         if state.open_plan:
             return PlanResult(outcome=PlanOutcome.ADOPTED, plan=state.open_plan)
-        plan = self._draft(state.ledger, None).plan(RunOrigin("preview"))
+        plan = self._draft(state.ledger, None).plan(RunOrigin("preview"), self.decided_plans)
         return PlanResult(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
     def read_state(self, kind: PlanKind) -> PlannerState:
@@ -180,7 +193,7 @@ class Planner:
             # A concurrent process may have planned since: start again from the new state.
             return self._attempt(kind, origin, wanted)
         draft = self._draft(ledger, wanted)
-        plan = draft.plan(origin)
+        plan = draft.plan(origin, self.decided_plans)
         events = self._events(draft, plan, origin)
         if events:
             self.control.append(ledger, events, self.now())
