@@ -305,7 +305,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
-            decided_plans=self._decided_plans,
+            last_decided_plan=self._last_decided_plan,
             now=self.context.now,
         )
 
@@ -335,7 +335,7 @@ class Pipeline:
             control=self.control,
             data_log=self._bronze(),
             log_reader=self.log_reader,
-            decided_plans=self._decided_plans,
+            last_decided_plan=self._last_decided_plan,
             now=self.context.now,
         )
 
@@ -1158,8 +1158,8 @@ class Pipeline:
         decode = self.live_spec.decoding()
         return typed_table(self._uri(decode.target), decode, columns)
 
-    def _decided_plans(self) -> Collection[int]:
-        return self._publication_table().decided_plans(self.name)
+    def _last_decided_plan(self) -> int:
+        return max(self._publication_table().decided_plans(self.name), default=0)
 
     def _publication_table(self) -> DeltaPublicationTable:
         from tidemark.quality.publication_table import DeltaPublicationTable

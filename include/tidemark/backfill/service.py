@@ -212,7 +212,7 @@ class Backfills:
     control: ControlTable
     data_log: BronzeLog
     log_reader: TopicLogReader
-    decided_plans: Callable[[], Collection[int]]
+    last_decided_plan: Callable[[], int]
     now: Clock
 
     def preview(
@@ -477,7 +477,7 @@ class Backfills:
             control=self.control,
             data_log=self.data_log,
             log_reader=self.log_reader,
-            decided_plans=self.decided_plans,
+            last_decided_plan=self.last_decided_plan,
             now=self.now,
         )
 

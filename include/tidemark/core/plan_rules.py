@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from tidemark.core.errors import (
@@ -424,17 +424,17 @@ def build_plan(
     kind: PlanKind,
     origin: PlanOrigin,
     ranges: tuple[PlannedRange, ...],
-    decided_plans: Collection[int] = (),
+    last_decided_plan: int = 0,
 ) -> Plan:
     """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed.
 
-    Its number is higher than those of `decided_plans`, which may be plans that the ledger lacks.
+    Its number is higher than `last_decided_plan`, which may be a plan that the ledger lacks.
     """
     ledger, watermarks = topic.ledger, topic.watermarks
     return Plan(
         pipeline=ledger.pipeline,
         # fence: numbers-of-decided-plans-stay-used
-        sequence=max(ledger.next_sequence, max(decided_plans, default=0) + 1),
+        sequence=max(ledger.next_sequence, last_decided_plan + 1),
         kind=kind,
         epoch=ledger.epoch,
         cluster_id=watermarks.cluster_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tidemark.core import plan_rules
@@ -63,11 +63,13 @@ class Draft:
     ranges: tuple[PlannedRange, ...]
     requested: ClassifiedOffsets = field(default_factory=ClassifiedOffsets)
 
-    def plan(self, origin: PlanOrigin, decided_plans: Callable[[], Collection[int]]) -> Plan | None:
-        """Return the plan of the ranges; None without ranges. See `Planner.decided_plans`."""
+    def plan(self, origin: PlanOrigin, last_decided_plan: Callable[[], int]) -> Plan | None:
+        """Return the plan of the ranges; None without ranges. See `Planner.last_decided_plan`."""
         if not self.ranges:
             return None
-        return plan_rules.build_plan(self.topic, self.kind, origin, self.ranges, decided_plans())
+        return plan_rules.build_plan(
+            self.topic, self.kind, origin, self.ranges, last_decided_plan()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

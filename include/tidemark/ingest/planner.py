@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -90,8 +90,9 @@ class Planner:
         control: The control table.
         data_log: The log of the data table.
         log_reader: Reads records of the topic.
-        decided_plans: Returns the numbers of plans with a publication decision. A new plan gets a
-            higher number: the control table and the data table may come from an older backup.
+        last_decided_plan: Returns the highest number of a plan with a publication decision; 0
+            without one. A new plan gets a higher number: the control table and the data table may
+            come from an older backup.
         now: The clock.
     """
 
@@ -100,7 +101,7 @@ class Planner:
     control: ControlTable
     data_log: BronzeLog
     log_reader: TopicLogReader
-    decided_plans: Callable[[], Collection[int]]
+    last_decided_plan: Callable[[], int]
     now: Clock
 
     def plan(self, requested_by: str) -> PlanResult:
@@ -154,7 +155,7 @@ class Planner:
         state = self.read_state(PlanKind.LIVE)
         if state.open_plan:
             return PlanResult(outcome=PlanOutcome.ADOPTED, plan=state.open_plan)
-        plan = self._draft(state.ledger, None).plan(RunOrigin("preview"), self.decided_plans)
+        plan = self._draft(state.ledger, None).plan(RunOrigin("preview"), self.last_decided_plan)
         return PlanResult(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
     def read_state(self, kind: PlanKind) -> PlannerState:
@@ -193,7 +194,7 @@ class Planner:
             # A concurrent process may have planned since: start again from the new state.
             return self._attempt(kind, origin, wanted)
         draft = self._draft(ledger, wanted)
-        plan = draft.plan(origin, self.decided_plans)
+        plan = draft.plan(origin, self.last_decided_plan)
         events = self._events(draft, plan, origin)
         if events:
             self.control.append(ledger, events, self.now())

@@ -97,13 +97,13 @@ class DeltaQuarantine:
     def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """Add a plan's records and close the records at its offsets, in one commit.
 
-        Returns:
-            Whether this call committed them: false if the plan's transaction exists.
-
         Args:
             plan: The plan.
             files: Files with its records.
             seen: The state of both tables that was compared with the ledger.
+
+        Returns:
+            Whether this call committed them: false if the plan's transaction exists.
 
         Raises:
             TableReplaced: The table is older than `seen`; nothing was changed.
