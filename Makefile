@@ -31,7 +31,6 @@ WITHOUT_LIST := sed -u '/^ [-+~] /d'
 
 PARTS := broker or registry or store or spark or airflow or e2e
 FAST := not ($(PARTS) or slow or faults)
-REAL := ($(PARTS) or slow) and not faults
 # Test processes share the broker, the registry, the Spark Connect server and Airflow. Tests often
 # wait for a process or a timeout, so that two cores can run three of them.
 PYTEST := $(PYTHON) -m pytest --dist worksteal -n 3
@@ -167,15 +166,18 @@ static-checks: $(INSTALLED_DEV)
 	@echo "== types" && mypy
 	@echo "== architecture" && lint-imports
 
-.PHONY: check
-check: $(INSTALLED_DEV) jvm $(TEST_PARTS) ## Format, lint, types, architecture, fast tests (about two minutes)
+.PHONY: checked
+checked: $(INSTALLED_DEV) jvm $(TEST_PARTS)
 	@# The first time, both take most of a minute on one core.
 	@$(MAKE) --jobs 2 archive static-checks
+
+.PHONY: check
+check: checked ## Format, lint, types, architecture, fast tests (about two minutes)
 	@echo "== fast tests" && $(PYTEST) -m "$(FAST)"
 
 .PHONY: test
-test: check ## All of check, then slow tests and those on real Kafka, Spark and Airflow
-	@echo "== slow tests, and tests on real parts" && $(PYTEST) -m "$(REAL)"
+test: checked ## All of check, and tests on real Kafka, Spark and Airflow
+	@echo "== tests" && $(PYTEST) -m "not faults"
 
 .PHONY: test-faults
 test-faults: setup-dev ## The whole fault matrix: crashes, zombies, hostile logs, brokers, fences

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from tests.support.parts import Parts
 from tests.support.registry import Registry, RegistryServer
 from tidemark.dev.broker import BrokerStatus
 from tidemark.spark.engine import Server
+from tidemark.spark.settings import SHORT_RUN_OPTIONS
 from tidemark.spec.layout import Layout
 
 pytest_plugins = [
@@ -33,6 +35,8 @@ _PARTS = pytest.StashKey[Parts]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Create the folder of the shared parts; a worker gets the folder from its controller."""
+    # Tests process few records, so compiling code takes longer than running it.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_RUN_OPTIONS))
     given: dict[str, str] = getattr(config, "workerinput", {})
     config.stash[_PARTS] = Parts(Path(given["parts"])) if given else Parts.of_this_run()
 

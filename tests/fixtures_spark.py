@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidemark.spark.sessions import open_application
-from tidemark.spark.settings import SHORT_RUN_RECORDS, submit_settings
+from tidemark.spark.settings import submit_settings
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",
         },
-        # Tests land few records, so compiling code takes longer than running it.
-        records=SHORT_RUN_RECORDS,
     )
     from pyspark.sql import SparkSession
 

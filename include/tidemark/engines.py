@@ -50,12 +50,21 @@ class Engines:
         running = self.server().running()
         return replace(server, token=running.token) if running else server
 
-    def server(self, *, port: int = 0, log_to_file: bool = True) -> SparkServer:
-        """Return the Spark Connect server of this home; `port` 0 selects a free port."""
+    def server(
+        self, *, port: int = 0, records: int | None = None, log_to_file: bool = True
+    ) -> SparkServer:
+        """Return the Spark Connect server of this home.
+
+        Args:
+            port: Its port; 0 selects a free port.
+            records: Largest possible number of records of one job, which selects the settings of
+                the JVM of a new server; None if it is unknown.
+            log_to_file: Whether it logs to a file of its folder, else to standard error.
+        """
         from tidemark.spark.server import SparkServer
         from tidemark.spark.settings import server_settings
 
-        settings = server_settings(self.layout, log_to_file=log_to_file)
+        settings = server_settings(self.layout, records=records, log_to_file=log_to_file)
         return SparkServer(self.layout.spark, self.environ, settings, port=port)
 
     def check(self, server: Server, specs: Sequence[PipelineSpec]) -> None:

@@ -139,7 +139,9 @@ def spark_server(layout: Layout, tmp_path: Path) -> Iterator[SparkServer]:
     shipped = server_settings(
         layout, {"spark.master": f"local[{CORES}]", "spark.driver.memory": "1g"}
     )
-    server = SparkServer(tmp_path / "spark", os.environ, shipped)
+    # Without the options that other tests give to each JVM.
+    environ = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
+    server = SparkServer(tmp_path / "spark", environ, shipped)
     try:
         server.start(lambda _: None)
         yield server

@@ -10,7 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.kafka.options import READER_DEFAULTS
-from tidemark.spark.settings import AVRO_LIMITS, SHORT_RUN_RECORDS, submit_settings
+from tidemark.spark.settings import (
+    AVRO_LIMITS,
+    SHORT_RUN_RECORDS,
+    server_settings,
+    submit_settings,
+)
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
@@ -38,7 +43,9 @@ def test_a_short_run_gets_the_quick_compiler_and_the_small_collector(
     layout: Layout, records: int | None, short: bool
 ) -> None:
     """A run of unknown size may be a long one."""
-    assert SHORT_ONLY & set(jvm_options(layout, records)) == (SHORT_ONLY if short else set())
+    server = server_settings(layout, records=records)[JVM_OPTIONS].split()
+    for options in (jvm_options(layout, records), server):
+        assert SHORT_ONLY & set(options) == (SHORT_ONLY if short else set())
 
 
 def test_the_size_of_a_run_changes_only_jvm_options(layout: Layout) -> None:

@@ -135,4 +135,4 @@ class Parts:
             "spark.driver.memory": "2g",
             "spark.sql.shuffle.partitions": "2",
         }
-        return SparkServer(self.layout.spark, {}, server_settings(self.layout, settings))
+        return SparkServer(self.layout.spark, os.environ, server_settings(self.layout, settings))

@@ -117,7 +117,7 @@ class _Demo:
         begun = time.monotonic()
         self._start_kafka()
         self._produce("1/6 records for the sample topics", _FIRST)
-        start_spark(self.app)
+        start_spark(self.app, records=sum(_FIRST.values()))
         self._start_airflow()
         self._round("2/6 scheduled runs: all records", None, self._check_first)
         self._produce("3/6 more records", _SECOND)

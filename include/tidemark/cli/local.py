@@ -133,13 +133,18 @@ def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
     return [name for name, running in before if running], stopped
 
 
-def start_spark(app: App) -> None:
-    """Start the Spark Connect server of a home, unless Airflow's connection names another Spark."""
+def start_spark(app: App, records: int | None = None) -> None:
+    """Start the Spark Connect server of a home, unless Airflow's connection names another Spark.
+
+    Args:
+        app: Tidemark of the home.
+        records: Largest possible number of records of one job; None if it is unknown.
+    """
     variable = connection_variable(SPARK_CONNECTION)
     if variable in app.environ:
         note(f"Airflow uses the Spark of {variable}; no server starts")
         return
-    server = app.engines.server()
+    server = app.engines.server(records=records)
     is_running = server.status().running
     with phase("Spark already runs" if is_running else "starting Spark (about ten seconds)"):
         status = server.start(app.engines.check_requirements)

@@ -15,7 +15,8 @@ from tidemark.spec.layout import LOG_FOLDER, Layout
 SHORT_RUN_RECORDS = 1_000_000
 """Records up to which the JVM's optimising compiler costs a job more time than it saves."""
 
-_SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+SHORT_RUN_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of the JVM for such a job."""
 
 WRITE_OPTIONS: Mapping[str, str] = {
     # Spark writes blocks of 32 MiB faster than blocks of 16, 64 or 128 MiB (Parquet's default).
@@ -81,7 +82,7 @@ def submit_settings(
         "-Xshare:auto",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
-        *(_SHORT_RUN_OPTIONS if records is not None and records <= SHORT_RUN_RECORDS else ()),
+        *(SHORT_RUN_OPTIONS if records is not None and records <= SHORT_RUN_RECORDS else ()),
     ]
     return {
         **_STATIC,
@@ -101,6 +102,7 @@ def server_settings(
     layout: Layout,
     overrides: Mapping[str, str] = MappingProxyType({}),
     *,
+    records: int | None = None,
     log_to_file: bool = True,
 ) -> dict[str, str]:
     """Return settings of the Spark Connect server of a home, which uses every core of its machine.
@@ -108,9 +110,10 @@ def server_settings(
     Args:
         layout: Folders of the jars and of the class archive.
         overrides: Settings that override the settings of every job.
+        records: Largest possible number of records of one job; None if unknown.
         log_to_file: Whether the server logs to a file of its folder, else to standard error.
     """
-    settings = {"spark.master": "local[*]", **submit_settings(layout, overrides)}
+    settings = {"spark.master": "local[*]", **submit_settings(layout, overrides, records)}
     if not log_to_file:
         return settings
     # Log4j reads both files; the second file overrides the first.
