@@ -54,8 +54,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run Airflow tests first: they take longest, and would delay the end on one worker."""
-    items.sort(key=lambda item: item.get_closest_marker("airflow") is None)
+    """Run Airflow tests first: they take longest, and would delay the end on one worker.
+
+    Tests with the shared Airflow follow each other, so that it starts once.
+    """
+    items.sort(key=lambda item: (item.get_closest_marker("airflow") is None, not _is_shared(item)))
+
+
+def _is_shared(item: pytest.Item | None) -> bool:
+    """Return whether a test uses the shared Airflow, by the fixture `airflow` of its module."""
+    return isinstance(item, pytest.Function) and "airflow" in item.fixturenames
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave the shared Airflow after the last of consecutive tests that use it."""
+    if _is_shared(item) and not _is_shared(nextitem):
+        item.config.stash[_PARTS].leave_airflow()
 
 
 # -- places --------------------------------------------------------------------------------------

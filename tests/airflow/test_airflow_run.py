@@ -66,11 +66,10 @@ SHARED = {
 }
 
 
-@pytest.fixture(scope="module")
-def airflow(parts: Parts) -> Iterator[AirflowStandalone]:
-    """The Airflow that tests share."""
-    with parts.airflow(SHARED) as airflow:
-        yield airflow
+@pytest.fixture
+def airflow(parts: Parts) -> AirflowStandalone:
+    """The shared Airflow, with these pipelines."""
+    return parts.airflow(SHARED)
 
 
 @contextmanager

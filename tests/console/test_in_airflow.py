@@ -33,9 +33,9 @@ _OFFSETS = 'SELECT "offset" FROM t ORDER BY "offset"'
 SPECS = {"seen": "name: seen\ntopic: seen\nschedule: '@yearly'\nretries: 0\nstart: earliest\n"}
 
 
-@pytest.fixture(scope="module")
-def airflow(parts: Parts, broker: BrokerStatus, admin: AdminClient) -> Iterator[AirflowStandalone]:
-    """An Airflow with pipeline `seen`, whose topic has three records.
+@pytest.fixture
+def airflow(parts: Parts, broker: BrokerStatus, admin: AdminClient) -> AirflowStandalone:
+    """The shared Airflow with pipeline `seen`, whose topic has three records.
 
     Two processes can run tests of this module at the same time; the first one makes the topic.
     """
@@ -43,8 +43,7 @@ def airflow(parts: Parts, broker: BrokerStatus, admin: AdminClient) -> Iterator[
         if "seen" not in admin.list_topics(timeout=30).topics:
             make_topic(admin, broker.bootstrap, "seen", partitions=1)
             produce_values(broker.bootstrap, "seen", 3)
-    with parts.airflow(SPECS) as airflow:
-        yield airflow
+    return parts.airflow(SPECS)
 
 
 @pytest.fixture

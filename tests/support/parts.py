@@ -67,11 +67,10 @@ class Parts:
         assert found is not None
         return found
 
-    @contextmanager
-    def airflow(self, specs: Mapping[str, str]) -> Iterator[AirflowStandalone]:
-        """Run an Airflow with the shared broker and the shared Spark Connect server.
+    def airflow(self, specs: Mapping[str, str]) -> AirflowStandalone:
+        """Return an Airflow with the shared broker and the shared Spark Connect server.
 
-        The last of concurrent blocks stops it, because an idle Airflow slows down other tests.
+        It runs until `leave_airflow` was called in each process that has called this method.
 
         Args:
             specs: Texts of the pipelines' specs, by name.
@@ -89,20 +88,22 @@ class Parts:
                 **openlineage.settings(self.lineage),
             }
         )
-        airflow, lock = app.airflow(), self.home / "airflow.lock"
-        with locked(lock):
+        airflow = app.airflow()
+        with self._airflow_users() as users:
             folder.mkdir(exist_ok=True)
             self.lineage.mkdir(exist_ok=True)
             for name, text in specs.items():
                 (folder / f"{name}.yaml").write_text(text)
             airflow.start(progress=print)
-            self._add_users(1)
-        try:
-            yield airflow
-        finally:
-            with locked(lock):
-                if self._add_users(-1) == 0:
-                    airflow.stop()
+            users.add(os.getpid())
+        return airflow
+
+    def leave_airflow(self) -> None:
+        """Stop the Airflow unless another process uses it: idle, it slows down other tests."""
+        with self._airflow_users() as users:
+            users.discard(os.getpid())
+            if not users:
+                AirflowStandalone(self.layout, {}).stop()
 
     def stop(self) -> None:
         """Stop all running parts, and remove the folder."""
@@ -113,12 +114,14 @@ class Parts:
             stack.callback(self._connect_server.stop)
             stack.callback(AirflowStandalone(self.layout, {}).stop)
 
-    def _add_users(self, change: int) -> int:
-        """Change the number of blocks that use the Airflow, and return it."""
+    @contextmanager
+    def _airflow_users(self) -> Iterator[set[int]]:
+        """Yield the ids of the processes that use the Airflow, which the block may change."""
         file = self.home / "airflow.users"
-        users = (int(file.read_text()) if file.exists() else 0) + change
-        file.write_text(str(users))
-        return users
+        with locked(self.home / "airflow.lock"):
+            users = {int(each) for each in file.read_text().split()} if file.exists() else set()
+            yield users
+            file.write_text(" ".join(map(str, users)))
 
     @property
     def _broker(self) -> Broker:
