@@ -20,9 +20,10 @@ from tidemark.core.errors import LedgerBehindTable, TableRestored, UndoLost
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
+from tidemark.ingest.ledgers import compare_ledger
 from tidemark.kafka.errors import KafkaUnreachable
 from tidemark.lake import data_table, plan_removal
-from tidemark.lake.errors import EngineFailed, RemovalConflict, RemovalFenced
+from tidemark.lake.errors import ControlConflict, EngineFailed, RemovalConflict, RemovalFenced
 from tidemark.repair.errors import OnlyCopy, PlanNotLanded, UndoUnfinished
 
 
@@ -311,6 +312,34 @@ def test_concurrent_undos_may_be_recorded_in_another_order(tmp_path: Path) -> No
     with_ports(lake.undo, table=table).undo(3, "ops", "wrong")
     lake.run(1)
     assert lake.verified() == [(7, 7)]
+
+
+def test_an_undo_that_ends_after_later_undos_leaves_the_histories_equal(tmp_path: Path) -> None:
+    """Two processes undo plan 2; one of them removes its rows only after plan 3 was undone."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+
+    def overtake() -> None:
+        lake.undo.undo(2, "ops", "wrong")
+        lake.undo.undo(3, "ops", "wrong too")
+
+    table = PortWithStep(lake.table, "remove_rows", before=overtake)
+    with_ports(lake.undo, table=table).undo(2, "ops", "wrong")
+    lake.run(1)
+    assert lake.verified() == [(7, 7)]
+
+
+def test_an_undo_after_the_ledger_was_read_is_a_conflict(tmp_path: Path) -> None:
+    """The reader repeats its comparison, although the table has a removal that its ledger lacks."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    lake.undo.undo(2, "ops", "wrong")
+    older = lake.control.summary("events")
+    lake.undo.undo(3, "ops", "wrong too")
+    with pytest.raises(ControlConflict):
+        compare_ledger(lake.control, older, lake.table)
 
 
 def test_a_control_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path) -> None:

@@ -713,7 +713,13 @@ class MemoryTable:
 
     def transaction_version(self, app_id: str) -> int:
         """Return the newest transaction version of an application id; 0 before the first."""
-        return next((seq for app, seq, _ in reversed(self.commits) if app == app_id), 0)
+        for its_id, sequence, _ in reversed(self.commits):
+            if its_id == app_id:
+                return sequence
+            # A removal also has a transaction of its plan.
+            if is_removal(its_id) and app_id == its_id.replace(":removal", f":{sequence}:removal"):
+                return 1
+        return 0
 
     def _counts(self, plan: Plan) -> Mapping[int, int]:
         return {

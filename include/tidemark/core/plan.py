@@ -37,8 +37,13 @@ def removal_app_id(pipeline: str, epoch: int) -> str:
     return f"tidemark:{pipeline}:{epoch}{_REMOVAL}"
 
 
+def plan_removal_app_id(pipeline: str, epoch: int, sequence: int) -> str:
+    """Return the Delta application id of the commits that remove rows of one plan in an epoch."""
+    return f"tidemark:{pipeline}:{epoch}:{sequence}{_REMOVAL}"
+
+
 def is_removal(app_id: str) -> bool:
-    """Return whether a Delta application id is one of `removal_app_id`."""
+    """Return whether a Delta application id is one of commits that remove rows."""
     return app_id.endswith(_REMOVAL)
 
 

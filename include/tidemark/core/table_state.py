@@ -15,13 +15,13 @@ from tidemark.core.errors import (
     TableRestored,
     UndoLost,
 )
-from tidemark.core.events import Abandoned
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span
 from tidemark.core.plan import (
     Plan,
     PlanKind,
     is_removal,
+    plan_removal_app_id,
     removal_app_id,
     transaction_app_id,
 )
@@ -215,6 +215,15 @@ def fenced_chains(ledger: Ledger) -> tuple[str, ...]:
     return tuple(transaction_app_id(ledger.pipeline, ledger.epoch - 1, kind) for kind in PlanKind)
 
 
+def removals(ledger: Ledger) -> tuple[str, ...]:
+    """Return the application ids of removals in this epoch: of any, and of the newest undo."""
+    newest = removal_app_id(ledger.pipeline, ledger.epoch)
+    undo = ledger.newest_undo
+    if undo is None:
+        return (newest,)
+    return (newest, plan_removal_app_id(ledger.pipeline, ledger.epoch, undo.sequence))
+
+
 def newest_table_version(ledger: Ledger) -> int:
     """Return the newest version of the data table in the ledger; -1 before the first.
 
@@ -289,22 +298,13 @@ def check_table(ledger: Ledger, state: TableState) -> None:
 def _check_removals(ledger: Ledger, state: TableState) -> None:
     """Raise if one of the tables is a copy from before an undo that the other one has."""
     undo = ledger.newest_undo
-    app_id = removal_app_id(ledger.pipeline, ledger.epoch)
-    # Removals that the ledger does not record as an undo, or not yet.
-    others = {
-        sequence
-        for sequence, record in ledger.plans.items()
-        if record.undoing or isinstance(record.cancelled_by, Abandoned)
-    }
+    newest, *of_undo = removals(ledger)
     # The version alone does not show a copy that later commits have made as long again.
     # fence: copy-from-before-an-undo-is-noticed
     if (
         undo
         and undo.table_version
-        and (
-            (state.version or 0) < undo.table_version
-            or state.removals.get(app_id) not in {undo.sequence, FENCED_VERSION, *others}
-        )
+        and ((state.version or 0) < undo.table_version or not state.removals.keys() >= set(of_undo))
     ):
         raise UndoLost(
             pipeline=ledger.pipeline,
@@ -312,7 +312,7 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
             version=undo.table_version,
             newest=state.version or 0,
         )
-    removed = state.transactions.get(app_id)
+    removed = state.transactions.get(newest)
     if not removed or removed == FENCED_VERSION:
         return
     record = ledger.plans.get(removed)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TidemarkError
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
-from tidemark.core.plan import removal_app_id
 from tidemark.core.table_state import (
     TableState,
     chains,
@@ -16,6 +15,7 @@ from tidemark.core.table_state import (
     max_rows,
     min_rows,
     newest_table_version,
+    removals,
 )
 from tidemark.ingest.errors import DuplicateRows, PlanCancelled, UnknownPlan
 from tidemark.ingest.protocols import ControlReader, DataLog
@@ -47,8 +47,7 @@ def compare_ledger(
         HistoriesDiverge: The data table and the control table have different histories.
         ControlConflict: The ledger is not current; read it again.
     """
-    removals = removal_app_id(ledger.pipeline, ledger.epoch)
-    app_ids = [*chains(ledger).values(), *fenced_chains(ledger), removals]
+    app_ids = [*chains(ledger).values(), *fenced_chains(ledger), *removals(ledger)]
     state = data_log.state(ledger.pipeline, app_ids, restores_since=newest_table_version(ledger))
     compared = ledger
     if state.restores:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from deltalake import DeltaTable, Transaction
 
-from tidemark.core.plan import Plan, removal_app_id
+from tidemark.core.plan import Plan, plan_removal_app_id, removal_app_id
 from tidemark.core.table_state import FENCED_VERSION
 from tidemark.lake.checked_commits import Change, commit_checked
 from tidemark.lake.errors import RemovalFenced
@@ -31,8 +31,10 @@ def removal_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> li
     # fence: older-removals-are-fenced
     if (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
         raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+    # A later removal of another plan overwrites the first of these transactions only.
+    own = plan_removal_app_id(plan.pipeline, epoch, plan.sequence)
     # fence: removal-is-a-transaction
-    return [Transaction(app_id, plan.sequence)]
+    return [Transaction(app_id, plan.sequence), Transaction(own, 1)]
 
 
 def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
