@@ -199,8 +199,8 @@ def test_an_unforeseen_error_is_logged_with_its_traceback(caplog: pytest.LogCapt
 
     with caplog.at_level(logging.ERROR):
         assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.CRASH
-    assert "Traceback" in caplog.text
-    assert "ZeroDivisionError" in caplog.text
+    (logged,) = [record.exc_info for record in caplog.records if record.exc_info]
+    assert logged[0] is ZeroDivisionError
 
 
 @pytest.mark.parametrize(

@@ -493,6 +493,12 @@ FENCES = (
         noticed_by=("tests/repair/test_undo.py", "-k", "from_before_an_undo"),
     ),
     Fence(
+        marker="quarantine-from-before-an-undo-is-noticed",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "from_before_an_undo"),
+    ),
+    Fence(
         marker="landing-into-an-older-copy-is-refused",
         keeps="I3",
         operation=Never(),

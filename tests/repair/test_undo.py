@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import FileLake, put_back
+from tests.support.file_lake import FileLake, landed_lake, put_back
 from tests.support.memory import MemoryKafka, MemoryTable
 from tests.support.plans import MemoryPipeline, around_removal, wanted
 from tests.support.services import with_ports
@@ -23,6 +23,7 @@ from tidemark.ingest.errors import PlanCancelled, UnknownPlan
 from tidemark.ingest.ledgers import compare_ledger
 from tidemark.kafka.errors import KafkaUnreachable
 from tidemark.lake import data_table, plan_removal
+from tidemark.lake.compaction import Compaction
 from tidemark.lake.errors import ControlConflict, EngineFailed, RemovalConflict, RemovalFenced
 from tidemark.repair.errors import OnlyCopy, PlanNotLanded, UndoUnfinished
 
@@ -280,6 +281,12 @@ def test_a_data_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path
     assert lake.verified() == [(7, 7)]
 
 
+def add_commits(lake: FileLake, version: int) -> None:
+    """Let another program commit to the data table, until it has a version."""
+    while DeltaTable(lake.uri).version() < version:
+        DeltaTable(lake.uri).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "9"})
+
+
 @pytest.mark.parametrize("undone", [2, 3])
 def test_a_copy_from_before_an_undo_is_noticed_after_later_commits(
     tmp_path: Path, undone: int
@@ -292,13 +299,52 @@ def test_a_copy_from_before_an_undo_is_noticed_after_later_commits(
     lake.undo.undo(undone, "ops", "wrong")
     version = DeltaTable(lake.uri).version()
     put_back(copy, lake.uri)
-    while DeltaTable(lake.uri).version() < version:
-        DeltaTable(lake.uri).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "9"})
+    add_commits(lake, version)
     with pytest.raises(UndoLost):
         lake.planner.plan("next")
     lake.repair.rewind("ops", "a backup")
     lake.run(1)
     assert lake.verified() == [(7, 7)]
+
+
+def test_a_copy_from_between_a_discarded_plan_and_an_undo_is_noticed(tmp_path: Path) -> None:
+    """I1. The newest removal of the copy is that of a plan which the ledger has as abandoned."""
+    lake = landed_lake(tmp_path, plans=3)
+    hung = lake.plan(2)
+    lake.abandon.abandon(hung.sequence, "ops", "hung", discard=True)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    lake.undo.undo(3, "ops", "wrong")
+    version = DeltaTable(lake.uri).version()
+    put_back(copy, lake.uri)
+    add_commits(lake, version)
+    with pytest.raises(UndoLost):
+        lake.planner.plan("next")
+
+
+def test_a_copy_from_within_an_undo_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1. The undo commits twice: plan 2 has a large file, and rows in a file with plan 1."""
+    lake = FileLake(root=tmp_path)
+    lake.run(3, 1)
+    lake.produce(3, 1)
+    lake.run(20_000, 0)
+    DeltaTable(lake.uri).alter.set_table_properties({"delta.targetFileSize": "60kb"})
+    assert Compaction(str(lake.uri)).run() == 2
+    remove_whole_files, copies = plan_removal.remove_whole_files, list[Path]()
+
+    def copy_after(*arguments: Any) -> Any:
+        done = remove_whole_files(*arguments)
+        copies.append(shutil.copytree(lake.uri, tmp_path / "copy"))
+        return done
+
+    monkeypatch.setattr(data_table, "remove_whole_files", copy_after)
+    lake.undo.undo(2, "ops", "wrong")
+    version = DeltaTable(lake.uri).version()
+    put_back(copies[0], lake.uri)
+    add_commits(lake, version)
+    with pytest.raises(UndoLost):
+        lake.planner.plan("next")
 
 
 def test_concurrent_undos_may_be_recorded_in_another_order(tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
         found = server.running()
         assert found == checked[0]
         assert found is not None
+        # The size of jobs does not matter: every command finds the server of the demo.
+        short = SparkServer(home, environ, {**submit_settings(layout, {}, 1), **SMALL})
+        assert short.running() == found
         token = (home / "token").read_text()
         assert stat.S_IMODE((home / "token").stat().st_mode) == 0o600
         process = Path("/proc") / str(status.pid)

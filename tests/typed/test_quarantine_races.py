@@ -13,13 +13,15 @@ from deltalake import DeltaTable
 
 from tests.support.file_lake import put_back, remove_old_commits
 from tests.support.plans import UNCOMPARED
+from tests.support.services import with_ports
 from tests.support.typed_lake import TypedLake
-from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TableBehindLedger
+from tests.support.zombies import PortWithStep
+from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TableBehindLedger, UndoLost
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.errors import RemovalFenced, TransactionConflict
+from tidemark.lake.errors import RemovalFenced, TableReplaced, TransactionConflict
 from tidemark.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.repair.rewind import Repair
 from tidemark.typed.errors import QuarantineRestored
@@ -278,6 +280,39 @@ def test_a_rewind_decodes_the_records_that_an_older_copy_of_the_quarantine_lacks
     lake.repair.rewind("ops:2", "from a backup")
     lake.land_and_run(1)
     lake.check()
+
+
+def test_a_quarantine_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path) -> None:
+    """I1. Otherwise the quarantine has the records of the undone plan twice."""
+    lake = TypedLake(tmp_path, broken={1, 4})
+    for _ in range(2):
+        lake.land_and_run(3)
+    copy = shutil.copytree(lake.quarantine_uri, tmp_path / "copy")
+    lake.undo.undo(2, "ops", "wrong")
+    put_back(copy, lake.quarantine_uri)
+    with pytest.raises(UndoLost):
+        lake.run()
+    lake.repair.rewind("ops", "a backup")
+    lake.run()
+    lake.check()
+
+
+def test_a_quarantine_that_is_replaced_during_a_decode_gets_no_records(tmp_path: Path) -> None:
+    """I3. Otherwise the records of a plan that the older copy lacks are lost."""
+    lake = TypedLake(tmp_path, broken={1, 4})
+    lake.land_and_run(3)
+    copy = shutil.copytree(lake.quarantine_uri, tmp_path / "copy")
+    lake.land_and_run(3)
+    lake.bronze.run(3)
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    sink = PortWithStep(
+        lake.ingest.sink, "write", after=lambda: put_back(copy, lake.quarantine_uri)
+    )
+    with pytest.raises(TableReplaced):
+        with_ports(lake.ingest, sink=sink).execute(plan.sequence)
+    with pytest.raises(TableBehindLedger):
+        lake.run()
 
 
 def test_a_rewind_decodes_the_records_that_an_interrupted_undo_removed(

@@ -176,8 +176,8 @@ class TableState:
         restores: RESTOREs after the requested version.
         half_fenced: Application ids that a repair has fenced in one of two tables only.
         version: The version of the table; None without a table.
-        removals: The transactions of removals in this table. `transactions` may have those of
-            another table, the quarantine of a typed table.
+        removals: The transactions of removals that each table of the pipeline has. `transactions`
+            may have those that only one of a typed table and its quarantine has.
     """
 
     transactions: Mapping[str, int]
@@ -299,17 +299,13 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
     """Raise if one of the tables is a copy from before an undo that the other one has."""
     undo = ledger.newest_undo
     newest, *of_undo = removals(ledger)
-    # The version alone does not show a copy that later commits have made as long again.
+    # Versions do not show a copy that later commits have made as long again.
     # fence: copy-from-before-an-undo-is-noticed
-    if (
-        undo
-        and undo.table_version
-        and ((state.version or 0) < undo.table_version or not state.removals.keys() >= set(of_undo))
-    ):
+    if undo and not state.removals.keys() >= set(of_undo):
         raise UndoLost(
             pipeline=ledger.pipeline,
             sequence=undo.sequence,
-            version=undo.table_version,
+            version=undo.table_version or 0,
             newest=state.version or 0,
         )
     removed = state.transactions.get(newest)

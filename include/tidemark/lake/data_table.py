@@ -52,6 +52,7 @@ from tidemark.lake.live_files import table_filesystem
 from tidemark.lake.plan_counts import records_by_range
 from tidemark.lake.plan_removal import (
     files_with_plan,
+    is_removal_complete,
     may_have_plan,
     removal_transactions,
     remove_whole_files,
@@ -517,7 +518,7 @@ class DeltaDataTable:
                 self._uri,
                 plan.sequence,
                 _removal_metadata(plan),
-                lambda table: removal_transactions(table, plan, epoch),
+                lambda table, is_last: removal_transactions(table, plan, epoch, is_last=is_last),
             )
             others, version = retry_on_conflict(
                 lambda: self._remove_other_rows(plan, epoch, whole_files=removed_at),
@@ -545,9 +546,10 @@ class DeltaDataTable:
             whole_files is not None
             # fence: removed-plan-is-gone-from-every-file
             and not may_have_plan(table, plan.sequence)
+            and (epoch is None or is_removal_complete(table, plan, epoch))
         ):
             return 0, whole_files
-        transactions = removal_transactions(table, plan, epoch)
+        transactions = removal_transactions(table, plan, epoch, is_last=True)
         properties = _properties(transactions, _removal_metadata(plan))
         before = table.version()
         try:

@@ -14,13 +14,16 @@ from tidemark.lake.errors import RemovalFenced
 from tidemark.lake.live_files import LiveFile, live_files, unsupported_files
 
 
-def removal_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> list[Transaction]:
+def removal_transactions(
+    table: DeltaTable, plan: Plan, epoch: int | None, *, is_last: bool
+) -> list[Transaction]:
     """Return the transactions of a commit that removes or reverts changes of a plan.
 
     Args:
         table: The version that the commit follows.
         plan: The plan.
         epoch: The epoch of the decision; None if the ledger does not depend on the changes.
+        is_last: Whether the table has no changes of the plan after this commit.
 
     Raises:
         RemovalFenced: A repair has fenced the epoch.
@@ -31,10 +34,19 @@ def removal_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> li
     # fence: older-removals-are-fenced
     if (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
         raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
-    # A later removal of another plan overwrites the first of these transactions only.
-    own = plan_removal_app_id(plan.pipeline, epoch, plan.sequence)
+    # Removals of other plans overwrite the transaction of the epoch, but not that of the plan.
+    complete = [_complete(plan, epoch)] if is_last else []
     # fence: removal-is-a-transaction
-    return [Transaction(app_id, plan.sequence), Transaction(own, 1)]
+    return [Transaction(app_id, plan.sequence), *complete]
+
+
+def _complete(plan: Plan, epoch: int) -> Transaction:
+    return Transaction(plan_removal_app_id(plan.pipeline, epoch, plan.sequence), 1)
+
+
+def is_removal_complete(table: DeltaTable, plan: Plan, epoch: int) -> bool:
+    """Return whether the last commit of a removal in an epoch was made."""
+    return table.transaction_version(_complete(plan, epoch).app_id) is not None
 
 
 def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
@@ -60,7 +72,10 @@ def may_have_plan(table: DeltaTable, sequence: int) -> bool:
 
 
 def remove_whole_files(
-    uri: str, sequence: int, metadata: str, check: Callable[[DeltaTable], Sequence[Transaction]]
+    uri: str,
+    sequence: int,
+    metadata: str,
+    check: Callable[[DeltaTable, bool], Sequence[Transaction]],
 ) -> tuple[int, int | None]:
     """Remove the files with rows of one plan only, in one commit, without reading them.
 
@@ -68,8 +83,8 @@ def remove_whole_files(
         uri: The table.
         sequence: The plan.
         metadata: Text for the commit's `userMetadata`.
-        check: Called with the version that the commit follows. Returns the transactions of the
-            commit, or raises an error to refuse it.
+        check: Called with the version that the commit follows, and with whether no rows of the
+            plan remain after it. Returns the transactions of the commit, or refuses it by an error.
 
     Returns:
         The number of their rows, and the version of the commit; None if there are no such files.
@@ -78,8 +93,9 @@ def remove_whole_files(
 
     def removal(table: DeltaTable) -> Change:
         nonlocal version
-        transactions = check(table)
-        whole, _ = files_with_plan(table, sequence)
+        whole, mixed = files_with_plan(table, sequence)
+        is_last = not (mixed or unsupported_files(table, live_files(table)))
+        transactions = check(table, is_last)
         version = table.version() + 1 if whole else None
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return Change(

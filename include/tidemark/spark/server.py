@@ -183,8 +183,9 @@ class SparkServer:
             CODE_DIGEST,
             *map(version, ("pyspark", "delta-spark")),
             REDACTION,
-            # Without paths: several checkouts may share a home.
-            *sorted(option for option in options if "/" not in option),
+            # Options of the JVM depend on the size of jobs; checkouts that share a home have
+            # different paths.
+            *sorted(each for each in options if each.startswith("-D") and "/" not in each),
         )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -327,7 +327,8 @@ class DeltaQuarantine:
 
     def _reopen(self, plan: Plan, epoch: int | None) -> None:
         table = DeltaTable(self._uri)
-        properties = CommitProperties(app_transactions=removal_transactions(table, plan, epoch))
+        transactions = removal_transactions(table, plan, epoch, is_last=False)
+        properties = CommitProperties(app_transactions=transactions)
         closed = row_queries.spans_where(
             table,
             f"topic_id = '{plan.topic_id}' AND closed_by = {plan.sequence} AND NOT ({_ERASED})",
@@ -482,10 +483,13 @@ class TypedTablePair:
             )
             for app_id in {**typed.transactions, **kept}
         }
+        removed = dict(typed.removals)
+        for app_id in removed.keys() - kept.keys():
+            removed.pop(app_id)  # fence: quarantine-from-before-an-undo-is-noticed
         return TableState(
             transactions={app_id: newest for app_id, newest in both.items() if newest},
             version=typed.version,
-            removals=typed.removals,
+            removals=removed,
             restores=typed.restores,
             # fence: half-fence-is-found
             half_fenced=frozenset(_fenced(typed.transactions) ^ _fenced(kept)),
