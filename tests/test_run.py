@@ -201,6 +201,7 @@ def test_an_unforeseen_error_is_logged_with_its_traceback(caplog: pytest.LogCapt
         assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.CRASH
     (logged,) = [record.exc_info for record in caplog.records if record.exc_info]
     assert logged[0] is ZeroDivisionError
+    assert logged[2] is not None
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,10 @@ def test_a_data_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path
     assert lake.verified() == [(7, 7)]
 
 
-def add_commits(lake: FileLake, version: int) -> None:
-    """Let another program commit to the data table, until it has a version."""
+def replace_by(copy: Path, lake: FileLake) -> None:
+    """Put a copy in the data table's place; another program commits until it is as long."""
+    version = DeltaTable(lake.uri).version()
+    put_back(copy, lake.uri)
     while DeltaTable(lake.uri).version() < version:
         DeltaTable(lake.uri).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "9"})
 
@@ -297,9 +299,7 @@ def test_a_copy_from_before_an_undo_is_noticed_after_later_commits(
         lake.run(2)
     copy = shutil.copytree(lake.uri, tmp_path / "copy")
     lake.undo.undo(undone, "ops", "wrong")
-    version = DeltaTable(lake.uri).version()
-    put_back(copy, lake.uri)
-    add_commits(lake, version)
+    replace_by(copy, lake)
     with pytest.raises(UndoLost):
         lake.planner.plan("next")
     lake.repair.rewind("ops", "a backup")
@@ -314,9 +314,7 @@ def test_a_copy_from_between_a_discarded_plan_and_an_undo_is_noticed(tmp_path: P
     lake.abandon.abandon(hung.sequence, "ops", "hung", discard=True)
     copy = shutil.copytree(lake.uri, tmp_path / "copy")
     lake.undo.undo(3, "ops", "wrong")
-    version = DeltaTable(lake.uri).version()
-    put_back(copy, lake.uri)
-    add_commits(lake, version)
+    replace_by(copy, lake)
     with pytest.raises(UndoLost):
         lake.planner.plan("next")
 
@@ -340,9 +338,7 @@ def test_a_copy_from_within_an_undo_is_noticed(
 
     monkeypatch.setattr(data_table, "remove_whole_files", copy_after)
     lake.undo.undo(2, "ops", "wrong")
-    version = DeltaTable(lake.uri).version()
-    put_back(copies[0], lake.uri)
-    add_commits(lake, version)
+    replace_by(copies[0], lake)
     with pytest.raises(UndoLost):
         lake.planner.plan("next")
 

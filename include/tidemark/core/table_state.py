@@ -298,17 +298,16 @@ def check_table(ledger: Ledger, state: TableState) -> None:
 def _check_removals(ledger: Ledger, state: TableState) -> None:
     """Raise if one of the tables is a copy from before an undo that the other one has."""
     undo = ledger.newest_undo
-    newest, *of_undo = removals(ledger)
     # Versions do not show a copy that later commits have made as long again.
     # fence: copy-from-before-an-undo-is-noticed
-    if undo and not state.removals.keys() >= set(of_undo):
+    if undo and not state.removals.keys() >= set(removals(ledger)):
         raise UndoLost(
             pipeline=ledger.pipeline,
             sequence=undo.sequence,
             version=undo.table_version or 0,
             newest=state.version or 0,
         )
-    removed = state.transactions.get(newest)
+    removed = state.transactions.get(removal_app_id(ledger.pipeline, ledger.epoch))
     if not removed or removed == FENCED_VERSION:
         return
     record = ledger.plans.get(removed)

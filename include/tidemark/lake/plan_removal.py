@@ -35,18 +35,16 @@ def removal_transactions(
     if (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
         raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
     # Removals of other plans overwrite the transaction of the epoch, but not that of the plan.
-    complete = [_complete(plan, epoch)] if is_last else []
+    own = plan_removal_app_id(plan.pipeline, epoch, plan.sequence)
+    complete = [Transaction(own, 1)] if is_last else []
     # fence: removal-is-a-transaction
     return [Transaction(app_id, plan.sequence), *complete]
 
 
-def _complete(plan: Plan, epoch: int) -> Transaction:
-    return Transaction(plan_removal_app_id(plan.pipeline, epoch, plan.sequence), 1)
-
-
 def is_removal_complete(table: DeltaTable, plan: Plan, epoch: int) -> bool:
     """Return whether the last commit of a removal in an epoch was made."""
-    return table.transaction_version(_complete(plan, epoch).app_id) is not None
+    own = plan_removal_app_id(plan.pipeline, epoch, plan.sequence)
+    return table.transaction_version(own) is not None
 
 
 def files_with_plan(table: DeltaTable, sequence: int) -> tuple[list[LiveFile], list[LiveFile]]:
