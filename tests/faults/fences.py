@@ -493,16 +493,40 @@ FENCES = (
         noticed_by=("tests/repair/test_undo.py", "-k", "from_before_an_undo"),
     ),
     Fence(
-        marker="quarantine-from-before-an-undo-is-noticed",
-        keeps="I1",
+        marker="quarantine-ahead-of-its-ledger-is-noticed",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "tables_from_before"),
+    ),
+    Fence(
+        marker="records-erased-by-a-lost-plan-are-decoded-again",
+        keeps="I3",
         operation=Drop(),
-        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "from_before_an_undo"),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "tables_from_before"),
     ),
     Fence(
         marker="landing-into-an-older-copy-is-refused",
         keeps="I3",
-        operation=Never(),
+        operation=Drop(),
         noticed_by=("tests/ingest/test_executor.py", "-k", "older_copy"),
+    ),
+    Fence(
+        marker="fence-in-an-older-copy-is-refused",
+        keeps="I3",
+        operation=Drop(),
+        noticed_by=("tests/repair/test_abandon.py", "-k", "older_copy"),
+    ),
+    Fence(
+        marker="removal-in-an-older-copy-is-refused",
+        keeps="I3",
+        operation=Drop(),
+        noticed_by=("tests/repair/test_undo.py", "-k", "older_copy"),
+    ),
+    Fence(
+        marker="undo-ends-in-its-epoch",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/repair/test_undo.py", "-k", "later_epoch"),
     ),
     Fence(
         marker="ledger-from-before-an-undo-is-noticed",
@@ -763,7 +787,7 @@ FENCES = (
     Fence(
         marker="half-fence-is-found",
         keeps="I5",
-        operation=Drop(),
+        operation=Never(),
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "completes_a_fence"),
     ),
     Fence(
@@ -994,6 +1018,12 @@ FENCES = (
     ),
     Fence(
         marker="removal-is-a-transaction",
+        keeps="I1",
+        operation=Replace("[]"),
+        noticed_by=("tests/lake/test_row_queries.py", "-k", "fences_before_the_commit"),
+    ),
+    Fence(
+        marker="removal-of-leftovers-is-a-transaction",
         keeps="I1",
         operation=Replace("[]"),
         noticed_by=("tests/lake/test_row_queries.py", "-k", "fences_before_the_commit"),

@@ -30,7 +30,7 @@ from tests.conftest import PROJECT, TopicFactory
 from tests.faults.tally import TableJudge
 from tests.support.crashes import KILLED, Site, Trace, held_in_mid_read
 from tests.support.kafka_judge import Range, log_ranges
-from tests.support.plans import wanted
+from tests.support.plans import UNCOMPARED, wanted
 from tests.support.proxy import ProxiedBroker
 from tests.support.transactions import (
     Record,
@@ -604,7 +604,7 @@ def test_i7_a_run_after_a_killed_abandon_is_refused(table_judge: TableJudge, sit
 @pytest.mark.faults
 def test_i7_the_error_of_a_fenced_plan_is_final_and_names_abandon(site: Site) -> None:
     plan = site.lake.plan("a run")
-    site.lake.table.fence(plan)
+    site.lake.table.fence(plan, UNCOMPARED)
     with pytest.raises(TidemarkError) as refused:
         site.lake.ingest.execute(plan.sequence)
     assert "tidemark abandon" in refused.value.rendered("fix")

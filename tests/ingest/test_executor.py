@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake, landed_lake, put_back
 from tests.support.memory import MemoryRow
-from tests.support.plans import MemoryPipeline, make_plan, make_spec, wanted
+from tests.support.plans import UNCOMPARED, MemoryPipeline, make_plan, make_spec, wanted
 from tests.support.services import with_ports
 from tests.support.zombies import PortWithStep
 from tidemark.core.accounting import Landing
@@ -133,7 +133,7 @@ def test_a_plan_whose_transaction_was_fenced_is_not_recorded_as_landed() -> None
 
     def fence(plan: Plan) -> None:
         pipeline.table.before_commit = lambda _plan: None
-        pipeline.table.fence(plan)
+        pipeline.table.fence(plan, UNCOMPARED)
 
     pipeline.table.before_commit = fence
     with pytest.raises(PlanFenced):

@@ -242,7 +242,7 @@ def test_files_that_leave_the_table_during_maintenance_stay(lake: FileLake) -> N
     version = DeltaTable(lake.uri).version()
     age(lake.uri)
     maintained = TableWithConcurrentRemoval(str(lake.uri), "events")
-    maintained.other = lambda: lake.table.remove_rows(plan, 0)
+    maintained.other = lambda: lake.table.remove_rows(plan, 0, UNCOMPARED)
     lake.maintenance(table=maintained).maintain(WEEK)
     assert lake.rows() == []
     assert lake.rows(version) == [(0, 0), (0, 1), (0, 2)]

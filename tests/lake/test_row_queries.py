@@ -16,7 +16,7 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import log_ranges
 from tests.support.lake import Lake
 from tests.support.memory import MemoryKafka, MemoryTable
-from tests.support.plans import make_plan
+from tests.support.plans import UNCOMPARED, make_plan
 from tests.support.services import NOW
 from tests.support.transactions import (
     Record,
@@ -31,7 +31,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import FENCED_VERSION, Fence, RowRange, TableSize
+from tidemark.core.table_state import FENCED_VERSION, Fence, RowRange, TableSize, TableState
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.protocols import DataTable
 from tidemark.lake import data_table
@@ -145,13 +145,13 @@ def test_i5_rows_deleted_after_a_commit_are_not_counted(under_test: TableUnderTe
     plan, other = make_plan((0, 0, 4)), make_plan((0, 4, 6), sequence=2)
     version = under_test.land(plan, places_of(0, 0, 1, 2, 3))
     under_test.land(other, places_of(0, 4, 5))
-    assert under_test.table.remove_rows(plan, 0) == (4, version + 2)
+    assert under_test.table.remove_rows(plan, 0, UNCOMPARED) == (4, version + 2)
     found = under_test.table.find_landing(plan)
     assert found is not None
     assert (found.table_version, found.records, found.gaps) == (version, 0, 4)
     assert under_test.table.offsets_without_rows(plan) == {0: spans((0, 4))}
     assert under_test.table.current_landing(other).records == 2
-    assert under_test.table.remove_rows(plan, 0)[0] == 0
+    assert under_test.table.remove_rows(plan, 0, UNCOMPARED)[0] == 0
 
 
 def test_i1_rows_stay_if_a_repair_has_fenced_the_epoch_of_their_removal(
@@ -161,13 +161,14 @@ def test_i1_rows_stay_if_a_repair_has_fenced_the_epoch_of_their_removal(
     under_test.land(plan, places_of(0, 0, 1, 2, 3))
     under_test.table.fence_chains("events", [removal_app_id("events", 0)], "ops")
     with pytest.raises(RemovalFenced):
-        under_test.table.remove_rows(plan, 0)
+        under_test.table.remove_rows(plan, 0, UNCOMPARED)
     assert under_test.table.current_landing(plan).records == 4
-    assert under_test.table.remove_rows(plan, 1)[0] == 4
+    assert under_test.table.remove_rows(plan, 1, UNCOMPARED)[0] == 4
 
 
+@pytest.mark.parametrize("seen", [UNCOMPARED, None], ids=["undone", "leftover"])
 def test_i1_rows_of_shared_files_stay_if_a_repair_fences_before_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: TableState | None
 ) -> None:
     """delta-rs refuses the commit: the fence has its transaction, and came after its snapshot."""
     under_test = OnDelta(tmp_path / "table")
@@ -184,7 +185,7 @@ def test_i1_rows_of_shared_files_stay_if_a_repair_fences_before_the_commit(
 
     monkeypatch.setattr(data_table, "_properties", fenced_meanwhile)
     with pytest.raises(RemovalFenced):
-        under_test.table.remove_rows(plan, 0)
+        DeltaDataTable(str(under_test.uri)).remove_rows(plan, 0, seen)
     assert under_test.table.current_landing(plan).records == 2
 
 

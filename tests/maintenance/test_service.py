@@ -11,6 +11,8 @@ import pytest
 from tests.support.plans import MemoryPipeline
 from tests.support.services import NOW
 from tidemark.core.errors import LedgerBehindTable
+from tidemark.core.plan import Plan
+from tidemark.core.table_state import TableState
 from tidemark.lake.errors import CompactionConflict, EngineFailed
 from tidemark.lake.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
 from tidemark.maintenance.rules import MaintenanceOutcome
@@ -139,8 +141,8 @@ def test_landed_and_abandoned_plans_are_finished() -> None:
     assert [sequence for sequence in range(1, 7) if is_finished(sequence)] == [1, 3]
 
 
-def _refuse(plan: object, epoch: int) -> tuple[int, int]:
-    raise EngineFailed(operation="removing", reason=f"{plan} in epoch {epoch}")
+def _refuse(plan: Plan, epoch: int, seen: TableState) -> tuple[int, int]:
+    raise EngineFailed(operation="removing", reason=f"{plan} in epoch {epoch} after {seen}")
 
 
 def test_reading_finished_plans_of_a_missing_control_table_is_an_error() -> None:

@@ -9,13 +9,14 @@ same state, so a search recognises states that it has visited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline
 from tidemark.core.errors import TransientError
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import FENCED_VERSION, TableState
 from tidemark.kafka.errors import KafkaUnavailable
@@ -210,7 +211,7 @@ class _TablePort(_Port):
         if start_version is not None:
             self._ask("finish", plan, start_version, files)
 
-    def fence(self, plan: Plan) -> None:
+    def fence(self, plan: Plan, _: TableState) -> None:
         start_version = self._ask("begin_fence", plan)
         if start_version is not None:
             self._ask("finish_fence", plan, start_version)
@@ -220,6 +221,10 @@ class _TablePort(_Port):
         if started_fence is None:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
         return int(self._ask("finish_fence_chains", pipeline, started_fence))
+
+    def quarantined_plans(self, _: PlanOrigin) -> Sequence[Plan]:
+        """A table without a quarantine has none: this is no step."""
+        return ()
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """A table without a quarantine has none: this is no step."""

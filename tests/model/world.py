@@ -230,7 +230,7 @@ class ModelTable(MemoryTable):
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         self.commit(plan.app_id, plan.sequence)
 
-    def fence(self, plan: Plan) -> None:
+    def fence(self, plan: Plan, _: TableState) -> None:
         start_version = self.begin_fence(plan)
         if start_version is not None:
             self.finish_fence(plan, start_version)

@@ -1,17 +1,29 @@
-"""Tests of abandoning plans, on in-memory adapters."""
+"""Tests of abandoning plans, most of them on in-memory adapters."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.support.plans import MemoryPipeline, around_removal, make_spec, wanted
-from tidemark.core.errors import TidemarkError, TopicRecreated
+from tests.support.file_lake import landed_lake, put_back
+from tests.support.plans import (
+    UNCOMPARED,
+    MemoryPipeline,
+    around_removal,
+    make_spec,
+    wanted,
+)
+from tests.support.services import with_ports
+from tests.support.zombies import PortWithStep
+from tidemark.core.errors import TableBehindLedger, TidemarkError, TopicRecreated
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.planner import PlanOutcome
+from tidemark.lake.errors import TableReplaced
 from tidemark.repair.errors import PlanLanded, PlanStillOpen, RowsInDoubt, UndoUnfinished
 from tidemark.spec.model import StartPolicy
 
@@ -130,9 +142,26 @@ def test_abandoning_a_plan_twice_records_one_event() -> None:
 def test_abandon_completes_an_interrupted_abandon() -> None:
     """The first process was killed after the fence and before the record."""
     pipeline = pipeline_with_open_plan()
-    pipeline.table.fence(pipeline.ledger.plans[1].plan)
+    pipeline.table.fence(pipeline.ledger.plans[1].plan, UNCOMPARED)
     pipeline.abandon.abandon(1, "ops", "second try")
     assert pipeline.ledger.open_plans() == []
+
+
+def test_i3_abandon_fences_nothing_in_an_older_copy(tmp_path: Path) -> None:
+    """The fence would hide that the copy lacks plan 2."""
+    lake = landed_lake(tmp_path, plans=1)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    lake.run(3)
+    hung = lake.plan(2)
+    table = PortWithStep(lake.table, "fence", before=lambda: put_back(copy, lake.uri))
+    with pytest.raises(TableReplaced):
+        with_ports(lake.abandon, table=table).abandon(hung.sequence, "ops", "hung")
+    with pytest.raises(TableBehindLedger):
+        lake.run(1)
+    lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    produced = len(lake.rows())
+    assert lake.verified() == [(produced, produced)]
 
 
 def test_the_requester_of_an_abandoned_plan_gets_a_new_plan() -> None:

@@ -15,16 +15,23 @@ from tests.support.file_lake import FileLake, landed_lake, put_back
 from tests.support.memory import MemoryKafka, MemoryTable
 from tests.support.plans import MemoryPipeline, around_removal, wanted
 from tests.support.services import with_ports
-from tests.support.zombies import PortWithStep
-from tidemark.core.errors import LedgerBehindTable, TableRestored, UndoLost
+from tests.support.zombies import Killed, PortWithStep, kill
+from tidemark.core.errors import LedgerBehindTable, TableBehindLedger, TableRestored, UndoLost
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
+from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
 from tidemark.ingest.ledgers import compare_ledger
 from tidemark.kafka.errors import KafkaUnreachable
 from tidemark.lake import data_table, plan_removal
 from tidemark.lake.compaction import Compaction
-from tidemark.lake.errors import ControlConflict, EngineFailed, RemovalConflict, RemovalFenced
+from tidemark.lake.errors import (
+    ControlConflict,
+    EngineFailed,
+    RemovalConflict,
+    RemovalFenced,
+    TableReplaced,
+)
 from tidemark.repair.errors import OnlyCopy, PlanNotLanded, UndoUnfinished
 
 
@@ -66,7 +73,7 @@ def test_a_dry_run_of_undo_counts_rows_and_writes_nothing() -> None:
 class TableWithFailingRemoval(MemoryTable):
     """Table whose removal of rows fails."""
 
-    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int, _: TableState) -> tuple[int, int]:
         raise EngineFailed(operation="removing", reason=f"plan {plan.sequence} in epoch {epoch}")
 
 
@@ -382,6 +389,44 @@ def test_an_undo_after_the_ledger_was_read_is_a_conflict(tmp_path: Path) -> None
     lake.undo.undo(3, "ops", "wrong too")
     with pytest.raises(ControlConflict):
         compare_ledger(lake.control, older, lake.table)
+
+
+def test_i3_an_undo_removes_nothing_from_an_older_copy(tmp_path: Path) -> None:
+    """The removal would hide that the copy lacks plan 3."""
+    lake = landed_lake(tmp_path, plans=2)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    lake.run(3)
+    table = PortWithStep(lake.table, "remove_rows", before=lambda: put_back(copy, lake.uri))
+    with pytest.raises(TableReplaced):
+        with_ports(lake.undo, table=table).undo(2, "ops", "wrong")
+    with pytest.raises(TableBehindLedger):
+        lake.run(1)
+    lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    produced = len(lake.rows())
+    assert lake.verified() == [(produced, produced)]
+
+
+def test_i1_an_undo_that_ends_in_a_later_epoch_does_not_end_a_newer_undo(tmp_path: Path) -> None:
+    """A copy has brought its rows back, and the newer undo was killed before it removed them."""
+    lake = FileLake(root=tmp_path)
+    for _ in range(3):
+        lake.run(2)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+
+    def repair_and_undo_again() -> None:
+        put_back(copy, lake.uri)
+        lake.repair.rewind("ops", "a backup")
+        killed = PortWithStep(lake.table, "remove_rows", before=kill)
+        with pytest.raises(Killed):
+            with_ports(lake.undo, table=killed).undo(2, "ops", "wrong still")
+
+    table = PortWithStep(lake.table, "remove_rows", after=repair_and_undo_again)
+    with pytest.raises(RemovalFenced):
+        with_ports(lake.undo, table=table).undo(2, "ops", "wrong")
+    assert lake.undo.undo(2, "ops", "wrong").rows == 2
+    lake.run(1)
+    assert lake.verified() == [(7, 7)]
 
 
 def test_a_control_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_i4_an_abandoned_plan_cannot_commit(table: Path) -> None:
     """The fence has raised its transaction."""
     plan = make_plan((0, 0, 5))
     files = write(table, plan, [record(0)])
-    DeltaDataTable(str(table)).fence(plan)
+    DeltaDataTable(str(table)).fence(plan, UNCOMPARED)
     version = DeltaTable(table).version()
     assert append(table, plan, files) == version
     assert DeltaDataTable(str(table)).find_landing(plan) is None

@@ -439,9 +439,6 @@ class MemoryTable:
         newest = {app_id: self.transaction_version(app_id) for app_id in app_ids}
         return TableState(
             transactions={app_id: number for app_id, number in newest.items() if number},
-            removals={
-                app_id: number for app_id, number in newest.items() if number and is_removal(app_id)
-            },
             version=len(self.commits),
             restores=tuple(
                 restore
@@ -454,7 +451,8 @@ class MemoryTable:
         """See `DataTable.prepare`; the table always exists and belongs to the pipeline."""
         return self.size()
 
-    def fence(self, plan: Plan) -> None:
+    def fence(self, plan: Plan, seen: TableState) -> None:
+        self._check_not_older(seen)
         self.before_commit(plan)
         if self.transaction_version(plan.app_id) < plan.sequence:
             self.commit(plan.app_id, plan.sequence)
@@ -462,7 +460,8 @@ class MemoryTable:
     def check_removable(self, plan: Plan) -> None:
         """See `DataTable.check_removable`; all rows are readable."""
 
-    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int, seen: TableState) -> tuple[int, int]:
+        self._check_not_older(seen)
         if self.transaction_version(removal_app_id(plan.pipeline, epoch)) >= FENCED_VERSION:
             raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         kept = [row for row in self.rows if row[3] != plan.sequence]
@@ -514,13 +513,17 @@ class MemoryTable:
 
     def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         self.before_commit(plan)
-        found = {app_id: self.transaction_version(app_id) for app_id in seen.transactions}
-        assert not seen.is_later_than(len(self.commits), found)
+        self._check_not_older(seen)
         if self.transaction_version(plan.app_id) >= plan.sequence:
             return False
         self.add(plan, [self.files[int(file.path)] for file in files])
         self.after_commit(plan)
         return True
+
+    def _check_not_older(self, seen: TableState) -> None:
+        """Check that the table follows a compared state; no test replaces it by an older one."""
+        found = {app_id: self.transaction_version(app_id) for app_id in seen.transactions}
+        assert not seen.is_later_than(len(self.commits), found)
 
     def add(self, plan: Plan, rows: Sequence[MemoryRow]) -> None:
         """Commit rows of a plan; first remove rows at its offsets if it is a replacement."""
@@ -671,6 +674,10 @@ class MemoryTable:
             )
             for (sequence, topic_id, partition), offsets in sorted(runs)
         )
+
+    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:  # noqa: ARG002  the port's
+        """See `DataLog.quarantined_plans`; a plan commits to this table only."""
+        return ()
 
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         return tuple(

@@ -150,10 +150,10 @@ def around_removal(
     """Call functions around the next removal of rows."""
     remove_rows = pipeline.table.remove_rows
 
-    def removal(plan: Plan, epoch: int) -> tuple[int, int]:
+    def removal(plan: Plan, epoch: int, seen: TableState) -> tuple[int, int]:
         pipeline.table.remove_rows = remove_rows  # type: ignore[method-assign]
         before()
-        done = remove_rows(plan, epoch)
+        done = remove_rows(plan, epoch, seen)
         after()
         return done
 

@@ -23,6 +23,15 @@ HOLD_TIMEOUT_S = 90.0
 """Time limit of a held step, in seconds."""
 
 
+class Killed(BaseException):
+    """The kill of a process."""
+
+
+def kill() -> None:
+    """Kill the process."""
+    raise Killed
+
+
 class HeldTable(DeltaDataTable):
     """Holds a landing inside its Delta transaction, before the commit.
 

@@ -15,7 +15,7 @@ from tests.support.file_lake import put_back, remove_old_commits
 from tests.support.plans import UNCOMPARED
 from tests.support.services import with_ports
 from tests.support.typed_lake import TypedLake
-from tests.support.zombies import PortWithStep
+from tests.support.zombies import Killed, PortWithStep, kill
 from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TableBehindLedger, UndoLost
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
@@ -31,15 +31,6 @@ pytestmark = pytest.mark.slow
 
 FIRST_PLAN = 1
 """Version of the typed table after its first plan."""
-
-
-class Killed(BaseException):
-    """The kill of a process."""
-
-
-def kill() -> None:
-    """Kill the process."""
-    raise Killed
 
 
 @pytest.fixture
@@ -294,6 +285,29 @@ def test_a_quarantine_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path
         lake.run()
     lake.repair.rewind("ops", "a backup")
     lake.run()
+    lake.check()
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["live", "replay"])
+def test_i3_tables_from_before_a_plan_of_the_quarantine_are_noticed_and_repaired(
+    lake: TypedLake, tmp_path: Path, replayed: bool
+) -> None:
+    """Otherwise the next plan gets the number of the lost one, and the quarantine refuses it."""
+    if not replayed:
+        lake.bronze.run(4)
+    restored = [Path(lake.bronze.control_uri), lake.typed_uri]
+    copies = [shutil.copytree(each, tmp_path / each.name) for each in restored]
+    if replayed:
+        lake.replay(Span(1, 2))
+    else:
+        lake.broken = {1, 5, 9}
+        lake.run()
+    for copy, each in zip(copies, restored, strict=True):
+        put_back(copy, each)
+    with pytest.raises(LedgerBehindTable):
+        lake.run()
+    lake.repair.rebuild("ops", "a backup")
+    lake.land_and_run(1, *lake.broken)
     lake.check()
 
 

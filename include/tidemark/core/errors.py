@@ -318,12 +318,12 @@ class UndoLost(HistoriesDiverge, TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class LedgerBehindTable(HistoriesDiverge, TerminalError):
-    """The data table's log contains a plan that the control table lacks."""
+    """The log of a data table or of its quarantine has a plan that the control table lacks."""
 
     sequence: int
     newest: int
 
-    problem = "The control table lacks a plan that the data table of {pipeline!r} contains."
+    problem = "The control table lacks a plan that is in a table of {pipeline!r}."
     expected = "a control table with plan {sequence}"
     actual = "{newest_plan}"
     fix = (

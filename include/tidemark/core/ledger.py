@@ -406,11 +406,10 @@ def _with_event(ledger: L, event: ControlEvent) -> L:
                 newest_undo=None,
             )
         case Undone(table_version=int(version)):
-            # Concurrent undos may be recorded in another order than they changed the table. An
-            # undo that removed its rows before this epoch may be recorded in it.
+            # Concurrent undos may be recorded in another order than they changed the table.
             known = ledger.newest_undo
-            newest = ledger.epoch_version if known is None else known.table_version or 0
-            return replace(ledger, newest_undo=event) if version > newest else ledger
+            is_newest = known is None or version > (known.table_version or 0)
+            return replace(ledger, newest_undo=event) if is_newest else ledger
         case (
             BackfillRequested()
             | Planned()

@@ -169,22 +169,23 @@ class PlanCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """Transactions and RESTOREs in a data table's log.
+    """Transactions and RESTOREs in the log of a data table, or of a typed table and its quarantine.
 
     Attributes:
-        transactions: Newest version of each requested application id that the log has.
+        transactions: Newest version of each requested application id; of two tables, the lower one.
         restores: RESTOREs after the requested version.
-        half_fenced: Application ids that a repair has fenced in one of two tables only.
         version: The version of the table; None without a table.
-        removals: The transactions of removals that each table of the pipeline has. `transactions`
-            may have those that only one of a typed table and its quarantine has.
+        ahead: Newest versions that only one of two tables has.
     """
 
     transactions: Mapping[str, int]
     restores: tuple[Restore, ...]
-    half_fenced: frozenset[str] = frozenset()
     version: int | None = None
-    removals: Mapping[str, int] = field(default_factory=dict)
+    ahead: Mapping[str, int] = field(default_factory=dict)
+
+    def newest(self, app_id: str) -> int:
+        """Return the newest version of an application id in any table; 0 without one."""
+        return self.ahead.get(app_id, self.transactions.get(app_id, 0))
 
     def is_later_than(self, version: int, transactions: Mapping[str, int]) -> bool:
         """Return whether another state of the table is older than this one.
@@ -196,10 +197,9 @@ class TableState:
             version: Version of the table in the other state.
             transactions: Transactions of the other state, at least for the same application ids.
         """
-        plans = {app_id: n for app_id, n in self.transactions.items() if not is_removal(app_id)}
-        lowest = {**plans, **dict.fromkeys(self.removals, 1)}
         return version < (self.version or 0) or any(
-            transactions.get(app_id, 0) < least for app_id, least in lowest.items()
+            transactions.get(app_id, 0) < (1 if is_removal(app_id) else newest)
+            for app_id, newest in self.transactions.items()
         )
 
 
@@ -268,12 +268,13 @@ def check_table(ledger: Ledger, state: TableState) -> None:
             if record.plan.kind is kind and record.plan.epoch == ledger.epoch
         )
         known = max([over, *opened])
-        if newest == FENCED_VERSION or app_id in state.half_fenced:
+        if state.newest(app_id) == FENCED_VERSION:  # fence: half-fence-is-found
             raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
         if newest < over:
             raise TableBehindLedger(pipeline=ledger.pipeline, sequence=over, newest=newest)
-        if newest > known:
-            raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=newest, newest=known)
+        ahead = state.newest(app_id)
+        if ahead > known:  # fence: quarantine-ahead-of-its-ledger-is-noticed
+            raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=ahead, newest=known)
     _check_removals(ledger, state)
     known_versions = {
         record.landed_originally.table_version: record.plan.sequence
@@ -300,14 +301,14 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
     undo = ledger.newest_undo
     # Versions do not show a copy that later commits have made as long again.
     # fence: copy-from-before-an-undo-is-noticed
-    if undo and not state.removals.keys() >= set(removals(ledger)):
+    if undo and not state.transactions.keys() >= set(removals(ledger)):
         raise UndoLost(
             pipeline=ledger.pipeline,
             sequence=undo.sequence,
             version=undo.table_version or 0,
             newest=state.version or 0,
         )
-    removed = state.transactions.get(removal_app_id(ledger.pipeline, ledger.epoch))
+    removed = state.newest(removal_app_id(ledger.pipeline, ledger.epoch))
     if not removed or removed == FENCED_VERSION:
         return
     record = ledger.plans.get(removed)

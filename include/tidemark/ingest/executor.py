@@ -11,7 +11,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
-from tidemark.ingest.ledgers import compare_ledger, recorded_plan, refuse_cancelled
+from tidemark.ingest.ledgers import compared_ledger, recorded_plan, refuse_cancelled
 from tidemark.ingest.protocols import ControlTable, DataTable, PlanSource, Sink
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
@@ -80,9 +80,7 @@ class PlanExecutor:
         plan = record.plan
         refuse_cancelled(record)
         # Also check a landed plan: a RESTORE may have removed its rows.
-        ledger, seen = retry_on_conflict(
-            lambda: compare_ledger(self.control, self.control.summary(plan.pipeline), self.table)
-        )
+        ledger, seen = compared_ledger(self.control, plan.pipeline, self.table)
         if record.held_now and record.landed_originally:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)

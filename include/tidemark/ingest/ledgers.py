@@ -63,6 +63,13 @@ def compare_ledger(
     return CheckedLedger(ledger), state
 
 
+def compared_ledger(
+    control: ControlReader, pipeline: str, data_log: DataLog
+) -> tuple[CheckedLedger, TableState]:
+    """Read the pipeline's ledger; return what `compare_ledger` does, after conflicts as well."""
+    return retry_on_conflict(lambda: compare_ledger(control, control.summary(pipeline), data_log))
+
+
 def check_current(control: ControlReader, ledger: Ledger) -> None:
     """Raise if other processes have recorded events since the ledger was read.
 

@@ -241,6 +241,12 @@ class DataLog(Protocol):
     def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """Return the commits of plans, newest first, as far back as the log reaches."""
 
+    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:
+        """Return the plans with a commit in the quarantine of a typed table, and none in the table.
+
+        Only as far back as the logs reach. None for a table without a quarantine.
+        """
+
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """Return the versions that removed rows of each plan, as far back as the log reaches."""
 
@@ -344,11 +350,15 @@ class DataTable(DataLog, Protocol):
             EngineFailed: The commit failed, or its answer was lost.
         """
 
-    def fence(self, plan: Plan) -> None:
+    def fence(self, plan: Plan, seen: TableState) -> None:
         """Raise the plan's transaction with an empty commit, so that the plan cannot land.
 
+        Args:
+            plan: The plan.
+            seen: As in `append`.
+
         Raises:
-            ForeignTable, TransactionConflict: See `prepare` and `append`.
+            ForeignTable, TableReplaced, TransactionConflict: See `prepare` and `append`.
         """
 
     def check_removable(self, plan: Plan) -> None:
@@ -358,16 +368,18 @@ class DataTable(DataLog, Protocol):
             UnreadableFile: A file that the removal rewrites cannot be read.
         """
 
-    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int, seen: TableState) -> tuple[int, int]:
         """Remove a plan's rows; return their number and the version that removed the last ones.
 
         Args:
             plan: The plan.
             epoch: The epoch of the ledger in which the removal was decided.
+            seen: As in `append`.
 
         Raises:
             RemovalFenced: A repair has fenced the epoch; the ledger may rely on the rows.
             RemovalConflict: Other processes changed the table in every attempt.
+            TableReplaced: See `append`.
             UnreadableFile: See `check_removable`.
             EngineFailed: The outcome is unknown; run it again.
         """
@@ -392,7 +404,7 @@ class DataTable(DataLog, Protocol):
         """Remove what cancelled plans have left beside the table. Removes no row of the table.
 
         Args:
-            plans: Plans that the ledger records as abandoned or undone. They can no longer land.
+            plans: Plans that cannot land: cancelled ones, and those that the ledger has lost.
             epoch: The epoch of that ledger.
 
         Raises:

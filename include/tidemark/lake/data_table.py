@@ -20,7 +20,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan, is_removal
+from tidemark.core.plan import Plan
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -53,6 +53,7 @@ from tidemark.lake.plan_counts import records_by_range
 from tidemark.lake.plan_removal import (
     files_with_plan,
     is_removal_complete,
+    leftover_transactions,
     may_have_plan,
     removal_transactions,
     remove_whole_files,
@@ -117,10 +118,8 @@ class DeltaDataTable:
         if table is None:
             return TableState(transactions={}, restores=())
         self._check(table, pipeline)  # fence: state-of-own-table-only
-        found = _transactions(table, app_ids)
         return TableState(
-            transactions=found,
-            removals={app_id: newest for app_id, newest in found.items() if is_removal(app_id)},
+            transactions=_transactions(table, app_ids),
             version=table.version(),
             restores=()
             if restores_since is None
@@ -218,6 +217,10 @@ class DeltaDataTable:
             PlanCommit(version=version, plan=Plan.from_metadata(metadata, origin))
             for version, metadata in (() if table is None else commit_log.plan_commits(table))
         )
+
+    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:  # noqa: ARG002  the port's
+        """See `DataLog.quarantined_plans`; a plan commits to this table only."""
+        return ()
 
     def version_and_id(self) -> tuple[int, str]:
         """Return the newest version and the Delta id; -1 and an empty text without a table."""
@@ -439,8 +442,7 @@ class DeltaDataTable:
             table = DeltaTable(self._uri)
             self._check(table, plan.pipeline)
             # fence: landing-into-an-older-copy-is-refused
-            if seen.is_later_than(table.version(), _transactions(table, seen.transactions)):
-                raise TableReplaced(pipeline=plan.pipeline, sequence=plan.sequence, table=self._uri)
+            self._check_not_older(table, plan, seen)
             if commit_log.has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
             # fence: data-storage-is-tried
@@ -463,6 +465,11 @@ class DeltaDataTable:
             raise error from failed
         return True
 
+    def _check_not_older(self, table: DeltaTable, plan: Plan, seen: TableState) -> None:
+        """Raise if an older copy has replaced the table: a commit would hide what it lacks."""
+        if seen.is_later_than(table.version(), _transactions(table, seen.transactions)):
+            raise TableReplaced(pipeline=plan.pipeline, sequence=plan.sequence, table=self._uri)
+
     def _add_files(
         self,
         table: DeltaTable,
@@ -479,9 +486,10 @@ class DeltaDataTable:
         except TidemarkError:
             return False
 
-    def fence(self, plan: Plan) -> None:
+    def fence(self, plan: Plan, seen: TableState) -> None:
         """Raise the plan's transaction with an empty commit, so that the plan cannot land."""
         table = self._own(plan.pipeline)
+        self._check_not_older(table, plan, seen)  # fence: fence-in-an-older-copy-is-refused
         if commit_log.has_transaction(table, plan):
             return
         try:
@@ -496,7 +504,9 @@ class DeltaDataTable:
         if table is not None:
             check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
-    def remove_rows(self, plan: Plan, epoch: int | None) -> tuple[int, int]:
+    def remove_rows(
+        self, plan: Plan, epoch: int | None, seen: TableState | None
+    ) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and the version that removed the last ones.
 
         Removes files with rows of this plan only without reading them, so an unreadable file can
@@ -506,22 +516,31 @@ class DeltaDataTable:
             plan: The plan.
             epoch: The epoch of the decision, which a repair fences (see `fence_chains`). None if
                 the ledger does not depend on the rows.
+            seen: The state that was compared with the ledger; None for leftovers of plans that
+                cannot land.
 
         Raises:
             RemovalFenced: The epoch is fenced.
+            TableReplaced: The table is older than `seen`.
             RemovalConflict: Other processes changed the table in every attempt.
         """
         if open_if_exists(self._uri) is None:
             return 0, 0
+
+        def transactions(table: DeltaTable, is_last: bool) -> list[Transaction]:
+            if seen is None:
+                return leftover_transactions(table, plan, epoch)
+            self._check_not_older(table, plan, seen)  # fence: removal-in-an-older-copy-is-refused
+            return removal_transactions(table, plan, epoch, is_last=is_last)
+
         try:
             rows, removed_at = remove_whole_files(
-                self._uri,
-                plan.sequence,
-                _removal_metadata(plan),
-                lambda table, is_last: removal_transactions(table, plan, epoch, is_last=is_last),
+                self._uri, plan.sequence, _removal_metadata(plan), transactions
             )
             others, version = retry_on_conflict(
-                lambda: self._remove_other_rows(plan, epoch, whole_files=removed_at),
+                lambda: self._remove_other_rows(
+                    plan, None if seen is None else epoch, transactions, whole_files=removed_at
+                ),
                 RemovalConflict,
             )
         except (DeltaError, OSError) as failed:
@@ -531,13 +550,19 @@ class DeltaDataTable:
         return rows + others, version
 
     def _remove_other_rows(
-        self, plan: Plan, epoch: int | None, *, whole_files: int | None
+        self,
+        plan: Plan,
+        epoch: int | None,
+        transactions_of: Callable[[DeltaTable, bool], list[Transaction]],
+        *,
+        whole_files: int | None,
     ) -> tuple[int, int]:
         """Remove a plan's rows from files with rows of other plans, or that a RESTORE brought back.
 
         Args:
             plan: The plan.
-            epoch: As in `remove_rows`.
+            epoch: The epoch in which the ledger relies on the removal; None for leftovers.
+            transactions_of: Returns the transactions of the commit, or refuses it by an error.
             whole_files: The version that removed files with rows of this plan only; None if none
                 did.
         """
@@ -549,12 +574,12 @@ class DeltaDataTable:
             and (epoch is None or is_removal_complete(table, plan, epoch))
         ):
             return 0, whole_files
-        transactions = removal_transactions(table, plan, epoch, is_last=True)
+        transactions = transactions_of(table, True)
         properties = _properties(transactions, _removal_metadata(plan))
         before = table.version()
         try:
             done = table.delete(f"plan_sequence = {plan.sequence}", commit_properties=properties)
-            if table.version() == before and transactions:
+            if table.version() == before and epoch is not None:
                 # delta-rs commits nothing without rows, but the ledger relies on the transaction.
                 properties.max_commit_retries = 0
                 _add(table, [], properties)

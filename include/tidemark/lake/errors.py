@@ -163,8 +163,8 @@ class RemovalFenced(CommitConflict):
     sequence: int
 
     problem = (
-        "The data table of pipeline {pipeline!r} still has rows of plan {sequence}, or has them "
-        "again: `tidemark rewind` or `tidemark control rebuild` ran at the same time."
+        "The data table of pipeline {pipeline!r} may still have rows of plan {sequence}, or have "
+        "them again: `tidemark rewind` or `tidemark control rebuild` ran at the same time."
     )
     fix = "When the repair has ended, run the command again; it reads the control table first."
 
@@ -280,18 +280,18 @@ class EngineFailed(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class TableReplaced(TransientError):
-    """An older copy replaced the data table while a plan was read; the landing wrote nothing."""
+    """An older copy replaced the data table before a commit of a plan, which was not made."""
 
     pipeline: str
     sequence: int
     table: str
 
     problem = (
-        "Plan {sequence} of pipeline {pipeline!r} did not land: an older copy of the table {table} "
-        "was put in its place during the read."
+        "No commit was made for plan {sequence} of pipeline {pipeline!r}: an older copy of the "
+        "table {table} was put in its place meanwhile."
     )
     fix = (
-        "Run the same plan again. The run compares the copy with the control table, and names the "
+        "Run the same command again. It compares the copy with the control table, and names the "
         "fix if they differ."
     )
 

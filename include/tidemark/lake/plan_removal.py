@@ -31,14 +31,40 @@ def removal_transactions(
     if epoch is None:
         return []
     app_id = removal_app_id(plan.pipeline, epoch)
-    # fence: older-removals-are-fenced
-    if (table.transaction_version(app_id) or 0) >= FENCED_VERSION:
-        raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+    _newest_removal(table, plan, app_id)
     # Removals of other plans overwrite the transaction of the epoch, but not that of the plan.
     own = plan_removal_app_id(plan.pipeline, epoch, plan.sequence)
     complete = [Transaction(own, 1)] if is_last else []
     # fence: removal-is-a-transaction
     return [Transaction(app_id, plan.sequence), *complete]
+
+
+def leftover_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> list[Transaction]:
+    """Return the transactions of a commit that removes or reverts leftovers of a plan.
+
+    The ledger may lack the plan, so the newest removal stays that of another plan.
+
+    Args:
+        table: The version that the commit follows.
+        plan: The plan, which can no longer land.
+        epoch: As in `removal_transactions`.
+
+    Raises:
+        RemovalFenced: A repair has fenced the epoch.
+    """
+    if epoch is None:
+        return []
+    app_id = removal_app_id(plan.pipeline, epoch)
+    # fence: removal-of-leftovers-is-a-transaction
+    return [Transaction(app_id, _newest_removal(table, plan, app_id))]
+
+
+def _newest_removal(table: DeltaTable, plan: Plan, app_id: str) -> int:
+    """Return the newest version of an epoch's removals; raise if a repair has fenced it."""
+    newest = table.transaction_version(app_id) or 0
+    if newest >= FENCED_VERSION:  # fence: older-removals-are-fenced
+        raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+    return newest
 
 
 def is_removal_complete(table: DeltaTable, plan: Plan, epoch: int) -> bool:

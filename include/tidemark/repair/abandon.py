@@ -10,8 +10,9 @@ from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Abandoned, Undone
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
+from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import PlanCancelled
-from tidemark.ingest.ledgers import checked_ledger, recorded_plan
+from tidemark.ingest.ledgers import compared_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
@@ -57,13 +58,14 @@ class Abandon:
             UndoUnfinished: The plan is being undone.
             PlanCancelled: The plan was undone, or a RESTORE removed its rows.
             RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
-            HistoriesDiverge, CommitConflict: See `ledgers.checked_ledger` and `retry_on_conflict`.
+            TableReplaced: An older copy replaced the data table meanwhile.
+            HistoriesDiverge, CommitConflict: See `ledgers.compare_ledger` and `retry_on_conflict`.
         """
         abandoned = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
         return retry_on_conflict(lambda: self._attempt(abandoned, discard=discard, dry_run=dry_run))
 
     def _attempt(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
-        ledger = checked_ledger(self.control, self.pipeline, self.table)
+        ledger, seen = compared_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, abandoned.sequence)
         plan = record.plan
         if record.undoing:
@@ -74,10 +76,10 @@ class Abandon:
             self._check(record, discard=discard)
             return plan
         if record.cancelled_by is None:
-            self._abandon(ledger, record, abandoned, discard=discard)
+            self._abandon(ledger, seen, record, abandoned, discard=discard)
         if discard:
             # Last: the rows may be removed only after the plan is recorded as abandoned.
-            removed, _ = self.table.remove_rows(plan, ledger.epoch)
+            removed, _ = self.table.remove_rows(plan, ledger.epoch, seen)
             log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
         return plan
 
@@ -99,13 +101,19 @@ class Abandon:
         raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
 
     def _abandon(
-        self, ledger: CheckedLedger, record: PlanRecord, abandoned: Abandoned, *, discard: bool
+        self,
+        ledger: CheckedLedger,
+        seen: TableState,
+        record: PlanRecord,
+        abandoned: Abandoned,
+        *,
+        discard: bool,
     ) -> None:
         plan = record.plan
         if record.held_now is not None:
             raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
         # In this order: a plan without a commit after the fence can never land.
-        self.table.fence(plan)  # fence: abandoned-plan-is-fenced
+        self.table.fence(plan, seen)  # fence: abandoned-plan-is-fenced
         landing = self.table.find_landing(plan)  # fence: fence-before-look
         if landing is not None:
             self._record(ledger, plan, landing, discard=discard)

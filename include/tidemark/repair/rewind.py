@@ -109,7 +109,7 @@ class Repair:
             )
         if not found.any and self._agree(ledger):
             if not dry_run:
-                self._remove_leftovers(ledger)
+                self._remove_leftovers(requested_by)
             raise NothingToDo(
                 pipeline=self.spec.name, finding="its control table and its data table agree"
             )
@@ -159,7 +159,7 @@ class Repair:
         events = rules.repair_events(ledger, found, landings, covered, epoch)
         self.control.append(_corrected(ledger), events, self.now())
         # Only now is it certain that these plans stay cancelled.
-        self._remove_leftovers(self.control.ledger(self.spec.name))
+        self._remove_leftovers(requested_by)
         log.info(
             "repaired pipeline=%s epoch=%d recorded=%d unread=%d",
             self.spec.name,
@@ -169,17 +169,22 @@ class Repair:
         )
         return rules.with_recounts(ledger, found, landings)
 
-    def _remove_leftovers(self, ledger: Ledger) -> None:
-        """Also remove the leftovers of earlier repairs, which may have been killed before."""
+    def _remove_leftovers(self, requested_by: str) -> None:
+        """Remove leftovers of plans that are cancelled, or that the ledger has lost.
+
+        Also those of earlier repairs, which may have been killed before.
+        """
+        # Read before the ledger, which then has every plan that can still land.
+        quarantined = self.table.quarantined_plans(RunOrigin(requested_by))
+        ledger = self.control.ledger(self.spec.name)
         # fence: restore-reaches-quarantine
-        self.table.remove_leftovers(
-            [
-                record.plan
-                for record in ledger.plans.values()
-                if isinstance(record.cancelled_by, Abandoned | Undone)
-            ],
-            ledger.epoch,
-        )
+        cancelled = [
+            record.plan
+            for record in ledger.plans.values()
+            if isinstance(record.cancelled_by, Abandoned | Undone)
+        ]
+        lost = [plan for plan in quarantined if plan.sequence not in ledger.plans]
+        self.table.remove_leftovers([*cancelled, *lost], ledger.epoch)
 
     def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
@@ -195,6 +200,7 @@ class Repair:
             restores=now.restores,
             transactions=now.transactions,
             removals=self.table.removal_versions(),
+            quarantined=self.table.quarantined_plans(RunOrigin(requested_by)),
             fences=self.table.fences(self.spec.name),
             start=self.table.log_start(),
         )
@@ -262,11 +268,12 @@ class Repair:
 
     def _is_in_table(self, epoch: int) -> bool:
         state = self.table.state(self.spec.name, self._app_ids(epoch))
-        return bool(state.transactions or state.half_fenced)
+        return bool(state.transactions or state.ahead)
 
     def _newest_transaction(self, app_ids: Sequence[str]) -> int:
         """Return the highest plan number of the table's transactions, which outlive the log."""
-        versions = self.table.state(self.spec.name, app_ids).transactions.values()
+        state = self.table.state(self.spec.name, app_ids)
+        versions = (state.newest(app_id) for app_id in app_ids)
         return max((each for each in versions if each != FENCED_VERSION), default=0)
 
     def _app_ids(self, epoch: int) -> Sequence[str]:

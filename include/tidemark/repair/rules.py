@@ -88,6 +88,7 @@ class TableLog:
         removals: Table versions that removed a plan's rows, by plan.
         transactions: Newest version of each transaction.
         fences: Fences of repairs, by application id.
+        quarantined: Plans whose commits only the quarantine of a typed table has.
         start: The oldest version whose commit the log has.
     """
 
@@ -97,6 +98,7 @@ class TableLog:
     transactions: Mapping[str, int]
     fences: Mapping[str, Fence]
     start: int
+    quarantined: Sequence[Plan] = ()
 
     def has_kept(self, version: int) -> bool:
         """Return whether no RESTORE has reverted the commit of a version."""
@@ -201,7 +203,11 @@ def compare(
         if not _are_of_ledger_plan(ledger, sequence, rows[sequence], committed_plans.get(sequence))
     )
     others = {plan.sequence for plan in unknown}
-    everyone = (*(c.plan for c in log.commits), *(r.plan for r in ledger.plans.values()))
+    everyone = (
+        *(commit.plan for commit in log.commits),
+        *(record.plan for record in ledger.plans.values()),
+        *log.quarantined,  # fence: records-erased-by-a-lost-plan-are-decoded-again
+    )
     replacers = [plan for plan in everyone if plan.replaces]
     unrecorded, gone, opened, recounted = [], [], [], []
     discarded: dict[int, int] = {}

@@ -12,13 +12,13 @@ from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
-from tidemark.core.table_state import check_survives_restores
+from tidemark.core.table_state import TableState, check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
-from tidemark.ingest.ledgers import check_ledger, checked_ledger, recorded_plan
+from tidemark.ingest.ledgers import check_ledger, compared_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
 from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.lake.errors import RemovalFenced
+from tidemark.lake.errors import ControlConflict, RemovalFenced
 from tidemark.repair.errors import OnlyCopy, PlanNotLanded
 
 log = logging.getLogger(__name__)
@@ -89,15 +89,16 @@ class Undo:
                 recorded.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
             RemovalConflict: Other processes changed the table in every attempt; run the undo again.
-            RemovalFenced: A repair ran during the undo, and the rows are still or again in the
+            RemovalFenced: A repair ran during the undo, and the rows may still or again be in the
                 table; run the undo again.
+            TableReplaced: An older copy replaced the table during the undo; run the undo again.
             TableRestored: A RESTORE brought the rows back; run the undo again.
             HistoriesDiverge, ControlConflict: See `checked_ledger` and `retry_on_conflict`.
         """
         lost = self._lost_offsets(self.control.plan_record(self.pipeline, sequence))
         if lost and not allow_loss and not dry_run:
             raise OnlyCopy(pipeline=self.pipeline, sequence=sequence, offsets=lost)
-        record, epoch = retry_on_conflict(
+        record, epoch, seen = retry_on_conflict(
             lambda: self._record_start(sequence, requested_by, reason, dry_run)
         )
         plan = record.plan
@@ -106,11 +107,11 @@ class Undo:
         if dry_run:
             rows = self.table.current_landing(plan).records
             return UndoResult(plan=plan, rows=rows, lost=lost)
-        rows, version = self.table.remove_rows(plan, epoch)
+        rows, version = self.table.remove_rows(plan, epoch, seen)
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
-        retry_on_conflict(lambda: self._record_end(undone))
+        retry_on_conflict(lambda: self._record_end(undone, epoch), ControlConflict)
         log.info("undone pipeline=%s plan=%d rows=%d", plan.pipeline, sequence, rows)
         return UndoResult(plan=plan, rows=rows, lost=lost)
 
@@ -140,9 +141,13 @@ class Undo:
 
     def _record_start(
         self, sequence: int, requested_by: str, reason: str, dry_run: bool
-    ) -> tuple[PlanRecord, int]:
-        """Record that the undo starts, unless it already has; return plan record and epoch."""
-        ledger = checked_ledger(self.control, self.pipeline, self.table)
+    ) -> tuple[PlanRecord, int, TableState]:
+        """Record that the undo starts, unless it already has.
+
+        Returns:
+            The record of the plan, and the epoch and the state of the table that were compared.
+        """
+        ledger, seen = compared_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, sequence)
         if record.is_open:
             raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)
@@ -160,13 +165,17 @@ class Undo:
                 committed=ledger.committed_without(record.held_now.spans()) if is_current else {},
             )
             self.control.append(ledger, [started], self.now())
-        return record, ledger.epoch
+        return record, ledger.epoch, seen
 
-    def _record_end(self, undone: Undone) -> None:
+    def _record_end(self, undone: Undone, epoch: int) -> None:
         # A RESTORE during the undo may have restored rows that the plan had replaced.
         # fence: restore-during-undo
         ledger = check_ledger(self.control, self.control.summary(self.pipeline), self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
+        if ledger.epoch != epoch:  # fence: undo-ends-in-its-epoch
+            # A repair, which may follow a RESTORE or a copy, read the table after the removal or
+            # before it. If the plan is still being undone, its rows may be there again.
+            raise RemovalFenced(pipeline=self.pipeline, sequence=undone.sequence)
         if record.undoing and undone.table_version is not None:
             # The ledger lacks the removal's version. If another plan has landed after a RESTORE,
             # `check_ledger` reads later RESTOREs only.
@@ -174,6 +183,3 @@ class Undo:
             # fence: restore-of-unrecorded-removal
             check_survives_restores(record.plan, undone.table_version, since.restores)
             self.control.append(ledger, [undone], self.now())
-        elif not isinstance(record.cancelled_by, Undone):
-            # A repair followed a RESTORE during the undo, and recorded the plan as landed.
-            raise RemovalFenced(pipeline=self.pipeline, sequence=undone.sequence)

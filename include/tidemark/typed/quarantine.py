@@ -26,7 +26,7 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.origins import PlanOrigin, RunOrigin
-from tidemark.core.plan import Plan, is_removal
+from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -43,7 +43,7 @@ from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import TransactionConflict
-from tidemark.lake.plan_removal import removal_transactions
+from tidemark.lake.plan_removal import leftover_transactions
 from tidemark.lake.replacement import (
     replace_rows,
     spans_in_files,
@@ -100,7 +100,7 @@ class DeltaQuarantine:
         Args:
             plan: The plan.
             files: Files with its records.
-            seen: The state of both tables that was compared with the ledger.
+            seen: The state that was compared with the ledger, without the typed table's version.
 
         Returns:
             Whether this call committed them: false if the plan's transaction exists.
@@ -110,8 +110,7 @@ class DeltaQuarantine:
             TransactionConflict: Another commit of this transaction was first.
             EngineFailed: The commit failed, or its answer was lost.
         """
-        # The version and the removals are those of the typed table.
-        return self.table.land(plan, files, replace(seen, version=None, removals={}), self._replace)
+        return self.table.land(plan, files, seen, self._replace)
 
     def _replace(
         self,
@@ -323,11 +322,11 @@ class DeltaQuarantine:
             if plan.sequence in named:
                 # Before the removal, which fails if the epoch is fenced by then.
                 self._reopen(plan, epoch)
-                self.table.remove_rows(plan, epoch)
+                self.table.remove_rows(plan, epoch, None)
 
     def _reopen(self, plan: Plan, epoch: int | None) -> None:
         table = DeltaTable(self._uri)
-        transactions = removal_transactions(table, plan, epoch, is_last=False)
+        transactions = leftover_transactions(table, plan, epoch)
         properties = CommitProperties(app_transactions=transactions)
         closed = row_queries.spans_where(
             table,
@@ -409,6 +408,11 @@ class DeltaQuarantine:
                     yield each, record
 
 
+def _of_quarantine(seen: TableState) -> TableState:
+    """Return the compared state of both tables without the version, which is the typed table's."""
+    return replace(seen, version=None)
+
+
 def _fenced(transactions: Mapping[str, int]) -> set[str]:
     return {app_id for app_id, newest in transactions.items() if newest == FENCED_VERSION}
 
@@ -467,32 +471,26 @@ class TypedTablePair:
     def state(
         self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
     ) -> TableState:
-        """See `DataLog.state`.
-
-        The version of a landing is the lower one of both tables, because a landing needs both. The
-        version of a removal is the higher one: a removal can be complete in one table only.
-        """
+        """See `DataLog.state`; the version is that of the typed table."""
         typed = self.typed.state(pipeline, app_ids, restores_since=restores_since)
         kept = self.quarantine.table.state(pipeline, app_ids).transactions
-        both = {
-            app_id: (max if is_removal(app_id) else min)(
+        shared = {
+            app_id: min(
                 [
-                    typed.transactions.get(app_id, 0),
+                    newest,
                     kept.get(app_id, 0),  # fence: lost-quarantine-is-missed
                 ]
             )
-            for app_id in {**typed.transactions, **kept}
+            for app_id, newest in typed.transactions.items()
         }
-        removed = dict(typed.removals)
-        for app_id in removed.keys() - kept.keys():
-            removed.pop(app_id)  # fence: quarantine-from-before-an-undo-is-noticed
-        return TableState(
-            transactions={app_id: newest for app_id, newest in both.items() if newest},
-            version=typed.version,
-            removals=removed,
-            restores=typed.restores,
-            # fence: half-fence-is-found
-            half_fenced=frozenset(_fenced(typed.transactions) ^ _fenced(kept)),
+        return replace(
+            typed,
+            transactions={app_id: newest for app_id, newest in shared.items() if newest},
+            ahead={
+                app_id: newest
+                for app_id, newest in (*typed.transactions.items(), *kept.items())
+                if newest > shared.get(app_id, 0)
+            },
         )
 
     def find_landing(self, plan: Plan) -> Landing | None:
@@ -546,6 +544,12 @@ class TypedTablePair:
     def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """See `DataLog.plan_commits`; reads the typed table."""
         return self.typed.plan_commits(origin)
+
+    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:
+        """See `DataLog.quarantined_plans`."""
+        landed = {commit.plan.fingerprint for commit in self.typed.plan_commits(origin)}
+        quarantined = [commit.plan for commit in self.quarantine.table.plan_commits(origin)]
+        return [plan for plan in quarantined if plan.fingerprint not in landed]
 
     def fences(self, pipeline: str) -> Mapping[str, Fence]:
         """See `DataLog.fences`; returns the fences that both tables have.
@@ -603,7 +607,7 @@ class TypedTablePair:
             # Another driver has landed the plan, or it was abandoned.
             return False
         kept = [file for file in files if file.quarantined]
-        if not self.quarantine.append(plan, kept, seen):
+        if not self.quarantine.append(plan, kept, _of_quarantine(seen)):
             if self.typed.has_transaction(plan):
                 # The same, since the first look.
                 return False
@@ -622,10 +626,10 @@ class TypedTablePair:
         if _fenced(found):
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
 
-    def fence(self, plan: Plan) -> None:
+    def fence(self, plan: Plan, seen: TableState) -> None:
         """See `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
-        self.typed.fence(plan)
-        self.quarantine.table.fence(plan)
+        self.typed.fence(plan, seen)
+        self.quarantine.table.fence(plan, _of_quarantine(seen))
         if self.typed.find_landing(plan) is None:
             self.quarantine.withdraw([plan])
 
@@ -634,16 +638,17 @@ class TypedTablePair:
         self.quarantine.table.check_removable(plan)
         self.typed.check_removable(plan)
 
-    def remove_rows(self, plan: Plan, epoch: int) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int, seen: TableState) -> tuple[int, int]:
         """See `DataTable.remove_rows`; covers both tables.
 
         Removes the typed rows first. After a kill in between, a repair still finds the plan's
         records in the quarantine, and records the plan as landed with these.
         """
-        rows, version = self.typed.remove_rows(plan, epoch)
+        rows, version = self.typed.remove_rows(plan, epoch, seen)
         quarantined, _ = self.quarantine.table.remove_rows(
             plan,
             epoch,  # fence: quarantine-removals-are-fenced
+            _of_quarantine(seen),
         )
         return quarantined + rows, version
 
