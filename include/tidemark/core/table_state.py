@@ -187,17 +187,16 @@ class TableState:
         """Return the newest version of an application id in any table; 0 without one."""
         return self.ahead.get(app_id, self.transactions.get(app_id, 0))
 
-    def is_later_than(self, version: int, transactions: Mapping[str, int]) -> bool:
+    def is_later_than(self, transactions: Mapping[str, int]) -> bool:
         """Return whether another state of the table is older than this one.
 
         Each plan raises the transaction of its chain. A removal may lower the number of its
         transaction, but the transaction stays.
 
         Args:
-            version: Version of the table in the other state.
             transactions: Transactions of the other state, at least for the same application ids.
         """
-        return version < (self.version or 0) or any(
+        return any(
             transactions.get(app_id, 0) < (1 if is_removal(app_id) else newest)
             for app_id, newest in self.transactions.items()
         )

@@ -467,7 +467,7 @@ class DeltaDataTable:
 
     def _check_not_older(self, table: DeltaTable, plan: Plan, seen: TableState) -> None:
         """Raise if an older copy has replaced the table: a commit would hide what it lacks."""
-        if seen.is_later_than(table.version(), _transactions(table, seen.transactions)):
+        if seen.is_later_than(_transactions(table, seen.transactions)):
             raise TableReplaced(pipeline=plan.pipeline, sequence=plan.sequence, table=self._uri)
 
     def _add_files(

@@ -100,7 +100,7 @@ class DeltaQuarantine:
         Args:
             plan: The plan.
             files: Files with its records.
-            seen: The state that was compared with the ledger, without the typed table's version.
+            seen: The state that was compared with the ledger.
 
         Returns:
             Whether this call committed them: false if the plan's transaction exists.
@@ -408,11 +408,6 @@ class DeltaQuarantine:
                     yield each, record
 
 
-def _of_quarantine(seen: TableState) -> TableState:
-    """Return the compared state of both tables without the version, which is the typed table's."""
-    return replace(seen, version=None)
-
-
 def _fenced(transactions: Mapping[str, int]) -> set[str]:
     return {app_id for app_id, newest in transactions.items() if newest == FENCED_VERSION}
 
@@ -607,7 +602,7 @@ class TypedTablePair:
             # Another driver has landed the plan, or it was abandoned.
             return False
         kept = [file for file in files if file.quarantined]
-        if not self.quarantine.append(plan, kept, _of_quarantine(seen)):
+        if not self.quarantine.append(plan, kept, seen):
             if self.typed.has_transaction(plan):
                 # The same, since the first look.
                 return False
@@ -629,7 +624,7 @@ class TypedTablePair:
     def fence(self, plan: Plan, seen: TableState) -> None:
         """See `DataTable.fence`; withdraws a plan that has not landed from the quarantine."""
         self.typed.fence(plan, seen)
-        self.quarantine.table.fence(plan, _of_quarantine(seen))
+        self.quarantine.table.fence(plan, seen)
         if self.typed.find_landing(plan) is None:
             self.quarantine.withdraw([plan])
 
@@ -648,7 +643,7 @@ class TypedTablePair:
         quarantined, _ = self.quarantine.table.remove_rows(
             plan,
             epoch,  # fence: quarantine-removals-are-fenced
-            _of_quarantine(seen),
+            seen,
         )
         return quarantined + rows, version
 
