@@ -1,24 +1,39 @@
-"""Tests that tables without a complete log are refused and not taken for empty tables."""
+"""Tests that tables with a missing or damaged log are refused and not taken for empty tables."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from tests.fixtures_stores import PlaceIn
 from tests.lake.test_conditional_writes import append_event, stored
+from tests.lake.test_status_table import row
+from tests.quality.test_check_results_table import earlier_figures, report_of
+from tests.quality.test_publication import check, publication_of
 from tests.support.commands import Command
-from tests.support.file_lake import FileLake, home_lake
+from tests.support.file_lake import WEEK, FileLake, home_lake, put_back
+from tests.support.services import NOW
 from tests.support.stores import Store
+from tests.support.typed_lake import TypedLake
 from tidemark.core.errors import ExitCode
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import DeltaLogDamaged
+from tidemark.lake.status_history import append_statuses, read_lags
+from tidemark.lake.status_table import read_status, write_status
 from tidemark.lake.table_io import open_if_exists
+from tidemark.quality.check_results_table import DeltaCheckResults
+from tidemark.quality.publication import PublicationStatus
+from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.schema_table import DeltaSchemaStore
+
+Use = Callable[[], object]
 
 COMMANDS = {
     "control/offset_ranges": (
@@ -70,7 +85,45 @@ def without_a_commit(table: Path) -> None:
     (table / "_delta_log" / f"{2:020}.json").unlink()
 
 
-DAMAGES = (without_commits, without_first_commit, without_a_commit)
+def with_a_truncated_commit(table: Path) -> None:
+    commit = table / "_delta_log" / f"{2:020}.json"
+    commit.write_bytes(commit.read_bytes()[:100])
+
+
+def with_a_commit_of_zeros(table: Path) -> None:
+    """Some file systems leave such a file after a power failure."""
+    (table / "_delta_log" / f"{2:020}.json").write_bytes(bytes(500))
+
+
+def checkpoint(table: Path) -> Path:
+    """Create a checkpoint, and return its file."""
+    DeltaTable(table).create_checkpoint()
+    (file,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+    return file
+
+
+def without_its_checkpoint(table: Path) -> None:
+    checkpoint(table).unlink()
+
+
+def with_a_truncated_checkpoint(table: Path) -> None:
+    file = checkpoint(table)
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def with_a_damaged_checkpoint(table: Path) -> None:
+    file = checkpoint(table)
+    content = bytearray(file.read_bytes())
+    half = len(content) // 2
+    content[4:half] = bytes(half - 4)
+    file.write_bytes(content)
+
+
+DAMAGES = (
+    *(without_commits, without_first_commit, without_a_commit),
+    *(with_a_truncated_commit, with_a_commit_of_zeros),
+    *(without_its_checkpoint, with_a_truncated_checkpoint, with_a_damaged_checkpoint),
+)
 
 
 @pytest.mark.slow
@@ -82,7 +135,7 @@ def test_no_command_writes_to_a_table_without_its_log(
     before = files(lake.root / table)
     assert [each for each in COMMANDS[table] if not is_refused(offline, *each)] == []
     first = offline("plan", "events").err.splitlines()[0]
-    problem = f"The Delta log of {lake.root / table} is missing or incomplete: "
+    problem = f"The Delta log of {lake.root / table} is missing, incomplete or damaged: "
     assert first.startswith(f"DeltaLogDamaged: {problem}")
     assert ".parquet" in first
     assert files(lake.root / table) == before
@@ -96,14 +149,103 @@ def test_the_status_reports_a_table_without_its_log(lake: FileLake) -> None:
 
 
 @pytest.mark.parametrize("table", COMMANDS)
-def test_an_incomplete_log_is_refused(lake: FileLake, offline: Command, table: str) -> None:
-    """An interrupted copy leaves such a log."""
+def test_a_damaged_log_is_refused(lake: FileLake, offline: Command, table: str) -> None:
+    """An interrupted copy leaves an incomplete log."""
     copy = shutil.copytree(lake.root / table, lake.root / "whole")
     for damage in DAMAGES:
         damage(lake.root / table)
         assert is_refused(offline, "plan", "events"), damage
-        shutil.rmtree(lake.root / table)
-        shutil.copytree(copy, lake.root / table)
+        put_back(copy, lake.root / table)
+
+
+def publication(root: Path) -> tuple[Path, Use]:
+    lake = FileLake(root)
+    for plan in (1, 2, 3):
+        lake.run(2)
+        check(lake, plan, passed=True)
+    lake.produce(1, 0)
+    return root / "publication", lambda: lake.planner.plan("run")
+
+
+def quarantine(root: Path) -> tuple[Path, Use]:
+    lake = TypedLake(root)
+    for broken in (1, 4, 7):
+        lake.land_and_run(3, broken)
+    lake.bronze.run(1)
+    return lake.quarantine_uri, lake.decoding.plan
+
+
+def check_results(root: Path) -> tuple[Path, Use]:
+    for plan in (1, 2, 3):
+        DeltaCheckResults(str(root)).append(report_of(plan, 1))
+    return root, lambda: earlier_figures(str(root), 4)
+
+
+def schemas(root: Path) -> tuple[Path, Use]:
+    store = DeltaSchemaStore(str(root), "trades", lambda: NOW)
+    for number in (1, 2, 3):
+        store.store([RegisteredSchema(id=number, kind="AVRO", text='"string"')])
+    return root, lambda: store.stored([1])
+
+
+def statuses(root: Path) -> tuple[Path, Use]:
+    for lag in (1, 2, 3):
+        write_status(str(root), [row("events", lag=lag)])
+    return root, lambda: read_status(str(root))
+
+
+def status_history(root: Path) -> tuple[Path, Use]:
+    for lag in (1, 2, 3):
+        append_statuses(str(root), [row("events", lag=lag)])
+    return root, lambda: read_lags(str(root), NOW - WEEK, WEEK)
+
+
+@pytest.mark.parametrize(
+    "create", [publication, quarantine, check_results, schemas, statuses, status_history]
+)
+def test_the_error_of_a_damaged_log_names_its_table(
+    tmp_path: Path, create: Callable[[Path], tuple[Path, Use]]
+) -> None:
+    """Planning reads the publication table, and planning of a typed table the quarantine."""
+    table, use = create(tmp_path / "tables")
+    copy = shutil.copytree(table, tmp_path / "whole")
+    for damage in DAMAGES:
+        damage(table)
+        before = files(tmp_path)
+        with pytest.raises(DeltaLogDamaged) as caught:
+            use()
+        assert caught.value.location == str(table), damage
+        assert files(tmp_path) == before, damage
+        put_back(copy, table)
+    use()
+
+
+@pytest.mark.parametrize("damage", [without_a_commit, with_a_truncated_commit])
+def test_maintenance_names_a_damaged_log(
+    lake: FileLake, offline: Command, damage: Callable[[Path], None]
+) -> None:
+    """The other tables are maintained."""
+    for plan in (1, 2, 3):
+        check(lake, plan, passed=True)
+    shutil.copytree(lake.root / "publication", lake.root / "quality" / "publication")
+    for table in ("quality/publication", "bronze/events"):
+        damage(lake.root / table)
+    ran = offline("maintain", "--json")
+    assert ran.code == ExitCode.REFUSED
+    outcomes = {
+        each["table"]: each.get("error", each.get("outcome")) for each in ran.json["tables"]
+    }
+    damaged = [name for name, outcome in outcomes.items() if outcome == "DeltaLogDamaged"]
+    assert damaged == ["events", "publication decisions"]
+    assert outcomes["control table"] == "maintained"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_repair_of_the_control_table_names_a_damaged_log(
+    lake: FileLake, offline: Command, damage: Callable[[Path], None]
+) -> None:
+    damage(lake.control_uri)
+    assert is_refused(offline, "control", "repair", "--apply")
 
 
 def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
@@ -118,6 +260,22 @@ def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
     lake.repair.rebuild("test", "the log was lost")
     lake.run(2)
     assert lake.rows() == [(0, offset) for offset in range(11)]
+
+
+def test_a_decision_that_was_lost_with_the_publication_table_is_repeated(tmp_path: Path) -> None:
+    """The steps are those of the runbook."""
+    table, plan = publication(tmp_path / "tables")
+    lake = FileLake(table.parent)
+    publication_of(lake).reject(2, "ada", "wrong prices")
+    with_a_truncated_commit(table)
+    moved = table.rename(tmp_path / "moved")
+    assert lake.publication.statuses("events") == {}
+    plan()
+    lost = [row for row in pq.read_table(moved).to_pylist() if row["decided_by"]]
+    assert [(row["plan_sequence"], row["status"]) for row in lost] == [(2, "rejected")]
+    publication_of(lake).reject(2, "ada", "wrong prices")
+    check(lake, 2, passed=True)
+    assert lake.publication.statuses("events") == {2: PublicationStatus.REJECTED}
 
 
 @pytest.mark.store

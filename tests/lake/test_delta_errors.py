@@ -9,7 +9,12 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.core.errors import TidemarkError
 from tidemark.lake.delta_errors import is_storage_error, tidemark_error
-from tidemark.lake.errors import EngineFailed, StorageRefused, StorageUnavailable
+from tidemark.lake.errors import (
+    DeltaLogDamaged,
+    EngineFailed,
+    StorageRefused,
+    StorageUnavailable,
+)
 
 TEXTS: dict[str, type[TidemarkError]] = {
     "Generic LocalFileSystem error: Permission denied (os error 13)": StorageRefused,
@@ -21,6 +26,8 @@ TEXTS: dict[str, type[TidemarkError]] = {
     "Server returned non-2xx status code: 503 Service Unavailable: ": StorageUnavailable,
     "Server error with status 500 Internal Server Error": StorageUnavailable,
     "the storage answered with status 503": StorageUnavailable,
+    "Kernel error: Arrow error: External: Error after 10 retries": StorageUnavailable,
+    "Kernel error: Arrow error: External: Object at location a not found": EngineFailed,
     "error sending request for url (http://127.0.0.1:9)": StorageUnavailable,
     "Invalid batch of 8512 Rows": EngineFailed,
     "Schema error: column 500 Value is missing": EngineFailed,
@@ -32,6 +39,21 @@ def test_the_class_of_an_error_follows_from_its_text(text: str) -> None:
     error = tidemark_error(DeltaError(text), "s3://lake/events", "reading the table")
     assert type(error) is TEXTS[text]
     assert "reading the table" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Kernel error: Json error: Truncated record whilst reading string",
+        "External error: Kernel error: Generic delta kernel error: Malformed JSON: 0 objects",
+        "Kernel error: Arrow error: EOF: file size of 7 is less than footer",
+        "Kernel error: Arrow error: Parquet error: Invalid Parquet file. Corrupt footer",
+    ],
+)
+def test_an_unreadable_commit_or_checkpoint_is_a_damaged_log(text: str) -> None:
+    error = tidemark_error(DeltaError(text), "s3://lake/events", "reading the table")
+    assert isinstance(error, DeltaLogDamaged)
+    assert (error.location, error.reason) == ("s3://lake/events", text)
 
 
 @pytest.mark.parametrize(

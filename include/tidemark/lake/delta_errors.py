@@ -36,6 +36,8 @@ _NO_ANSWER = re.compile(
 _DAMAGED_LOG = re.compile(
     r"No table metadata or protocol found|Expected contiguous commit files|Invalid Checkpoint"
 )
+_DAMAGED_LOG_FILE = re.compile(r"Kernel error: (?:Json|Arrow) error|Malformed JSON")
+"""Errors of the kernel, which reads commits and checkpoints, and no files with rows."""
 _NO_FILE = re.compile(r"\bnot found\b", re.IGNORECASE)
 _NO_FOLDER = "Invalid table location"
 """The message of delta-rs if a file occupies the path of a table."""
@@ -53,7 +55,7 @@ def translate_delta_errors(location: str, operation: str = "using the table") ->
 
     Raises:
         StorageFailure: The storage denies the operation, is full, or does not answer.
-        DeltaLogDamaged: The log of the table is incomplete.
+        DeltaLogDamaged: The log of the table is incomplete or damaged.
         EngineFailed: Something else failed in delta-rs.
     """
     try:
@@ -75,6 +77,9 @@ def tidemark_error(failure: Exception, location: str, operation: str) -> Tidemar
         kind = StorageRefused
     elif kind is None and _NO_ANSWER.search(text):
         kind = StorageUnavailable
+    # Another process may remove an old checkpoint during a read.
+    if kind is None and _DAMAGED_LOG_FILE.search(text) and not _NO_FILE.search(text):
+        return DeltaLogDamaged(location=location, reason=_in_one_line(text))
     if kind is None:
         return EngineFailed(operation=f"{operation} at {location}", reason=_in_one_line(text))
     reason = os.strerror(number) if number else _in_one_line(text)

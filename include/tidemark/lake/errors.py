@@ -42,16 +42,16 @@ class StorageUnavailable(StorageFailure, TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class DeltaLogDamaged(TerminalError):
-    """A folder has data files without a Delta log, or a Delta log is incomplete."""
+    """A folder has data files without a Delta log, or a Delta log is incomplete or damaged."""
 
     location: str
     reason: str
 
-    problem = "The Delta log of {location} is missing or incomplete: {reason}."
+    problem = "The Delta log of {location} is missing, incomplete or damaged: {reason}."
     fix = (
-        "Restore the whole folder _delta_log. Without a copy of it, move the table's folder away "
-        "and run the command again. If the folder never was a Delta table, use another location "
-        "for the table."
+        "Restore the whole folder _delta_log. Without a copy of it, move the table's folder away, "
+        "and follow the runbook's step for this table. If the folder never was a Delta table, use "
+        "another location for the table."
     )
 
 

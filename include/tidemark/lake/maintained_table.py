@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.lake.compaction import Compaction
+from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.lake.live_files import table_filesystem
 from tidemark.lake.table_checks import check_owner
 from tidemark.lake.table_io import open_if_exists
@@ -70,7 +71,8 @@ class DeltaMaintainedTable:
 
     def current_files(self) -> TableFiles | None:
         """Return the files of the newest version; None if there is no table."""
-        table = open_if_exists(self._uri)
+        with translate_delta_errors(self._uri, "reading the table"):
+            table = open_if_exists(self._uri)
         if table is None:
             return None
         if self._pipeline is not None:

@@ -9,7 +9,12 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from tidemark.lake.delta_errors import is_delta_error, is_storage_error, tidemark_error
+from tidemark.lake.delta_errors import (
+    is_delta_error,
+    is_storage_error,
+    tidemark_error,
+    translate_delta_errors,
+)
 from tidemark.lake.errors import UnreadableFile
 from tidemark.lake.live_files import LiveFile, live_files, table_filesystem
 from tidemark.lake.table_io import open_if_exists
@@ -38,7 +43,9 @@ def translate_read_errors(uri: str, operation: str) -> Iterator[None]:
         # PyArrow's errors are ValueErrors.
         if not (is_delta_error(failed) or isinstance(failed, ValueError)):
             raise
-        if (table := open_if_exists(uri)) is not None:
+        with translate_delta_errors(uri, operation):
+            table = open_if_exists(uri)
+        if table is not None:
             raise_if_unreadable(table, failed)
         raise tidemark_error(failed, uri, operation) from failed
 
