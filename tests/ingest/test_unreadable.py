@@ -10,9 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from tests.quality.test_publication import check
 from tests.support.file_lake import WEEK, FileLake
+from tests.support.file_merger import FileMerger
 from tests.support.typed_lake import TypedLake
+from tests.support.upsert_lake import UpsertLake
 from tidemark.lake.errors import UnreadableFile
+from tidemark.lake.live_files import live_files
+from tidemark.lake.unreadable_files import check_readable
 from tidemark.maintenance.rules import MaintenanceOutcome
 from tidemark.repair.errors import UndoUnfinished
 
@@ -43,6 +48,11 @@ def files(uri: Path) -> list[Path]:
     return [uri / path for path in actions["path"].to_pylist()]
 
 
+def check_files(uri: Path) -> None:
+    """Read all files of the newest version."""
+    check_readable(str(uri), live_files(DeltaTable(uri)))
+
+
 @pytest.fixture(params=[truncate, with_broken_text, Path.unlink], ids=["cut", "text", "missing"])
 def damage(request: pytest.FixtureRequest) -> Damage:
     function: Damage = request.param
@@ -67,6 +77,36 @@ def test_the_plan_of_a_damaged_file_is_undone_and_lands_again(
     assert lake.verified()[0] == (13, 13)
     assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
     assert lake.verified()[0] == (13, 13)
+
+
+def test_the_fix_of_a_damaged_file_names_the_pipeline_of_its_table(
+    tmp_path: Path, damage: Damage
+) -> None:
+    lake = TypedLake(tmp_path)
+    lake.land_and_run(3)
+    for uri, pipeline in ((lake.bronze.uri, "events"), (lake.typed_uri, "events@typed")):
+        damage(files(uri)[0])
+        with pytest.raises(UnreadableFile, match=f"`tidemark undo {pipeline} --plan 1 "):
+            check_files(uri)
+
+
+def test_no_undo_and_no_rewind_fixes_a_damaged_file_of_another_table(
+    tmp_path: Path, damage: Damage
+) -> None:
+    """The rows of publication decisions and of upsert tables have plan numbers, too."""
+    lake = UpsertLake(tmp_path)
+    lake.land_records(("k", "v"))
+    lake.run()
+    lake.upserts.execute(FileMerger(lake))
+    check(lake.bronze, 1, passed=True)
+    lake.bronze.produce(1, 0)
+    for uri in (tmp_path / "publication", lake.upsert_uri):
+        damage(files(uri)[0])
+        with pytest.raises(UnreadableFile) as caught:
+            check_files(uri)
+        assert "tidemark" not in caught.value.rendered("fix")
+    with pytest.raises(UnreadableFile, match=r"/publication/ .*runbook's step"):
+        lake.bronze.planner.plan("run")
 
 
 def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Path) -> None:

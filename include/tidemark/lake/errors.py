@@ -222,6 +222,7 @@ class UnreadableFile(TerminalError):
     Attributes:
         table: The table.
         file: Path in the table.
+        pipeline: The pipeline whose plans land in the table; empty for another table.
         first_plan: Lowest plan number of its rows; None if unknown.
         last_plan: Highest plan number of its rows; None if unknown.
         reason: The cause, in one line.
@@ -229,6 +230,7 @@ class UnreadableFile(TerminalError):
 
     table: str
     file: str
+    pipeline: str
     first_plan: int | None
     last_plan: int | None
     reason: str
@@ -238,16 +240,26 @@ class UnreadableFile(TerminalError):
 
     @property
     def repair(self) -> str:
-        """The undo of the file's only plan, or a RESTORE if the file has rows of several plans."""
+        """The undo of the file's only plan, or a RESTORE if the file has rows of several plans.
+
+        Other tables may have plan numbers, too, but an undo does not change them.
+        """
+        if not self.pipeline:
+            return (
+                "Restore the file from a backup or the storage's object versions. Without a copy, "
+                "follow the runbook's step for this table."
+            )
         if self.first_plan is not None and self.first_plan == self.last_plan:
             return (
                 f"The file contains rows of plan {self.first_plan} only. "
-                f"`tidemark undo PIPELINE --plan {self.first_plan} --reason TEXT` removes the file "
-                "without reading it. The next run lands the plan's offsets again if Kafka has them."
+                f"`tidemark undo {self.pipeline} --plan {self.first_plan} --reason TEXT` removes "
+                "the file without reading it. The next run lands the plan's offsets again if Kafka "
+                "has them."
             )
         return (
             "The file contains rows of several plans. RESTORE the table to the version before the "
-            "compaction that wrote the file, then run `tidemark rewind PIPELINE --reason TEXT`."
+            f"compaction that wrote the file, then run `tidemark rewind {self.pipeline} --reason "
+            "TEXT`."
         )
 
 

@@ -17,7 +17,9 @@ from tidemark.lake.delta_errors import (
 )
 from tidemark.lake.errors import UnreadableFile
 from tidemark.lake.live_files import LiveFile, live_files, table_filesystem
+from tidemark.lake.table_checks import OWNER
 from tidemark.lake.table_io import open_if_exists
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -72,10 +74,17 @@ def check_readable(uri: str, files: Iterable[LiveFile]) -> None:
             raise UnreadableFile(
                 table=uri,
                 file=unquote(file.path),
+                pipeline=_planned_pipeline(uri),
                 first_plan=first,
                 last_plan=last,
                 reason=reason,
             )
+
+
+def _planned_pipeline(uri: str) -> str:
+    """Return the pipeline whose plans land in a table; empty for upsert and shared tables."""
+    owner = DeltaTable(uri).metadata().configuration.get(OWNER, "")
+    return "" if PipelineRef.parse(owner).kind is PipelineKind.UPSERT else owner
 
 
 def _fault(storage: FileSystem, file: LiveFile) -> str | None:
