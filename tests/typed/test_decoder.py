@@ -13,11 +13,12 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable, Field
 
+from tests.support.file_lake import put_back
 from tests.support.plans import UNCOMPARED, wanted
 from tests.support.services import with_ports
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.core.datafile import DataFile
-from tidemark.core.errors import TableBehindLedger, TableRestored
+from tidemark.core.errors import TableBehindLedger, TableRestored, UndoLost
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition
 from tidemark.core.origins import DecodeOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
@@ -348,6 +349,24 @@ def test_a_quarantine_table_that_was_lost_raises_an_error(lake: TypedLake) -> No
     shutil.rmtree(lake.quarantine_uri)
     with pytest.raises(TableBehindLedger):
         lake.decoding.plan()
+
+
+@pytest.mark.parametrize("older", ["typed_uri", "quarantine_uri"])
+def test_the_error_of_a_lost_undo_fits_a_copy_of_either_table(lake: TypedLake, older: str) -> None:
+    for broken in (1, 4):
+        lake.land_and_run(3, broken)
+    uri = getattr(lake, older)
+    copy = shutil.copytree(uri, lake.root / "copy")
+    lake.undo.undo(2, "ops", "wrong")
+    undone = lake.ledger.newest_undo
+    assert undone
+    put_back(copy, uri)
+    with pytest.raises(UndoLost) as caught:
+        lake.decoding.plan()
+    newest = DeltaTable(lake.typed_uri).version()
+    assert (caught.value.sequence, caught.value.version) == (2, undone.table_version)
+    assert caught.value.rendered("problem").startswith("A table of 'events@typed' lacks the undo ")
+    assert caught.value.rendered("actual").endswith(f"the data table has version {newest}")
 
 
 @pytest.mark.parametrize("replayed", [False, True])

@@ -298,20 +298,27 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class UndoLost(HistoriesDiverge, TerminalError):
-    """The data table is a copy from before an undo that the control table records."""
+    """A data table or its quarantine is a copy from before an undo that the control table records.
+
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: The undone plan.
+        version: The version of the data table that the undo created.
+        newest: The newest version of the data table.
+    """
 
     sequence: int
     version: int
     newest: int
 
     problem = (
-        "The data table of {pipeline!r} lacks the undo of plan {sequence}, so the rows of the plan "
-        "may be in it again."
+        "A table of {pipeline!r} lacks the undo of plan {sequence}, so the rows of the plan may be "
+        "in it again."
     )
-    expected = "the removal of these rows, which created version {version}"
-    actual = "version {newest} without the removal"
+    expected = "the removal of these rows, which created version {version} of the data table"
+    actual = "a table without the removal; the data table has version {newest}"
     fix = (
-        "If the table was restored from a backup, run "
+        "If a table was restored from a backup, run "
         "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the differences."
     )
 
