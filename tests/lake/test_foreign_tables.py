@@ -7,20 +7,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.quality.test_publication import check, publication_of
-from tests.support.file_lake import FileLake, landed_lake
+from tests.support.file_lake import WEEK, FileLake, landed_lake
 from tests.support.quality_reports import REPORT as UNNAMED_REPORT
 from tests.support.typed_lake import TypedLake
 from tidemark.backfill.selection import select
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignTable, TableAltered
+from tidemark.maintenance.rules import MaintenanceOutcome
 from tidemark.quality.check_results_table import DeltaCheckResults
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def foreign_table(uri: Path) -> None:
@@ -163,6 +167,37 @@ def test_plans_land_in_a_table_with_a_property_that_restricts_no_value(
     alter(lake.uri, dict([property_]), versions=(1, 4))
     lake.run(1)
     assert lake.verified() == [(4, 4)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("has_features", [False, True])
+def test_plans_land_after_the_runbook_has_ended_column_mapping(
+    tmp_path: Path, spark: SparkSession, has_features: bool
+) -> None:
+    """Spark writes all files again with the names of columns. The feature stays in the protocol."""
+    lake = landed_lake(tmp_path, plans=2)
+    alter_table = f"ALTER TABLE delta.`{lake.uri}`"
+    mode = f"{alter_table} SET TBLPROPERTIES ('delta.columnMapping.mode' = '%s')"
+    if has_features:
+        spark.sql(f"{alter_table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(mode % "name")
+    for old, new in (("value", "body"), ("key", "value"), ("body", "key")):
+        spark.sql(f"{alter_table} RENAME COLUMN {old} TO {new}")
+    with pytest.raises(TableAltered) as caught:
+        lake.planner.plan("run")
+    assert "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')" in caught.value.rendered("fix")
+    for old, new in (("value", "body"), ("key", "value"), ("body", "key")):
+        spark.sql(f"{alter_table} RENAME COLUMN {old} TO {new}")
+    spark.sql(mode % "none")
+    assert "columnMapping" in (DeltaTable(lake.uri).protocol().writer_features or ())
+    lake.run(2)
+    lake.land_again((0, 0, 4))
+    lake.undo.undo(2, "ops", "wrong")
+    lake.run(1)
+    assert lake.maintenance().maintain(WEEK).outcome is MaintenanceOutcome.MAINTAINED
+    assert lake.verified()[0] == (9, 9)
+    read = spark.sql(f"SELECT `offset`, value FROM delta.`{lake.uri}` ORDER BY 1").collect()
+    assert [(row[0], bytes(row[1])) for row in read] == [(n, b"%d" % n) for n in range(9)]
 
 
 @pytest.mark.parametrize(

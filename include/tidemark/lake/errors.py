@@ -201,7 +201,10 @@ class TableAltered(TerminalError):
     difference: str
 
     problem = "Plans cannot land in table {target}: {difference}."
-    fix = "Revert the change with ALTER TABLE; the rows can stay."
+    fix = (
+        "Revert the change with ALTER TABLE; the rows can stay. To end column mapping, use "
+        "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')."
+    )
 
 
 @dataclass(kw_only=True, eq=False)

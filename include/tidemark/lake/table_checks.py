@@ -17,6 +17,7 @@ OWNER = "tidemark.pipeline"
 _SUPPORTED_FEATURES = {
     *("appendOnly", "invariants", "checkConstraints"),
     *("changeDataFeed", "deletionVectors", "v2Checkpoint"),
+    "columnMapping",  # Has no effect in mode `none`; `check_names` refuses the other modes.
 }
 """Table features that allow a commit of new files."""
 _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
