@@ -496,13 +496,13 @@ FENCES = (
         marker="quarantine-ahead-of-its-ledger-is-noticed",
         keeps="I3",
         operation=Never(),
-        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "tables_from_before"),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "newer_than_its_other"),
     ),
     Fence(
-        marker="records-erased-by-a-lost-plan-are-decoded-again",
+        marker="records-of-a-newer-quarantine-are-counted-again",
         keeps="I3",
         operation=Drop(),
-        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "tables_from_before"),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "newer_than_its_other"),
     ),
     Fence(
         marker="landing-into-an-older-copy-is-refused",
@@ -521,6 +521,18 @@ FENCES = (
         keeps="I3",
         operation=Drop(),
         noticed_by=("tests/repair/test_undo.py", "-k", "older_copy"),
+    ),
+    Fence(
+        marker="landing-has-its-files",
+        keeps="I3",
+        operation=Drop(),
+        noticed_by=("tests/ingest/test_executor.py", "-k", "have_disappeared"),
+    ),
+    Fence(
+        marker="erasure-ends-with-its-epoch",
+        keeps="I3",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "has_reopened"),
     ),
     Fence(
         marker="undo-ends-in-its-epoch",
@@ -941,8 +953,7 @@ FENCES = (
         marker="removed-plan-is-gone-from-every-file",
         keeps="I1",
         operation=Drop(),
-        noticed_by=("tests/lake/test_deletion_vectors.py", "-k", "undo"),
-        real=True,
+        noticed_by=("tests/repair/test_undo.py", "-k", "brings_back"),
     ),
     Fence(
         marker="committed-rewrites-exist",

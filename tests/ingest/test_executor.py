@@ -30,7 +30,13 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableSize
 from tidemark.ingest.errors import CommitNotFound, PlanFenced, UnknownPlan
-from tidemark.lake.errors import EngineFailed, ForeignCommit, TableAltered, TableReplaced
+from tidemark.lake.errors import (
+    EngineFailed,
+    ForeignCommit,
+    PlanFilesMissing,
+    TableAltered,
+    TableReplaced,
+)
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 
@@ -361,6 +367,20 @@ def test_i1_nothing_lands_in_a_copy_from_before_an_undo(tmp_path: Path) -> None:
     lake.undo.undo(3, "ops", "wrong")
 
     assert_nothing_lands_in(copy, lake, UndoLost)
+
+
+def test_i3_nothing_lands_if_the_files_of_the_plan_have_disappeared(tmp_path: Path) -> None:
+    """A copy of the same version replaced the folder: a commit would name missing files."""
+    lake = landed_lake(tmp_path / "lake", plans=2)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+
+    error = land_while(lake, lambda: put_back(copy, lake.uri))
+    assert isinstance(error, PlanFilesMissing)
+    assert error.file.endswith(".parquet")
+    (open_plan,) = lake.ledger.open_plans()
+    lake.ingest.execute(open_plan.plan.sequence)
+    produced = len(lake.rows())
+    assert lake.verified() == [(produced, produced)]
 
 
 def test_nothing_lands_in_a_table_whose_rules_changed_during_the_read(tmp_path: Path) -> None:

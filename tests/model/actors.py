@@ -9,7 +9,7 @@ same state, so a search recognises states that it has visited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -225,6 +225,10 @@ class _TablePort(_Port):
     def quarantined_plans(self, _: PlanOrigin) -> Sequence[Plan]:
         """A table without a quarantine has none: this is no step."""
         return ()
+
+    def ahead(self, _pipeline: str, _app_ids: Collection[str]) -> Mapping[str, int]:
+        """A table without a quarantine has none: this is no step."""
+        return {}
 
     def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
         """A table without a quarantine has none: this is no step."""

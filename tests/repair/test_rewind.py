@@ -15,6 +15,7 @@ from tests.support.file_lake import FileLake, home_lake, put_back, remove_old_co
 from tests.support.memory import MemoryControlTable, MemoryTable
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import NOW, with_ports
+from tests.support.zombies import Killed, PortWithStep, kill
 from tidemark.core.errors import (
     ControlTruncated,
     LedgerBehindTable,
@@ -547,12 +548,14 @@ def test_deleted_rows_of_a_removed_commit_are_not_read_again_after_a_repair(
     assert [plan.sequence for plan in found.gone] == [4]
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_a_rebuild_reuses_no_number_of_a_plan_that_only_a_transaction_has(
-    tmp_path: Path,
+    tmp_path: Path, killed: bool
 ) -> None:
     """A decision about an undone plan never applies to a new plan.
 
-    The log's old commits were removed after their retention, and the plan has no rows.
+    The log's old commits were removed after their retention, and the plan has no rows. An earlier
+    rebuild may have been killed after its fence.
     """
     lake = FileLake(root=tmp_path)
     lake.run(3)
@@ -563,7 +566,11 @@ def test_a_rebuild_reuses_no_number_of_a_plan_that_only_a_transaction_has(
     remove_old_commits(lake.uri)
     shutil.rmtree(control)
     backup.rename(control)
-    lake.repair.rebuild("ops", "from a backup")
+    if killed:
+        table = PortWithStep(lake.table, "fence_chains", after=kill)
+        with pytest.raises(Killed):
+            with_ports(lake.repair, table=table).rebuild("ops:1", "from a backup")
+    lake.repair.rebuild("ops:2", "from a backup")
     lake.run(1)
     assert sorted(lake.control.ledger("events").plans) == [1, 3]
     assert lake.verified() == [(6, 6)]

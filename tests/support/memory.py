@@ -679,6 +679,10 @@ class MemoryTable:
         """See `DataLog.quarantined_plans`; a plan commits to this table only."""
         return ()
 
+    def ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002  the port's
+        """See `DataLog.ahead`; a plan commits to this table only."""
+        return {}
+
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         return tuple(
             PlanCommit(version=version, plan=replace(self.plans[mark], origin=origin))

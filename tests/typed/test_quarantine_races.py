@@ -10,16 +10,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from tests.support.file_lake import put_back, remove_old_commits
 from tests.support.plans import UNCOMPARED
 from tests.support.services import with_ports
 from tests.support.typed_lake import TypedLake
 from tests.support.zombies import Killed, PortWithStep, kill
-from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TableBehindLedger, UndoLost
+from tidemark.core.errors import (
+    LedgerBehindTable,
+    RepairUnfinished,
+    TableBehindLedger,
+    UndoLost,
+)
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.ingest.errors import PlanCancelled
+from tidemark.ingest.errors import PlanCancelled, PlanFenced
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import RemovalFenced, TableReplaced, TransactionConflict
 from tidemark.repair.errors import NothingToDo, UnexplainedRows
@@ -177,12 +183,15 @@ def test_i1_a_driver_lands_nothing_between_the_two_fences_of_a_repair(
     files = lake.sink.write(plan, 1)
     restore_typed(lake, FIRST_PLAN)
 
-    def land() -> None:
-        with pytest.raises(TransactionConflict):
-            lake.table.append(plan, files, UNCOMPARED)
+    def fence_the_quarantine() -> None:
+        after(monkeypatch, DeltaDataTable, "fence_chains", kill)
+        with pytest.raises(Killed):
+            lake.repair.rewind("ops:1", "a mistake")
 
-    after(monkeypatch, DeltaDataTable, "fence_chains", land)
-    lake.repair.rewind("test", "a mistake")
+    after(monkeypatch, DeltaQuarantine, "erase_closed", fence_the_quarantine)
+    with pytest.raises(TransactionConflict):
+        lake.table.append(plan, files, UNCOMPARED)
+    lake.repair.rewind("ops:2", "a mistake")
     lake.run()
     lake.check_rows()
 
@@ -288,26 +297,133 @@ def test_a_quarantine_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path
     lake.check()
 
 
-@pytest.mark.parametrize("replayed", [False, True], ids=["live", "replay"])
-def test_i3_tables_from_before_a_plan_of_the_quarantine_are_noticed_and_repaired(
-    lake: TypedLake, tmp_path: Path, replayed: bool
+def run_with_broken(lake: TypedLake) -> None:
+    """Decode four records, one of which cannot be decoded."""
+    lake.broken = {1, 5, 9}
+    lake.run()
+
+
+def replay_one(lake: TypedLake) -> None:
+    """Decode the record at offset 1 again; its content is erased."""
+    lake.replay(Span(1, 2))
+
+
+def replay_without_log(lake: TypedLake) -> None:
+    """The same; maintenance has removed the commits since."""
+    replay_one(lake)
+    remove_old_commits(lake.quarantine_uri)
+
+
+def undo_newest(lake: TypedLake) -> None:
+    """Undo plan 2."""
+    lake.undo.undo(2, "ops", "wrong")
+
+
+def undo_and_run(lake: TypedLake) -> None:
+    """Undo plan 2, and decode its records again."""
+    undo_newest(lake)
+    lake.run()
+
+
+def restore_and_rewind(lake: TypedLake) -> None:
+    """A rewind withdraws plan 2 from the quarantine."""
+    restore_typed(lake, FIRST_PLAN)
+    lake.repair.rewind("ops:0", "a mistake")
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        run_with_broken,
+        replay_one,
+        replay_without_log,
+        undo_newest,
+        undo_and_run,
+        restore_and_rewind,
+    ],
+)
+def test_i3_a_quarantine_that_is_newer_than_its_other_tables_is_noticed_and_repaired(
+    lake: TypedLake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[TypedLake], None],
+    killed: bool,
 ) -> None:
-    """Otherwise the next plan gets the number of the lost one, and the quarantine refuses it."""
-    if not replayed:
-        lake.bronze.run(4)
+    """It has erased or removed records that the other tables rely on."""
+    lake.bronze.run(4)
     restored = [Path(lake.bronze.control_uri), lake.typed_uri]
     copies = [shutil.copytree(each, tmp_path / each.name) for each in restored]
-    if replayed:
-        lake.replay(Span(1, 2))
-    else:
-        lake.broken = {1, 5, 9}
-        lake.run()
+    change(lake)
     for copy, each in zip(copies, restored, strict=True):
         put_back(copy, each)
-    with pytest.raises(LedgerBehindTable):
+    with pytest.raises((LedgerBehindTable, RepairUnfinished)):
         lake.run()
-    lake.repair.rebuild("ops", "a backup")
+    if killed:
+        after(monkeypatch, TypedTablePair, "fence_chains", kill)
+        with pytest.raises(Killed):
+            lake.repair.rebuild("ops:1", "a backup")
+    lake.repair.rebuild("ops:2", "a backup")
     lake.land_and_run(1, *lake.broken)
+    lake.check_rows()
+    lake.verify.verify().check()
+
+
+def test_i1_a_restore_of_the_quarantine_to_before_an_undo_is_noticed(lake: TypedLake) -> None:
+    """Its records of the undone plan are in the typed table or the quarantine again."""
+    version = DeltaTable(lake.quarantine_uri).version()
+    lake.undo.undo(2, "ops", "wrong")
+    DeltaTable(lake.quarantine_uri).restore(version)
+    with pytest.raises(QuarantineRestored) as refused:
+        lake.run()
+    DeltaTable(lake.quarantine_uri).restore(refused.value.complete_version)
+    lake.run()
+    lake.check()
+
+
+def test_i3_a_driver_erases_no_record_that_a_repair_has_reopened(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has read which plans have landed. It erases between two steps of a rewind."""
+    version = DeltaTable(lake.typed_uri).version()
+    plan = replay_plan(lake)
+    update, remove_leftovers = DeltaTable.update, TypedTablePair.remove_leftovers
+
+    def rewind_before(table: DeltaTable, *arguments: Any, **named: Any) -> None:
+        def erase_before(*leftovers: Any) -> None:
+            monkeypatch.undo()
+            with pytest.raises(CommitFailedError):
+                update(table, *arguments, **named)
+            remove_leftovers(*leftovers)
+
+        restore_typed(lake, version)
+        monkeypatch.setattr(DeltaTable, "update", update)
+        monkeypatch.setattr(TypedTablePair, "remove_leftovers", erase_before)
+        lake.repair.rewind("ops", "a mistake")
+        kill()
+
+    monkeypatch.setattr(DeltaTable, "update", rewind_before)
+    with pytest.raises(Killed):
+        lake.ingest.execute(plan.sequence)
+    lake.broken = {1, 5}
+    lake.run()
+    lake.check()
+
+
+def test_a_driver_names_the_repair_after_a_killed_abandon(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The abandon was killed after it had fenced the typed table only."""
+    lake.bronze.run(4)
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    after(monkeypatch, DeltaDataTable, "fence", kill)
+    with pytest.raises(Killed):
+        lake.abandon.abandon(plan.sequence, "ops", "hung")
+    with pytest.raises(PlanFenced):
+        lake.run()
+    lake.abandon.abandon(plan.sequence, "ops", "hung")
+    lake.run()
     lake.check()
 
 

@@ -63,13 +63,6 @@ def compare_ledger(
     return CheckedLedger(ledger), state
 
 
-def compared_ledger(
-    control: ControlReader, pipeline: str, data_log: DataLog
-) -> tuple[CheckedLedger, TableState]:
-    """Read the pipeline's ledger; return what `compare_ledger` does, after conflicts as well."""
-    return retry_on_conflict(lambda: compare_ledger(control, control.summary(pipeline), data_log))
-
-
 def check_current(control: ControlReader, ledger: Ledger) -> None:
     """Raise if other processes have recorded events since the ledger was read.
 
@@ -96,6 +89,14 @@ def errors_of_current_ledger(control: ControlReader, ledger: Ledger) -> Iterator
         raise
 
 
+def compared_ledger(
+    control: ControlReader, pipeline: str, data_log: DataLog, *, full: bool = False
+) -> tuple[CheckedLedger, TableState]:
+    """Return `checked_ledger`, and the state of the data table that it was compared with."""
+    read = control.ledger if full else control.summary
+    return retry_on_conflict(lambda: compare_ledger(control, read(pipeline), data_log))
+
+
 def checked_ledger(
     control: ControlReader,
     pipeline: str,
@@ -104,7 +105,7 @@ def checked_ledger(
     full: bool = False,
     rows: bool = False,
 ) -> CheckedLedger:
-    """Return the pipeline's ledger, after `check_ledger`.
+    """Return the pipeline's ledger, after a comparison with its data table.
 
     Args:
         control: The control table.
@@ -115,11 +116,10 @@ def checked_ledger(
             need this check; a report or a typed table would contain the rows twice.
 
     Raises:
-        ForeignTable, HistoriesDiverge: See `check_ledger`.
+        ForeignTable, HistoriesDiverge: See `compare_ledger`.
         DuplicateRows: The data table has more rows than have landed.
     """
-    read = control.ledger if full else control.summary
-    ledger = retry_on_conflict(lambda: check_ledger(control, read(pipeline), data_log))
+    ledger, _ = compared_ledger(control, pipeline, data_log, full=full)
     if rows:
         _check_rows(control, ledger, data_log)
     return ledger

@@ -247,6 +247,16 @@ class DataLog(Protocol):
         Only as far back as the logs reach. None for a table without a quarantine.
         """
 
+    def ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
+        """Return the transactions that only the quarantine of a typed table has.
+
+        None for a table without a quarantine.
+
+        Returns:
+            Version in the quarantine before its fence, by application id. `FENCED_VERSION` if
+            another repair has fenced the id in the quarantine than in the typed table.
+        """
+
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """Return the versions that removed rows of each plan, as far back as the log reaches."""
 
@@ -345,6 +355,7 @@ class DataTable(DataLog, Protocol):
             RowsWouldBeLost: A row to replace has no new row; nothing was changed.
             ForeignTable, TableAltered: See `state`; nothing was changed.
             TableReplaced: The table is older than `seen`; nothing was changed.
+            PlanFilesMissing: Some of the files have disappeared; nothing was changed.
             TransactionConflict: A concurrent commit has this transaction; read the log again.
             LandingOvertaken: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.

@@ -44,6 +44,7 @@ from tidemark.lake.errors import (
     ForeignCommit,
     ForeignTable,
     LandingOvertaken,
+    PlanFilesMissing,
     RemovalConflict,
     TableReplaced,
     TransactionConflict,
@@ -221,6 +222,10 @@ class DeltaDataTable:
     def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:  # noqa: ARG002  the port's
         """See `DataLog.quarantined_plans`; a plan commits to this table only."""
         return ()
+
+    def ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002  the port's
+        """See `DataLog.ahead`; a plan commits to this table only."""
+        return {}
 
     def version_and_id(self) -> tuple[int, str]:
         """Return the newest version and the Delta id; -1 and an empty text without a table."""
@@ -433,6 +438,7 @@ class DeltaDataTable:
             RowsWouldBeLost: A row to replace has no new row; nothing was changed.
             ForeignTable, TableAltered: See `state`; nothing was changed.
             TableReplaced: The table is older than `seen`; nothing was changed.
+            PlanFilesMissing: Some of the files have disappeared; nothing was changed.
             TransactionConflict: Another process committed this transaction first.
             LandingOvertaken: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
@@ -447,6 +453,7 @@ class DeltaDataTable:
                 return False
             # fence: data-storage-is-tried
             proofs = missing_storage_proofs(table, self._uri)
+            _check_written(self._uri, plan, files)  # fence: landing-has-its-files
             # fence: landing-is-a-transaction
             transactions = [Transaction(plan.app_id, plan.sequence), *proofs]
             change = replace if plan.replaces else self._add_files
@@ -684,6 +691,23 @@ class DataTableSnapshot:
             return Landing.of(plan, version, records_by_range(table, plan))
         by_rows = _landing(table, plan)
         return by_rows if by_rows.records else None
+
+
+def _check_written(uri: str, plan: Plan, files: Sequence[DataFile]) -> None:
+    """Raise `PlanFilesMissing` without one of the files; lists each of their folders once."""
+    from pyarrow.fs import FileSelector
+
+    storage, paths = table_filesystem(uri), [file.path for file in files]
+    present = {
+        info.path
+        for folder in {path.rpartition("/")[0] for path in paths}
+        for info in storage.get_file_info(FileSelector(folder, allow_not_found=True))
+    }
+    for path in paths:
+        if path not in present:
+            raise PlanFilesMissing(
+                pipeline=plan.pipeline, sequence=plan.sequence, table=uri, file=path
+            )
 
 
 def _replace_all(

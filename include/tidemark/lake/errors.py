@@ -312,6 +312,25 @@ class TableReplaced(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
+class PlanFilesMissing(TransientError):
+    """The files that a run wrote for a plan disappeared before their commit, which was not made."""
+
+    pipeline: str
+    sequence: int
+    table: str
+    file: str
+
+    problem = (
+        "No commit was made for plan {sequence} of pipeline {pipeline!r}: {file}, which the run "
+        "wrote, is no longer in the folder of the table {table}."
+    )
+    fix = (
+        "Run the same command again; it writes the files again. A copy may have replaced the "
+        "folder, or a VACUUM may have removed files that no commit names yet."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class LandingOvertaken(TransientError):
     """A conflicting commit preceded the commit of a landing; the landing wrote nothing.
 

@@ -17,7 +17,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
-from tidemark.core.table_state import FENCED_VERSION, RowRange
+from tidemark.core.table_state import RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.ledgers import checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
@@ -119,8 +119,6 @@ class Repair:
             return rules.with_recounts(ledger, found, landings)
         older = range(self._next_epoch(ledger))
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
-        # Before `fence_chains`, which overwrites it.
-        newest = self._newest_transaction(app_ids)  # fence: numbers-of-forgotten-plans-stay-used
         fenced = self.table.fence_chains(
             self.spec.name,
             app_ids,  # fence: older-epochs-are-fenced
@@ -140,15 +138,18 @@ class Repair:
             if (ledger.event_number, ledger.missing_events) != (number, missing):
                 # A concurrent process recorded events after the differences were read.
                 raise ControlConflict(pipeline=ledger.pipeline, event_number=number + 1)
+        # Also of an earlier repair that was killed. Transactions outlive the commits of the log.
+        fences = state.log.fences.values()
         epoch = NewEpoch(
             epoch=len(older),
             table_version=fenced,
             # Never reuse the number of a plan without rows: decisions about it apply to its number.
             sequence=max(
                 ledger.last_sequence,
-                newest,
                 *(plan.sequence for plan in found.unknown),
                 *(commit.plan.sequence for commit in state.log.commits),
+                *(plan.sequence for plan in state.log.quarantined),
+                *[each.before for each in fences],  # fence: numbers-of-forgotten-plans-stay-used
             ),
             committed={},
             requested_by=requested_by,
@@ -177,14 +178,17 @@ class Repair:
         # Read before the ledger, which then has every plan that can still land.
         quarantined = self.table.quarantined_plans(RunOrigin(requested_by))
         ledger = self.control.ledger(self.spec.name)
-        # fence: restore-reaches-quarantine
         cancelled = [
             record.plan
             for record in ledger.plans.values()
             if isinstance(record.cancelled_by, Abandoned | Undone)
         ]
         lost = [plan for plan in quarantined if plan.sequence not in ledger.plans]
-        self.table.remove_leftovers([*cancelled, *lost], ledger.epoch)
+        leftovers = [
+            *cancelled,  # fence: restore-reaches-quarantine
+            *lost,
+        ]
+        self.table.remove_leftovers(leftovers, ledger.epoch)
 
     def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
@@ -194,6 +198,8 @@ class Repair:
         row_ranges = self.table.row_ranges()
         commits = self.table.plan_commits(RunOrigin(requested_by))
         app_ids = [each for epoch in range(ledger.epoch + 1) for each in self._app_ids(epoch)]
+        unrecorded = range(ledger.epoch, self._next_epoch(ledger))
+        newest_ids = [each for epoch in unrecorded for each in self._app_ids(epoch)]
         now = self.table.state(self.spec.name, app_ids, restores_since=-1)
         table_log = TableLog(
             commits=commits,
@@ -201,6 +207,7 @@ class Repair:
             transactions=now.transactions,
             removals=self.table.removal_versions(),
             quarantined=self.table.quarantined_plans(RunOrigin(requested_by)),
+            ahead=self.table.ahead(self.spec.name, newest_ids),
             fences=self.table.fences(self.spec.name),
             start=self.table.log_start(),
         )
@@ -269,12 +276,6 @@ class Repair:
     def _is_in_table(self, epoch: int) -> bool:
         state = self.table.state(self.spec.name, self._app_ids(epoch))
         return bool(state.transactions or state.ahead)
-
-    def _newest_transaction(self, app_ids: Sequence[str]) -> int:
-        """Return the highest plan number of the table's transactions, which outlive the log."""
-        state = self.table.state(self.spec.name, app_ids)
-        versions = (state.newest(app_id) for app_id in app_ids)
-        return max((each for each in versions if each != FENCED_VERSION), default=0)
 
     def _app_ids(self, epoch: int) -> Sequence[str]:
         """Return the application ids of an epoch's landings, and of its removals of rows."""

@@ -20,7 +20,7 @@ from tidemark.core.events import (
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, union_by_partition
 from tidemark.core.origins import RunOrigin
-from tidemark.core.plan import Plan, PlanKind, PlannedRange, transaction_app_id
+from tidemark.core.plan import Plan, PlanKind, PlannedRange, is_removal, transaction_app_id
 from tidemark.core.table_state import (
     FENCED_VERSION,
     Fence,
@@ -89,6 +89,7 @@ class TableLog:
         transactions: Newest version of each transaction.
         fences: Fences of repairs, by application id.
         quarantined: Plans whose commits only the quarantine of a typed table has.
+        ahead: Transactions that only the quarantine has (see `DataLog.ahead`).
         start: The oldest version whose commit the log has.
     """
 
@@ -99,6 +100,7 @@ class TableLog:
     fences: Mapping[str, Fence]
     start: int
     quarantined: Sequence[Plan] = ()
+    ahead: Mapping[str, int] = field(default_factory=dict)
 
     def has_kept(self, version: int) -> bool:
         """Return whether no RESTORE has reverted the commit of a version."""
@@ -203,14 +205,11 @@ def compare(
         if not _are_of_ledger_plan(ledger, sequence, rows[sequence], committed_plans.get(sequence))
     )
     others = {plan.sequence for plan in unknown}
-    everyone = (
-        *(commit.plan for commit in log.commits),
-        *(record.plan for record in ledger.plans.values()),
-        *log.quarantined,  # fence: records-erased-by-a-lost-plan-are-decoded-again
-    )
+    everyone = (*(c.plan for c in log.commits), *(r.plan for r in ledger.plans.values()))
     replacers = [plan for plan in everyone if plan.replaces]
     unrecorded, gone, opened, recounted = [], [], [], []
     discarded: dict[int, int] = {}
+    has_lost_changes = _has_lost_changes(ledger, log.ahead)
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
         removed_at = log.discarded_at(sequence, record.held_now) if record.held_now else None
@@ -229,8 +228,10 @@ def compare(
             discarded[sequence] = removed_at
         elif not held and log.is_unread_again(record, committed_plans.get(sequence)):
             gone.append(record.plan)
-        elif is_changed or any(
-            _overlap(record, plan) for plan in replacers if plan.sequence > sequence
+        elif (
+            has_lost_changes  # fence: records-of-a-newer-quarantine-are-counted-again
+            or is_changed
+            or any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence)
         ):
             recounted.append(record.plan)
         elif held > record.held_now.records:
@@ -257,6 +258,22 @@ def compare(
         by_rows=tuple(plan for plan in unknown if plan.sequence not in committed_plans),
         discarded=discarded,
     )
+
+
+def _has_lost_changes(ledger: Ledger, ahead: Mapping[str, int]) -> bool:
+    """Return whether only the quarantine has changes of plans that the ledger has not recorded.
+
+    They may have erased or removed records of any plan. A plan that a killed driver has committed
+    to the quarantine only is open in the ledger, and an interrupted undo is recorded.
+    """
+
+    def is_recorded(app_id: str, sequence: int) -> bool:
+        record = ledger.plans.get(sequence)
+        if record is None:
+            return False
+        return record.held_now is None if is_removal(app_id) else record.plan.app_id == app_id
+
+    return not all(is_recorded(app_id, sequence) for app_id, sequence in ahead.items())
 
 
 def with_recounts(

@@ -38,6 +38,7 @@ from tidemark.core.table_state import (
     TableState,
     survives_restores,
 )
+from tidemark.ingest.errors import PlanFenced
 from tidemark.ingest.protocols import Clock
 from tidemark.lake import row_queries
 from tidemark.lake.data_table import DeltaDataTable
@@ -149,19 +150,28 @@ class DeltaQuarantine:
             rows = rows.set_column(place, field, column)
         return rows
 
-    def erase_closed(self) -> None:
+    def erase_closed(self, plan: Plan) -> None:
         """Erase the content of closed records, which may have to be deleted by law.
 
+        Args:
+            plan: The plan that lands. A repair that fences its epoch may reopen closed records.
+
         Raises:
+            RemovalFenced: The epoch is fenced.
             EngineFailed: Some content may be erased. Repeating the call is safe.
         """
+        table = DeltaTable(self._uri)
+        transactions = leftover_transactions(table, plan, plan.epoch)
         # A separate query: delta-rs accepts no lists, such as headers, in the updated condition.
         kept = self._query(f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
         named = {row["closed_by"] for row in kept} - {None}
         if closers := named and named.intersection(self._held_plans()):
-            DeltaTable(self._uri).update(
+            table.update(
                 predicate=f"closed_by IN ({_sql_list(closers)})",
                 updates=dict.fromkeys(_PAYLOAD, "NULL"),
+                commit_properties=CommitProperties(
+                    app_transactions=transactions  # fence: erasure-ends-with-its-epoch
+                ),
             )
 
     def check_not_restored(self, pipeline: str) -> None:
@@ -179,6 +189,12 @@ class DeltaQuarantine:
             for sequence, versions in removal_versions[0].items()
             if any(survives_restores(restores, version) for version in versions)
         }
+        typed_restores = self._typed.state(pipeline, (), restores_since=-1).restores
+        undone = {
+            sequence
+            for sequence, versions in removal_versions[1].items()
+            if any(survives_restores(typed_restores, version) for version in versions)
+        }
         out = {
             commit.plan.sequence
             for commit in self.table.plan_commits(RunOrigin(pipeline))
@@ -187,6 +203,7 @@ class DeltaQuarantine:
         missed = self._typed.still_landed_plans(
             out - discarded - removal_versions[1].keys(), self._ever_landed
         )
+        missed |= undone & removal_versions[0].keys() - discarded
         if missed:
             raise QuarantineRestored(
                 pipeline=pipeline,
@@ -546,6 +563,27 @@ class TypedTablePair:
         quarantined = [commit.plan for commit in self.quarantine.table.plan_commits(origin)]
         return [plan for plan in quarantined if plan.fingerprint not in landed]
 
+    def ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
+        """See `DataLog.ahead`."""
+        newest = [each.state(pipeline, app_ids).transactions for each in self._tables]
+        fences = [each.fences(pipeline) for each in self._tables]
+        found: dict[str, int] = {}
+        for app_id in app_ids:
+            fence, other = (each.get(app_id) for each in fences)
+            typed, kept = (each.get(app_id, 0) for each in newest)
+            is_other = fence and other and fence.requested_by != other.requested_by
+            if is_other or kept == FENCED_VERSION > typed:
+                found[app_id] = FENCED_VERSION
+                continue
+            typed, kept = (fence.before if fence else typed, other.before if other else kept)
+            if kept > typed:
+                found[app_id] = kept
+        return found
+
+    @property
+    def _tables(self) -> tuple[DeltaDataTable, DeltaDataTable]:
+        return self.typed, self.quarantine.table
+
     def fences(self, pipeline: str) -> Mapping[str, Fence]:
         """See `DataLog.fences`; returns the fences that both tables have.
 
@@ -581,26 +619,27 @@ class TypedTablePair:
                 yield sequence, record.without_payload()
 
     def prepare(self, pipeline: str) -> TableSize:
-        """See `DataTable.prepare`; covers both tables. Returns the size of the typed table.
-
-        Also erases the closed records that an interrupted driver left.
-        """
+        """See `DataTable.prepare`; covers both tables. Returns the size of the typed table."""
         self.quarantine.table.prepare(pipeline)
-        self.quarantine.erase_closed()
         return self.typed.prepare(pipeline)
 
     def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
         """See `DataTable.append`: to the quarantine, then to the typed table.
 
-        Replaced rows may have no successor, because the bronze table may no longer have them.
+        Replaced rows may have no successor, because the bronze table may no longer have them. Also
+        erases the closed records that an interrupted driver left.
 
         Raises:
             DecodedDifferently: Another driver has quarantined other records of the plan.
+            PlanFenced: A killed command has fenced the plan in the typed table only.
             TransactionConflict: A repair has fenced the plan in the quarantine.
         """
         if self.typed.has_transaction(plan):
             # Another driver has landed the plan, or it was abandoned.
+            if not self.quarantine.table.has_transaction(plan):
+                raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
             return False
+        self.quarantine.erase_closed(plan)
         kept = [file for file in files if file.quarantined]
         if not self.quarantine.append(plan, kept, seen):
             if self.typed.has_transaction(plan):
@@ -612,8 +651,8 @@ class TypedTablePair:
         decoded = [file for file in files if not file.quarantined]
         wrote = self.typed.land(plan, decoded, seen, replace_rows)
         if plan.replaces:
-            # If this fails, the next plan erases them in `prepare`.
-            self.quarantine.erase_closed()
+            # If this fails, the next plan erases them.
+            self.quarantine.erase_closed(plan)
         return wrote
 
     def _check_not_fenced(self, plan: Plan) -> None:
