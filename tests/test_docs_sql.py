@@ -336,6 +336,7 @@ def test_the_query_for_a_schema_returns_the_registered_text(home: Home) -> None:
     assert home.rows("how-to/typed.md", "SELECT schema") == [('"7"',)]
 
 
+@pytest.mark.slow
 def test_the_query_for_quarantine_excludes_decoded_records(tmp_path: Path, home: Home) -> None:
     lake = TypedLake(root=tmp_path, broken=(1, 2, 4))
     lake.bronze.run(6)

@@ -97,6 +97,7 @@ def test_a_check_uses_the_landed_plan_of_its_chunk_and_plans_nothing(chunks: Chu
     assert chunks.run("check", 3).value["kind"] == "AirflowSkipException"
 
 
+@pytest.mark.slow
 def test_a_check_includes_the_plan_whose_missed_records_a_later_plan_landed(
     chunks: Chunks,
 ) -> None:

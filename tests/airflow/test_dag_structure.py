@@ -43,6 +43,7 @@ def dags(parse_results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_airflow_loads_these_dag_files_without_heavy_modules(
     probe: Probe, parse_results: dict[str, Any]
 ) -> None:
@@ -297,6 +298,7 @@ def test_parsing_is_fast(probe: Probe) -> None:
     assert slow == {}
 
 
+@pytest.mark.slow
 def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
     probe: Probe, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def ask(task_probe: Probe, lake: FileLake, task: str, **arguments: Any) -> Answe
     return task_probe.ask("call_task", task=task, environ=environ, params=params, **arguments)
 
 
+@pytest.mark.slow
 def test_a_task_maintains_one_table(task_probe: Probe, lake: FileLake) -> None:
     """Covers a dry run and a pipeline without a table."""
     draft = ask(task_probe, lake, "maintain_table", pipeline="events", params={"dry_run": True})

@@ -85,6 +85,7 @@ def test_the_error_of_a_wrong_password_names_the_connection(
     assert proxy.requests == []
 
 
+@pytest.mark.slow
 def test_a_registry_that_never_answers_is_a_transient_error(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_registry_that_never_answers_is_a_transient_error(
     assert "run the command again" in error["fix"]
 
 
+@pytest.mark.slow
 def test_plans_with_stored_schemas_need_no_registry(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_browser_shows_the_whole_page(
     assert (tmp_path / "page.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_quarantined_records_are_counted_and_shown_without_content(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
@@ -222,6 +223,7 @@ def test_quarantined_records_are_counted_and_shown_without_content(
     assert [each["offset"] for each in quarantine["examples"]] == [4, *range(10, 29)]
 
 
+@pytest.mark.slow
 def test_fields_without_a_name_in_the_schema_are_counted_by_name(
     offline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

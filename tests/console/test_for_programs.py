@@ -83,6 +83,7 @@ def test_pages_that_wait_for_kafka_delay_neither_health_nor_metrics(
         assert {each.result().status_code for each in pages} == {200}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_threads")
 def test_pages_that_never_end_delay_only_pages_and_for_a_limited_time(
     slow: tuple[SlowReaders, str],
@@ -133,6 +134,7 @@ def test_requests_of_programs_that_never_end_are_limited(tmp_path: Path) -> None
         wait_until(lambda: client.get(health).status_code == 200)
 
 
+@pytest.mark.slow
 def test_the_console_in_airflow_builds_at_most_two_pages_at_once(tmp_path: Path) -> None:
     """More threads would delay Airflow's own requests."""
     lake = home_lake(tmp_path)

@@ -324,6 +324,7 @@ def test_a_damaged_history_is_shown_and_spoils_no_page(lake: FileLake, tmp_path:
         assert "DeltaLogDamaged" in page.text
 
 
+@pytest.mark.slow
 def test_an_overview_of_many_pipelines_reads_the_history_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

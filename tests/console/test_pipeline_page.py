@@ -316,6 +316,7 @@ def test_a_zoomed_bar_links_to_a_wider_window_and_to_the_plans_of_its_offsets(
     assert "zoom out" not in whole
 
 
+@pytest.mark.slow
 def test_each_link_of_a_zoomed_page_and_of_the_quarantine_leads_to_a_page(tmp_path: Path) -> None:
     typed = home_typed_lake(tmp_path)
     typed.broken = (1,)

@@ -42,6 +42,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
     return typed
 
 
+@pytest.mark.slow
 def test_records_of_flattened_values_are_the_same_as_of_values_in_one_column(
     unconnected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +193,7 @@ def offsets_of(page: str) -> list[str]:
     return [re.sub(r" 1970-01-01T\S+", "", text) for text in texts]
 
 
+@pytest.mark.slow
 def test_each_offset_has_the_state_of_its_record_or_the_reason_of_its_absence(
     tmp_path: Path,
 ) -> None:

@@ -126,6 +126,7 @@ def test_an_open_plan_has_the_next_step(
     assert ("tidemark ingest events --plan 4" in text) == (state not in ("running", "up_for_retry"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tasks", "words"),
     [
@@ -165,6 +166,7 @@ def test_a_failed_planning_shows_the_current_error_of_the_pipeline(
     assert now not in page("success")
 
 
+@pytest.mark.slow
 def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(
     lake: FileLake, tmp_path: Path
 ) -> None:
@@ -234,6 +236,7 @@ def test_a_run_that_takes_a_plan_over_names_the_earlier_run(lake: FileLake, tmp_
     assert "An earlier run" not in text_of(page_of(tmp_path, "first"))
 
 
+@pytest.mark.slow
 def test_a_run_of_another_dag_or_without_rights_has_no_page(lake: FileLake, tmp_path: Path) -> None:
     plan_of_run(lake)
     for viewer, dag_id in ((SomeRights(), "other"), (SomeRights(pipelines=["idle"]), DAG)):

@@ -209,6 +209,7 @@ def test_watermarks_of_another_topic_or_incarnation_are_not_shown(console: Conso
     assert not is_known()
 
 
+@pytest.mark.slow
 def test_a_status_of_another_topic_or_connection_is_not_shown(console: Console) -> None:
     events = console.home / "pipelines" / "events.yaml"
     spec, variable = events.read_text(), connection_variable("kafka_default")

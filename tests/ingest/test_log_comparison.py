@@ -386,6 +386,7 @@ def test_the_error_of_a_changed_newest_row_has_a_working_fix(tmp_path: Path, val
     assert lake.verified() == [(11, 11)]
 
 
+@pytest.mark.slow
 def test_changed_rows_can_be_replaced_in_chunks(tmp_path: Path) -> None:
     """The newest row is still changed when the first chunk lands."""
     lake = FileLake(tmp_path)

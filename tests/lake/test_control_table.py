@@ -496,6 +496,7 @@ print(peak_mb() - before)
 """
 
 
+@pytest.mark.slow
 def test_the_newest_runs_are_read_without_the_rows_of_all_plans_in_memory(tmp_path: Path) -> None:
     """400,000 rows: a join over them took 73 MB, for each thread of the console."""
     uri = str(tmp_path / "control")

@@ -200,6 +200,7 @@ def status_history(root: Path) -> tuple[Path, Use]:
     return root, lambda: read_lags(str(root), NOW - WEEK, WEEK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "create", [publication, quarantine, check_results, schemas, statuses, status_history]
 )

@@ -630,6 +630,7 @@ def test_a_dry_run_of_a_repair_lists_plans_that_hold_replaced_rows_again(tmp_pat
     assert lake.verified() == [(12, 12)]
 
 
+@pytest.mark.slow
 def test_offsets_of_an_undone_replacement_are_read_again_after_a_repair(tmp_path: Path) -> None:
     """The log no longer has the replacement. The first plan had its rows before, and has no more.
 
@@ -649,6 +650,7 @@ def test_offsets_of_an_undone_replacement_are_read_again_after_a_repair(tmp_path
     assert lake.verified() == [(13, 13), (1, 1)]
 
 
+@pytest.mark.slow
 def test_a_plan_whose_rows_were_deleted_is_read_again_after_a_restore_to_before_it(
     tmp_path: Path,
 ) -> None:
@@ -684,6 +686,7 @@ def lake_with_a_shared_file(root: Path, records: int) -> FileLake:
     return lake
 
 
+@pytest.mark.slow
 def test_rows_of_a_half_removed_plan_are_read_again_after_two_restores(tmp_path: Path) -> None:
     """I3. An undo of compacted rows makes two commits; the second RESTORE goes between them."""
     lake = lake_with_a_shared_file(tmp_path, 5_000)
@@ -804,6 +807,7 @@ def test_two_concurrent_repairs_have_separate_fences(tmp_path: Path) -> None:
     assert fences == {"another", "ops:1"}
 
 
+@pytest.mark.slow
 def test_deleted_rows_of_an_unchanged_landing_are_not_read_again_in_an_older_copy(
     tmp_path: Path,
 ) -> None:
@@ -825,6 +829,7 @@ def test_deleted_rows_of_an_unchanged_landing_are_not_read_again_in_an_older_cop
     assert offsets == [0, 1, 3, 4, 5, 6, 9, 10, 11, 12]
 
 
+@pytest.mark.slow
 def test_landed_records_that_kafka_deleted_are_lost_and_never_become_gaps(
     tmp_path: Path,
 ) -> None:
@@ -842,6 +847,7 @@ def test_landed_records_that_kafka_deleted_are_lost_and_never_become_gaps(
     assert refused.value.lost == ((1, 0, 2_000),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_rebuild_after_half_an_undo_reads_the_removed_rows_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored: bool

@@ -235,6 +235,7 @@ def compacted(tmp_path: Path) -> FileLake:
     return lake
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["undo", "run"])
 def test_i1_an_undo_in_a_shared_file_succeeds_beside_another_undo_or_a_run(
     compacted: FileLake, monkeypatch: pytest.MonkeyPatch, other: str
@@ -272,6 +273,7 @@ def test_an_undo_that_is_overtaken_in_every_attempt_can_be_run_again(
     assert compacted.undo.undo(1, "ops", "wrong").rows == 3
 
 
+@pytest.mark.slow
 def test_a_data_table_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path) -> None:
     """I1. Otherwise the run lands the records of the undone plan a second time."""
     lake = FileLake(root=tmp_path)
@@ -296,6 +298,7 @@ def replace_by(copy: Path, lake: FileLake) -> None:
         DeltaTable(lake.uri).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "9"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undone", [2, 3])
 def test_a_copy_from_before_an_undo_is_noticed_after_later_commits(
     tmp_path: Path, undone: int
@@ -407,6 +410,7 @@ def test_i3_an_undo_removes_nothing_from_an_older_copy(tmp_path: Path) -> None:
     assert lake.verified() == [(produced, produced)]
 
 
+@pytest.mark.slow
 def test_i1_an_undo_that_ends_in_a_later_epoch_does_not_end_a_newer_undo(tmp_path: Path) -> None:
     """A copy has brought its rows back, and the newer undo was killed before it removed them."""
     lake = FileLake(root=tmp_path)

@@ -686,6 +686,7 @@ def test_a_typed_plan_that_lands_during_the_read_leaves_no_record_undecoded(
     assert found.errors == {}
 
 
+@pytest.mark.slow
 def test_a_replayed_record_is_no_longer_quarantined(tmp_path: Path) -> None:
     lake = TypedLake(tmp_path)
     lake.broken = {0}

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSystem
 
 from tests.support.memory import MemoryKafka
@@ -257,9 +259,10 @@ def test_records_with_impossible_timestamps_land(table: Path, timestamp: int) ->
     assert stats["numRecords"] == 2
 
 
-def test_a_failed_commit_raises_a_named_error(table: Path) -> None:
+def test_a_failed_commit_raises_a_named_error(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It contains the operation, for any error of delta-rs."""
-    (table / "_delta_log" / f"{1:020}.json").write_text("{")
+    failed = Mock(side_effect=DeltaError("out of order"))
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", failed)
     with pytest.raises(EngineFailed, match="committing plan 1 of pipeline 'events'"):
         DeltaDataTable(str(table)).append(make_plan((0, 0, 4)), [], UNCOMPARED)
 

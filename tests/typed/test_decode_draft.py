@@ -215,6 +215,7 @@ _JSON = st.recursive(
 _QUOTED = re.compile(r'"([^"\\]|\\.)*"')
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.dictionaries(st.text(max_size=3), _JSON, max_size=4), max_size=4))
 def test_any_sample_drafts_a_valid_schema(values: list[Any]) -> None:
