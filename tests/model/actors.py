@@ -226,7 +226,7 @@ class _TablePort(_Port):
         """A table without a quarantine has none: this is no step."""
         return ()
 
-    def ahead(self, _pipeline: str, _app_ids: Collection[str]) -> Mapping[str, int]:
+    def quarantine_ahead(self, _pipeline: str, _app_ids: Collection[str]) -> Mapping[str, int]:
         """A table without a quarantine has none: this is no step."""
         return {}
 

@@ -679,8 +679,8 @@ class MemoryTable:
         """See `DataLog.quarantined_plans`; a plan commits to this table only."""
         return ()
 
-    def ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002  the port's
-        """See `DataLog.ahead`; a plan commits to this table only."""
+    def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002  the port's
+        """See `DataLog.quarantine_ahead`; a plan commits to this table only."""
         return {}
 
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:

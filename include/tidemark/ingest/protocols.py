@@ -247,7 +247,7 @@ class DataLog(Protocol):
         Only as far back as the logs reach. None for a table without a quarantine.
         """
 
-    def ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
+    def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
         """Return the transactions that only the quarantine of a typed table has.
 
         None for a table without a quarantine.

@@ -207,7 +207,7 @@ class Repair:
             transactions=now.transactions,
             removals=self.table.removal_versions(),
             quarantined=self.table.quarantined_plans(RunOrigin(requested_by)),
-            ahead=self.table.ahead(self.spec.name, newest_ids),
+            quarantine_ahead=self.table.quarantine_ahead(self.spec.name, newest_ids),
             fences=self.table.fences(self.spec.name),
             start=self.table.log_start(),
         )

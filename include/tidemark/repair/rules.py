@@ -89,7 +89,7 @@ class TableLog:
         transactions: Newest version of each transaction.
         fences: Fences of repairs, by application id.
         quarantined: Plans whose commits only the quarantine of a typed table has.
-        ahead: Transactions that only the quarantine has (see `DataLog.ahead`).
+        quarantine_ahead: See `DataLog.quarantine_ahead`.
         start: The oldest version whose commit the log has.
     """
 
@@ -100,7 +100,7 @@ class TableLog:
     fences: Mapping[str, Fence]
     start: int
     quarantined: Sequence[Plan] = ()
-    ahead: Mapping[str, int] = field(default_factory=dict)
+    quarantine_ahead: Mapping[str, int] = field(default_factory=dict)
 
     def has_kept(self, version: int) -> bool:
         """Return whether no RESTORE has reverted the commit of a version."""
@@ -209,7 +209,7 @@ def compare(
     replacers = [plan for plan in everyone if plan.replaces]
     unrecorded, gone, opened, recounted = [], [], [], []
     discarded: dict[int, int] = {}
-    has_lost_changes = _has_lost_changes(ledger, log.ahead)
+    has_lost_changes = _has_lost_changes(ledger, log.quarantine_ahead)
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
         removed_at = log.discarded_at(sequence, record.held_now) if record.held_now else None

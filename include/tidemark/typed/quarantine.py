@@ -563,8 +563,8 @@ class TypedTablePair:
         quarantined = [commit.plan for commit in self.quarantine.table.plan_commits(origin)]
         return [plan for plan in quarantined if plan.fingerprint not in landed]
 
-    def ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
-        """See `DataLog.ahead`."""
+    def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
+        """See `DataLog.quarantine_ahead`."""
         newest = [each.state(pipeline, app_ids).transactions for each in self._tables]
         fences = [each.fences(pipeline) for each in self._tables]
         found: dict[str, int] = {}
