@@ -164,10 +164,22 @@ class Group:
         return App(environ=self._environ).pipeline(pipeline).publication
 
     def damage_table(self, pipeline: str, folder: str = "bronze") -> None:
-        """Create a data table with an unreadable log."""
+        """Create a data table whose schema makes delta-rs fail: a temporary error."""
         log = self._home / "lakehouse" / folder / pipeline / "_delta_log"
         log.mkdir(parents=True)
-        (log / f"{0:020}.json").write_text("{")
+        actions = [
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            {
+                "metaData": {
+                    "id": "x",
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": "{}",
+                    "partitionColumns": [],
+                    "configuration": {},
+                }
+            },
+        ]
+        (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
 
     def lose_events(self, pipeline: str) -> None:
         """Remove the files with the control events of a pipeline."""

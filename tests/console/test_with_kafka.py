@@ -17,6 +17,7 @@ from tests.support.commands import Command
 from tests.support.consoles import Admits, SomeRights, app_of, console_of
 from tests.support.topics import delete_records, make_topic
 from tests.support.transactions import produce_values
+from tests.support.waiting import wait_until
 from tidemark.console.server import build_app
 from tidemark.dev.broker import BrokerStatus
 
@@ -154,7 +155,15 @@ def test_pages_of_kafka_have_brokers_watermarks_settings_and_the_pipelines_of_a_
     assert of_broker == [broker.bootstrap, "-", "controller"]
     assert broker.cluster_id in page
 
-    page = client.get(f"/cluster/kafka_default/topics/{topic}").text
+    pages: list[str] = []
+
+    def has_watermarks() -> bool:
+        """A page does not wait long for them."""
+        pages.append(client.get(f"/cluster/kafka_default/topics/{topic}").text)
+        return "-" not in rows_of(pages[-1], "Partitions")[0]
+
+    wait_until(has_watermarks, 30, what="the watermarks")
+    page = pages[-1]
     assert rows_of(page, "Partitions") == [
         ["0", "2", "7", "5", leader, leader, leader, "tides"],
         ["1", "0", "0", "0", leader, leader, leader, "tides"],
