@@ -512,3 +512,20 @@ def test_a_quarantine_from_before_a_replay_is_repaired_by_the_statement_of_the_r
     lake.repair.rewind("ops", "a backup")
     lake.run()
     lake.check()
+
+
+def test_a_quarantine_that_no_statement_repairs_can_be_moved_away(tmp_path: Path) -> None:
+    """The copy has a record open again whose replay was undone; no table has its row."""
+    lake = TypedLake(tmp_path / "lake")
+    lake.land_and_run(4, 1)
+    copy = shutil.copytree(lake.quarantine_uri, tmp_path / "copy")
+    lake.broken = set()
+    replayed = lake.replay(Span(1, 2))
+    lake.undo.undo(replayed.sequence, "ops", "wrong")
+    put_back(copy, lake.quarantine_uri)
+    with pytest.raises(UnexplainedRows):
+        lake.repair.rewind("ops:1", "a backup")
+    shutil.move(lake.quarantine_uri, tmp_path / "away")
+    lake.repair.rewind("ops:2", "a backup")
+    lake.run()
+    lake.check()
