@@ -164,7 +164,7 @@ class Group:
         return App(environ=self._environ).pipeline(pipeline).publication
 
     def damage_table(self, pipeline: str, folder: str = "bronze") -> None:
-        """Create a data table whose schema makes delta-rs fail: a temporary error."""
+        """Create a data table with an invalid schema; delta-rs raises a temporary error."""
         log = self._home / "lakehouse" / folder / pipeline / "_delta_log"
         log.mkdir(parents=True)
         actions = [

@@ -171,10 +171,10 @@ def test_plans_land_in_a_table_with_a_property_that_restricts_no_value(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("has_features", [False, True])
-def test_plans_land_after_the_runbook_has_ended_column_mapping(
+def test_plans_land_after_column_mapping_is_ended_as_in_the_runbook(
     tmp_path: Path, spark: SparkSession, has_features: bool
 ) -> None:
-    """Spark writes all files again with the names of columns. The feature stays in the protocol."""
+    """Spark rewrites all files with the column names. The feature stays in the protocol."""
     lake = landed_lake(tmp_path, plans=2)
     alter_table = f"ALTER TABLE delta.`{lake.uri}`"
     mode = f"{alter_table} SET TBLPROPERTIES ('delta.columnMapping.mode' = '%s')"

@@ -309,7 +309,7 @@ def replay_one(lake: TypedLake) -> None:
 
 
 def replay_without_log(lake: TypedLake) -> None:
-    """The same; maintenance has removed the commits since."""
+    """Replay the record, and remove the old commits of the quarantine."""
     replay_one(lake)
     remove_old_commits(lake.quarantine_uri)
 
@@ -370,7 +370,7 @@ def test_i3_a_quarantine_that_is_newer_than_its_other_tables_is_noticed_and_repa
 
 
 def test_i1_a_restore_of_the_quarantine_to_before_an_undo_is_noticed(lake: TypedLake) -> None:
-    """Its records of the undone plan are in the typed table or the quarantine again."""
+    """Otherwise records of the undone plan are in the quarantine twice, or in both tables."""
     version = DeltaTable(lake.quarantine_uri).version()
     lake.undo.undo(2, "ops", "wrong")
     DeltaTable(lake.quarantine_uri).restore(version)
@@ -410,7 +410,7 @@ def test_i3_a_driver_erases_no_record_that_a_repair_has_reopened(
     lake.check()
 
 
-def test_a_driver_names_the_repair_after_a_killed_abandon(
+def test_a_run_after_a_half_fenced_abandon_raises_plan_fenced(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The abandon was killed after it had fenced the typed table only."""
@@ -515,7 +515,7 @@ def test_a_quarantine_from_before_a_replay_is_repaired_by_the_statement_of_the_r
 
 
 def test_a_quarantine_that_no_statement_repairs_can_be_moved_away(tmp_path: Path) -> None:
-    """The copy has a record open again whose replay was undone; no table has its row."""
+    """In the copy, a record is open whose replay was undone. The typed table lacks its row."""
     lake = TypedLake(tmp_path / "lake")
     lake.land_and_run(4, 1)
     copy = shutil.copytree(lake.quarantine_uri, tmp_path / "copy")

@@ -175,7 +175,7 @@ class TableState:
         transactions: Newest version of each requested application id; of two tables, the lower one.
         restores: RESTOREs after the requested version.
         version: The version of the table; None without a table.
-        ahead: Newest versions that only one of two tables has.
+        ahead: Newest version of each application id whose version is higher in one of two tables.
     """
 
     transactions: Mapping[str, int]
@@ -184,7 +184,7 @@ class TableState:
     ahead: Mapping[str, int] = field(default_factory=dict)
 
     def newest(self, app_id: str) -> int:
-        """Return the newest version of an application id in any table; 0 without one."""
+        """Return the newest version of an application id in either table; 0 without one."""
         return self.ahead.get(app_id, self.transactions.get(app_id, 0))
 
     def is_later_than(self, transactions: Mapping[str, int]) -> bool:

@@ -73,7 +73,7 @@ class PlanExecutor:
             RecordsMissed: Some visible records did not land; the landed ones are recorded.
             CommitNotFound: The commit was made, but the table's log does not contain it.
             TableReplaced: An older copy replaced the table during the read; nothing was written.
-            PlanFilesMissing: Files of the plan disappeared before the commit; nothing was written.
+            PlanFilesMissing: Files of the plan disappeared before the commit; it did not land.
             LandingOvertaken: A conflicting commit to the table was first; nothing was written.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """

@@ -92,7 +92,7 @@ def errors_of_current_ledger(control: ControlReader, ledger: Ledger) -> Iterator
 def compared_ledger(
     control: ControlReader, pipeline: str, data_log: DataLog, *, full: bool = False
 ) -> tuple[CheckedLedger, TableState]:
-    """Return `checked_ledger`, and the state of the data table that it was compared with."""
+    """Return the ledger after `compare_ledger`, and the table's state at the comparison."""
     read = control.ledger if full else control.summary
     return retry_on_conflict(lambda: compare_ledger(control, read(pipeline), data_log))
 

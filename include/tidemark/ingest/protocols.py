@@ -242,19 +242,19 @@ class DataLog(Protocol):
         """Return the commits of plans, newest first, as far back as the log reaches."""
 
     def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:
-        """Return the plans with a commit in the quarantine of a typed table, and none in the table.
+        """Return the plans that have a commit in a quarantine, and none in its typed table.
 
-        Only as far back as the logs reach. None for a table without a quarantine.
+        Reads the logs as far back as they reach. Empty for a table without a quarantine.
         """
 
     def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
-        """Return the transactions that only the quarantine of a typed table has.
+        """Return the transactions that are newer in a quarantine than in its typed table.
 
-        None for a table without a quarantine.
+        Empty for a table without a quarantine.
 
         Returns:
-            Version in the quarantine before its fence, by application id. `FENCED_VERSION` if
-            another repair has fenced the id in the quarantine than in the typed table.
+            Version in the quarantine before its fence, by application id. `FENCED_VERSION` if a
+            repair fenced the id in the quarantine only, or different repairs fenced the two tables.
         """
 
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
@@ -415,7 +415,7 @@ class DataTable(DataLog, Protocol):
         """Remove what cancelled plans have left beside the table. Removes no row of the table.
 
         Args:
-            plans: Plans that cannot land: cancelled ones, and those that the ledger has lost.
+            plans: Plans that cannot land: cancelled ones, and those that the ledger lacks.
             epoch: The epoch of that ledger.
 
         Raises:

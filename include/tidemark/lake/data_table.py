@@ -473,7 +473,7 @@ class DeltaDataTable:
         return True
 
     def _check_not_older(self, table: DeltaTable, plan: Plan, seen: TableState) -> None:
-        """Raise if an older copy has replaced the table: a commit would hide what it lacks."""
+        """Raise if an older copy replaced the table: a commit would hide what the copy lacks."""
         if seen.is_later_than(_transactions(table, seen.transactions)):
             raise TableReplaced(pipeline=plan.pipeline, sequence=plan.sequence, table=self._uri)
 
@@ -569,7 +569,7 @@ class DeltaDataTable:
         Args:
             plan: The plan.
             epoch: The epoch in which the ledger relies on the removal; None for leftovers.
-            transactions_of: Returns the transactions of the commit, or refuses it by an error.
+            transactions_of: Returns the transactions of the commit; raises to refuse the commit.
             whole_files: The version that removed files with rows of this plan only; None if none
                 did.
         """
@@ -694,7 +694,7 @@ class DataTableSnapshot:
 
 
 def _check_written(uri: str, plan: Plan, files: Sequence[DataFile]) -> None:
-    """Raise `PlanFilesMissing` without one of the files; lists each of their folders once."""
+    """Raise `PlanFilesMissing` if one of the files does not exist. Lists each folder once."""
     from pyarrow.fs import FileSelector
 
     storage, paths = table_filesystem(uri), [file.path for file in files]

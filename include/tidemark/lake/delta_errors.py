@@ -37,7 +37,7 @@ _DAMAGED_LOG = re.compile(
     r"No table metadata or protocol found|Expected contiguous commit files|Invalid Checkpoint"
 )
 _DAMAGED_LOG_FILE = re.compile(r"Kernel error: (?:Json|Arrow) error|Malformed JSON")
-"""Errors of the kernel, which reads commits and checkpoints, and no files with rows."""
+"""Errors of delta-rs's kernel, which reads commits and checkpoints, but no files with rows."""
 _NO_FILE = re.compile(r"\bnot found\b", re.IGNORECASE)
 _NO_FOLDER = "Invalid table location"
 """The message of delta-rs if a file occupies the path of a table."""
@@ -77,7 +77,7 @@ def tidemark_error(failure: Exception, location: str, operation: str) -> Tidemar
         kind = StorageRefused
     elif kind is None and _NO_ANSWER.search(text):
         kind = StorageUnavailable
-    # Another process may remove an old checkpoint during a read.
+    # A missing file is no damage: another process may remove an old checkpoint during a read.
     if kind is None and _DAMAGED_LOG_FILE.search(text) and not _NO_FILE.search(text):
         return DeltaLogDamaged(location=location, reason=_in_one_line(text))
     if kind is None:

@@ -295,15 +295,15 @@ class EngineFailed(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class TableReplaced(TransientError):
-    """An older copy replaced the data table before a commit of a plan, which was not made."""
+    """An older copy replaced the data table before a commit for a plan; the commit was refused."""
 
     pipeline: str
     sequence: int
     table: str
 
     problem = (
-        "No commit was made for plan {sequence} of pipeline {pipeline!r}: an older copy of the "
-        "table {table} was put in its place meanwhile."
+        "An older copy replaced the table {table} before a commit for plan {sequence} of pipeline "
+        "{pipeline!r}; the commit was refused."
     )
     fix = (
         "Run the same command again. It compares the copy with the control table, and names the "
@@ -313,7 +313,7 @@ class TableReplaced(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class PlanFilesMissing(TransientError):
-    """The files that a run wrote for a plan disappeared before their commit, which was not made."""
+    """Files that a run wrote for a plan disappeared before their commit; the plan did not land."""
 
     pipeline: str
     sequence: int
@@ -321,12 +321,12 @@ class PlanFilesMissing(TransientError):
     file: str
 
     problem = (
-        "No commit was made for plan {sequence} of pipeline {pipeline!r}: {file}, which the run "
-        "wrote, is no longer in the folder of the table {table}."
+        "Plan {sequence} of pipeline {pipeline!r} did not land: its new file {file} is no longer "
+        "in the folder of the table {table}."
     )
     fix = (
         "Run the same command again; it writes the files again. A copy may have replaced the "
-        "folder, or a VACUUM may have removed files that no commit names yet."
+        "folder, or a VACUUM of another program may have removed the files before their commit."
     )
 
 

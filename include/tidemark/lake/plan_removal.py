@@ -40,13 +40,13 @@ def removal_transactions(
 
 
 def leftover_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> list[Transaction]:
-    """Return the transactions of a commit that removes or reverts leftovers of a plan.
+    """Return the transactions of a commit that only cleans up: no landed plan loses its rows.
 
-    The ledger may lack the plan, so the newest removal stays that of another plan.
+    The ledger may lack the plan, so the commit repeats the newest removal of the epoch.
 
     Args:
         table: The version that the commit follows.
-        plan: The plan, which can no longer land.
+        plan: The plan, which the error names.
         epoch: As in `removal_transactions`.
 
     Raises:
@@ -60,7 +60,7 @@ def leftover_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> l
 
 
 def _newest_removal(table: DeltaTable, plan: Plan, app_id: str) -> int:
-    """Return the newest version of an epoch's removals; raise if a repair has fenced it."""
+    """Return the version of an epoch's newest removal; raise if a repair has fenced the epoch."""
     newest = table.transaction_version(app_id) or 0
     if newest >= FENCED_VERSION:  # fence: older-removals-are-fenced
         raise RemovalFenced(pipeline=plan.pipeline, sequence=plan.sequence)

@@ -138,7 +138,7 @@ class Repair:
             if (ledger.event_number, ledger.missing_events) != (number, missing):
                 # A concurrent process recorded events after the differences were read.
                 raise ControlConflict(pipeline=ledger.pipeline, event_number=number + 1)
-        # Also of an earlier repair that was killed. Transactions outlive the commits of the log.
+        # Includes fences of an earlier, killed repair. Transactions outlive the log's commits.
         fences = state.log.fences.values()
         epoch = NewEpoch(
             epoch=len(older),
@@ -171,11 +171,11 @@ class Repair:
         return rules.with_recounts(ledger, found, landings)
 
     def _remove_leftovers(self, requested_by: str) -> None:
-        """Remove leftovers of plans that are cancelled, or that the ledger has lost.
+        """Remove leftovers of plans that are cancelled, or that the ledger lacks.
 
-        Also those of earlier repairs, which may have been killed before.
+        Also removes those of earlier repairs, which may have been killed before this step.
         """
-        # Read before the ledger, which then has every plan that can still land.
+        # Read the quarantine first: the ledger then has every plan of it that can still land.
         quarantined = self.table.quarantined_plans(RunOrigin(requested_by))
         ledger = self.control.ledger(self.spec.name)
         cancelled = [

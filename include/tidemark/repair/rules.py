@@ -261,10 +261,10 @@ def compare(
 
 
 def _has_lost_changes(ledger: Ledger, ahead: Mapping[str, int]) -> bool:
-    """Return whether only the quarantine has changes of plans that the ledger has not recorded.
+    """Return whether the quarantine has changes that the ledger and the typed table lack.
 
-    They may have erased or removed records of any plan. A plan that a killed driver has committed
-    to the quarantine only is open in the ledger, and an interrupted undo is recorded.
+    Such changes may have erased or removed records of any plan. The ledger does contain the open
+    plan that a killed driver committed to the quarantine only, and the start of a killed undo.
     """
 
     def is_recorded(app_id: str, sequence: int) -> bool:

@@ -145,7 +145,7 @@ class Undo:
         """Record that the undo starts, unless it already has.
 
         Returns:
-            The record of the plan, and the epoch and the state of the table that were compared.
+            The plan's record, and the epoch and the state of the table at the comparison.
         """
         ledger, seen = compared_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, sequence)
@@ -173,8 +173,8 @@ class Undo:
         ledger = check_ledger(self.control, self.control.summary(self.pipeline), self.table)
         record = recorded_plan(self.control, self.pipeline, undone.sequence)
         if ledger.epoch != epoch:  # fence: undo-ends-in-its-epoch
-            # A repair, which may follow a RESTORE or a copy, read the table after the removal or
-            # before it. If the plan is still being undone, its rows may be there again.
+            # A repair ended the epoch of this undo. It may have read the table before the removal,
+            # or after a RESTORE or a copy had brought the rows back.
             raise RemovalFenced(pipeline=self.pipeline, sequence=undone.sequence)
         if record.undoing and undone.table_version is not None:
             # The ledger lacks the removal's version. If another plan has landed after a RESTORE,
