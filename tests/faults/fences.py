@@ -496,13 +496,13 @@ FENCES = (
         marker="quarantine-ahead-of-its-ledger-is-noticed",
         keeps="I3",
         operation=Never(),
-        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "newer_than_its_other"),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "newer_than_its_typed_table"),
     ),
     Fence(
         marker="records-of-a-newer-quarantine-are-counted-again",
         keeps="I3",
         operation=Drop(),
-        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "newer_than_its_other"),
+        noticed_by=("tests/typed/test_quarantine_races.py", "-k", "newer_than_its_typed_table"),
     ),
     Fence(
         marker="landing-into-an-older-copy-is-refused",

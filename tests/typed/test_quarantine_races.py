@@ -343,7 +343,7 @@ def restore_and_rewind(lake: TypedLake) -> None:
         restore_and_rewind,
     ],
 )
-def test_i3_a_quarantine_that_is_newer_than_its_other_tables_is_noticed_and_repaired(
+def test_i3_a_quarantine_that_is_newer_than_its_typed_table_is_noticed_and_repaired(
     lake: TypedLake,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
