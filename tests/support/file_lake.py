@@ -20,12 +20,14 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 
 from tests.support.memory import MemoryKafka
 from tests.support.plans import make_spec, wanted
 from tests.support.services import NOW, DeltaServices
 from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.errors import TableBehindLedger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
@@ -279,6 +281,16 @@ def remove_old_commits(uri: str | Path) -> None:
     for commit in Path(uri, "_delta_log").glob("*.json"):
         if int(commit.stem) < table.version():
             commit.unlink()
+
+
+def check_older_copy_is_repaired(lake: FileLake) -> None:
+    """Check that the next run notices an older copy of the data table, and that a rewind helps."""
+    with pytest.raises(TableBehindLedger):
+        lake.run(1)
+    lake.repair.rewind("ops", "a backup")
+    lake.run(1)
+    produced = len(lake.rows())
+    assert lake.verified() == [(produced, produced)]
 
 
 def put_back(copy: Path, place: str | Path) -> None:

@@ -267,11 +267,11 @@ def check_table(ledger: Ledger, state: TableState) -> None:
             if record.plan.kind is kind and record.plan.epoch == ledger.epoch
         )
         known = max([over, *opened])
-        if state.newest(app_id) == FENCED_VERSION:  # fence: half-fence-is-found
+        ahead = state.newest(app_id)
+        if ahead == FENCED_VERSION:  # fence: half-fence-is-found
             raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
         if newest < over:
             raise TableBehindLedger(pipeline=ledger.pipeline, sequence=over, newest=newest)
-        ahead = state.newest(app_id)
         if ahead > known:  # fence: quarantine-ahead-of-its-ledger-is-noticed
             raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=ahead, newest=known)
     _check_removals(ledger, state)

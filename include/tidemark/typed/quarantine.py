@@ -163,7 +163,7 @@ class DeltaQuarantine:
         table = DeltaTable(self._uri)
         transactions = leftover_transactions(table, plan, plan.epoch)
         # A separate query: delta-rs accepts no lists, such as headers, in the updated condition.
-        kept = self._query(f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
+        kept = _rows(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
         named = {row["closed_by"] for row in kept} - {None}
         if closers := named and named.intersection(self._held_plans()):
             table.update(
@@ -215,7 +215,7 @@ class DeltaQuarantine:
     def _query(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of an SQL query; none if the table is missing."""
         table = open_if_exists(self._uri)
-        return [] if table is None or not table.file_uris() else query_rows(table, sql)
+        return [] if table is None else _rows(table, sql)
 
     def _held_plans(self) -> list[int]:
         """Return the plans in this table whose rows the typed table has."""
@@ -423,6 +423,11 @@ class DeltaQuarantine:
             for plan, record in row_queries.rows_at(table, topic_id, spans):
                 if (each := here.get((record.partition, record.offset, plan))) is not None:
                     yield each, record
+
+
+def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+    """Return the rows of an SQL query of a version, which may have no files."""
+    return query_rows(table, sql) if table.file_uris() else []
 
 
 def _fenced(transactions: Mapping[str, int]) -> set[str]:
