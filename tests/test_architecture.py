@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.conftest import PROJECT, TopicFactory
 from tidemark.dev.broker import BrokerStatus
@@ -182,6 +184,33 @@ def test_i6_only_the_export_command_writes_offsets_to_kafka() -> None:
             "repair/exports.py",
         )
     }
+
+
+WRITES = {
+    "include/tidemark/kafka/groups.py": {"alter_consumer_group_offsets"},
+    "include/tidemark/kafka/topics.py": {"create_topics"},
+    "include/tidemark/dev/producer.py": {"Producer", "create_topics"},
+}
+"""Modules that call functions of confluent-kafka which change a cluster."""
+
+
+def test_i6_only_known_modules_call_what_changes_a_cluster() -> None:
+    """Neither does a module subscribe, which joins a group, or store offsets."""
+    writing = {"Producer", "subscribe", "store_offsets", "commit_transaction"}
+    admin = {
+        name
+        for name in dir(AdminClient)
+        if re.match("create_|delete_|alter_|incremental_|elect_", name)
+    }
+    found: dict[str, set[str]] = {}
+    for folder in (SOURCES, PROJECT / "dags", PROJECT / "jobs"):
+        for file in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call):
+                    name = getattr(node.func, "attr", getattr(node.func, "id", None))
+                    if name in writing | admin:
+                        found.setdefault(str(file.relative_to(PROJECT)), set()).add(str(name))
+    assert found == WRITES
 
 
 # -- loaded modules ------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def _words(line: str) -> list[str]:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.e2e
-def test_the_commands_of_the_tutorial_print_the_results_that_the_page_shows(
+def test_s11_s23_the_commands_of_the_tutorial_print_the_results_that_the_page_shows(
     connect_server: Server,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

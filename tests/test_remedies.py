@@ -26,7 +26,7 @@ _COMMAND = re.compile(
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _FORMALITIES = frozenset({"--plan", "--reason", "--help", "--dry-run"})
 """Options that select a plan, give a reason, or change nothing."""
-_KEY = re.compile(r"\b(?:limits|alarms|decode|quality)\.[a-z_.]*[a-z_]")
+_KEY = re.compile(r"\b(?:limits|alarms|decode|quality|start)\.[a-z_.]*[a-z_]")
 _STATEMENT = re.compile(r"\b(?:RESTORE|DELETE|VACUUM|ALTER TABLE|DESCRIBE HISTORY)\b")
 _PLAIN = re.compile(
     r"about|again|also|before|give|have|into|just|like|must|only|same|some|such|than|that|them|then"

@@ -147,11 +147,7 @@ class App:
 
     @property
     def specs(self) -> Mapping[str, PipelineSpec]:
-        """Every valid spec, by name.
-
-        Raises:
-            SpecError: The folder does not exist.
-        """
+        """Every valid spec of `spec_folder`, by name."""
         return self.spec_folder.specs
 
     def valid_specs(self, refs: Iterable[str]) -> list[PipelineSpec]:

@@ -480,7 +480,7 @@ class Pipeline:
         return Profiler(
             spec=self.kafka_spec,
             control=self.control,
-            data_log=self.table,
+            data_log=self._bronze(reads_only=True),
             registry=with_stored_schemas(
                 DeltaSchemaStore(self.context.layout.schema_table, registry, self.context.now),
                 self.context.connections.registry_answers(registry),
@@ -580,7 +580,7 @@ class Pipeline:
             spec=self.kafka_spec,
             watermarks=self.watermarks,
             control=self.control,
-            data_log=self.table,
+            data_log=self._bronze(reads_only=True),
             groups=self.group_offsets,
         )
         return exports.export(group, dry_run=dry_run)
@@ -717,7 +717,7 @@ class Pipeline:
             UnknownPartition: The topic has no such partition.
             ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
-        from tidemark.ingest.ledgers import checked_ledger
+        from tidemark.ingest.ledgers import read_checked_ledger
         from tidemark.lake.conflicts import retry_on_conflict
         from tidemark.lake.opened_tables import reopen_tables
         from tidemark.report.coverage import TopicCoverage
@@ -758,7 +758,7 @@ class Pipeline:
         coverage = retry_on_conflict(read)
         try:
             if checks_table:
-                checked_ledger(self.control, spec.name, data_log, rows=True)
+                read_checked_ledger(self.control, spec.name, data_log, rows=True)
         except TidemarkError as error:
             return replace(coverage, table_error=error)
         return coverage
@@ -911,7 +911,7 @@ class Pipeline:
         reports = Reports(
             spec=spec,
             control=self.control,
-            data_log=self.table,
+            data_log=self._bronze(reads_only=True),
             history=self.check_results,
             publication=self.publication,
             masked=self.masked_columns(),
@@ -1030,7 +1030,7 @@ class Pipeline:
 
     @property
     def table(self) -> DataTable:
-        """The data table, without Spark."""
+        """The data table, without Spark. Refuses a table in which plans cannot land."""
         return self._typed_tables() if self.spec.is_typed else self._bronze()
 
     @property

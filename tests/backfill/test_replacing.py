@@ -603,6 +603,19 @@ def test_the_second_of_two_drivers_of_a_replacement_commits_nothing(lake: FileLa
     assert lake.verified() == [(15, 15), (5, 5)]
 
 
+def test_i4_one_of_two_concurrent_drivers_of_a_replacement_commits(
+    lake: FileLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits between the version that this one reads and its commit."""
+    plan = lake.plan_replacing((0, 4, 12))
+    _meanwhile(monkeypatch, lambda: lake.ingest.execute(plan.sequence))
+    before = DeltaTable(lake.uri).version()
+    lake.ingest.execute(plan.sequence)
+    assert DeltaTable(lake.uri).version() == before + 1
+    assert rows_by_plan(lake) == ledger_by_plan(lake)
+    assert lake.verified() == [(15, 15), (5, 5)]
+
+
 def test_a_replacement_keeps_concurrent_rows(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

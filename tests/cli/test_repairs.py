@@ -101,6 +101,32 @@ def test_a_loss_is_accepted_with_user_time_and_reason(
     assert "partition 0: 3 offsets accepted as lost, not compared" in verified.out
 
 
+def test_a_plan_is_abandoned_with_user_time_and_reason(
+    lake: Lake, broker: BrokerStatus, tidemark: Command
+) -> None:
+    """A dry run writes nothing; the next plan has the offsets."""
+    name = lake.spec.topic
+    produce_values(broker.bootstrap, name, 4)
+    assert tidemark("plan", "events").code == ExitCode.OK
+    before = lake.ledger
+    wanted = ("abandon", "events", "--plan", "1", "--reason", "too large")
+    shown = tidemark(*wanted, "--dry-run", "--json")
+    assert (shown.code, shown.json["outcome"]) == (ExitCode.OK, "draft")
+    assert (shown.json["plan"]["sequence"], shown.json["plan"]["offsets"]) == (1, 4)
+    text = tidemark(*wanted, "--dry-run").out
+    assert text == "plan 1 of events would be abandoned: 4 offsets\n"
+    assert lake.ledger == before
+    done = tidemark(*wanted)
+    assert (done.code, done.out) == (ExitCode.OK, "plan 1 of events is abandoned: 4 offsets\n")
+    (event,) = events(lake, "event = 'abandoned'")
+    assert event["requested_by"].startswith("cli:")
+    assert (event["reason"], event["recorded_at"] is not None) == ("too large", True)
+    lake.run("next")
+    assert lake.delivered_rows() == read_all(broker.bootstrap, name)
+    landed = tidemark("abandon", "events", "--plan", "2", "--reason", "wrong", "--json")
+    assert (landed.code, landed.json["error"]) == (ExitCode.REFUSED, "PlanLanded")
+
+
 def test_a_plan_is_undone_with_user_time_and_reason(
     lake: Lake, broker: BrokerStatus, tidemark: Command
 ) -> None:

@@ -62,6 +62,28 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnecte
     assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "events", "--json"),
+        ("publication", "list", "events", "--json"),
+        ("suite", "init", "events", "--dry-run"),
+        ("schema", "init", "events"),
+    ],
+    ids=" ".join,
+)
+def test_a_table_with_a_constraint_can_be_read(
+    tmp_path: Path, unconnected: Command, command: tuple[str, ...]
+) -> None:
+    """Only plans cannot land in it."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_values([b'{"a": 1}'])
+    DeltaTable(lake.bronze.uri).alter.add_constraint({"early": '"offset" < 1000'})
+    ran = unconnected(*command)
+    assert "TableAltered" not in ran.out + ran.err
+    assert ran.code == ExitCode.OK
+
+
 def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
     tmp_path: Path, unconnected: Command
 ) -> None:

@@ -12,7 +12,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind
 
 
-def test_plan_is_immutable_i4() -> None:
+def test_i4_plan_is_immutable() -> None:
     plan = make_plan((0, 0, 5))
     with pytest.raises(FrozenInstanceError):
         plan.sequence = 2  # type: ignore[misc]

@@ -67,15 +67,17 @@ def test_fair_shares_without_limit_are_the_backlogs() -> None:
 
 
 def test_s3_live_ranges_begin_at_the_committed_offset() -> None:
-    known_ledger = ledger({0: 2, 1: 0}, {0: [Span(2, 6)]})
-    ranges = live_ranges(compared_topic(known_ledger, {0: (0, 9), 1: (0, 0)}), {}, None)
-    assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 9)]
+    """It is the end of the contiguous landed offsets, also if later ones have landed."""
+    known_ledger = ledger({0: 2, 1: 0}, {0: [Span(2, 6), Span(8, 10)]})
+    assert known_ledger.committed_offset(0) == 6
+    ranges = live_ranges(compared_topic(known_ledger, {0: (0, 12), 1: (0, 0)}), {}, None)
+    assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 6, 8), (0, 10, 12)]
 
 
 @pytest.mark.parametrize(
     ("limit", "planned"), [(None, [(5, 8), (10, 20)]), (6, [(5, 8), (10, 13)]), (2, [(5, 7)])]
 )
-def test_live_ranges_skip_offsets_of_a_landed_backfill_i2(
+def test_i2_live_ranges_skip_offsets_of_a_landed_backfill(
     limit: int | None, planned: list[tuple[int, int]]
 ) -> None:
     """The committed offset is lower than these offsets."""
@@ -84,7 +86,7 @@ def test_live_ranges_skip_offsets_of_a_landed_backfill_i2(
     assert [(r.start, r.end) for r in ranges] == planned
 
 
-def test_low_watermark_above_the_committed_offset_raises_lost_range_s7() -> None:
+def test_s7_a_low_watermark_above_the_committed_offset_raises_lost_range() -> None:
     """The error contains exactly the deleted offsets."""
     with pytest.raises(LostRange) as lost:
         live_ranges(compared_topic(ledger({0: 3}), {0: (7, 9)}), {}, None)
@@ -97,7 +99,7 @@ def test_log_end_below_the_committed_offset_raises() -> None:
         live_ranges(compared_topic(known_ledger, {0: (0, 5)}), {}, None)
 
 
-def test_added_partitions_are_read_from_offset_zero_s10() -> None:
+def test_s10_added_partitions_are_read_from_offset_zero() -> None:
     """The start policy does not apply to them."""
     known_ledger = ledger({0: 100})
     assert new_partitions(known_ledger, make_watermarks({0: (0, 100), 1: (0, 4)})) == {1: 0}
@@ -132,7 +134,7 @@ def test_plan_outside_the_readable_log_raises(
         check_readable(plan, make_watermarks(partitions))
 
 
-def test_backfill_leaves_out_landed_offsets_i2() -> None:
+def test_i2_backfill_leaves_out_landed_offsets() -> None:
     known_ledger = ledger({0: 0}, {0: [Span(3, 5), Span(7, 20)]})
     topic = compared_topic(known_ledger, {0: (0, 30)})
     found = classify_offsets(topic, {0: SpanSet.of([Span(1, 10)])}, readable_only=False)

@@ -55,7 +55,7 @@ def test_table_with_all_settled_plans_passes_the_check(newest: int) -> None:
         (state(3, Restore(at=2, to=0)), TableRestored),
     ],
 )
-def test_table_with_another_history_raises_i5(table: TableState, error: type[Exception]) -> None:
+def test_i5_table_with_another_history_raises(table: TableState, error: type[Exception]) -> None:
     with pytest.raises(error):
         check_table(ledger(), table)
 
@@ -72,7 +72,7 @@ def test_reverted_restore_passes_the_check() -> None:
         check_table(ledger(), state(3, Restore(at=4, to=3), Restore(at=5, to=0)))
 
 
-def test_landing_with_more_records_than_offsets_raises_i1() -> None:
+def test_i1_landing_with_more_records_than_offsets_raises() -> None:
     """The rows are duplicated; a negative number of gaps would hide it."""
     with pytest.raises(OverfullRange):
         Landing.of(make_plan((0, 0, 5)), 1, {0: 6})

@@ -505,6 +505,12 @@ FENCES = (
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "newer_than_its_typed_table"),
     ),
     Fence(
+        marker="landing-into-an-altered-table-is-refused",
+        keeps="I7",
+        operation=Drop(),
+        noticed_by=("tests/ingest/test_executor.py", "-k", "rules_changed"),
+    ),
+    Fence(
         marker="landing-into-an-older-copy-is-refused",
         keeps="I3",
         operation=Drop(),
@@ -605,7 +611,7 @@ FENCES = (
         keeps="I4",
         operation=Replace("0"),
         noticed_by=(
-            "tests/lake/test_row_queries.py",
+            "tests/lake/test_data_table_protocol.py",
             "-k",
             "fenced",
         ),
@@ -1025,19 +1031,19 @@ FENCES = (
         marker="older-removals-are-fenced",
         keeps="I1",
         operation=Never(),
-        noticed_by=("tests/lake/test_row_queries.py", "-k", "epoch_of_their_removal"),
+        noticed_by=("tests/lake/test_data_table_protocol.py", "-k", "epoch_of_their_removal"),
     ),
     Fence(
         marker="removal-is-a-transaction",
         keeps="I1",
         operation=Replace("[]"),
-        noticed_by=("tests/lake/test_row_queries.py", "-k", "fences_before_the_commit"),
+        noticed_by=("tests/lake/test_data_table_protocol.py", "-k", "fences_before_the_commit"),
     ),
     Fence(
         marker="removal-of-leftovers-is-a-transaction",
         keeps="I1",
         operation=Replace("[]"),
-        noticed_by=("tests/lake/test_row_queries.py", "-k", "fences_before_the_commit"),
+        noticed_by=("tests/lake/test_data_table_protocol.py", "-k", "fences_before_the_commit"),
     ),
     Fence(
         marker="restore-of-unrecorded-removal",

@@ -409,7 +409,7 @@ def test_i1_i4_a_killed_and_repeated_driver_lands_once(
 
 
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
-def test_i1_i5_the_next_run_lands_a_killed_plan_once(
+def test_s2_i1_i5_the_next_run_lands_a_killed_plan_once(
     table_judge: TableJudge, site: Site, at: str
 ) -> None:
     plan = site.lake.plan("a run that does not come back")

@@ -185,3 +185,7 @@ def test_no_sequence_of_repairs_loses_or_doubles_a_record(tmp_path: Path, seed: 
     assert len(rows) == len(set(rows)), "a record is doubled"
     assert set(rows) <= produced
     assert not produced - set(rows) - sequence.deleted, "a record is lost"
+    for row in sequence.lake.bronze_rows():
+        place = b"%d/%d" % (row["partition"], row["offset"])
+        assert row["value"] == b"%d" % row["offset"], "a record is altered"
+        assert row["headers"] == [{"key": "place", "value": place}], "a record is altered"

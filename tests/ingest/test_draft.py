@@ -63,7 +63,7 @@ CHANGES: list[tuple[Callable[[MemoryPipeline], None], type[TidemarkError]]] = [
 
 
 @pytest.mark.parametrize(("change", "error"), CHANGES)
-def test_plan_preview_and_status_report_the_same_error_i7(
+def test_i7_plan_preview_and_status_report_the_same_error(
     change: Callable[[MemoryPipeline], None], error: type[TidemarkError]
 ) -> None:
     pipeline = MemoryPipeline()
@@ -76,7 +76,7 @@ def test_plan_preview_and_status_report_the_same_error_i7(
 
 
 @pytest.mark.parametrize(("change", "error"), CHANGES[:4])
-def test_backfill_preview_and_plan_report_the_same_error_i7(
+def test_i7_backfill_preview_and_plan_report_the_same_error(
     change: Callable[[MemoryPipeline], None], error: type[TidemarkError]
 ) -> None:
     pipeline = MemoryPipeline()

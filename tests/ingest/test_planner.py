@@ -356,6 +356,14 @@ def test_s13_two_pipelines_over_one_topic_have_their_own_progress() -> None:
     assert second.planner.plan("b").outcome is PlanOutcome.NEW
     assert first.committed() == {0: 4, 1: 0}
     assert second.committed() == {0: 0, 1: 0}
+    first.produce(0, 3)
+    first.run("c")
+    second.run("b")
+    assert first.committed() == {0: 7, 1: 0}
+    assert second.committed() == {0: 4, 1: 0}
+    second.run("d")
+    assert second.committed() == first.committed()
+    assert second.landed_identities() == first.landed_identities() == first.visible_identities()
 
 
 def test_bytes_per_run_limits_a_plan_by_the_size_of_landed_records() -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidemark.core.cluster import PartitionDescription, TopicDescription
@@ -93,6 +93,17 @@ def test_s15_a_request_for_a_missing_topic_does_not_create_it(
     with suppress(TopicMissing, KafkaUnavailable):
         request_topic(config)
     assert MISSING not in topics(config)
+
+
+def test_the_broker_of_these_tests_creates_a_topic_on_request(config: dict[str, str]) -> None:
+    consumer = Consumer({**config, "group.id": "any", "allow.auto.create.topics": True})
+    try:
+        deadline = time.monotonic() + 30
+        while "requested" not in topics(config):
+            consumer.list_topics("requested", timeout=30)
+            assert time.monotonic() < deadline
+    finally:
+        consumer.close()
 
 
 @pytest.mark.spark

@@ -19,7 +19,7 @@ from tidemark.core.events import Planned
 from tidemark.lake import checked_commits, conflicts
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.errors import CompactionConflict, EngineFailed
+from tidemark.lake.errors import CompactionConflict, LandingOvertaken, RemovalConflict
 from tidemark.lake.live_files import live_files
 from tidemark.maintenance.rules import MaintenanceOutcome
 
@@ -192,7 +192,7 @@ def test_an_undo_prevented_by_concurrent_commits_is_retryable_and_changes_nothin
 ) -> None:
     with monkeypatch.context() as patched:
         overtake_always(patched, lake)
-        with pytest.raises(EngineFailed) as refused:
+        with pytest.raises(RemovalConflict) as refused:
             undo(lake)
         assert isinstance(refused.value, TransientError)
         assert lake.rows() == ROWS
@@ -244,7 +244,7 @@ def test_i1_an_undo_or_a_replacement_is_refused_over_a_compaction(
     again = undo if step == "discard" else replace_rows
     try:
         again(lake)
-    except EngineFailed:
+    except LandingOvertaken:
         again(lake)
     expected = [row for row in ROWS if step != "discard" or not 3 <= row[1] < 6]
     assert lake.rows() == expected

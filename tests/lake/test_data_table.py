@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,9 +24,6 @@ from tidemark.core.table_state import TableChanges
 from tidemark.dev.broker import BrokerStatus
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignCommit
-
-if TYPE_CHECKING:
-    pass
 
 Row = tuple[int, int]
 SCHEMA = pa.schema(

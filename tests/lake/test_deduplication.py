@@ -17,7 +17,7 @@ from tests.support.commands import Command
 from tests.support.file_lake import WEEK, FileLake, double, home_lake
 from tests.support.typed_lake import TypedLake
 from tidemark.ingest.errors import DuplicateRows
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.lake import duplicates
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.deduplication import Deduplication
@@ -92,14 +92,14 @@ def test_decode_plans_nothing_over_doubled_rows(tmp_path: Path, table: str) -> N
 def test_rows_of_unrecorded_or_corrected_plans_are_not_doubled_rows(lake: FileLake) -> None:
     plan = lake.plan(4)
     lake.land(plan)
-    checked_ledger(lake.control, "events", lake.table, rows=True)
+    read_checked_ledger(lake.control, "events", lake.table, rows=True)
     lake.ingest.execute(plan.sequence)
     lake.land_again((0, 0, 5))
-    checked_ledger(lake.control, "events", lake.table, rows=True)
+    read_checked_ledger(lake.control, "events", lake.table, rows=True)
     lake.undo.undo(2, "ops", "a test")
-    checked_ledger(lake.control, "events", lake.table, rows=True)
+    read_checked_ledger(lake.control, "events", lake.table, rows=True)
     lake.abandon.abandon(lake.plan(2).sequence, "ops", "a test")
-    checked_ledger(lake.control, "events", lake.table, rows=True)
+    read_checked_ledger(lake.control, "events", lake.table, rows=True)
     with pytest.raises(DuplicateRows):
         double_and_check(lake)
 
@@ -107,7 +107,7 @@ def test_rows_of_unrecorded_or_corrected_plans_are_not_doubled_rows(lake: FileLa
 def double_and_check(lake: FileLake) -> None:
     lake.run(2)
     double(lake.uri)
-    checked_ledger(lake.control, "events", lake.table, rows=True)
+    read_checked_ledger(lake.control, "events", lake.table, rows=True)
 
 
 # -- the repair ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tests that tables and files of other owners are refused before anything is recorded."""
+"""Tables of other owners and altered tables are refused before anything is recorded."""
 
 from __future__ import annotations
 

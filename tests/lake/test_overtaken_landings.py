@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from tests.support.file_lake import FileLake
+from tests.support.file_lake import FileLake, landed_lake
 from tests.support.services import with_ports
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
@@ -29,17 +29,31 @@ class TableWithConcurrentCommit(DeltaDataTable):
         super()._add_files(table, plan, files, properties)
 
 
-def test_a_live_plan_overtaken_by_a_replacement_lands_on_a_retry(tmp_path: Path) -> None:
-    lake = FileLake(tmp_path)
-    lake.run(4)
+def replace_rows(lake: FileLake) -> None:
+    lake.land_again((0, 0, 2))
+
+
+def undo(lake: FileLake) -> None:
+    lake.undo.undo(1, "ops", "wrong")
+
+
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["own files", "one file"])
+@pytest.mark.parametrize("other", [replace_rows, undo])
+def test_a_landing_overtaken_by_a_replacement_or_an_undo_lands_on_a_retry(
+    tmp_path: Path, other: Callable[[FileLake], None], is_compacted: bool
+) -> None:
+    lake = landed_lake(tmp_path, plans=2)
+    if is_compacted:
+        DeltaTable(lake.uri).optimize.compact()
     plan = lake.plan(3)
 
     table = TableWithConcurrentCommit(str(lake.uri))
-    table.other = lambda: lake.land_again((0, 0, 2))
+    table.other = lambda: other(lake)
     with pytest.raises(LandingOvertaken) as raised:
         with_ports(lake.ingest, table=table).execute(plan.sequence)
     assert raised.value.exit_code is ExitCode.TRANSIENT
-    assert "Plan 2 of pipeline 'events'" in raised.value.rendered("problem")
-    assert lake.rows() == [(0, offset) for offset in range(4)]
+    assert f"Plan {plan.sequence} of pipeline 'events'" in raised.value.rendered("problem")
+    assert all(offset < 6 for _, offset in lake.rows())
     assert lake.ingest.execute(plan.sequence).wrote
-    assert lake.verified() == [(7, 7)]
+    lake.run(1)
+    assert lake.verified() == [(10, 10)]

@@ -66,7 +66,6 @@ _READS = frozenset(
             "last_rows",
             "row_count",
             "size",
-            "version",
         ),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
     }
@@ -206,10 +205,12 @@ class _TablePort(_Port):
     def write(self, plan: Plan, _: int) -> Any:
         return self._ask("fetch", plan)
 
-    def append(self, plan: Plan, files: Any, _: TableState) -> None:
+    def append(self, plan: Plan, files: Any, _: TableState) -> bool:
         start_version = self._ask("begin", plan)
-        if start_version is not None:
-            self._ask("finish", plan, start_version, files)
+        if start_version is None:
+            return False
+        self._ask("finish", plan, start_version, files)
+        return True
 
     def fence(self, plan: Plan, _: TableState) -> None:
         start_version = self._ask("begin_fence", plan)

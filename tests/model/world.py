@@ -250,9 +250,6 @@ class ModelTable(MemoryTable):
         self.commit_fence(started_fence.app_ids, started_fence.requested_by)
         return len(self.commits)
 
-    def version(self) -> int:
-        return len(self.commits)
-
     def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
         """Perform all steps at once."""
         started_fence = self.begin_fence_chains(pipeline, app_ids, requested_by)

@@ -68,6 +68,20 @@ def test_undo_removes_exactly_the_plans_rows_and_the_next_run_reads_them_again()
     assert pipeline.committed()[0] == 9
 
 
+def test_rows_that_another_program_deleted_return_after_an_undo_of_their_plan(
+    tmp_path: Path,
+) -> None:
+    """A limit: the offsets are unread again, and Kafka still has the record."""
+    lake = landed_lake(tmp_path, plans=2)
+    DeltaTable(lake.uri).delete('"offset" = 4')
+    lake.run(1)
+    assert (0, 4) not in lake.rows()
+    lake.undo.undo(2, "ops", "wrong")
+    lake.run(1)
+    assert (0, 4) in lake.rows()
+    assert lake.verified() == [(8, 8)]
+
+
 def test_a_dry_run_of_undo_counts_rows_and_writes_nothing() -> None:
     pipeline = pipeline_after_runs(4, 3)
     events, version = pipeline.ledger.event_number, len(pipeline.table.commits)

@@ -289,7 +289,7 @@ def test_a_table_with_a_feature_that_delta_rs_lacks_is_refused(table: Path) -> N
         DeltaDataTable(str(table)).prepare("events")
 
 
-def test_a_changed_table_property_is_retried_without_a_conflict(table: Path) -> None:
+def test_a_landing_overtaken_by_a_changed_table_property_lands_when_repeated(table: Path) -> None:
     """The first commit lands nothing, and the retry lands the plan."""
     plan = make_plan((0, 0, 5))
     files = write(table, plan, [record(0)])

@@ -21,7 +21,7 @@ from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.table_state import TableChanges
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.spec.decode import Part
@@ -146,14 +146,14 @@ def test_a_merge_that_waits_before_its_first_read_never_moves_a_row_back(
     lake.bronze.ingest.execute(newer.sequence)
 
     def wait_after(*arguments: Any, **named: Any) -> CheckedLedger:
-        ledger = checked_ledger(*arguments, **named)
+        ledger = read_checked_ledger(*arguments, **named)
         monkeypatch.undo()
         lake.merge()
         lake.bronze.run(0)
         lake.run()
         return ledger
 
-    monkeypatch.setattr(service, "checked_ledger", wait_after)
+    monkeypatch.setattr(service, "read_checked_ledger", wait_after)
     lake.upserts.execute(lake.merger)
     lake.upserts.execute(lake.merger)
     lake.check()

@@ -37,7 +37,7 @@ from tidemark.core.texts import comma_list, counted, listed
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 from tidemark.ingest.draft import RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen
-from tidemark.ingest.ledgers import checked_ledger, errors_of_current_ledger, recorded_plan
+from tidemark.ingest.ledgers import errors_of_current_ledger, read_checked_ledger, recorded_plan
 from tidemark.ingest.planner import (
     Planner,
     PlannerState,
@@ -532,7 +532,7 @@ class Backfills:
 
         For a pipeline without a plan, also records where the pipeline begins.
         """
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         known = recorded_request(self.control, self.spec.name, requested_by)
         if known or not seen.chunks:
             return known

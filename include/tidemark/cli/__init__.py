@@ -41,6 +41,7 @@ from tidemark.cli import (
     status,
     suite,
     topics,
+    verify,
 )
 from tidemark.cli.output import TerminalHandler, err, note, out, print_error_record, print_json
 from tidemark.cli.progress import waiting
@@ -101,8 +102,11 @@ PHASES = {
 """Text that a terminal shows while a command prints nothing. Braces contain parameter names."""
 
 
-CONTINUED = ("run", "ingest", "check", "decode", "upsert", "replay", "undo", "rewind", "maintain")
-"""Commands whose work continues if they are run again after an interrupt."""
+CONTINUED = (
+    *("run", "ingest", "check", "decode", "upsert", "replay"),
+    *("abandon", "undo", "rewind", "rebuild", "maintain"),
+)
+"""Words of the commands whose work continues if they are run again after an interrupt."""
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -156,6 +160,7 @@ decode.register(app)
 backfill.register(app)
 repairs.register(app)
 maintenance.register(app)
+verify.register(app)
 report.register(app)
 coverage.register(app)
 records.register(app)

@@ -31,6 +31,13 @@ PipelineName = Annotated[
     str,
     typer.Argument(help="Name of a spec in include/pipelines.", autocompletion=complete_pipeline),
 ]
+PipelineTable = Annotated[
+    str,
+    typer.Argument(
+        help="Name of a spec in include/pipelines. Its other tables are NAME@typed and NAME@COPY.",
+        autocompletion=complete_pipeline,
+    ),
+]
 PipelineNames = Annotated[
     list[str],
     typer.Argument(help=option_texts.PIPELINES, autocompletion=complete_pipeline),

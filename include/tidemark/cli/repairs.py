@@ -15,6 +15,7 @@ from tidemark.cli.arguments import (
     DryRunOrApply,
     LandedPlan,
     PipelineName,
+    PipelineTable,
     Reason,
     requester,
 )
@@ -50,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def abandon(
-    pipeline: PipelineName,
+    pipeline: PipelineTable,
     plan_number: Annotated[int, typer.Option("--plan", min=1, help="Number of an open plan.")],
     reason: Reason,
     discard: Annotated[
@@ -79,7 +80,7 @@ def abandon(
 
 
 def undo(
-    pipeline: PipelineName,
+    pipeline: PipelineTable,
     plan_number: LandedPlan,
     reason: Reason,
     allow_loss: Annotated[
@@ -165,7 +166,7 @@ def accept_recreation(
 
 
 def rewind(
-    pipeline: PipelineName, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
+    pipeline: PipelineTable, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
     """Follow a RESTORE of the data table: offsets whose rows it removed are unread again.
 
@@ -179,7 +180,7 @@ def rewind(
 
 @control_app.command(short_help="Record the plans that the control table has lost.")
 def rebuild(
-    pipeline: PipelineName,
+    pipeline: PipelineTable,
     dry_run: DryRunOrApply,
     reason: Reason = "control table rebuilt",
     as_json: AsJson = False,
@@ -195,7 +196,7 @@ def rebuild(
     _print_differences("rebuilt", dry_run, found, as_json)
 
 
-def deduplicate(pipeline: PipelineName, dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
+def deduplicate(pipeline: PipelineTable, dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
     """Remove copies of rows from a data table.
 
     Fixes DuplicateRows, which the compaction of another program can cause. Rows with the same topic

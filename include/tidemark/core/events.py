@@ -29,11 +29,11 @@ class EventKind(StrEnum):
     ADOPTED = "adopted"
     """Another run took over an open plan."""
     ABANDONED = "abandoned"
-    """An operator abandoned the plan before it landed; its offsets are unread again."""
+    """The plan was abandoned before it landed; its offsets are unread again."""
     LANDED = "landed"
     """The range is in the data table; `committed_offset` includes it."""
     UNDO_STARTED = "undo_started"
-    """An operator started to remove a landed plan's rows; `committed_offset` excludes them."""
+    """The removal of a landed plan's rows has started; `committed_offset` excludes them."""
     UNDONE = "undone"
     """A landed plan's rows were removed from the data table; its offsets are unread again."""
     LOSS_ACCEPTED = "loss_accepted"
@@ -151,12 +151,12 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """An operator abandoned a plan. A fence in the data table prevents a late landing.
+    """A plan was abandoned. A fence in the data table prevents a late landing.
 
     Attributes:
         sequence: Plan number.
-        requested_by: The operator's command, as `cli:<user>:<id>`.
-        reason: The operator's reason.
+        requested_by: The operator's command, as `cli:<user>:<id>`, or `decode`.
+        reason: The reason of the operator or the decoder.
     """
 
     sequence: int

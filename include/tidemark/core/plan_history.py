@@ -22,7 +22,7 @@ class PlanState(StrEnum):
     REPLACED = "replaced"
     """Newer plans replaced all of its ranges."""
     ABANDONED = "abandoned"
-    """An operator abandoned it before it landed."""
+    """It was abandoned before it landed."""
     UNDOING = "being undone"
     """An undo is removing its rows."""
     UNDONE = "undone"

@@ -11,7 +11,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
-from tidemark.ingest.ledgers import compared_ledger, recorded_plan, refuse_cancelled
+from tidemark.ingest.ledgers import read_compared_ledger, recorded_plan, refuse_cancelled
 from tidemark.ingest.protocols import ControlTable, DataTable, PlanSource, Sink
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
@@ -64,7 +64,8 @@ class PlanExecutor:
             UnknownPlan: The control table has no such plan.
             PlanCancelled: The plan is abandoned or undone.
             PlanFenced: Another process has started to abandon the plan.
-            ForeignTable: The target is not a bronze table of this pipeline.
+            ForeignTable: The target is not the data table of this pipeline.
+            TableAltered, ColumnsDiffer: See `DataTable.prepare`.
             HistoriesDiverge: The data table and the control table have different histories.
             LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
                 no longer has the planned records; nothing was written.
@@ -75,13 +76,17 @@ class PlanExecutor:
             TableReplaced: An older copy replaced the table during the read; nothing was written.
             PlanFilesMissing: Files of the plan disappeared before the commit; it did not land.
             LandingOvertaken: A conflicting commit to the table was first; nothing was written.
+            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            NoLongerPublished: Bronze rows of a typed plan are no longer published; nothing was
+                written.
+            KafkaFailure: Kafka did not answer, or refused.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
         record = recorded_plan(self.control, self.spec.name, sequence)
         plan = record.plan
         refuse_cancelled(record)
         # Also check a landed plan: a RESTORE may have removed its rows.
-        ledger, seen = compared_ledger(self.control, plan.pipeline, self.table)
+        ledger, seen = read_compared_ledger(self.control, plan.pipeline, self.table)
         if record.held_now and record.landed_originally:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)

@@ -44,6 +44,7 @@ def compare_ledger(
 
     Raises:
         ForeignTable: The location contains files, or a table of another pipeline.
+        TableAltered: Plans cannot land in the table, for example because of a CHECK constraint.
         HistoriesDiverge: The data table and the control table have different histories.
         ControlConflict: The ledger is not current; read it again.
     """
@@ -89,7 +90,7 @@ def errors_of_current_ledger(control: ControlReader, ledger: Ledger) -> Iterator
         raise
 
 
-def compared_ledger(
+def read_compared_ledger(
     control: ControlReader, pipeline: str, data_log: DataLog, *, full: bool = False
 ) -> tuple[CheckedLedger, TableState]:
     """Return the ledger after `compare_ledger`, and the table's state at the comparison."""
@@ -97,7 +98,7 @@ def compared_ledger(
     return retry_on_conflict(lambda: compare_ledger(control, read(pipeline), data_log))
 
 
-def checked_ledger(
+def read_checked_ledger(
     control: ControlReader,
     pipeline: str,
     data_log: DataLog,
@@ -116,10 +117,10 @@ def checked_ledger(
             need this check; a report or a typed table would contain the rows twice.
 
     Raises:
-        ForeignTable, HistoriesDiverge: See `compare_ledger`.
+        ForeignTable, TableAltered, HistoriesDiverge: See `compare_ledger`.
         DuplicateRows: The data table has more rows than have landed.
     """
-    ledger, _ = compared_ledger(control, pipeline, data_log, full=full)
+    ledger, _ = read_compared_ledger(control, pipeline, data_log, full=full)
     if rows:
         _check_rows(control, ledger, data_log)
     return ledger

@@ -14,7 +14,7 @@ from tidemark.core.origins import ChunkOrigin, PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.draft import Draft, Drafter, RequestedOffsets
 from tidemark.ingest.errors import BackfillOpen, NotLive
-from tidemark.ingest.ledgers import checked_ledger, errors_of_current_ledger, recorded_plan
+from tidemark.ingest.ledgers import errors_of_current_ledger, read_checked_ledger, recorded_plan
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
@@ -163,7 +163,7 @@ class Planner:
 
         A planner first records an open plan that has landed, so the state includes its landing.
         """
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         opened = ledger.open_plan(kind)
         landing = self.data_log.find_landing(opened.plan) if opened else None
         if opened is None or landing is None:
@@ -174,7 +174,7 @@ class Planner:
     def _attempt(
         self, kind: PlanKind, origin: PlanOrigin, wanted: RequestedOffsets | None
     ) -> PlanResult:
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         mine = ledger.plan_requested_by(origin)  # fence: plan-of-a-run-is-kept
         if mine is not None:
             kept = recorded_plan(self.control, self.spec.name, mine)

@@ -369,7 +369,8 @@ class DataTable(DataLog, Protocol):
             seen: As in `append`.
 
         Raises:
-            ForeignTable, TableReplaced, TransactionConflict: See `prepare` and `append`.
+            ForeignTable, TableAltered, TableReplaced, TransactionConflict: See `prepare` and
+                `append`.
         """
 
     def check_removable(self, plan: Plan) -> None:
@@ -407,7 +408,7 @@ class DataTable(DataLog, Protocol):
             The table version from which on this holds.
 
         Raises:
-            ForeignTable: See `prepare`.
+            ForeignTable, TableAltered: See `prepare`.
             TransactionConflict: Another process fenced the same ids, or committed one of them.
         """
 
@@ -450,7 +451,7 @@ class Sink(Protocol):
     """Writes the rows of a plan to files in the folder of its existing data table."""
 
     def write(self, plan: ReadablePlan, records_per_task: int) -> Sequence[DataFile]:
-        """Read the plan's ranges from Kafka into new files that are not part of the table yet.
+        """Read the plan's ranges from its source into new files, not part of the table yet.
 
         Args:
             plan: The plan.

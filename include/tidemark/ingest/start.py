@@ -13,7 +13,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plain import record_of
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import AlreadyStarted, InvalidStart, NotLive
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, TopicReader
 from tidemark.ingest.start_rules import (
     OtherPartitions,
@@ -186,7 +186,7 @@ class StartService:
         *,
         dry_run: bool,
     ) -> StartResult:
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         # Read after the source, so the log contains every offset that the source had read.
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         if ledger.starts:  # fence: pipeline-starts-once

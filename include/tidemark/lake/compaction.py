@@ -1,7 +1,7 @@
-"""Compaction of one Delta table: rewrites small files as fewer, in a commit that changes no row.
+"""Compaction of one Delta table: rewrites small files as fewer, in a commit without data change.
 
 `DeltaTable.optimize.compact` of delta-rs is unsafe: two such compactions of one version both
-commit, and every row is in the table twice (docs/adr/0022). This module writes the files first.
+commit, and every row is in the table twice (decision 22). This module writes the files first.
 Then one commit removes the replaced files, only if all of them are live in the version before it.
 """
 

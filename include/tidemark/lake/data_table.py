@@ -1,4 +1,4 @@
-"""The data table of a pipeline: its creation, its log and all commits. Spark writes the files."""
+"""The data table of a pipeline: its log, and the commits of plans. Spark writes the files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitPrope
 
 @translates_delta_errors
 class DeltaDataTable:
-    """Reads the log of a pipeline's data table, and makes all of Tidemark's commits to the table.
+    """Creates a pipeline's data table, reads its log, and commits landings, fences and removals.
+
+    `compaction` and `deduplication` commit rewritten files.
 
     Args:
         uri: The table.
@@ -446,7 +448,7 @@ class DeltaDataTable:
         try:
             # Delta refuses the commit if a later one conflicts with this version.
             table = DeltaTable(self._uri)
-            self._check(table, plan.pipeline)
+            self._check(table, plan.pipeline)  # fence: landing-into-an-altered-table-is-refused
             # fence: landing-into-an-older-copy-is-refused
             self._check_not_older(table, plan, seen)
             if commit_log.has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
@@ -553,7 +555,10 @@ class DeltaDataTable:
         except (DeltaError, OSError) as failed:
             self.check_removable(plan)
             operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
-            raise tidemark_error(failed, self._uri, operation) from failed
+            error = tidemark_error(failed, self._uri, operation)
+            if isinstance(failed, CommitFailedError) and isinstance(error, EngineFailed):
+                error = RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence)
+            raise error from failed
         return rows + others, version
 
     def _remove_other_rows(

@@ -1,4 +1,7 @@
-"""Removes copies of rows from a data table, which a compaction by another program may leave."""
+"""Removes copies of rows from a data table, which a compaction by another program may leave.
+
+The removal is committed as a compaction: readers of changes see no deleted rows.
+"""
 
 from __future__ import annotations
 

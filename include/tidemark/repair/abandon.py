@@ -12,7 +12,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import PlanCancelled
-from tidemark.ingest.ledgers import compared_ledger, recorded_plan
+from tidemark.ingest.ledgers import read_compared_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
@@ -58,6 +58,9 @@ class Abandon:
             UndoUnfinished: The plan is being undone.
             PlanCancelled: The plan was undone, or a RESTORE removed its rows.
             RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
+            RecordsMissed: The plan has landed without some visible records; the landing is
+                recorded.
+            KafkaFailure: Kafka did not answer about the topic of a landed plan.
             TableReplaced: An older copy replaced the data table meanwhile.
             HistoriesDiverge, CommitConflict: See `ledgers.compare_ledger` and `retry_on_conflict`.
         """
@@ -65,7 +68,7 @@ class Abandon:
         return retry_on_conflict(lambda: self._attempt(abandoned, discard=discard, dry_run=dry_run))
 
     def _attempt(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
-        ledger, seen = compared_ledger(self.control, self.pipeline, self.table)
+        ledger, seen = read_compared_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, abandoned.sequence)
         plan = record.plan
         if record.undoing:
@@ -84,7 +87,7 @@ class Abandon:
         return plan
 
     def _check(self, record: PlanRecord, *, discard: bool) -> None:
-        """Raise the errors that `_abandon` would raise; write nothing."""
+        """Raise `PlanLanded` or `RowsInDoubt` as `_abandon` would; write nothing."""
         plan = record.plan
         landing = record.held_now or (self.table.find_landing(plan) if record.is_open else None)
         if landing is None:

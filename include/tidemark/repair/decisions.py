@@ -12,7 +12,7 @@ from tidemark.core.events import LossAccepted, RecreationAccepted, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.texts import listed
 from tidemark.ingest.errors import NotLive
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import NothingToDo, PlanStillOpen
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class Decisions:
     """Records an operator's decisions about one pipeline. Writes no rows.
 
-    Every decision raises `HistoriesDiverge` and `ControlConflict`, as `ledgers.checked_ledger` and
-    `retry_on_conflict` do.
+    Every decision raises `HistoriesDiverge` and `ControlConflict`, as
+    `ledgers.read_checked_ledger` and `retry_on_conflict` do.
     """
 
     spec: PipelineSpec
@@ -67,7 +67,7 @@ class Decisions:
     def _accept_loss(
         self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool
     ) -> LossAccepted:
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         # The end of the log does not matter: the loss is before the low watermark.
         plan_rules.check_identity(ledger, watermarks)
@@ -134,7 +134,7 @@ class Decisions:
     def _accept_recreation(
         self, requested_by: str, reason: str, *, dry_run: bool
     ) -> RecreationAccepted:
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
         known = (ledger.cluster_id, ledger.topic_id)
         if known in ((None, None), (watermarks.cluster_id, watermarks.topic_id)):

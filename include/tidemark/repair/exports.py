@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tidemark.core import plan_rules
 from tidemark.core.plain import record_of
 from tidemark.ingest.errors import NothingLanded, NotLive
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
 from tidemark.ingest.start import GroupReader
 from tidemark.kafka.errors import GroupActive
@@ -79,11 +79,11 @@ class Exports:
             NothingLanded: The pipeline has no committed offsets.
             GroupActive: The group has members.
             TopicDiffers, EndBehindCommitted: The committed offsets do not fit the topic.
-            HistoriesDiverge, KafkaFailure: See `ledgers.checked_ledger` and `WatermarkReader`.
+            HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `WatermarkReader`.
         """
         if not self.spec.is_live:
             raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         if not ledger.starts:
             raise NothingLanded(pipeline=ledger.pipeline, topic=self.spec.topic)
         watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)

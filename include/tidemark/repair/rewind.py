@@ -19,7 +19,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
 from tidemark.core.table_state import RowRange
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
@@ -254,7 +254,7 @@ class Repair:
 
     def _agree(self, ledger: Ledger) -> bool:
         try:
-            checked_ledger(self.control, self.spec.name, self.table)
+            read_checked_ledger(self.control, self.spec.name, self.table)
             for record in ledger.open_plans():
                 # A RESTORE may have removed a commit before it was recorded.
                 self.table.find_landing(record.plan)

@@ -14,7 +14,7 @@ from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState, check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
-from tidemark.ingest.ledgers import check_ledger, compared_ledger, recorded_plan
+from tidemark.ingest.ledgers import check_ledger, read_compared_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
 from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.conflicts import retry_on_conflict
@@ -93,7 +93,7 @@ class Undo:
                 table; run the undo again.
             TableReplaced: An older copy replaced the table during the undo; run the undo again.
             TableRestored: A RESTORE brought the rows back; run the undo again.
-            HistoriesDiverge, ControlConflict: See `checked_ledger` and `retry_on_conflict`.
+            HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
         lost = self._lost_offsets(self.control.plan_record(self.pipeline, sequence))
         if lost and not allow_loss and not dry_run:
@@ -147,7 +147,7 @@ class Undo:
         Returns:
             The plan's record, and the epoch and the state of the table at the comparison.
         """
-        ledger, seen = compared_ledger(self.control, self.pipeline, self.table)
+        ledger, seen = read_compared_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, sequence)
         if record.is_open:
             raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)

@@ -62,11 +62,11 @@ def open_rows(ledger: Ledger, rows: Iterable[Mapping[str, Any]]) -> Mapping[int,
     return {
         row["offset"]: row
         for row in rows
-        if has_landed(ledger, row["plan_sequence"]) and not has_landed(ledger, row["closed_by"])
+        if holds_rows(ledger, row["plan_sequence"]) and not holds_rows(ledger, row["closed_by"])
     }
 
 
-def has_landed(ledger: Ledger, sequence: int | None) -> bool:
+def holds_rows(ledger: Ledger, sequence: int | None) -> bool:
     """Return whether the ledger, which is a summary, records that a plan holds rows."""
     # A summary contains only the plans that are not settled.
     record = ledger.plans.get(sequence or 0)

@@ -17,7 +17,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.ingest.ledgers import check_current, checked_ledger
+from tidemark.ingest.ledgers import check_current, read_checked_ledger
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.opened_tables import tables_opened_once
@@ -27,7 +27,7 @@ from tidemark.report.decoded_rows import (
     DecodedRows,
     DecodedTables,
     ValueTable,
-    has_landed,
+    holds_rows,
     open_rows,
 )
 from tidemark.report.errors import FilesTooLarge
@@ -129,7 +129,7 @@ class _PageReader:
             else:
                 kafka = KafkaState.OTHER_TOPIC if current else KafkaState.UNKNOWN
             found = [
-                replace(row, is_recorded=has_landed(ledger, row.plan) if ledger else None)
+                replace(row, is_recorded=holds_rows(ledger, row.plan) if ledger else None)
                 for row in (rows or {}).get(offset, ())
             ]
             entries.append(
@@ -244,7 +244,7 @@ class _PageReader:
     def _check_history(self) -> None:
         """Compare the histories of the control table and the bronze table."""
         control, table, name = self.parts.control, self.parts.bronze, self.parts.spec.name
-        self._attempt(PagePart.BRONZE, lambda: checked_ledger(control, name, table))
+        self._attempt(PagePart.BRONZE, lambda: read_checked_ledger(control, name, table))
 
     def _rules(
         self,

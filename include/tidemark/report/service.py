@@ -9,7 +9,7 @@ from datetime import datetime
 from tidemark.core.events import EventKind
 from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import NothingLanded
-from tidemark.ingest.ledgers import checked_ledger, missing_rows
+from tidemark.ingest.ledgers import missing_rows, read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.publication import NOT_CHECKED
@@ -58,9 +58,12 @@ class Reports:
 
         Raises:
             NothingLanded: No plan of the pipeline has landed.
-            HistoriesDiverge, DuplicateRows: A certificate would be wrong; see `checked_ledger`.
+            HistoriesDiverge, DuplicateRows: A certificate would be wrong; see
+                `read_checked_ledger`.
         """
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log, full=True, rows=True)
+        ledger = read_checked_ledger(
+            self.control, self.spec.name, self.data_log, full=True, rows=True
+        )
         if ledger.topic is None:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)

@@ -19,7 +19,7 @@ from tidemark.core.throughput import Backlog, Forecast, Run, Throughput, forecas
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.draft import Drafter
 from tidemark.ingest.errors import LogTruncated
-from tidemark.ingest.ledgers import check_current, checked_ledger, missing_rows
+from tidemark.ingest.ledgers import check_current, missing_rows, read_checked_ledger
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
@@ -375,7 +375,7 @@ class _StatusReader:
         ledger: Ledger
         table_error: TidemarkError | None = None
         try:
-            ledger = checked_ledger(control, spec.name, data_log, rows=True)
+            ledger = read_checked_ledger(control, spec.name, data_log, rows=True)
         except TidemarkError as error:
             ledger, table_error = control.summary(spec.name), error
         problem = table_error

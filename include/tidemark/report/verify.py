@@ -17,7 +17,7 @@ from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.ingest.errors import NothingLanded
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import (
     BronzeLog,
     ControlReader,
@@ -90,9 +90,9 @@ class Verifier:
             UndoUnfinished: The table may still contain rows of a plan that is being undone.
             TopicDiffers, EndBehindCommitted: Kafka lacks the topic, or the offsets, that landed.
             UnreadableFile: A file of the table cannot be read.
-            HistoriesDiverge, KafkaFailure: See `ledgers.checked_ledger` and `LogReader`.
+            HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `LogReader`.
         """
-        ledger: Ledger = checked_ledger(self.control, self.spec.name, self.data_log, full=True)
+        ledger: Ledger = read_checked_ledger(self.control, self.spec.name, self.data_log, full=True)
         for sequence, record in ledger.plans.items():
             if record.undoing:
                 raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from croniter import croniter
 from pydantic import (
@@ -441,13 +441,13 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
     found = value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
     match error["type"]:
         case "extra_forbidden":
-            section = _SECTIONS.get(".".join(location[:-1]), _Spec)
+            section = _section(location[:-1])
             expected = f"one of {', '.join(_keys(section))}"
             found = f"unknown key{did_you_mean(location[-1], _keys(section))}"
         case "missing":
             expected, found = "a value", "nothing"
         case "model_type":
-            expected = f"a mapping with keys among {', '.join(_keys(_SECTIONS.get(key, _Spec)))}"
+            expected = f"a mapping with keys among {', '.join(_keys(_section(location)))}"
         case "value_error":
             expected = str(error["ctx"]["error"])
         case "string_pattern_mismatch":
@@ -465,17 +465,21 @@ def _keys(section: type[_Section]) -> list[str]:
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
-_SECTIONS: Mapping[str, type[_Section]] = {
-    "limits": _Limits,
-    "decode": _Decode,
-    "decode.key": _Payload,
-    "decode.value": _Payload,
-    "decode.quarantine": _Quarantine,
-    "decode.upsert": _Upsert,
-    "quality": _Quality,
-    "alarms": _Alarms,
-    "start": _StartAt,
-}
+def _section(location: Sequence[str]) -> type[_Section]:
+    """Return the section of a spec at a location, such as `decode`, `key`."""
+    section: type[_Section] = _Spec
+    for key in location:
+        fields = {field.alias or name: field for name, field in section.model_fields.items()}
+        section = next(_sections_of(fields[key].annotation))
+    return section
+
+
+def _sections_of(annotation: Any) -> Iterator[type[_Section]]:
+    """Yield the sections among the types of an annotation, such as `_Upsert | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, _Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections_of(part)
 
 
 def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> Iterator[Problem]:

@@ -27,7 +27,7 @@ from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
 from tidemark.ingest.landed_log import LandedLog
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog
 from tidemark.ingest.recorder import Recorder
@@ -311,7 +311,7 @@ class DecodePlanner:
         self.table.check_not_restored(self.spec.name)  # fence: restored-quarantine-is-missed
         # Read before the bronze ledger. Otherwise a plan that lands and is decoded between the two
         # reads would look like rows that the bronze table has lost.
-        typed = checked_ledger(self.control, self.spec.name, self.table, rows=True)
+        typed = read_checked_ledger(self.control, self.spec.name, self.table, rows=True)
         return self._bronze_ledger(), typed
 
     def _bronze_ledger(self) -> _Bronze:
@@ -320,7 +320,7 @@ class DecodePlanner:
         Raises:
             ControlConflict: Another process has changed the ledger between the two reads.
         """
-        bronze = checked_ledger(self.control, self.spec.origin, self.bronze, rows=True)
+        bronze = read_checked_ledger(self.control, self.spec.origin, self.bronze, rows=True)
         hidden = self.hidden()
         # A hidden plan that is undone before the second read is in the ledger and not in `hidden`.
         newest = self.control.summary(self.spec.origin).event_number

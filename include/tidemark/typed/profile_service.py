@@ -9,7 +9,7 @@ from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.sampling import sampled_records, shares
 from tidemark.ingest.errors import NothingLanded
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.decode_draft import DecodeDraft, draft_decode
@@ -53,7 +53,7 @@ class Profiler:
         return draft_decode(self.profile(records))
 
     def _newest(self, records: int) -> Iterator[LogRecord]:
-        ledger = checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         topic_id = ledger.topic_id or ""
 
         def read(spans: Mapping[int, SpanSet]) -> Iterator[LogRecord]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.core.table_state import TableChanges
-from tidemark.ingest.ledgers import checked_ledger
+from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
@@ -99,7 +99,7 @@ class Upserts:
         columns = self.typed.columns()
         if version < 0 or len(columns) < len(Part):
             # No record with both a key and a value has been decoded, or the table was removed.
-            checked_ledger(self.control, self.spec.name, self.typed)
+            read_checked_ledger(self.control, self.spec.name, self.typed)
             return None
         # Read before the changes. If a copy replaces the typed table meanwhile, the next merge
         # finds another commit and rebuilds the upsert table.
@@ -109,7 +109,7 @@ class Upserts:
         upsert_version = self.table.version()
         last = self.table.last_merge(self.spec.origin)
         # Read after the last merge, so that it has all offsets whose rows have been merged.
-        ledger = checked_ledger(self.control, self.spec.name, self.typed)
+        ledger = read_checked_ledger(self.control, self.spec.name, self.typed)
         changes = self.typed.changes_since(last.typed_version, last.typed_commit) if last else None
         appended = changes.appended if changes else ()
         topics = {*topic_ids_of(ledger), *(plan.topic_id for plan in appended)}

@@ -1,4 +1,4 @@
-"""Tests of queries on bronze tables: in memory, on Delta, and on files of Spark."""
+"""One suite for data tables: in memory, on Delta, and on files of Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
@@ -38,9 +38,6 @@ from tidemark.lake import data_table
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ForeignTable, RemovalFenced, TransactionConflict
 from tidemark.repair.rules import newest_plans
-
-if TYPE_CHECKING:
-    pass
 
 Place = tuple[int, int]
 """Partition and offset."""

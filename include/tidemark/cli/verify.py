@@ -1,0 +1,64 @@
+"""`tidemark verify`: compare a data table with Kafka."""
+
+from __future__ import annotations
+
+import typer
+
+from tidemark.app import App
+from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineTable
+from tidemark.cli.output import note, out, print_json, print_table
+from tidemark.cli.progress import SHORT_S, phase
+from tidemark.core.errors import ExitCode
+from tidemark.core.texts import counted
+from tidemark.report.verification import NOT_COMPARED
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command(short_help="Compare a data table with Kafka, record by record.")(verify)
+
+
+def verify(
+    pipeline: PipelineTable,
+    partition: Partition = None,
+    start: FirstOffset = None,
+    end: EndOffset = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the landed offsets from Kafka again, and compare every record with the data table.
+
+    librdkafka, without a group, reads each landed offset that Kafka still has, at the isolation
+    level of the plan that landed it. Checksums of key, value, headers and timestamp are compared
+    with the table's rows, to find missing, duplicate, unexpected and altered rows. A row is
+    mislabelled if its topic, topic_id, plan_sequence or ingested_at differs from that of the plan
+    that landed the offset. Ends with exit code 65 and the first differences if there are any. Needs
+    no Spark.
+    """
+    compared = App.from_environment().pipeline(pipeline)
+    text = f"comparing {pipeline} with Kafka, by partition"
+    with phase(text, quiet_s=SHORT_S) as show_done:
+        verification = compared.verify(partition, start, end, note, show_done)
+    if as_json:
+        print_json(verification.as_record())
+        if verification.differences:
+            raise typer.Exit(ExitCode.REFUSED)
+        return
+    print_table(
+        f"{pipeline}: topic {verification.topic} and the data table",
+        ("partition", "offsets", "records", "rows", "compacted since", "deleted since"),
+        [
+            (v.partition, v.offsets, v.records, v.rows, v.compacted, v.deleted)
+            for v in verification.partitions
+        ],
+    )
+    for each in verification.partitions:
+        if each.lost:
+            lost = counted(each.lost, "offset")
+            out.print(f"partition {each.partition}: {lost} accepted as lost, not compared")
+    if unread := sum(each.headers_unread for each in verification.partitions):
+        records = counted(unread, "record")
+        out.print(f"headers of {records} not compared: a header name is not UTF-8")
+    verification.check()
+    levels = ", ".join(verification.isolation_levels)
+    out.print(f"equal: every visible record ({levels}) is in the table once, as Kafka has it")
+    out.print(f"not compared: {'; '.join(NOT_COMPARED)}")
