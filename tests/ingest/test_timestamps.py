@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import duckdb
+import pandas
+import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -26,6 +30,7 @@ ANY_TIME = {
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "retention.ms": "-1",
 }
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_1, YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 EARLY_MS = [
     YEAR_1,
@@ -107,9 +112,9 @@ def test_timestamps_without_a_date_land_beside_all_other_records(
     """One partition has overflows of Spark's microseconds, another has early timestamps."""
     pipeline = lake.of(topic(partitions=3, config=ANY_TIME), records_per_task=6)
     usual = [1_767_225_600_000 + n for n in range(8)]
-    produce(pipeline, [*usual, *FAR_MS, 5, *FAR_MS, *usual])
-    produce(pipeline, usual, partition=1)
-    produce(pipeline, EARLY_MS, partition=2)
+    produced = {0: [*usual, *FAR_MS, 5, *FAR_MS, *usual], 1: usual, 2: EARLY_MS}
+    for partition, timestamps in produced.items():
+        produce(pipeline, timestamps, partition)
     done = pipeline.run("test")
     judge = read_all(broker.bootstrap, pipeline.spec.topic)
     assert done.landing.records == len(judge) == 2 * 8 + 2 * len(FAR_MS) + 1 + 8 + len(EARLY_MS)
@@ -118,6 +123,54 @@ def test_timestamps_without_a_date_land_beside_all_other_records(
         assert (row["timestamp"] is None) == (row["timestamp_out_of_range_ms"] is not None)
     assert {row["timestamp_out_of_range_ms"] for row in lake.rows()} == {None, *FAR_MS}
     pipeline.verify.verify().check()
+
+    # The driver reads with librdkafka, as the judge does. So compare with the produced values too.
+    sent = [
+        (ms, b"%d" % n) for milliseconds in produced.values() for n, ms in enumerate(milliseconds)
+    ]
+    rows = sorted(lake.rows(), key=lambda row: (row["partition"], row["offset"]))
+    assert [row["key"] for row in rows] == [key for _, key in sent]
+    assert [row["headers"] for row in rows] == [[{"key": "n", "value": key}] for _, key in sent]
+    for read in (read_by_spark, read_by_duckdb, read_by_polars, read_by_pandas):
+        assert read(lake) == [ms for ms, _ in sent], read.__name__
+
+
+def read_by_spark(lake: Lake) -> list[int]:
+    """Return the timestamps in ms by the expression of docs/explanation/guarantees.md."""
+    rows = lake.session.sql(
+        "SELECT coalesce(unix_millis(timestamp), timestamp_out_of_range_ms) AS ms "
+        f"FROM delta.`{lake.uri}` ORDER BY partition, offset"
+    )
+    return [row.ms for row in rows.collect()]
+
+
+def read_by_duckdb(lake: Lake) -> list[int]:
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("bronze", pa.table(DeltaTable(lake.uri).scan()))
+        rows = connection.execute(
+            "SELECT coalesce(epoch_ms(timestamp), timestamp_out_of_range_ms) FROM bronze "
+            'ORDER BY partition, "offset"'
+        )
+        return [ms for (ms,) in rows.fetchall()]
+
+
+def read_by_polars(lake: Lake) -> list[int]:
+    rows = polars.scan_delta(str(lake.uri)).sort("partition", "offset").collect()
+    moments = rows["timestamp"].dt.timestamp("ms")
+    return rows.with_columns(moments.fill_null(rows["timestamp_out_of_range_ms"]))[
+        "timestamp"
+    ].to_list()
+
+
+def read_by_pandas(lake: Lake) -> list[int]:
+    exact_types = {pa.int64(): pandas.Int64Dtype()}
+    rows = pa.table(DeltaTable(lake.uri).scan()).to_pandas(types_mapper=exact_types.get)
+    rows = rows.sort_values(["partition", "offset"])
+    return [
+        int(far) if moment is pandas.NaT else (moment - EPOCH) // timedelta(milliseconds=1)
+        for moment, far in zip(rows["timestamp"], rows["timestamp_out_of_range_ms"], strict=True)
+    ]
 
 
 @pytest.mark.broker
