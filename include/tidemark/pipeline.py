@@ -6,8 +6,8 @@
     planned = prices.plan("notebook:1").plan
     prices.ingest(planned.sequence)
 
-docs/how-to/python.md has an example of each use case. Methods import heavy libraries when they need
-them: planning never loads Spark.
+docs/how-to/python.md has examples and a list of the use cases. Methods import heavy libraries when
+they need them: planning never loads Spark.
 """
 
 from __future__ import annotations

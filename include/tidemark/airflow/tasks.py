@@ -65,7 +65,7 @@ TABLE_VERSIONS = f"{{{{ ti.xcom_pull(task_ids='plan', key='{_VERSIONS}') | tojso
 _MOST_EARLIER = 100
 """Maximum number of earlier plans that a run checks. After an upgrade, many may lack a result."""
 
-_LOGGED = ("pipeline", "plan", "table_version", "since_version", "records")
+_LOGGED_OF_EVENTS = ("pipeline", "plan", "table_version", "since_version", "records")
 """The data of an asset event that are fields of its log line."""
 
 
@@ -425,7 +425,9 @@ def publish_run(
     if not events or (outcomes.exit_code.retryable and not is_last):
         raise_failed(outcomes)
     for table, extra in events:
-        log.info("asset event sent %s", LogFields({key: extra.get(key) for key in _LOGGED}))
+        log.info(
+            "asset event sent %s", LogFields({key: extra.get(key) for key in _LOGGED_OF_EVENTS})
+        )
         outlet_events[AssetAlias(alias, group="tidemark")].add(table_asset(table), extra=extra)
     if outcomes.exit_code != ExitCode.OK:
         errors = failure_text(outcomes)
