@@ -1,8 +1,8 @@
 """`App`: the settings and connections of one home, and a factory of `Pipeline` objects.
 
-Only this module reads Tidemark's settings from the environment, except options of commands and the
-format of log lines. A function imports the heavy libraries that it needs: a DAG file that reads the
-specs loads only the YAML parser.
+Only this module reads Tidemark's settings from the environment. Exceptions are options of commands,
+the console's token and the format of log lines. A function imports the heavy libraries that it
+needs: a DAG file that reads the specs loads only the YAML parser.
 """
 
 from __future__ import annotations

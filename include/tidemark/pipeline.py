@@ -1030,7 +1030,7 @@ class Pipeline:
 
     @property
     def table(self) -> DataTable:
-        """The data table, without Spark. Refuses a table in which plans cannot land."""
+        """The data table, without Spark. Its use raises `TableAltered` if plans cannot land."""
         return self._typed_tables() if self.spec.is_typed else self._bronze()
 
     @property

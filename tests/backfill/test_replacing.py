@@ -606,7 +606,7 @@ def test_the_second_of_two_drivers_of_a_replacement_commits_nothing(lake: FileLa
 def test_i4_one_of_two_concurrent_drivers_of_a_replacement_commits(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one commits between the version that this one reads and its commit."""
+    """The second driver commits after the first has read the table and before it commits."""
     plan = lake.plan_replacing((0, 4, 12))
     _meanwhile(monkeypatch, lambda: lake.ingest.execute(plan.sequence))
     before = DeltaTable(lake.uri).version()

@@ -75,7 +75,7 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnecte
 def test_a_table_with_a_constraint_can_be_read(
     tmp_path: Path, unconnected: Command, command: tuple[str, ...]
 ) -> None:
-    """Only plans cannot land in it."""
+    """The constraint only prevents landings."""
     lake = home_typed_lake(tmp_path)
     lake.land_values([b'{"a": 1}'])
     DeltaTable(lake.bronze.uri).alter.add_constraint({"early": '"offset" < 1000'})

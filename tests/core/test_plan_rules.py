@@ -67,7 +67,7 @@ def test_fair_shares_without_limit_are_the_backlogs() -> None:
 
 
 def test_s3_live_ranges_begin_at_the_committed_offset() -> None:
-    """It is the end of the contiguous landed offsets, also if later ones have landed."""
+    """This offset ends the contiguous landed offsets, even if later ones have landed."""
     known_ledger = ledger({0: 2, 1: 0}, {0: [Span(2, 6), Span(8, 10)]})
     assert known_ledger.committed_offset(0) == 6
     ranges = live_ranges(compared_topic(known_ledger, {0: (0, 12), 1: (0, 0)}), {}, None)

@@ -108,7 +108,7 @@ class NestedLake(TypedLake):
     def check_records(self, where: str) -> None:
         """Check that each record is in one table, and that the quarantine's count is right."""
         self.check_rows(where)
-        # A killed repair leaves rows in the quarantine, which count as open until its repetition.
+        # Rows that a killed repair leaves in the quarantine count as open until it is repeated.
         self._repair()
         self.check_rows(where)
         assert self.quarantine.count_open(()) == len(self.quarantined()), where

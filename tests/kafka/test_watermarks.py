@@ -262,7 +262,7 @@ def test_settings_that_librdkafka_rejects_raise_kafka_refused() -> None:
 def test_s24_the_number_of_requests_does_not_grow_with_the_partitions(
     reader: KafkaWatermarkReader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each call, librdkafka sends one request to each leader."""
+    """Each call is one request; `list_offsets` is one request to each leader."""
     small, large = topic(partitions=1), topic(partitions=1_000)
     calls: list[str] = []
 

@@ -68,7 +68,7 @@ def table_of_four_files(uri: Path) -> Path:
 
 
 def test_delta_rs_still_commits_two_compactions_of_one_version(tmp_path: Path) -> None:
-    """If this fails, delta-rs refuses the second one, and docs/adr/0022 lists what to remove."""
+    """If this fails, delta-rs refuses the second one, and decision 22 lists what to remove."""
     uri = table_of_four_files(tmp_path / "table")
     one, other = DeltaTable(uri), DeltaTable(uri)
     one.optimize.compact()
@@ -227,10 +227,10 @@ def test_repeating_the_commit_of_a_compaction_changes_nothing(lake: FileLake) ->
 
 
 @pytest.mark.parametrize("step", ["discard", "append"])
-def test_i1_an_undo_or_a_replacement_is_refused_over_a_compaction(
+def test_i1_an_undo_or_a_replacement_over_a_compaction_removes_only_its_rows(
     lake: FileLake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repetition succeeds."""
+    """The undo repeats itself; a replacement succeeds when it is run again."""
     late = {"discard": "delete", "append": "get_add_actions"}[step]
     original = getattr(DeltaTable, late)
     once = iter([None])

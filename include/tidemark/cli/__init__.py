@@ -106,7 +106,7 @@ CONTINUED = (
     *("run", "ingest", "check", "decode", "upsert", "replay"),
     *("abandon", "undo", "rewind", "rebuild", "maintain"),
 )
-"""Words of the commands whose work continues if they are run again after an interrupt."""
+"""Last words of commands that continue their work if they run again after an interrupt."""
 _INTERRUPTED = 128 + signal.SIGINT
 
 

@@ -34,7 +34,8 @@ PipelineName = Annotated[
 PipelineTable = Annotated[
     str,
     typer.Argument(
-        help="Name of a spec in include/pipelines. Its other tables are NAME@typed and NAME@COPY.",
+        help="Name of a spec in include/pipelines. NAME@typed is its typed table, NAME@COPY the "
+        "copy COPY.",
         autocompletion=complete_pipeline,
     ),
 ]

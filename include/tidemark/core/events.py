@@ -182,12 +182,12 @@ class Landed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoStarted:
-    """An operator started to remove a landed plan's rows from the data table; `Undone` follows.
+    """The removal of a landed plan's rows from the data table has started; `Undone` follows.
 
     Attributes:
         sequence: Plan number.
-        requested_by: The operator's command, as `cli:<user>:<id>`.
-        reason: The operator's reason.
+        requested_by: The operator's command, as `cli:<user>:<id>`, or `decode`.
+        reason: The reason of the operator or the decoder.
         committed: Committed offset of each of the plan's partitions, without this landing.
     """
 
@@ -203,8 +203,8 @@ class Undone:
 
     Attributes:
         sequence: Plan number.
-        requested_by: The operator's `undo` or `rewind`, as `cli:<user>:<id>`.
-        reason: The operator's reason.
+        requested_by: The operator's `undo` or `rewind`, as `cli:<user>:<id>`, or `decode`.
+        reason: The reason of the operator or the decoder.
         table_version: After `undo`, a version of the data table without the rows; None after a
             RESTORE.
     """

@@ -451,7 +451,7 @@ class Sink(Protocol):
     """Writes the rows of a plan to files in the folder of its existing data table."""
 
     def write(self, plan: ReadablePlan, records_per_task: int) -> Sequence[DataFile]:
-        """Read the plan's ranges from its source into new files, not part of the table yet.
+        """Read the plan's ranges from its source into new files outside the table's versions.
 
         Args:
             plan: The plan.

@@ -1,8 +1,9 @@
 """Compaction of one Delta table: rewrites small files as fewer, in a commit without data change.
 
 `DeltaTable.optimize.compact` of delta-rs is unsafe: two such compactions of one version both
-commit, and every row is in the table twice (decision 22). This module writes the files first.
-Then one commit removes the replaced files, only if all of them are live in the version before it.
+commit, and every row is in the table twice. This module writes the files first. Then one commit
+removes the replaced files, only if all of them are live in the version before it. See
+docs/adr/0022-compaction-with-a-check.md.
 """
 
 from __future__ import annotations

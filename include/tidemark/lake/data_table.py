@@ -1,4 +1,4 @@
-"""The data table of a pipeline: its log, and the commits of plans. Spark writes the files."""
+"""The data table of a pipeline: its log, and the commits of plans. A `Sink` writes the files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitPrope
 class DeltaDataTable:
     """Creates a pipeline's data table, reads its log, and commits landings, fences and removals.
 
-    `compaction` and `deduplication` commit rewritten files.
+    The modules `compaction` and `deduplication` make the commits of rewritten files.
 
     Args:
         uri: The table.

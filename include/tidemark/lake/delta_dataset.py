@@ -1,7 +1,8 @@
 """A Delta table as an Arrow dataset, so that DuckDB reads only the columns that a query uses.
 
 delta-rs itself reads the rows and streams them, which applies deletion vectors. This is not the
-dataset of `DeltaTable.to_pyarrow_dataset`, which aborts processes at exit (decision 3).
+dataset of `DeltaTable.to_pyarrow_dataset`, which aborts processes at exit: see
+docs/adr/0003-no-pyarrow-datasets-over-delta-rs.md.
 """
 
 from __future__ import annotations

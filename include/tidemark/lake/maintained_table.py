@@ -115,8 +115,8 @@ class DeltaMaintainedTable:
         Also removes commits of the log that are older than the table's log retention. Writers leave
         them: delta-rs and Spark would take their age from the clock of the writer's machine.
 
-        Does not use delta-rs' VACUUM (decision 15). It misses files that a checkpoint has dropped,
-        and removes files that an open plan is about to commit.
+        Does not use delta-rs' VACUUM, which misses files that a checkpoint has dropped, and removes
+        files that an open plan is about to commit (docs/adr/0015-maintenance.md).
         """
         with translate_read_errors(self._uri, "removing files"):
             if not dry_run:

@@ -2,7 +2,7 @@
 
 This module uses Arrow's small Rust binding, which delta-rs brings and which loads in a tenth of a
 second. pyarrow takes almost a second, because it imports pandas to convert a list. Its datasets
-abort processes at exit (decision 3).
+abort processes at exit: see docs/adr/0003-no-pyarrow-datasets-over-delta-rs.md.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ class _Counts:
         frequent key that does not fit. It drops keys whose count is then zero or less (Misra and
         Gries, "Finding repeated elements", 1982).
         """
-        # Arrow's `group_by` imports its datasets (decision 3).
+        # Arrow's `group_by` imports its datasets: see
+        # docs/adr/0003-no-pyarrow-datasets-over-delta-rs.md.
         encoded = pa.concat_arrays([self.keys, *more]).dictionary_encode()
         weights = np.ones(len(encoded), np.int64)
         weights[: len(self.keys)] = self.records

@@ -87,7 +87,7 @@ class Abandon:
         return plan
 
     def _check(self, record: PlanRecord, *, discard: bool) -> None:
-        """Raise `PlanLanded` or `RowsInDoubt` as `_abandon` would; write nothing."""
+        """Raise `PlanLanded` or `RowsInDoubt` if the plan has landed; write nothing."""
         plan = record.plan
         landing = record.held_now or (self.table.find_landing(plan) if record.is_open else None)
         if landing is None:

@@ -466,7 +466,7 @@ def _keys(section: type[_Section]) -> list[str]:
 
 
 def _section(location: Sequence[str]) -> type[_Section]:
-    """Return the section of a spec at a location, such as `decode`, `key`."""
+    """Return the section of a spec at a location, such as `("decode", "key")`."""
     section: type[_Section] = _Spec
     for key in location:
         fields = {field.alias or name: field for name, field in section.model_fields.items()}
