@@ -297,7 +297,7 @@ def test_verify_names_the_first_difference(
     assert found.json["equal"] is False
     assert found.json["differences"] == {kind: 1}
     assert found.json["first"] == [
-        {"difference": kind, "partition": partition, "offset": offset, "rows": 1}
+        {"difference": kind, "partition": partition, "offset": offset, "rows": 1, "plan": 1}
     ]
 
     other = str(1 - partition)

@@ -84,6 +84,44 @@ def test_a_table_with_a_constraint_can_be_read(
     assert ran.code == ExitCode.OK
 
 
+def test_the_verification_of_a_typed_table_names_the_compared_tables(
+    tmp_path: Path, unconnected: Command
+) -> None:
+    """The bronze table takes the place of Kafka."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_values([b"a", b"b"])
+    lake.run()
+    shown = unconnected("verify", "events@typed")
+    assert shown.code == ExitCode.OK
+    assert "events@typed: the bronze table, and the typed table with its quarantine" in shown.out
+    equal = (
+        "equal: every decoded record of the bronze table is in the typed table or its quarantine"
+    )
+    assert f"{equal} once\nnot compared: decoded keys and values; " in shown.out
+    assert "Kafka" not in shown.out
+    found = unconnected("verify", "events@typed", "--json").json
+    assert (found["equal"], found["not_compared"][0]) == (True, "decoded keys and values")
+
+
+def test_a_changed_typed_table_is_repaired_as_its_error_advises(
+    tmp_path: Path, unconnected: Command
+) -> None:
+    lake = home_typed_lake(tmp_path)
+    lake.land_values([b"a", b"b"])
+    lake.run()
+    DeltaTable(lake.typed_uri).delete('"offset" = 1')
+    found = unconnected("verify", "events@typed", "--json")
+    assert found.code == ExitCode.REFUSED
+    refused = unconnected("verify", "events@typed")
+    assert "TypedTableDiffers: The typed table of pipeline 'events'" in refused.err
+    assert "First: missing partition 0 offset 1 (plan 1)." in " ".join(refused.err.split())
+    assert "tidemark undo events@typed --plan N" in " ".join(refused.err.split())
+    undone = unconnected("undo", "events@typed", "--plan", "1", "--reason", "a changed row")
+    assert undone.code == ExitCode.OK
+    lake.run()
+    assert unconnected("verify", "events@typed").code == ExitCode.OK
+
+
 def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
     tmp_path: Path, unconnected: Command
 ) -> None:

@@ -10,7 +10,6 @@ from tidemark.cli.output import note, out, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode
 from tidemark.core.texts import counted
-from tidemark.report.verification import NOT_COMPARED
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +37,8 @@ def verify(
     and rows are never mislabelled.
     """
     compared = App.from_environment().pipeline(pipeline)
-    text = f"comparing {pipeline} with Kafka, by partition"
+    other = "its bronze table" if compared.spec.is_typed else "Kafka"
+    text = f"comparing {pipeline} with {other}, by partition"
     with phase(text, quiet_s=SHORT_S) as show_done:
         verification = compared.verify(partition, start, end, note, show_done)
     if as_json:
@@ -46,8 +46,11 @@ def verify(
         if verification.differences:
             raise typer.Exit(ExitCode.REFUSED)
         return
+    tables = f"topic {verification.topic} and the data table"
+    if verification.is_typed:
+        tables = "the bronze table, and the typed table with its quarantine"
     print_table(
-        f"{pipeline}: topic {verification.topic} and the data table",
+        f"{pipeline}: {tables}",
         ("partition", "offsets", "records", "rows", "compacted since", "deleted since"),
         [
             (v.partition, v.offsets, v.records, v.rows, v.compacted, v.deleted)
@@ -63,5 +66,10 @@ def verify(
         out.print(f"headers of {records} not compared: a header name is not UTF-8")
     verification.check()
     levels = ", ".join(verification.isolation_levels)
-    out.print(f"equal: every visible record ({levels}) is in the table once, as Kafka has it")
-    out.print(f"not compared: {'; '.join(NOT_COMPARED)}")
+    equal = f"every visible record ({levels}) is in the table once, as Kafka has it"
+    if verification.is_typed:
+        equal = (
+            "every decoded record of the bronze table is in the typed table or its quarantine once"
+        )
+    out.print(f"equal: {equal}")
+    out.print(f"not compared: {'; '.join(verification.not_compared)}")

@@ -34,6 +34,25 @@ class TableDiffers(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class TypedTableDiffers(TerminalError):
+    """The typed table and its quarantine disagree with the bronze table."""
+
+    pipeline: str
+    bronze: str
+    differences: int
+    first: tuple[str, ...]
+
+    problem = (
+        "The typed table of pipeline '{bronze}' and its bronze table differ in {differences:row}. "
+        "First: {first}."
+    )
+    fix = (
+        "Undo the plan of each difference with `tidemark undo {pipeline} --plan N --reason TEXT`; "
+        "the next run decodes its offsets again. DELETE rows at offsets without a plan."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class RunwayTooShort(TerminalError):
     """Kafka will soon delete records that have not landed."""
 

@@ -10,7 +10,8 @@ from typing import Any
 from tidemark.core.plain import record_of
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.report.errors import TableDiffers
+from tidemark.report.errors import TableDiffers, TypedTableDiffers
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 MAX_LISTED = 20
 """Maximum number of differences that are listed individually."""
@@ -18,7 +19,13 @@ NOT_COMPARED = (
     "ingested_at, where all rows of a plan have one time before its landing was recorded",
     "columns that another program added",
 )
-"""Changes of a row that verification does not detect."""
+"""Changes of a row of a bronze table that verification does not detect."""
+NOT_COMPARED_IF_TYPED = (
+    "decoded keys and values",
+    "plan_sequence and ingested_at",
+    "columns that another program added",
+)
+"""The same for a typed table."""
 
 
 class DifferenceKind(StrEnum):
@@ -45,16 +52,19 @@ class Difference:
         partition: Partition number.
         offset: The lowest offset.
         rows: Number of rows.
+        plan: Number of the plan of the lowest offset; None if no plan has it.
     """
 
     difference: DifferenceKind
     partition: int
     offset: int
     rows: int = 1
+    plan: int | None = None
 
     def __str__(self) -> str:
         more = f" and {counted(self.rows - 1, 'more row')}" if self.rows > 1 else ""
-        return f"{self.difference} partition {self.partition} offset {self.offset}{more}"
+        plan = f" (plan {self.plan})" if self.plan else ""
+        return f"{self.difference} partition {self.partition} offset {self.offset}{more}{plan}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +116,29 @@ class Verification:
     differences: Mapping[DifferenceKind, int]
     first: tuple[Difference, ...]
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether the table is a typed table, which is compared with its bronze table."""
+        return PipelineRef.parse(self.pipeline).kind is PipelineKind.TYPED
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """Changes of a row that were not detected."""
+        return NOT_COMPARED_IF_TYPED if self.is_typed else NOT_COMPARED
+
     def check(self) -> None:
-        """Raise `TableDiffers` if there are differences."""
-        if self.differences:
-            raise TableDiffers(
+        """Raise `TableDiffers` or `TypedTableDiffers` if there are differences."""
+        differences, first = sum(self.differences.values()), tuple(map(str, self.first))
+        if differences and self.is_typed:
+            raise TypedTableDiffers(
                 pipeline=self.pipeline,
-                differences=sum(self.differences.values()),
-                first=tuple(map(str, self.first)),
+                bronze=PipelineRef.parse(self.pipeline).name,
+                differences=differences,
+                first=first,
             )
+        if differences:
+            raise TableDiffers(pipeline=self.pipeline, differences=differences, first=first)
 
     def as_record(self) -> dict[str, Any]:
         """Return the verification as plain values, for `--json`."""
-        return record_of(self, not_compared=NOT_COMPARED, equal=not self.differences)
+        return record_of(self, not_compared=self.not_compared, equal=not self.differences)

@@ -129,8 +129,9 @@ class Verifier:
         # Read after the rows, so it contains every plan that landed them.
         ledger = self.control.ledger(self.spec.name)
         differences += self._unexpected_ranges(ledger, current, row_ranges, bounds)
+        plan_spans = _PlanSpans.of(ledger, current.topic_id)
         if self.row_origins:
-            differences += _PlanSpans.of(ledger, current.topic_id).mislabelled(foreign_rows)
+            differences += plan_spans.mislabelled(foreign_rows)
             landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
             origins = [
                 each
@@ -145,7 +146,10 @@ class Verifier:
             isolation_levels=tuple(watermarks.isolation_level for watermarks, _ in levels),
             partitions=tuple(comparisons),
             differences=_count_by_kind(differences),
-            first=tuple(differences[:MAX_LISTED]),
+            first=tuple(
+                replace(each, plan=plan_spans.plan_at(each.partition, each.offset))
+                for each in differences[:MAX_LISTED]
+            ),
         )
 
     def _levels(self, ledger: Ledger) -> list[tuple[TopicWatermarks, Mapping[int, SpanSet]]]:
@@ -320,6 +324,12 @@ class _PlanSpans:
                 for partition, each in of_plan.items():
                     spans[partition][sequence] = each
         return cls(spans=spans)
+
+    def plan_at(self, partition: int, offset: int) -> int | None:
+        """Return the number of the plan of an offset; None if no plan has it."""
+        place = Span(offset, offset + 1)
+        plans = self.spans.get(partition, {}).items()
+        return next((sequence for sequence, spans in plans if spans.overlap_size(place)), None)
 
     def foreign_rows(self, partition: int, rows: Checksums) -> Iterator[_Row]:
         """Yield the rows with the number of a plan that does not contain their offset."""
