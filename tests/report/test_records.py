@@ -659,6 +659,11 @@ def test_a_page_has_the_decoded_values_or_the_reason_of_the_quarantine(tmp_path:
     assert "offset" not in good.values
     assert bad is not None
     assert (bad.state, bad.plan, bad.reason) == (DecodingState.QUARANTINED, 1, "malformed, value")
+    for table in (lake.typed_uri, lake.quarantine_uri):
+        DeltaTable(table).delete()
+    assert [each.decoding and each.decoding.state for each in typed_page(lake, 2).entries] == [
+        DecodingState.MISSING
+    ] * 2
 
 
 def test_a_typed_plan_that_lands_during_the_read_leaves_no_record_undecoded(

@@ -79,6 +79,7 @@ class DecodedRows:
 
     Attributes:
         ledger: State of the typed pipeline; a summary suffices.
+        landed: Offsets of its landed plans.
         pending: Offsets of its open plans.
         typed: Rows of the typed table by offset.
         quarantined: Open rows of the quarantine by offset.
@@ -87,6 +88,7 @@ class DecodedRows:
     """
 
     ledger: Ledger
+    landed: SpanSet
     pending: SpanSet
     typed: Mapping[int, Mapping[str, Any]]
     quarantined: Mapping[int, Mapping[str, Any]]
@@ -114,6 +116,9 @@ class DecodedRows:
             )
         if not (has_row and self.is_complete):
             return None
-        if self.pending.overlap_size(Span(offset, offset + 1)):
+        place = Span(offset, offset + 1)
+        if self.pending.overlap_size(place):
             return Decoding(state=DecodingState.PLANNED)
+        if self.landed.overlap_size(place):
+            return Decoding(state=DecodingState.MISSING)
         return Decoding(state=DecodingState.NOT_DECODED)

@@ -35,6 +35,8 @@ class DecodingState(StrEnum):
     DECODED = "decoded"
     QUARANTINED = "quarantined"
     PLANNED = "in an open plan"
+    MISSING = "decoded, but the row is missing"
+    """Another program removed the row."""
     NOT_DECODED = "not decoded yet"
 
 

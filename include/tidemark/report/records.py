@@ -337,6 +337,7 @@ class _PageReader:
             return None
         return DecodedRows(
             ledger=ledger,
+            landed=ledger.landed_of(topic_id).get(partition, SpanSet()),
             pending=ledger.pending.get(partition, SpanSet()),
             typed={row["offset"]: row for row in typed or ()},
             quarantined=open_rows(ledger, quarantined or ()),
