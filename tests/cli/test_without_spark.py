@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.commands import Command
-from tests.support.typed_lake import home_typed_lake
+from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import output
 from tidemark.core.errors import ExitCode
@@ -84,13 +84,18 @@ def test_a_table_with_a_constraint_can_be_read(
     assert ran.code == ExitCode.OK
 
 
-def test_the_verification_of_a_typed_table_names_the_compared_tables(
-    tmp_path: Path, unconnected: Command
-) -> None:
-    """The bronze table takes the place of Kafka."""
+@pytest.fixture
+def decoded(tmp_path: Path) -> TypedLake:
+    """Return a lake with two decoded records."""
     lake = home_typed_lake(tmp_path)
     lake.land_values([b"a", b"b"])
     lake.run()
+    return lake
+
+
+@pytest.mark.usefixtures("decoded")
+def test_the_verification_of_a_typed_table_names_the_compared_tables(unconnected: Command) -> None:
+    """The bronze table takes the place of Kafka."""
     shown = unconnected("verify", "events@typed")
     assert shown.code == ExitCode.OK
     assert "events@typed: the bronze table, and the typed table with its quarantine" in shown.out
@@ -104,12 +109,9 @@ def test_the_verification_of_a_typed_table_names_the_compared_tables(
 
 
 def test_a_changed_typed_table_is_repaired_as_its_error_advises(
-    tmp_path: Path, unconnected: Command
+    decoded: TypedLake, unconnected: Command
 ) -> None:
-    lake = home_typed_lake(tmp_path)
-    lake.land_values([b"a", b"b"])
-    lake.run()
-    DeltaTable(lake.typed_uri).delete('"offset" = 1')
+    DeltaTable(decoded.typed_uri).delete('"offset" = 1')
     found = unconnected("verify", "events@typed", "--json")
     assert found.code == ExitCode.REFUSED
     refused = unconnected("verify", "events@typed")
@@ -118,7 +120,7 @@ def test_a_changed_typed_table_is_repaired_as_its_error_advises(
     assert "tidemark undo events@typed --plan N" in " ".join(refused.err.split())
     undone = unconnected("undo", "events@typed", "--plan", "1", "--reason", "a changed row")
     assert undone.code == ExitCode.OK
-    lake.run()
+    decoded.run()
     assert unconnected("verify", "events@typed").code == ExitCode.OK
 
 

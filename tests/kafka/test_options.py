@@ -151,6 +151,7 @@ def test_s15_poll_limits_of_the_java_consumer_are_explicit() -> None:
         "max.partition.fetch.bytes": "4194304",
         "receive.buffer.bytes": "-1",
     }
+    assert explicit.keys() == READER_DEFAULTS.keys()
     assert explicit.items() <= {k.removeprefix("kafka."): v for k, v in options.items()}.items()
     assert "kafka.isolation.level" not in options
 

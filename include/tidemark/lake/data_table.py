@@ -466,13 +466,23 @@ class DeltaDataTable:
                     pipeline=plan.pipeline, sequence=plan.sequence
                 ) from failed
             operation = f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}"
-            error = tidemark_error(failed, self._uri, operation)
-            if isinstance(failed, CommitFailedError) and isinstance(error, EngineFailed):
-                error = LandingOvertaken(
-                    pipeline=plan.pipeline, sequence=plan.sequence, reason=error.reason
-                )
-            raise error from failed
+            raise self._named_error(
+                failed,
+                operation,
+                lambda reason: LandingOvertaken(
+                    pipeline=plan.pipeline, sequence=plan.sequence, reason=reason
+                ),
+            ) from failed
         return True
+
+    def _named_error(
+        self, failed: Exception, operation: str, conflict: Callable[[str], TidemarkError]
+    ) -> TidemarkError:
+        """Return the named error of a failed commit; `conflict` if another commit was first."""
+        error = tidemark_error(failed, self._uri, operation)
+        if isinstance(failed, CommitFailedError) and isinstance(error, EngineFailed):
+            return conflict(error.reason)
+        return error
 
     def _check_not_older(self, table: DeltaTable, plan: Plan, seen: TableState) -> None:
         """Raise if an older copy replaced the table: a commit would hide what the copy lacks."""
@@ -555,10 +565,11 @@ class DeltaDataTable:
         except (DeltaError, OSError) as failed:
             self.check_removable(plan)
             operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
-            error = tidemark_error(failed, self._uri, operation)
-            if isinstance(failed, CommitFailedError) and isinstance(error, EngineFailed):
-                error = RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence)
-            raise error from failed
+            raise self._named_error(
+                failed,
+                operation,
+                lambda _: RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence),
+            ) from failed
         return rows + others, version
 
     def _remove_other_rows(

@@ -78,8 +78,7 @@ class DecodedRows:
     """Rows of a typed table and its quarantine.
 
     Attributes:
-        ledger: State of the typed pipeline; a summary suffices.
-        landed: Offsets of its landed plans.
+        landed: Offsets of the landed plans of the typed pipeline.
         pending: Offsets of its open plans.
         typed: Rows of the typed table by offset.
         quarantined: Open rows of the quarantine by offset.
@@ -87,7 +86,6 @@ class DecodedRows:
         flattens: Whether the typed table has flattened values.
     """
 
-    ledger: Ledger
     landed: SpanSet
     pending: SpanSet
     typed: Mapping[int, Mapping[str, Any]]

@@ -336,7 +336,6 @@ class _PageReader:
         if ledger is None:
             return None
         return DecodedRows(
-            ledger=ledger,
             landed=ledger.landed_of(topic_id).get(partition, SpanSet()),
             pending=ledger.pending.get(partition, SpanSet()),
             typed={row["offset"]: row for row in typed or ()},

@@ -24,6 +24,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from tidemark.core.suggestions import did_you_mean
 from tidemark.core.watermarks import IsolationLevel
@@ -462,15 +463,19 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
 
 
 def _keys(section: type[_Section]) -> list[str]:
-    return [field.alias or name for name, field in section.model_fields.items()]
+    return list(_fields(section))
+
+
+def _fields(section: type[_Section]) -> Mapping[str, FieldInfo]:
+    """Return the fields of a section by their keys in a spec."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def _section(location: Sequence[str]) -> type[_Section]:
     """Return the section of a spec at a location, such as `("decode", "key")`."""
     section: type[_Section] = _Spec
     for key in location:
-        fields = {field.alias or name: field for name, field in section.model_fields.items()}
-        section = next(_sections_of(fields[key].annotation))
+        section = next(_sections_of(_fields(section)[key].annotation))
     return section
 
 
