@@ -26,6 +26,10 @@ INSTALLED_DEV := $(INSTALLED)-$(shell cksum < requirements-dev.txt | tr ' ' -)
 # Disk space of a first set-up, and of a later run, in GB.
 FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 
+# Ports of `make up`: by default those of the last start.
+KAFKA_PORT ?=
+PORT ?=
+
 # Removes the line of each installed package from uv's output.
 WITHOUT_LIST := sed -u '/^ [-+~] /d'
 
@@ -43,7 +47,8 @@ help: ## List the targets
 
 .PHONY: preflight
 preflight:
-	@sh include/jvm/preflight.sh $(FREE_GB)
+	@sh include/jvm/preflight.sh $(FREE_GB) $(if $(filter up,$(MAKECMDGOALS)),\
+	    $(or $(KAFKA_PORT),9092) $(or $(PORT),8080))
 
 $(MADE): | preflight
 	@echo "[1/4] Python environment in $(VENV)"
@@ -136,8 +141,9 @@ demo: setup ## Watch it work: broker, Airflow, Spark, tables and quality report,
 	@$(VENV)/bin/tidemark demo
 
 .PHONY: up
-up: setup ## Start broker, Spark server and Airflow with the DAGs, and print the console's address
-	@$(VENV)/bin/tidemark up
+up: setup ## Start broker, Spark server and Airflow; other ports: make up KAFKA_PORT=9192 PORT=8180
+	@$(VENV)/bin/tidemark up $(if $(KAFKA_PORT),--kafka-port $(KAFKA_PORT)) \
+	    $(if $(PORT),--port $(PORT))
 
 .PHONY: down
 down: ## Stop what `make up` started

@@ -18,6 +18,7 @@ from tidemark.dev.broker import BrokerStatus
 
 PAGE = "docs/tutorial-own-topic.md"
 _BLOCK = re.compile(r"^```(sh|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_OWN_BROKER = "App.from_environment().connections.embedded_broker_config()"
 _RULES = re.compile(r"^  rules:\n    .*\n", re.MULTILINE)
 
 
@@ -34,7 +35,8 @@ class Reader:
     def follow(self, kind: str, text: str) -> None:
         """Do what one block contains."""
         if kind == "python":
-            self._program.write_text(text.replace("127.0.0.1:9092", self._bootstrap))
+            broker = f'{{"bootstrap.servers": "{self._bootstrap}"}}'
+            self._program.write_text(text.replace(_OWN_BROKER, broker))
             subprocess.run([sys.executable, self._program], check=True)
         elif kind == "yaml":
             spec = _RULES.sub("", self._spec.read_text())

@@ -57,8 +57,7 @@ class Reader:
         if not words or _NOT_RUN.match(shlex.join(words)) or _NOT_RUN.match(line):
             return
         if words[0] == "python":
-            program = given.replace("127.0.0.1:9092", f"127.0.0.1:{self._port}")
-            subprocess.run([sys.executable, *words[1:]], input=program, text=True, check=True)
+            subprocess.run([sys.executable, *words[1:]], input=given, text=True, check=True)
             return
         assert words[0] == "tidemark", line
         if words[1:] == ["broker", "start"]:

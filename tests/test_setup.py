@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -209,9 +210,11 @@ def _environment(first: Path, **variables: str) -> dict[str, str]:
     return {**variables_, "PATH": f"{first}:{os.environ['PATH']}", **variables}
 
 
-def _preflight(first: Path, free_gb: int = 0, **variables: str) -> tuple[int, list[str]]:
+def _preflight(
+    first: Path, free_gb: int = 0, ports: tuple[int, ...] = (), **variables: str
+) -> tuple[int, list[str]]:
     done = subprocess.run(
-        ["sh", str(JVM / "preflight.sh"), str(free_gb)],
+        ["sh", str(JVM / "preflight.sh"), str(free_gb), *map(str, ports)],
         env=_environment(first, **variables),
         capture_output=True,
         text=True,
@@ -288,6 +291,26 @@ def test_all_missing_requirements_are_reported_at_once(tmp_path: Path) -> None:
     assert [line.split(":")[1].strip() for line in lines] == ["Java", "Disk"]
 
 
+def test_a_port_of_make_up_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
+    """After a first start, the port may belong to the part itself, which `tidemark up` checks."""
+    _java(tmp_path / "bin", "17")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        used = holder.getsockname()[1]
+        ports = (used, 0)
+
+        code, lines = _preflight(tmp_path / "bin", ports=ports, TIDEMARK_HOME=str(tmp_path))
+
+        assert (code, len(lines)) == (1, 1)
+        assert f"found {used} in use, need a free port for the embedded broker" in lines[0]
+        assert "make up KAFKA_PORT=N" in lines[0]
+        (tmp_path / "broker").mkdir()
+        (tmp_path / "broker" / "broker.json").touch()
+        found = _preflight(tmp_path / "bin", ports=ports, TIDEMARK_HOME=str(tmp_path))
+        assert found == (0, [])
+
+
 def test_the_virtual_environment_is_not_created_from_itself(tmp_path: Path) -> None:
     (tmp_path / ".venv").mkdir()
     _program(tmp_path / ".venv" / "bin", "python3.11", "echo 3.11.0")
@@ -308,9 +331,11 @@ def test_the_virtual_environment_is_not_created_from_itself(tmp_path: Path) -> N
 # -- make ----------------------------------------------------------------------------------------
 
 
-def _make(folder: Path, target: str, first: Path) -> subprocess.CompletedProcess[str]:
+def _make(
+    folder: Path, target: str, first: Path, *variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["make", *([target] if target else [])],
+        ["make", *([target] if target else []), *variables],
         env=_environment(first),
         cwd=folder,
         capture_output=True,
@@ -352,6 +377,20 @@ def test_make_stops_before_any_work_if_a_requirement_is_missing(
     assert done.stdout == ""
     assert "tidemark: Java: found 8" in lines[0]
     assert [line for line in lines[1:] if not line.startswith("make: ***")] == []
+    assert not (clone / ".venv").exists()
+
+
+def test_make_up_refuses_a_port_in_use_before_the_set_up(clone: Path, tmp_path: Path) -> None:
+    _java(tmp_path / "bin", "17")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        used = holder.getsockname()[1]
+
+        done = _make(clone, "up", tmp_path / "bin", f"PORT={used}", "KAFKA_PORT=0")
+
+    assert done.returncode != 0
+    assert f"Port: found {used} in use" in done.stderr
     assert not (clone / ".venv").exists()
 
 

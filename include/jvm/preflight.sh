@@ -2,7 +2,10 @@
 # Check the requirements of this machine before the set-up. Print one line for each missing
 # requirement, with the found version, the required one and the fix.
 #
-#   preflight.sh FREE_GB    check; exit code 1 if a requirement is missing
+#   preflight.sh FREE_GB [KAFKA_PORT PORT]    check, with the ports of `make up`
+#
+# The exit code is 1 if a requirement is missing.
+#
 #   preflight.sh --python   print the path of the Python 3.11 for the virtual environment
 set -u
 
@@ -70,5 +73,29 @@ free_kb=$(df -Pk . | awk 'NR == 2 { print $4 }')
 if [ "$free_kb" -lt $((${1:-0} * 1024 * 1024)) ]; then
     problem "Disk: found $((free_kb / 1024)) MB free in $(pwd), need ${1}000 MB;" \
         "free some space, or clone to a larger disk"
+fi
+
+# Check a port: its variable of make, its number, its server, and the file that the server's start
+# writes. After a first start, the port may be in use by the server itself; `tidemark up` then
+# checks it.
+check_port() {
+    case $2 in
+        *[!0-9]*) return ;; # `tidemark up` refuses it
+    esac
+    [ "$2" = 0 ] || [ -e "${TIDEMARK_HOME:-.tidemark}/$4" ] || [ -z "$python" ] && return
+    "$python" - "$2" 2>/dev/null <<'EOF' && return
+import socket
+import sys
+
+with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind(("127.0.0.1", int(sys.argv[1])))
+EOF
+    problem "Port: found $2 in use, need a free port for $3;" \
+        "stop the process that listens on it, or choose another port: make up $1=N"
+}
+if [ $# -eq 3 ]; then
+    check_port KAFKA_PORT "$2" "the embedded broker" broker/broker.json
+    check_port PORT "$3" "Airflow's web UI" airflow/standalone.json
 fi
 exit $failed

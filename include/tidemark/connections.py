@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidemark.core.errors import SetupError
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
 from tidemark.spark.engine import Server
 
@@ -58,6 +59,32 @@ class Connections:
         from tidemark.kafka.options import client_config
 
         return client_config(connection, self.extra(connection, "bootstrap.servers"))
+
+    def embedded_broker_config(self) -> dict[str, Any]:
+        """Return the configuration of this home's embedded broker, for programs that write samples.
+
+        Raises:
+            EmbeddedBrokerStopped: The embedded broker does not run.
+            SetupError: The environment defines the broker's connection as another cluster.
+        """
+        config = self.kafka_config(LOCAL_CONNECTION)
+        if connection_variable(LOCAL_CONNECTION) not in self.environ:
+            return config
+        bootstrap = self.local_bootstrap()
+        own = frozenset(bootstrap.split(",")) if bootstrap else frozenset()
+        addresses = self.addresses(LOCAL_CONNECTION)
+        if addresses != own:
+            raise SetupError(
+                subject=f"Connection {LOCAL_CONNECTION} is not the embedded broker of this home.",
+                needed=f"{bootstrap}, the broker of this home"
+                if bootstrap
+                else "the embedded broker of this home, which is not running",
+                seen=", ".join(sorted(addresses)),
+                advice=f"Unset {connection_variable(LOCAL_CONNECTION)}, and start the embedded "
+                "broker: `tidemark broker start`. To write samples to that cluster, name the "
+                f"connection: `tidemark sample produce NAME --connection {LOCAL_CONNECTION}`.",
+            )
+        return config
 
     def addresses(self, connection: str) -> frozenset[str]:
         """Return the bootstrap servers of a Kafka connection as a set."""

@@ -13,6 +13,7 @@ ONE_PARTITION = "Only this partition."
 LANDED_PLAN = "Number of a landed plan."
 REASON = "Reason; stored with your user name."
 PORT = "Port on 127.0.0.1."
+LAST_PORT = "0 selects a free port. Default: the port of the last start, or for the first start"
 DRY_RUN = "Show what would be done; write nothing."
 
 # -- backfill --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import httpx2
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.support.commands import Command
 from tidemark.app import App
 from tidemark.cli.local import _print_parts
 from tidemark.core.errors import ExitCode
@@ -91,6 +93,49 @@ def test_up_prints_the_address_of_the_console_first(
         "Kafka     127.0.0.1:2",
         "Spark     none",
     ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [
+        ("the embedded broker", ("`tidemark up --kafka-port N`", "`make up KAFKA_PORT=N`")),
+        ("Airflow's web UI", ("`tidemark up --port N`", "`make up PORT=N`")),
+    ],
+)
+def test_up_refuses_a_port_in_use_before_any_part_starts(
+    tmp_path: Path, unconnected: Command, wanted: str, options: tuple[str, str]
+) -> None:
+    """The fix names the options of both commands."""
+    (free,) = free_ports("127.0.0.1", 1)
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        used = holder.getsockname()[1]
+        kafka, airflow = (used, free) if "broker" in wanted else (free, used)
+        ran = unconnected("up", "--kafka-port", str(kafka), "--port", str(airflow))
+    assert ran.code == ExitCode.REFUSED
+    assert f"Port {used} is in use." in ran.err
+    assert f"a free port for {wanted}" in ran.err
+    fix = " ".join(ran.err.split())
+    assert all(option in fix for option in options)
+    assert "starting" not in ran.err
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_samples_go_to_no_other_cluster_unless_it_is_named(offline: Command) -> None:
+    """The environment defines kafka_default as another cluster than the broker of this home."""
+    refused = offline("sample", "produce", "prices", "--dry-run", "--json")
+    assert refused.code == ExitCode.REFUSED
+    assert (refused.json["error"], refused.json["actual"]) == ("SetupError", "127.0.0.1:1")
+    assert "--connection kafka_default" in refused.json["fix"]
+    named = offline("sample", "produce", "prices", "--dry-run", "--connection", "kafka_default")
+    assert named.out == "1,000 records would be produced to topic prices at 127.0.0.1:1\n"
+
+
+def test_samples_need_a_running_broker(unconnected: Command) -> None:
+    """No default port of Kafka takes the place of the home's broker."""
+    refused = unconnected("sample", "produce", "prices", "--dry-run", "--json")
+    assert refused.json["error"] == "EmbeddedBrokerStopped"
 
 
 @pytest.mark.airflow

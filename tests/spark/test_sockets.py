@@ -41,10 +41,12 @@ def test_free_ports_are_different() -> None:
 def test_a_port_in_use_is_refused_with_its_purpose(
     used_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error contains the port and the name of the server."""
+    """The error contains the port, the name of the server, and the option of another port."""
     monkeypatch.setattr(sockets, "_RELEASE_S", 0.2)
-    with pytest.raises(SetupError, match=f"Port {used_port} is in use.*for the judge"):
-        sockets.require_free(HOST, [*sockets.free_ports(HOST, 1), used_port], "the judge")
+    ports = [*sockets.free_ports(HOST, 1), used_port]
+    with pytest.raises(SetupError, match=f"Port {used_port} is in use.*for the judge") as refused:
+        sockets.require_free(HOST, ports, "the judge", "`judge --port N`")
+    assert "another port: `judge --port N`" in refused.value.rendered("fix")
 
 
 def test_the_last_port_is_chosen_again_after_its_killed_process_releases_it() -> None:

@@ -26,8 +26,7 @@ def start(
     port: Annotated[
         int | None,
         typer.Option(
-            help=f"{option_texts.PORT} 0 selects a free port. Default: the port of the last "
-            f"start, or {DEFAULT_PORT} for the first start.",
+            help=f"{option_texts.PORT} {option_texts.LAST_PORT} {DEFAULT_PORT}.",
             min=0,
             max=65535,
         ),

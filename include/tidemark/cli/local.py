@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import note, out, print_json
@@ -33,8 +34,22 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    port: Annotated[int, typer.Option(help="Port of Airflow's pages.")] = 8080,
-    kafka_port: Annotated[int, typer.Option(help="Port of the broker.")] = DEFAULT_PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Port of Airflow's pages on 127.0.0.1. {option_texts.LAST_PORT} 8080.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    kafka_port: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Port of the broker on 127.0.0.1. {option_texts.LAST_PORT} {DEFAULT_PORT}.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the broker, the Spark server and Airflow, and print how to log in.
@@ -43,12 +58,22 @@ def up(
     and require a token. The command leaves running parts unchanged, and creates missing sample
     topics. The command unpauses Tidemark's DAGs until one of them has run. DAGs of later specs
     start paused: tidemark airflow dags unpause DAG. `tidemark down` stops all three; data stays.
+
+    A port in use is refused before any part starts.
     """
+    from tidemark.dev.airflow_standalone import DEFAULT_PORT as AIRFLOW_PORT
     from tidemark.dev.producer import ensure_sample_topics
 
     app = App.from_environment()
+    if kafka_port is None:
+        kafka_port = home_broker(app.layout).last_port() or DEFAULT_PORT
+    if port is None:
+        port = app.airflow().last_port() or AIRFLOW_PORT
+    broker = home_broker(app.layout, port=kafka_port)
+    broker.check_port()
+    app.airflow(port=port).check_port()
     with phase("starting Kafka"):
-        kafka = home_broker(app.layout, port=kafka_port).start()
+        kafka = broker.start()
     note(f"Kafka at {kafka.bootstrap}")
     ensure_sample_topics({"bootstrap.servers": kafka.bootstrap})
     start_spark(app)

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Seed
+from tidemark.cli.arguments import AsJson, DryRun, Seed
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase
-from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.texts import counted
 from tidemark.dev.samples import SAMPLES
 
@@ -46,7 +45,13 @@ def produce(
         int | None, typer.Option(help="Number of records; by default the sample's own.", min=1)
     ] = None,
     seed: Seed = 1,
-    connection: KafkaConnection = LOCAL_CONNECTION,
+    connection: Annotated[
+        str | None,
+        typer.Option(
+            help="Connection id of the Kafka cluster. Default: the embedded broker of this home; "
+            "if kafka_default is another cluster, the command refuses until you name it."
+        ),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,21 +61,29 @@ def produce(
     """
     if name not in SAMPLES:
         raise typer.BadParameter(f"{name!r} is not a sample; samples: {', '.join(SAMPLES)}")
+    connections = App.from_environment().connections
+    if connection is None:
+        config = connections.embedded_broker_config()
+    else:
+        config = connections.kafka_config(connection)
+    bootstrap = config["bootstrap.servers"]
     if dry_run:
-        draft = {"outcome": "draft", "sample": name, "topic": name}
         number = records or SAMPLES[name].default_records
         if as_json:
-            print_json({**draft, "records": number})
+            draft = {"outcome": "draft", "sample": name, "topic": name, "records": number}
+            print_json({**draft, "bootstrap": bootstrap})
         else:
-            out.print(f"{counted(number, 'record')} would be produced to topic {name}")
+            out.print(
+                f"{counted(number, 'record')} would be produced to topic {name} at {bootstrap}"
+            )
         return
     from tidemark.dev.producer import produce as write
 
-    config = App.from_environment().connections.kafka_config(connection)
     with phase(f"producing {name}", quiet_s=SHORT_S, unit="records") as show_done:
         counts = write(config, name, records=records, seed=seed, progress=show_done)
     if as_json:
-        print_json({"sample": name, "records": sum(counts.values()), "partitions": counts})
+        total = {"sample": name, "records": sum(counts.values()), "partitions": counts}
+        print_json({**total, "bootstrap": bootstrap})
         return
-    out.print(f"{counted(sum(counts.values()), 'record')} to topic {name}")
+    out.print(f"{counted(sum(counts.values()), 'record')} to topic {name} at {bootstrap}")
     print_table("", ("partition", "records"), sorted(counts.items()))

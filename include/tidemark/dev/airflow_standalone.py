@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 USERNAME = "admin"
 """The only user of `airflow standalone`."""
 
+DEFAULT_PORT = 8080
+"""Port of the first start by `tidemark up`."""
+
 _POLL_S = 0.2
 _REQUIRED_COMPONENTS = ("metadatabase", "scheduler", "dag_processor")
 
@@ -112,6 +115,16 @@ class AirflowStandalone:
             processes=_members(state),
         )
 
+    def last_port(self) -> int | None:
+        """Return the port of the last start; None before the first."""
+        state = self._load()
+        return None if state is None else state.ports.api
+
+    def check_port(self) -> None:
+        """Raise SetupError if Airflow does not run and its port is taken; `start` checks it too."""
+        if self._port and not self.status().running:
+            _require_free(self._port)
+
     def api(self) -> AirflowApi:
         """Return a client of the REST API."""
         status = self.status()
@@ -170,7 +183,7 @@ class AirflowStandalone:
     def _choose_ports(self, last: _State | None) -> AirflowPorts:
         spare, worker_log, trigger_log = sockets.free_ports(HOST, 3)
         api = sockets.choose_port(HOST, self._port, last.ports.api if last else None, spare)
-        sockets.require_free(HOST, [api], "Airflow's web UI")
+        _require_free(api)
         return AirflowPorts(api=api, worker_log=worker_log, trigger_log=trigger_log)
 
     def _spawn(self, ports: AirflowPorts) -> _State:
@@ -232,6 +245,11 @@ class AirflowStandalone:
     def _load(self) -> _State | None:
         raw = local_files.read_json(self._file)
         return None if raw is None else _STATE.validate_python(raw)
+
+
+def _require_free(port: int) -> None:
+    choice = "`tidemark up --port N` or `make up PORT=N`"
+    sockets.require_free(HOST, [port], "Airflow's web UI", choice)
 
 
 def _healthy_components(api: AirflowApi) -> set[str]:

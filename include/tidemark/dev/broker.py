@@ -47,6 +47,14 @@ _ERROR_LINES = 3
 DEFAULT_PORT = 9092
 """Port of the broker's first start by a command."""
 
+PORT_CHOICE = (
+    "`tidemark broker start --port N`, `tidemark up --kafka-port N` or `make up KAFKA_PORT=N`"
+)
+"""The commands that select the broker's port."""
+
+PURPOSE = "the embedded broker"
+"""The purpose of the broker's ports, for errors."""
+
 
 def home_broker(layout: Layout, *, port: int = 0, nodes: int = 1) -> Broker:
     """Return the embedded broker of a home; `port` 0 selects a free port."""
@@ -91,6 +99,15 @@ class Broker:
         """Return the port of the first listener at the last start; None before any start."""
         state = states.load(self._home)
         return None if state is None else next(iter(state.nodes[0].ports.listeners.values()))
+
+    def check_port(self) -> None:
+        """Raise SetupError if the broker does not run and the port of its first listener is taken.
+
+        `start` checks it too. This call needs neither Java nor the jars.
+        """
+        port = self._config.listeners[0].port
+        if port and not self.status().running:
+            sockets.require_free(HOST, [port], PURPOSE, PORT_CHOICE)
 
     def start(self) -> BrokerStatus:
         """Start the nodes that do not run, and return when all nodes answer.
@@ -201,7 +218,7 @@ class Broker:
     def _start_nodes(self, state: BrokerState, missing: list[NodeState]) -> None:
         java = self._check_machine()
         ports = (port for node in missing for port in node.ports)
-        sockets.require_free(HOST, ports, "the embedded broker")
+        sockets.require_free(HOST, ports, PURPOSE, PORT_CHOICE)
         self._write_settings(state, missing)
         self._format(java, state.cluster_id, missing)
         start = time.monotonic()

@@ -261,7 +261,8 @@ class SparkServer:
 
     def _prepare(self, port: int) -> tuple[list[str], dict[str, str]]:
         """Write the files of a server, and return its command and environment."""
-        sockets.require_free(_ADDRESS, [port], "the Spark Connect server")
+        choice = "`tidemark spark start --port N`"
+        sockets.require_free(_ADDRESS, [port], "the Spark Connect server", choice)
         self._home.mkdir(parents=True, exist_ok=True)
         # Killed servers leave their folders behind.
         for old in self._home.glob("scratch-*"):

@@ -68,13 +68,14 @@ def choose_port(host: str, wanted: int, last: int | None, spare: int) -> int:
     return last if last is not None and wait_until_free(host, last) else spare
 
 
-def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
+def require_free(host: str, ports: Iterable[int], purpose: str, choice: str) -> None:
     """Raise `SetupError` for a port that another process still uses after `_RELEASE_S`.
 
     Args:
         host: Address to listen on.
         ports: The ports to listen on.
         purpose: Name of the server, for the error.
+        choice: The commands that select another port, for the error.
     """
     for port in ports:
         if not wait_until_free(host, port):
@@ -82,5 +83,6 @@ def require_free(host: str, ports: Iterable[int], purpose: str) -> None:
                 subject=f"Port {port} is in use.",
                 needed=f"a free port for {purpose}",
                 seen="another process listens on it",
-                advice="Stop that process, or choose another port (0 selects a free port).",
+                advice=f"Stop that process, or choose another port: {choice}. "
+                "Port 0 selects a free one.",
             )
