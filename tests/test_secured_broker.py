@@ -6,9 +6,11 @@ import ipaddress
 import json
 import logging
 import os
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +34,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
+from deltalake import DeltaTable
 
+from tests.support.file_lake import FileLake
 from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
@@ -50,12 +54,14 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import Broker, BrokerConfig, Listener
 from tidemark.dev.producer import producer_settings
+from tidemark.ingest.protocols import TopicReader
 from tidemark.kafka.cluster import KafkaClusterReader
-from tidemark.kafka.errors import KafkaRefused, TopicMissing
+from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config
 from tidemark.kafka.reader import KafkaLogReader
 from tidemark.kafka.watermarks import KafkaWatermarkReader
+from tidemark.repair.exports import Exports
 from tidemark.run import run
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import submit_settings
@@ -458,6 +464,139 @@ def test_i6_s25_gaps_are_proven_and_tables_verified_with_the_same_rights(
     verification.check()
     assert sum(each.records for each in verification.partitions) == 4
     assert group_names(secured.inside) == set()
+
+
+# -- unknown state of Kafka ------------------------------------------------------------------------
+
+
+@dataclass
+class LakeOverKafka(FileLake):
+    """A pipeline whose records are in memory, until it gets a connection.
+
+    Attributes:
+        connection: The connection; None for the log in memory.
+    """
+
+    connection: Mapping[str, str] | None = None
+
+    @property
+    def watermarks(self) -> TopicReader:
+        """Reads watermarks."""
+        if self.connection is None:
+            return super().watermarks
+        return KafkaWatermarkReader(client_config("secured", self.connection))
+
+
+def unusable(secured: SecuredCluster, cause: str) -> Mapping[str, str]:
+    """Return a connection without an answer about topic `events`."""
+    match cause:
+        case "Kafka is away":
+            (closed,) = free_ports("127.0.0.1", 1)
+            return {"bootstrap.servers": f"127.0.0.1:{closed}"}
+        case "wrong password":
+            return secured.login("reader", "wrong")
+        case _:
+            return secured.login("stranger")
+
+
+CAUSES: Mapping[str, tuple[type[TidemarkError], ...]] = {
+    "Kafka is away": (KafkaUnreachable,),
+    "wrong password": (KafkaRefused,),
+    "topic may not be described": (KafkaRefused, TopicMissing),
+}
+
+
+def lake_with_two_plans(root: Path) -> LakeOverKafka:
+    """Return a lake whose first plan is the only copy of its records."""
+    lake = LakeOverKafka(root)
+    lake.run(3)
+    lake.run(2)
+    lake.kafka.delete_records("events", 0, 3)
+    return lake
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_i3_an_undo_without_an_answer_of_kafka_removes_and_records_nothing(
+    secured: SecuredCluster, tmp_path: Path, cause: str
+) -> None:
+    """An operator can permit the loss if Kafka is permanently gone."""
+    lake = lake_with_two_plans(tmp_path)
+    recorded, version = lake.ledger.event_number, DeltaTable(lake.uri).version()
+    lake.connection = unusable(secured, cause)
+    with pytest.raises(CAUSES[cause]) as raised:
+        lake.undo.undo(1, "ops", "wrong")
+    assert (lake.ledger.event_number, DeltaTable(lake.uri).version()) == (recorded, version)
+    undone = lake.undo.undo(1, "ops", "wrong", allow_loss=True)
+    assert (undone.rows, undone.lost, type(undone.problem)) == (3, None, raised.type)
+
+
+def lose_unread(lake: LakeOverKafka) -> None:
+    """Produce records, of which Kafka deletes two before they land."""
+    lake.produce(4, 0)
+    lake.kafka.delete_records("events", 0, 7)
+
+
+def in_doubt(lake: LakeOverKafka) -> None:
+    """Land plan 3 without recording it, and recreate the topic."""
+    lake.land(lake.plan(2))
+    lake.kafka.create("events", 2, "id-2")
+
+
+def export(lake: LakeOverKafka) -> object:
+    exports = Exports(
+        spec=lake.spec,
+        watermarks=lake.watermarks,
+        control=lake.control,
+        data_log=lake.table,
+        groups=KafkaGroupOffsets(client_config("secured", lake.connection or {})),
+    )
+    return exports.export("lag")
+
+
+STEPS: Mapping[str, tuple[Callable[[LakeOverKafka], object], Callable[[LakeOverKafka], object]]] = {
+    "replacement": (
+        lambda lake: lake.plan_replacing((0, 3, 5)),
+        lambda lake: lake.ingest.execute(3),
+    ),
+    "plan of a replacement": (lambda _: None, lambda lake: lake.plan_replacing((0, 3, 5))),
+    "accepted loss": (
+        lose_unread,
+        lambda lake: lake.decisions.accept_loss((), "ops", "gone"),
+    ),
+    "accepted recreation": (
+        lambda lake: lake.kafka.create("events", 2, "id-2"),
+        lambda lake: lake.decisions.accept_recreation("ops", "recreated"),
+    ),
+    "rewind": (
+        lambda lake: DeltaTable(lake.uri).restore(1),
+        lambda lake: lake.repair.rewind("ops", "restored"),
+    ),
+    "rebuild": (
+        lambda lake: shutil.rmtree(lake.control_uri),
+        lambda lake: lake.repair.rebuild("ops", "lost"),
+    ),
+    "discarded landing": (
+        in_doubt,
+        lambda lake: lake.abandon.abandon(3, "ops", "in doubt", discard=True),
+    ),
+    "export": (lambda _: None, export),
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("name", STEPS)
+def test_i3_a_step_without_an_answer_of_kafka_destroys_and_skips_nothing(
+    secured: SecuredCluster, tmp_path: Path, name: str, cause: str
+) -> None:
+    lake = lake_with_two_plans(tmp_path)
+    prepare, step = STEPS[name]
+    prepare(lake)
+    before = lake.ledger.event_number, lake.rows()
+    lake.connection = unusable(secured, cause)
+    with pytest.raises(CAUSES[cause]):
+        step(lake)
+    assert (lake.ledger.event_number, lake.rows()) == before
 
 
 # -- quotas ---------------------------------------------------------------------------------------

@@ -71,3 +71,22 @@ def test_a_command_for_another_kind_of_table_is_refused(
     refused = offline(*command.split(), "--json")
     assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, error)
     assert not (tmp_path / "lakehouse").exists()
+
+
+def test_an_undo_without_kafka_is_refused_unless_its_loss_is_permitted(
+    lake: FileLake, offline: Command
+) -> None:
+    """I3. The rows may be the only copy of their records; a dry run states this."""
+    wanted = ("undo", "events", "--plan", "2", "--reason", "wrong")
+    refused = offline(*wanted, "--json")
+    assert (refused.code, refused.json["error"]) == (ExitCode.TRANSIENT, "KafkaUnreachable")
+    assert len(lake.rows()) == 9
+    shown = offline(*wanted, "--dry-run")
+    assert shown.code == ExitCode.OK
+    assert "plan 2 of events would be undone: 3 rows\nunknown whether a run" in shown.out
+    assert "--allow-loss" in shown.out
+    done = offline(*wanted, "--allow-loss", "--json")
+    undone = done.json["plan"]
+    assert (undone["rows"], undone["lost"]) == (3, None)
+    assert undone["problem"]["error"] == "KafkaUnreachable"
+    assert len(lake.rows()) == 6

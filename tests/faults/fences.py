@@ -541,6 +541,18 @@ FENCES = (
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "has_reopened"),
     ),
     Fence(
+        marker="unknown-loss-is-refused",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/repair/test_without_kafka.py", "-k", "ends_with_its_error and undo"),
+    ),
+    Fence(
+        marker="only-copy-is-not-removed",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/repair/test_undo.py", "-k", "only_copy"),
+    ),
+    Fence(
         marker="undo-ends-in-its-epoch",
         keeps="I1",
         operation=Never(),

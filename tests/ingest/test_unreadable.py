@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 from tests.quality.test_publication import check
 from tests.support.file_lake import WEEK, FileLake
 from tests.support.file_merger import FileMerger
+from tests.support.services import with_ports
 from tests.support.typed_lake import TypedLake
 from tests.support.upsert_lake import UpsertLake
+from tests.support.zombies import Killed, PortWithStep, kill
 from tidemark.lake.errors import UnreadableFile
 from tidemark.lake.live_files import live_files
 from tidemark.lake.unreadable_files import check_readable
@@ -170,9 +172,11 @@ def test_rows_of_a_plan_that_is_being_undone_are_not_verified(tmp_path: Path) ->
     lake = FileLake(tmp_path)
     lake.run(2)
     lake.run(2)
-    undo = lake.undo
-    undo._record_start(2, "test", "stopped here", False)
+    with pytest.raises(Killed):
+        with_ports(lake.undo, table=PortWithStep(lake.table, "remove_rows", before=kill)).undo(
+            2, "test", "stopped here"
+        )
     with pytest.raises(UndoUnfinished):
         lake.verify.verify()
-    undo.undo(2, "test", "again")
+    lake.undo.undo(2, "test", "again")
     assert lake.verified()[0] == (2, 2)

@@ -17,7 +17,7 @@ from tests.support.file_lake import (
     landed_lake,
     put_back,
 )
-from tests.support.memory import MemoryKafka, MemoryTable
+from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, around_removal, wanted
 from tests.support.services import with_ports
 from tests.support.zombies import Killed, PortWithStep, kill
@@ -27,7 +27,6 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import PlanCancelled, UnknownPlan
 from tidemark.ingest.ledgers import compare_ledger
-from tidemark.kafka.errors import KafkaUnreachable
 from tidemark.lake import data_table, plan_removal
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.errors import (
@@ -489,15 +488,3 @@ def test_an_undo_of_the_only_copy_of_records_is_refused(
     assert pipeline.landed_identities() == rows
     assert pipeline.undo.undo(1, "ops", "wrong", dry_run=True).lost == lost
     assert pipeline.undo.undo(1, "ops", "wrong", allow_loss=True).rows == 4
-
-
-def test_an_undo_without_an_answer_of_kafka_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is then unknown whether Kafka has the records."""
-    pipeline = pipeline_after_runs(4, 3)
-
-    def unreachable(*_: object) -> None:
-        raise KafkaUnreachable(addresses="broker:9092", operation="a test", reason="no answer")
-
-    monkeypatch.setattr(MemoryKafka, "topic_watermarks", unreachable)
-    undone = pipeline.undo.undo(2, "ops", "wrong")
-    assert (undone.rows, undone.lost) == (3, None)

@@ -85,7 +85,10 @@ def undo(
     reason: Reason,
     allow_loss: Annotated[
         bool,
-        typer.Option("--allow-loss", help="Also remove rows whose records Kafka no longer has."),
+        typer.Option(
+            "--allow-loss",
+            help="Also remove rows whose records Kafka no longer has, or may no longer have.",
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -96,7 +99,8 @@ def undo(
     the plan had replaced do not come back. After a stop, run the command again: it continues.
 
     If Kafka has deleted some of the offsets, the rows are the only copy of their records, and the
-    command refuses. If Kafka does not answer, the command removes the rows without this check.
+    command refuses. It also refuses while Kafka does not answer. If Kafka or the topic is gone
+    permanently, `--allow-loss` removes the rows nevertheless.
     """
     app = App.from_environment()
     undone = app.pipeline(pipeline).undo(
@@ -113,8 +117,11 @@ def undo(
     if undone.lost:
         lost = counted(undone.lost, "offset")
         out.print(f"Kafka no longer has {lost} of the plan: no run can read them again")
-    elif undone.lost is None:
-        out.print("Kafka did not answer: it is unknown whether a run can read the offsets again")
+    elif undone.problem is not None:
+        cause = undone.problem.rendered("problem")
+        out.print(f"unknown whether a run can read the offsets again: {cause}")
+        if dry_run:
+            out.print("the undo needs Kafka's answer, or `--allow-loss`")
 
 
 def accept_loss(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import LedgerBehindTable, TidemarkError
+from tidemark.core.errors import HistoriesDiverge, LedgerBehindTable
 from tidemark.core.events import Abandoned, NewEpoch, Undone
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import SpanSet
@@ -23,7 +23,7 @@ from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.lake.errors import ControlConflict, TransactionConflict
+from tidemark.lake.errors import ControlConflict, ForeignCommit, TransactionConflict
 from tidemark.repair import rules
 from tidemark.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.repair.rules import Differences, TableLog
@@ -253,12 +253,17 @@ class Repair:
         return landings, covered
 
     def _agree(self, ledger: Ledger) -> bool:
+        """Return whether ledger and table agree.
+
+        Other errors, such as `StorageFailure`, leave it unknown. They end the repair, which would
+        otherwise abandon the open plans of an undamaged pipeline.
+        """
         try:
             read_checked_ledger(self.control, self.spec.name, self.table)
             for record in ledger.open_plans():
                 # A RESTORE may have removed a commit before it was recorded.
                 self.table.find_landing(record.plan)
-        except TidemarkError:
+        except (HistoriesDiverge, ForeignCommit):
             return False
         return True
 

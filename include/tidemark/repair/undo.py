@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from tidemark.core.accounting import Landing
 from tidemark.core.errors import TidemarkError
 from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
@@ -16,7 +17,7 @@ from tidemark.core.table_state import TableState, check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import check_ledger, read_compared_ledger, recorded_plan
 from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
-from tidemark.kafka.errors import TopicMissing
+from tidemark.kafka.errors import InvalidConnection, KafkaFailure, UnknownConnection
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, RemovalFenced
 from tidemark.repair.errors import OnlyCopy, PlanNotLanded
@@ -31,16 +32,26 @@ class UndoResult:
     Attributes:
         plan: The plan.
         rows: Number of rows removed, or to remove in a dry run.
-        lost: Number of the plan's offsets that Kafka no longer has; None if Kafka did not answer.
+        lost: Number of the plan's offsets that Kafka no longer has; None if it is unknown.
+        problem: Why it is unknown: the failure of Kafka or of the connection.
     """
 
     plan: Plan
     rows: int
     lost: int | None = 0
+    problem: TidemarkError | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return plain values, for `--json`."""
-        return {**self.plan.as_record(), "rows": self.rows, "lost": self.lost}
+        problem = self.problem and self.problem.as_record()
+        return {**self.plan.as_record(), "rows": self.rows, "lost": self.lost, "problem": problem}
+
+
+class _Losses(NamedTuple):
+    """Losses of an undo; the fields are those of `UndoResult`."""
+
+    lost: int | None = 0
+    problem: TidemarkError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +88,13 @@ class Undo:
             sequence: The plan.
             requested_by: The operator.
             reason: The operator's reason.
-            allow_loss: Also undo a plan whose records Kafka no longer has.
-            dry_run: Only return the rows to remove.
+            allow_loss: Also undo a plan whose records Kafka no longer has, or may not have.
+            dry_run: Only return the rows to remove, and what would be lost.
 
         Raises:
-            OnlyCopy: Kafka no longer has offsets of the plan. Not raised if Kafka does not answer.
+            OnlyCopy: Kafka no longer has offsets of the plan; nothing is recorded.
+            KafkaFailure, UnknownConnection, InvalidConnection: It is unknown whether Kafka has the
+                offsets of the plan; nothing is recorded.
             UnknownPlan: The control table has no such plan.
             PlanNotLanded: The plan is open; it can be abandoned instead.
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
@@ -95,57 +108,70 @@ class Undo:
             TableRestored: A RESTORE brought the rows back; run the undo again.
             HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
-        lost = self._lost_offsets(self.control.plan_record(self.pipeline, sequence))
-        if lost and not allow_loss and not dry_run:
-            raise OnlyCopy(pipeline=self.pipeline, sequence=sequence, offsets=lost)
-        record, epoch, seen = retry_on_conflict(
-            lambda: self._record_start(sequence, requested_by, reason, dry_run)
+        record, epoch, seen, losses = retry_on_conflict(
+            lambda: self._record_start(
+                sequence, requested_by, reason, allow_loss=allow_loss, dry_run=dry_run
+            )
         )
         plan = record.plan
         if record.undone_version is not None:
             return UndoResult(plan=plan, rows=0)
         if dry_run:
             rows = self.table.current_landing(plan).records
-            return UndoResult(plan=plan, rows=rows, lost=lost)
+            return UndoResult(plan=plan, rows=rows, **losses._asdict())
         rows, version = self.table.remove_rows(plan, epoch, seen)
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
         retry_on_conflict(lambda: self._record_end(undone, epoch), ControlConflict)
         log.info("undone pipeline=%s plan=%d rows=%d", plan.pipeline, sequence, rows)
-        return UndoResult(plan=plan, rows=rows, lost=lost)
+        return UndoResult(plan=plan, rows=rows, **losses._asdict())
 
-    def _lost_offsets(self, record: PlanRecord | None) -> int | None:
-        """Return the number of a landed plan's offsets that Kafka has deleted; None if unknown.
+    def _check_losses(self, plan: Plan, landing: Landing, *, permitted: bool) -> _Losses:
+        """Return what an undo of a landed plan would lose, if the loss is permitted.
 
-        The offsets of an undo that has begun do not count: it has to be completed. Offsets after
-        the end of a truncated log do not count either: `EndBehindCommitted` has advice about them.
+        Raises:
+            OnlyCopy, KafkaFailure, UnknownConnection, InvalidConnection: See `undo`.
         """
-        if self.watermarks is None or record is None or record.held_now is None:
-            return 0
-        plan, spans = record.plan, record.held_now.spans()
         try:
-            now = self.watermarks().topic_watermarks(plan.topic, plan.isolation_level)
-        except TopicMissing:
-            return size_of(spans)
-        except TidemarkError as error:
+            lost = self._lost_offsets(plan, landing)
+        except (KafkaFailure, UnknownConnection, InvalidConnection) as problem:
+            if not permitted:  # fence: unknown-loss-is-refused
+                raise
             log.warning(
                 "not compared with Kafka pipeline=%s plan=%d error=%s message=%s",
-                *(plan.pipeline, plan.sequence, type(error).__name__, error),
+                *(plan.pipeline, plan.sequence, type(problem).__name__, problem),
             )
-            return None
+            return _Losses(lost=None, problem=problem)
+        if lost and not permitted:  # fence: only-copy-is-not-removed
+            raise OnlyCopy(pipeline=plan.pipeline, sequence=plan.sequence, offsets=lost)
+        return _Losses(lost=lost)
+
+    def _lost_offsets(self, plan: Plan, landing: Landing) -> int:
+        """Return the number of a landed plan's offsets that Kafka has deleted.
+
+        Offsets after the end of a truncated log do not count: `EndBehindCommitted` has advice about
+        them.
+        """
+        spans = landing.spans()
+        if self.watermarks is None or not spans:
+            return 0
+        now = self.watermarks().topic_watermarks(plan.topic, plan.isolation_level)
         if now.topic_id != plan.topic_id:
             return size_of(spans)
         here = now.partitions
-        return size_of({p: here[p].deleted(some) for p, some in spans.items() if p in here})
+        return size_of(
+            {p: here[p].deleted(some) if p in here else some for p, some in spans.items()}
+        )
 
     def _record_start(
-        self, sequence: int, requested_by: str, reason: str, dry_run: bool
-    ) -> tuple[PlanRecord, int, TableState]:
+        self, sequence: int, requested_by: str, reason: str, *, allow_loss: bool, dry_run: bool
+    ) -> tuple[PlanRecord, int, TableState, _Losses]:
         """Record that the undo starts, unless it already has.
 
         Returns:
-            The plan's record, and the epoch and the state of the table at the comparison.
+            The plan's record, the epoch and the state of the table at the comparison, and what the
+            undo loses. Nothing is lost by an undo that has already begun: it has to be completed.
         """
         ledger, seen = read_compared_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, sequence)
@@ -154,7 +180,11 @@ class Undo:
         end = record.cancelled_by
         if isinstance(end, Abandoned) or (isinstance(end, Undone) and end.table_version is None):
             raise PlanCancelled.by(self.pipeline, sequence, end)
-        if record.held_now is not None and not dry_run:
+        if record.held_now is None:
+            return record, ledger.epoch, seen, _Losses()
+        # After the ledger, so that a plan that lands or returns meanwhile is compared, too.
+        losses = self._check_losses(record.plan, record.held_now, permitted=allow_loss or dry_run)
+        if not dry_run:
             # Checked first: a recorded undo blocks all other commands until it is complete.
             self.table.check_removable(record.plan)
             is_current = record.plan.topic_id == ledger.topic_id
@@ -165,7 +195,7 @@ class Undo:
                 committed=ledger.committed_without(record.held_now.spans()) if is_current else {},
             )
             self.control.append(ledger, [started], self.now())
-        return record, ledger.epoch, seen
+        return record, ledger.epoch, seen, losses
 
     def _record_end(self, undone: Undone, epoch: int) -> None:
         # A RESTORE during the undo may have restored rows that the plan had replaced.
