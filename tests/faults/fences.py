@@ -166,6 +166,18 @@ FENCES = (
         noticed_by=("tests/ingest/test_planner.py",),
     ),
     Fence(
+        marker="leaders-since-planning",
+        keeps="I3",
+        operation=Drop(),
+        noticed_by=("tests/ingest/test_log_comparison.py", "-k", "comparable_rows"),
+    ),
+    Fence(
+        marker="epochs-of-the-read",
+        keeps="I7",
+        operation=Argument(0),
+        noticed_by=("tests/ingest/test_log_comparison.py", "-k", "read_after_a_truncation"),
+    ),
+    Fence(
         marker="last-landed-record-before-reading",
         keeps="I3",
         operation=Drop(),

@@ -35,6 +35,7 @@ from tests.support.transactions import Record, append, produce_records, produce_
 from tests.support.verdict import judge
 from tests.support.waiting import wait_until
 from tidemark.core.errors import EndBehindCommitted, ExitCode
+from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel as Level
 from tidemark.ingest.errors import LogTruncated
@@ -454,11 +455,12 @@ def test_s17_records_that_a_follower_lacks_land_and_stay_after_its_election(
 
 
 @contextmanager
-def truncated(cluster: Cluster, pipeline: Lake) -> Iterator[None]:
+def truncated(cluster: Cluster, pipeline: Lake, *, has_landed: bool = True) -> Iterator[None]:
     """Make a follower without the last four records the leader of partition 0 for the block.
 
-    The partition has two replicas: with two of three nodes dead, no controller could remove the
-    follower from the in-sync replicas.
+    The pipeline has landed all nine records before, or has only planned them. The partition has two
+    replicas: with two of three nodes dead, no controller could remove the follower from the in-sync
+    replicas.
     """
     topic = pipeline.spec.topic
     leader, follower = cluster.partition(topic).replicas
@@ -467,8 +469,10 @@ def truncated(cluster: Cluster, pipeline: Lake) -> Iterator[None]:
     cluster.wait_for_in_sync(topic, [leader])
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "1", "log_level": 0})
     append(producer, topic, [Record(value=b"on the leader only")] * 4)
-    pipeline.run("before")
-    assert pipeline.committed()[0] == 9
+    plan = pipeline.plan("before")
+    assert plan.spans()[0].spans == (Span(0, 9),)
+    if has_landed:
+        pipeline.ingest.execute(plan.sequence)
     cluster.kill(leader)
     cluster.broker.start_node(follower)
     cluster.elect(topic, follower, kind=ElectionType.UNCLEAN)
@@ -523,6 +527,21 @@ def test_i7_an_unclean_truncation_stops_the_pipeline_and_verify_lists_the_record
         found = fragile.verify.verify(partition=0)
         assert found.differences == {DifferenceKind.ALTERED: 4}
         assert [each.offset for each in found.first] == [5, 6, 7, 8]
+
+
+@pytest.mark.faults
+def test_i7_a_truncation_before_the_read_of_a_plan_is_no_error(
+    fragile: ShortTimeoutLake, cluster: Cluster, table_judge: TableJudge
+) -> None:
+    """The log grew beyond the plan's end again, so all landed rows equal Kafka's records."""
+    with truncated(cluster, fragile, has_landed=False):
+        produce_values(cluster.bootstrap, fragile.spec.topic, 10)
+        (opened,) = fragile.ledger.open_plans()
+        assert fragile.ingest.execute(opened.plan.sequence).landing.records == 9 + 7
+        assert fragile.run("grown again").landing.records == 6
+        assert table_judge.check(fragile).exact
+        fragile.verify.verify().check()
+        assert fragile.status().problem is None
 
 
 @pytest.mark.faults

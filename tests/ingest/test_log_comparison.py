@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tidemark.core.errors import EndBehindCommitted, TopicRecreated
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
+from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.ingest.errors import LogTruncated
+from tidemark.ingest.recorder import Recorder
 from tidemark.report.errors import TableDiffers
 from tidemark.spec.model import StartPolicy
 
@@ -122,7 +125,7 @@ def test_status_reports_a_truncated_log_that_grew_to_the_committed_offset(
 def test_undo_recovers_from_a_log_truncated_between_plan_and_landing(
     damage: Callable[[MemoryPipeline, int], None],
 ) -> None:
-    """The plan lands the new log; leader epochs do not show how much it read of the old one."""
+    """The plan lands the new log alone: the log changed before the read."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 40)
     plan = pipeline.plan("before")
@@ -384,6 +387,105 @@ def test_the_error_of_a_changed_newest_row_has_a_working_fix(tmp_path: Path, val
     assert lake.status().problem is None
     lake.ingest.execute(lake.ledger.open_plans()[0].plan.sequence)
     assert lake.verified() == [(11, 11)]
+
+
+def regrow(lake: FileLake | MemoryPipeline, end: int, to: int) -> None:
+    """Truncate partition 0 by an unclean election, and let it grow again to other records."""
+    lake.kafka.elect("events", 0, end=end)
+    lake.kafka.produce("events", 0, to - end, LATER_MS)
+
+
+def test_runs_continue_after_rows_that_were_read_after_a_truncation(tmp_path: Path) -> None:
+    """The plan was recorded before the truncation. All of its rows equal Kafka's records."""
+    lake = FileLake(tmp_path)
+    plan = lake.plan(60)
+    regrow(lake, 40, 80)
+    lake.ingest.execute(plan.sequence)
+    assert lake.status().problem is None
+    lake.run(5)
+    assert lake.verified() == [(85, 85)]
+
+
+def test_a_landing_that_another_process_records_has_the_leader_epochs_of_its_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver dies between the commit and the record."""
+    lake = FileLake(tmp_path)
+    plan = lake.plan(60)
+    regrow(lake, 40, 80)
+    with monkeypatch.context() as dying:
+        dying.setattr(Recorder, "record", killed)
+        with pytest.raises(SystemExit):
+            lake.ingest.execute(plan.sequence)
+    lake.run(5)
+    assert lake.verified() == [(85, 85)]
+
+
+def killed(*_: object) -> None:
+    """Die instead of recording a landing."""
+    raise SystemExit
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_repair_keeps_the_leader_epochs_of_landings(tmp_path: Path, is_rebuilt: bool) -> None:
+    """A rewind counts the landing again; a rebuild finds it in the log of the data table."""
+    lake = FileLake(tmp_path)
+    plan = lake.plan(60)
+    regrow(lake, 40, 80)
+    lake.ingest.execute(plan.sequence)
+    lake.land_again((0, 70, 80))
+    lake.land_again((0, 10, 20))
+    before = [lake.ledger.positions(kind)[0] for kind in PlanKind]
+    assert [position.leader_epoch for position in before] == [1, 1]
+    if is_rebuilt:
+        shutil.rmtree(lake.control_uri)
+        lake.repair.rebuild("ops", "the control table is lost")
+    else:
+        lake.run(1)
+        DeltaTable(lake.uri).restore(DeltaTable(lake.uri).version() - 1)
+        lake.repair.rewind("ops", "the table was restored")
+    assert [lake.ledger.positions(kind)[0] for kind in PlanKind] == before
+    lake.run(5)
+
+
+@pytest.mark.parametrize("is_slow_first", [False, True])
+def test_i3_the_driver_that_commits_decides_the_leader_epochs_of_a_landing(
+    is_slow_first: bool,
+) -> None:
+    """Two drivers execute a plan; one has read before a truncation, the other one after it."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 60)
+    plan = pipeline.plan("run")
+
+    def continue_after_truncation(_: Plan) -> None:
+        pipeline.table.before_commit = lambda _plan: None
+        regrow(pipeline, 40, 80)
+        if not is_slow_first:
+            pipeline.ingest.execute(plan.sequence)
+
+    pipeline.table.before_commit = continue_after_truncation
+    assert pipeline.ingest.execute(plan.sequence).wrote is is_slow_first
+    if is_slow_first:
+        error = error_of_next_run(pipeline)
+        assert isinstance(error, LogTruncated)
+        assert (error.offset, error.leader_epoch, error.undo) == (60, 0, (1,))
+    follow_fixes(pipeline)
+
+
+def test_i3_a_truncation_between_planning_and_reading_is_detected_without_comparable_rows() -> None:
+    """The next run would not detect it: the landing has the new leader epoch."""
+    pipeline = pipeline_with_plans(60)
+    pipeline.produce(0, 20)
+    plan = pipeline.plan("run")
+    regrow(pipeline, 40, 60)
+    pipeline.kafka.add_gaps("events", 0, 30)
+    log = pipeline.kafka.topics["events"][0]
+    log.records = {offset: stamp for offset, stamp in log.records.items() if offset < 10}
+    rows = list(pipeline.table.rows)
+    with pytest.raises(LogTruncated) as caught:
+        pipeline.ingest.execute(plan.sequence)
+    assert (caught.value.offset, caught.value.leader_epoch) == (60, 0)
+    assert pipeline.table.rows == rows
 
 
 @pytest.mark.slow

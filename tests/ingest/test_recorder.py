@@ -35,7 +35,7 @@ def test_s6_i3_records_and_gaps_add_up(pipeline: MemoryPipeline) -> None:
     pipeline.run("test")
     landing = pipeline.ledger.plans[1].held_now
     assert landing is not None
-    assert landing.counts == (RangeCount(partition=0, start=0, end=9, records=6),)
+    assert landing.counts == (RangeCount(partition=0, start=0, end=9, records=6, leader_epoch=0),)
     assert landing.gaps == 3
     assert pipeline.committed() == {0: 9}
 

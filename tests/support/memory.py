@@ -594,7 +594,8 @@ class MemoryTable:
                     other_fingerprint=fingerprint,
                 )
             check_survives_restores(plan, version, self.restores)
-            return Landing.of(plan, version, self._counts(plan))
+            committed = self.plans.get(fingerprint, plan)
+            return Landing.of(committed, version, self._counts(plan))
         return None
 
     def current_landing(self, plan: Plan) -> Landing:

@@ -22,6 +22,8 @@ class RangeCount:
         records: Number of records in the data table.
         unproven_gaps: Number of gaps that a second reader could not confirm, because Kafka had
             deleted the offsets.
+        leader_epoch: Kafka's leader epoch of the partition before the records were read; None if
+            unknown.
     """
 
     partition: int
@@ -29,6 +31,7 @@ class RangeCount:
     end: int
     records: int
     unproven_gaps: int = 0
+    leader_epoch: int | None = None
 
     @property
     def gaps(self) -> int:
@@ -78,6 +81,7 @@ class Landing:
                 start=planned.start,
                 end=planned.end,
                 records=records.get(index, 0),
+                leader_epoch=planned.leader_epoch,
             )
             for index, planned in enumerate(plan.ranges)
         )
@@ -109,6 +113,15 @@ class Landing:
         """Return a copy in which every gap is unproven."""
         counts = tuple(replace(count, unproven_gaps=count.gaps) for count in self.counts)
         return replace(self, counts=counts)
+
+    @property
+    def leader_epochs(self) -> Mapping[int, int]:
+        """Kafka's leader epoch before the read by partition, without unknown ones."""
+        return {
+            count.partition: count.leader_epoch
+            for count in self.counts
+            if count.leader_epoch is not None
+        }
 
     def spans(self) -> Mapping[int, SpanSet]:
         """Return the accounted offsets of each partition."""

@@ -280,6 +280,9 @@ class Ledger:
     def positions(self, kind: PlanKind) -> Mapping[int, Position]:
         """Return the furthest end of a landed range of a chain, by partition.
 
+        Its leader epoch is that of the landing, not that of planning: the log may have been
+        truncated and have grown again before the read.
+
         Before its first landing, the live chain is at the start offsets.
         """
         landed = [
@@ -289,8 +292,15 @@ class Ledger:
         ]
         for record in self.plans.values():
             plan = record.plan
-            if record.held_now and (plan.topic_id, plan.kind) == (self.topic_id, kind):
-                landed += [(planned.partition, planned.position) for planned in plan.ranges]
+            if (
+                record.held_now
+                and record.landed_originally
+                and (plan.topic_id, plan.kind) == (self.topic_id, kind)
+            ):
+                landed += [
+                    (count.partition, Position(offset=count.end, leader_epoch=count.leader_epoch))
+                    for count in record.landed_originally.counts
+                ]
         started = {
             partition: Position(offset=offset, leader_epoch=self.start_epochs.get(partition))
             for partition, offset in self.starts.items()

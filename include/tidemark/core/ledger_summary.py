@@ -53,7 +53,7 @@ class SettledTotals:
 
     Attributes:
         landed: Landed offsets, including gaps, without those that later plans replaced.
-        ends: Furthest end of a planned range, by chain and partition.
+        ends: Furthest end of a landed range, by chain and partition.
         chain_heads: Newest plan and table version, by epoch and kind of plan.
         requesters: Number of the newest plan of each origin, including runs that took the plan
             over.
@@ -83,11 +83,10 @@ def split_settled(rows: Iterable[Row]) -> tuple[list[Row], SettledTotals]:
         is_settled = row["event"] in SETTLED_PLAN_EVENTS and row["plan_sequence"] in settled
         (settled_rows if is_settled else others).append(row)
     landed = [row for row in settled_rows if row["event"] == EventKind.LANDED]
-    planned = [row for row in settled_rows if row["event"] == EventKind.PLANNED]
     held = _held(settled_rows)
     return others, SettledTotals(
         landed=_spans([row for row in held if row.get("partition") is not None]),
-        ends=_ends(planned),
+        ends=_ends(row for row in landed if row.get("partition") is not None),
         chain_heads=_newest(landed),
         requesters=_requesters(row for row in settled_rows if row["event"] in _REQUESTS),
         records=sum(row.get("records") or 0 for row in held),
@@ -144,13 +143,13 @@ def _spans(landed: Iterable[Row]) -> Mapping[Place, SpanSet]:
     return {place: SpanSet.of(some) for place, some in spans.items()}
 
 
-def _ends(planned: Iterable[Row]) -> Mapping[ChainPlace, Position]:
+def _ends(landed: Iterable[Row]) -> Mapping[ChainPlace, Position]:
     return furthest_positions(
         (
             (row["topic_id"], row["partition"], PlanKind(row["plan_kind"])),
             Position(offset=row["end_offset"], leader_epoch=row.get("leader_epoch")),
         )
-        for row in planned
+        for row in landed
     )
 
 

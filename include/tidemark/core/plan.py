@@ -12,7 +12,7 @@ from typing import Any, NewType, Self
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, spans_by_partition
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.texts import counted
-from tidemark.core.watermarks import IsolationLevel, Position
+from tidemark.core.watermarks import IsolationLevel
 
 
 class PlanKind(StrEnum):
@@ -58,7 +58,8 @@ class PlannedRange:
         low_watermark: Low watermark at planning time.
         log_end_offset: End of the readable log at planning time. The plan leaves
             `log_end_offset - end` offsets for later.
-        leader_epoch: Kafka's leader epoch at planning time; None if unknown.
+        leader_epoch: Kafka's leader epoch at planning time; None if unknown. In a plan that was
+            checked before its read, the epoch at this check; see `Plan.with_leader_epochs`.
     """
 
     partition: int
@@ -74,7 +75,9 @@ class PlannedRange:
         Span(self.start, self.end)
 
     @classmethod
-    def without_watermarks(cls, partition: int, span: Span) -> Self:
+    def without_watermarks(
+        cls, partition: int, span: Span, leader_epoch: int | None = None
+    ) -> Self:
         """Build a range with unknown watermarks: its own bounds replace them."""
         return cls(
             partition=partition,
@@ -82,17 +85,13 @@ class PlannedRange:
             end=span.end,
             low_watermark=span.start,
             log_end_offset=span.end,
+            leader_epoch=leader_epoch,
         )
 
     @property
     def span(self) -> Span:
         """The range without its partition."""
         return Span(self.start, self.end)
-
-    @property
-    def position(self) -> Position:
-        """The position of a reader that has read the range."""
-        return Position(offset=self.end, leader_epoch=self.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -206,22 +205,57 @@ class Plan:
 
     def with_ranges(self, placed: Iterable[tuple[int, Span]]) -> Self:
         """Return a copy of the plan with other ranges, at least one, given by partition."""
+        epochs = self.leader_epochs
         return replace(
-            self, ranges=tuple(PlannedRange.without_watermarks(*each) for each in placed)
+            self,
+            ranges=tuple(
+                PlannedRange.without_watermarks(partition, span, epochs.get(partition))
+                for partition, span in placed
+            ),
+        )
+
+    @property
+    def leader_epochs(self) -> Mapping[int, int]:
+        """Kafka's leader epoch by partition, without unknown ones."""
+        return {
+            planned.partition: planned.leader_epoch
+            for planned in self.ranges
+            if planned.leader_epoch is not None
+        }
+
+    def with_leader_epochs(self, epochs: Mapping[int, int | None]) -> Self:
+        """Return a copy with these leader epochs by partition; missing ones are unknown."""
+        return replace(
+            self,
+            ranges=tuple(
+                # fence: epochs-of-the-read
+                replace(planned, leader_epoch=epochs.get(planned.partition))
+                for planned in self.ranges
+            ),
         )
 
     def commit_metadata(self) -> str:
-        """Return JSON for the data table's commit, which identifies the plan."""
-        return _canonical({**self._identity(), "fingerprint": self.fingerprint})
+        """Return JSON for the data table's commit: the plan's identity and its leader epochs."""
+        epochs = {str(partition): epoch for partition, epoch in self.leader_epochs.items()}
+        return _canonical(
+            {
+                **self._identity(),
+                "fingerprint": self.fingerprint,
+                **({"leader_epochs": epochs} if epochs else {}),
+            }
+        )
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], origin: PlanOrigin) -> Self:
         """Build a plan from the metadata of a data table's commit, without watermarks.
 
+        Its leader epochs are those that were known before the committed rows were read.
+
         Args:
             metadata: The parsed value of `commit_metadata`.
             origin: Origin of the new value; the commit does not contain the original.
         """
+        epochs = metadata.get("leader_epochs", {})
         return cls(
             pipeline=metadata["pipeline"],
             sequence=metadata["sequence"],
@@ -233,7 +267,9 @@ class Plan:
             isolation_level=IsolationLevel(metadata["isolation_level"]),
             origin=origin,
             ranges=tuple(
-                PlannedRange.without_watermarks(partition, Span(start, end))
+                PlannedRange.without_watermarks(
+                    partition, Span(start, end), epochs.get(str(partition))
+                )
                 for partition, start, end in metadata["ranges"]
             ),
             replaces=metadata.get("replaces", False),

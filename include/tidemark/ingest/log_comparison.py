@@ -70,6 +70,14 @@ class LogComparison:
         # Before the plan's ends: this error names the plans to undo.
         self._check_ends(topic, partitions)
         plan_rules.check_readable(plan, watermarks)
+        # The landing gets the epochs of this check. Otherwise a truncation since planning would
+        # only be known by the records.
+        changed = [
+            planned
+            for planned in plan.ranges
+            if planned.leader_epoch != watermarks.partitions[planned.partition].leader_epoch
+        ]
+        self.check_leaders(topic, changed)  # fence: leaders-since-planning
         # fence: last-landed-record-before-reading
         self.check_records(topic, partitions, plan if plan.replaces else None)
 

@@ -121,16 +121,21 @@ def _remaining_pieces(
     older: Plan, partial: list[RangeCount], spans: Mapping[int, SpanSet], data_log: DataLog
 ) -> list[RangeCount]:
     """Return the remaining pieces of ranges, with their row counts."""
-    unproven = {}
+    whole = {}
     pieces = []
     for count in partial:
         for span in spans[count.partition].missing_from(Span(count.start, count.end)):
             pieces.append((count.partition, span))
-            unproven[count.partition, span.start] = count.unproven_gaps
+            whole[count.partition, span.start] = count
     if not pieces:
         return []
     # The position of unproven gaps is unknown: count up to all gaps of each piece as unproven.
     return [
-        replace(each, unproven_gaps=min(each.gaps, unproven[each.partition, each.start]))
+        replace(
+            each,
+            unproven_gaps=min(each.gaps, of.unproven_gaps),
+            leader_epoch=of.leader_epoch,
+        )
         for each in data_log.current_landing(older.with_ranges(pieces)).counts
+        for of in (whole[each.partition, each.start],)
     ]

@@ -28,11 +28,17 @@ class TopicSource:
     def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:
         """Refuse a topic that lacks the planned records, or differs from the landed records.
 
+        The returned plan has the leader epochs of this check.
+
         Raises:
             TopicRecreated, EndBehindCommitted and so on: See `LogComparison.check_plan`.
         """
-        self.comparison.check_plan(plan, ledger, self._watermarks(plan))
-        return ReadablePlan(plan)
+        watermarks = self._watermarks(plan)
+        self.comparison.check_plan(plan, ledger, watermarks)
+        # Every record that is read from now on has one of these epochs, or a newer one. So a later
+        # truncation before the end of the plan ends one of these epochs there.
+        epochs = {p: here.leader_epoch for p, here in watermarks.partitions.items()}
+        return ReadablePlan(plan.with_leader_epochs(epochs))
 
     def check_before_commit(self, plan: ReadablePlan) -> CommittablePlan:
         """Refuse files with records of a topic that was recreated while they were read.

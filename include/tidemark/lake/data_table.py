@@ -703,8 +703,10 @@ class DataTableSnapshot:
                     other_fingerprint=str(metadata["fingerprint"]),
                 )
             check_survives_restores(plan, version, commit_log.restores_since(commits, version))
+            # The epochs of planning may be older than those of the read.
+            committed = Plan.from_metadata(metadata, plan.origin)
             # Count the newest version: rows may have been deleted since the commit.
-            return Landing.of(plan, version, records_by_range(table, plan))
+            return Landing.of(committed, version, records_by_range(table, plan))
         by_rows = _landing(table, plan)
         return by_rows if by_rows.records else None
 

@@ -94,7 +94,7 @@ SELECT event, plan_kind, topic_id, partition, start_offset, end_offset, leader_e
   CASE event WHEN 'landed' THEN newest IS NULL
     WHEN '{EventKind.SUPERSEDED}' THEN superseded_by = newest END AS is_held
 FROM t JOIN settled ON t.plan_sequence = settled.plan_sequence
-WHERE pipeline = '{{pipeline}}' AND event IN ('planned', 'landed', '{EventKind.SUPERSEDED}')
+WHERE pipeline = '{{pipeline}}' AND event IN ('landed', '{EventKind.SUPERSEDED}')
 """
 
 _IN_WINDOW = """
@@ -137,9 +137,9 @@ SELECT max(event_number) AS newest, count(DISTINCT event_number) AS present FROM
 _SUMS = """
 CREATE TABLE sums AS
 SELECT topic_id, partition, plan_kind,
-  max(CASE WHEN event = 'planned' THEN end_offset END) AS planned_end,
+  max(CASE WHEN event = 'landed' THEN end_offset END) AS landed_end,
   last_value(leader_epoch ORDER BY end_offset, leader_epoch DESC NULLS FIRST)
-    FILTER (WHERE event = 'planned') AS leader_epoch,
+    FILTER (WHERE event = 'landed') AS leader_epoch,
   min(CASE WHEN is_held THEN start_offset END) AS start_offset,
   max(CASE WHEN is_held THEN end_offset END) AS end_offset,
   sum(CASE WHEN is_held THEN end_offset - start_offset END) AS offsets,
@@ -174,8 +174,8 @@ GROUP BY topic_id, partition, island
 """
 
 _ENDS = """
-SELECT topic_id, partition, plan_kind, planned_end AS end_offset, leader_epoch FROM sums
-WHERE planned_end IS NOT NULL
+SELECT topic_id, partition, plan_kind, landed_end AS end_offset, leader_epoch FROM sums
+WHERE partition IS NOT NULL AND landed_end IS NOT NULL
 """
 
 _HEADS = """
@@ -299,6 +299,7 @@ def read_settled_counts(
             end=row["end_offset"],
             records=row["records"] or 0,
             unproven_gaps=row["unproven_gaps"] or 0,
+            leader_epoch=row["leader_epoch"],
         )
         found.setdefault(row["plan_sequence"], []).append(count)
     return found

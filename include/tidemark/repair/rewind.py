@@ -238,6 +238,7 @@ class Repair:
                 if record and record.plan.fingerprint != plan.fingerprint:
                     # Another plan with the same number, of a table from a backup.
                     record = None
+                plan = state.log.with_landed_epochs(plan, record)
                 # First try the offsets that it landed; a RESTORE may have restored more.
                 known = (
                     record.landed_originally.spans() if record and record.landed_originally else {}

@@ -148,6 +148,18 @@ class TableLog:
         removed_at = filter(self.has_kept, self.removals.get(plan.sequence, ()))
         return bool(landed_at) and max(landed_at) > max(removed_at, default=-1)
 
+    def with_landed_epochs(self, plan: Plan, record: PlanRecord | None) -> Plan:
+        """Return a plan with the leader epochs of its landing.
+
+        They are in its commit. Without the commit, they are in the recorded landing.
+        """
+        for commit in self.commits:
+            if commit.plan.fingerprint == plan.fingerprint:
+                return plan.with_leader_epochs(commit.plan.leader_epochs)
+        if record and record.landed_originally:
+            return plan.with_leader_epochs(record.landed_originally.leader_epochs)
+        return plan
+
     def discarded_at(self, sequence: int, landing: Landing) -> int | None:
         """Return the newest version that removed rows of a plan after its landing, or None.
 
