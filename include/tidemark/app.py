@@ -143,7 +143,13 @@ class App:
         """
         from tidemark.spec.loading import load_specs
 
-        return load_specs(self.specs_path, self.layout)
+        return load_specs(self.specs_path, self.layout, self.recorded_pipelines)
+
+    def recorded_pipelines(self) -> list[str]:
+        """Return the texts of all pipelines in the control table, such as `prices@typed`."""
+        from tidemark.sql.tables import recorded_pipelines
+
+        return recorded_pipelines(self.layout.control_table)
 
     @property
     def specs(self) -> Mapping[str, PipelineSpec]:
@@ -243,9 +249,9 @@ class App:
 
     def sql_tables(self) -> Catalog:
         """Return the tables that SQL can name: of all valid specs, of copies, and shared ones."""
-        from tidemark.sql.tables import catalog, recorded_pipelines
+        from tidemark.sql.tables import catalog
 
-        refs = map(PipelineRef.parse, recorded_pipelines(self.layout.control_table))
+        refs = map(PipelineRef.parse, self.recorded_pipelines())
         copies = [str(ref) for ref in refs if ref.kind is PipelineKind.COPY]
         return catalog(self.layout, [*self.specs.values(), *self.valid_specs(copies)])
 

@@ -14,6 +14,7 @@ from tests.support.commands import Command
 from tests.support.registry import Registry, avro_bytes, connection_environ, framed
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_records
+from tests.support.typed_lake import home_typed_lake
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
 from tidemark.quality.suite import load_suite
@@ -160,6 +161,26 @@ def test_checking_specs_prints_every_problem_with_a_suggestion(
     unknown = unconnected("pipeline", "check", "goood")
     assert unknown.code == ExitCode.REFUSED
     assert "did you mean 'good'" in unknown.err
+
+
+def test_a_new_spec_over_the_tables_of_a_landed_pipeline_is_refused(
+    unconnected: Command, tmp_path: Path
+) -> None:
+    """The commands of the landed pipeline end with the error of the missing broker."""
+    home_typed_lake(tmp_path).land_values([b"a"])
+    (tmp_path / "pipelines" / "all.yaml").write_text(
+        "name: all\ntopic: all\nschedule: '@daily'\ntarget: bronze\n"
+    )
+    record = unconnected("pipeline", "check", "--json").json
+    assert [(each["pipeline"], each["valid"]) for each in record] == [
+        ("all", False),
+        ("events", True),
+    ]
+    for command in ("plan", "ingest", "run", "status"):
+        refused = unconnected(command, "all")
+        assert refused.code == ExitCode.REFUSED
+        assert "only events is in the control table" in refused.err
+        assert "EmbeddedBrokerStopped" in unconnected(command, "events").err
 
 
 def test_checking_a_spec_warns_about_rules_that_spark_will_refuse(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -15,13 +15,14 @@ from croniter import croniter
 from pydantic import BaseModel
 
 from tests.conftest import PROJECT
+from tidemark.core.errors import TidemarkError
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import loading as specs
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
-from tidemark.spec.errors import SpecError, UnknownPipeline
+from tidemark.spec.errors import Problem, SpecError, UnknownPipeline
 from tidemark.spec.fields import Struct
 from tidemark.spec.layout import Layout
-from tidemark.spec.loading import load_specs
+from tidemark.spec.loading import SpecFolder, load_specs
 from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
@@ -35,6 +36,12 @@ class Folders(NamedTuple):
 
     specs: Path
     layout: Layout
+    recorded: Sequence[str] = ()
+    """The pipelines in the control table."""
+
+    def folder(self) -> SpecFolder:
+        """Return the specs of the folder."""
+        return load_specs(self.specs, self.layout, lambda: self.recorded)
 
     def write(self, text: str, file: str = "events.yaml") -> None:
         """Write one spec file."""
@@ -47,7 +54,7 @@ class Folders(NamedTuple):
 
     def load(self) -> dict[str, PipelineSpec]:
         """Return the specs of the folder, all valid."""
-        found = load_specs(self.specs, self.layout)
+        found = self.folder()
         found.check()
         return dict(found.specs)
 
@@ -65,6 +72,12 @@ class Folders(NamedTuple):
         return key, expected, found
 
 
+def problems_of(error: TidemarkError) -> Sequence[Problem]:
+    """Return the problems of a broken spec."""
+    assert isinstance(error, SpecError)
+    return error.problems
+
+
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
     """Empty folders, and one suite."""
@@ -80,7 +93,7 @@ def folders(tmp_path: Path) -> Folders:
 
 def test_the_shipped_specs_load() -> None:
     """S22, S23: the tutorial's pipeline, prices, orders, and a second one over prices."""
-    found = load_specs(SHIPPED.specs, SHIPPED)
+    found = load_specs(SHIPPED.specs, SHIPPED, list)
     found.check()
     specs = found.specs
     topics = {name: spec.topic for name, spec in specs.items()}
@@ -452,11 +465,12 @@ def test_a_file_that_is_not_utf8_is_refused(folders: Folders) -> None:
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     """Otherwise a mistyped folder would be an empty project."""
     with pytest.raises(SpecError, match="no such folder"):
-        load_specs(tmp_path / "none", SHIPPED)
+        load_specs(tmp_path / "none", SHIPPED, list)
 
 
 def test_an_invalid_spec_does_not_affect_the_others(folders: Folders) -> None:
-    """If two specs contradict each other, the later one is invalid."""
+    """If specs contradict each other, those in the control table are valid."""
+    folders = folders._replace(recorded=("events",))
     folders.spec()
     folders.spec("a.yaml", name="a", retries="many")
     folders.write("name: [", "b.yaml")
@@ -464,12 +478,12 @@ def test_an_invalid_spec_does_not_affect_the_others(folders: Folders) -> None:
     folders.spec("inner.yaml", name="inner", target="bronze/events/sub")
     folders.spec("twice.yaml", name="twice")
     folders.spec("twice.yml", name="twice", target="bronze/elsewhere")
-    found = load_specs(folders.specs, folders.layout)
+    found = folders.folder()
     assert list(found.specs) == ["events"]
     assert sorted(found.broken) == ["a", "b", "inner", "later", "twice"]
-    (problem,) = found.broken["later"].problems
+    (problem,) = problems_of(found.broken["later"])
     assert (problem.file, problem.key) == ("later.yaml", "target")
-    (problem,) = found.broken["twice"].problems
+    (problem,) = problems_of(found.broken["twice"])
     assert (problem.file, problem.found) == ("twice.yml", "'twice', as in twice.yaml")
 
 
@@ -486,7 +500,7 @@ def test_all_problems_of_all_files_are_reported_at_once(folders: Folders) -> Non
         ("b.yaml", "(file)"),
         ("c.yaml", "name"),
         ("c.yaml", "quality.suite"),
-        ("e.yaml", "target"),
+        ("c.yaml", "target"),
     }
     with pytest.raises(SpecError) as caught:
         folders.load()
@@ -525,6 +539,24 @@ def test_a_spec_with_a_spark_setting_of_tidemark_is_refused(folders: Folders) ->
     folders.spec(spark="{spark.tidemark.logs: /tmp}")
     key, expected, _ = folders.problem()
     assert (key, expected) == ("spark", "keys of Spark, not 'spark.tidemark.logs'")
+
+
+def test_a_new_member_of_a_group_does_not_stop_recorded_ones(folders: Folders) -> None:
+    """Its file sorts first."""
+    folders.spec("aaa.yaml", name="aaa", group="tides", schedule="'@daily'")
+    folders.spec("one.yaml", name="one", group="tides")
+    folders.spec("two.yaml", name="two", group="tides")
+    found = folders._replace(recorded=("one", "two")).folder()
+    assert (list(found.specs), list(found.broken)) == (["one", "two"], ["aaa"])
+
+
+def test_a_new_group_does_not_stop_the_pipeline_with_its_dag(folders: Folders) -> None:
+    folders.spec("one.yaml", name="one", group="tides")
+    folders.spec("group_tides.yaml", name="group_tides")
+    found = folders._replace(recorded=("group_tides",)).folder()
+    assert list(found.specs) == ["group_tides"]
+    (problem,) = problems_of(found.broken["one"])
+    assert (problem.key, problem.found) == ("group", "'tides'")
 
 
 def test_a_pipeline_may_not_be_named_as_a_groups_dag(folders: Folders) -> None:

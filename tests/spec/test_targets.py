@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.spec.test_loading import Folders, folders
+from tests.spec.test_loading import Folders, folders, problems_of
+from tidemark.lake.errors import StorageUnavailable
+from tidemark.spec.errors import SpecError
 from tidemark.spec.layout import Layout
-from tidemark.spec.targets import WITHOUT_CREDENTIALS
+from tidemark.spec.loading import load_specs
+from tidemark.spec.targets import OUTSIDE_OWN_FOLDERS, WITHOUT_CREDENTIALS
 
 __all__ = ["folders"]
 
 OWN = "a target that no other table has"
 OUTSIDE = "a target outside other tables"
-AROUND = "a target outside the folders control and quality, and not a parent of them"
+AROUND = "a target around no other table"
 BELOW = "a path without . and .., either below the lakehouse or absolute"
 EMPTY = "a path without empty folders (//)"
 CHARACTERS = "a path without % ? # * [ ] { } \\ @ : and without spaces at its ends"
@@ -22,9 +25,13 @@ DECODED = "{value: {format: string}, upsert: {}}"
 
 
 def refusal(folders: Folders, target: str, **keys: str) -> tuple[str, str, str]:
-    """Add a pipeline `other` with this target; return file, key and expectation of the problem."""
+    """Add a pipeline `other` with this target beside `events`, which is in the control table.
+
+    Return file, key and expectation of the only problem.
+    """
     folders.spec("other.yaml", name="other", target=repr(target), **keys)
-    ((file, key, expected, _),) = folders.problems()
+    recorded = ("events", "events@typed")
+    ((file, key, expected, _),) = folders._replace(recorded=recorded).problems()
     return file, key, expected
 
 
@@ -68,11 +75,133 @@ def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> No
     assert refusal(folders, spelling) == ("other.yaml", "target", OWN)
 
 
-def test_the_refusal_names_both_files_in_any_order_of_age(folders: Folders) -> None:
-    """The later file is refused: the check reads no table, so it cannot find the owner."""
-    folders.spec(target="bronze/shared")
-    folders.spec("aaa.yaml", name="aaa", target="bronze/shared")
-    assert folders.problems() == [("events.yaml", "target", OWN, "'bronze/shared', as in aaa.yaml")]
+CONFLICTS = {
+    "bronze/events": OWN,
+    "{lakehouse}/bronze/events": OWN,
+    "file://{lakehouse}/bronze/events/": OWN,
+    "bronze/link": OWN,
+    "bronze": AROUND,
+    "file://{lakehouse}/Bronze/": AROUND,
+    "bronze/events/sub": OUTSIDE,
+    "bronze/link/sub": OUTSIDE,
+    "silver/events_latest": OWN,
+    "silver": AROUND,
+}
+"""Targets in conflict with tables of `events`, and the expectation of the problem."""
+
+
+@pytest.mark.parametrize("target", CONFLICTS)
+@pytest.mark.parametrize("name", ["aaa", "zzz"])
+def test_a_new_spec_does_not_stop_a_recorded_pipeline(
+    folders: Folders, target: str, name: str
+) -> None:
+    """Its own spec is refused, in any order of the files."""
+    lakehouse = Path(folders.layout.lakehouse)
+    (lakehouse / "bronze" / "events").mkdir(parents=True)
+    (lakehouse / "bronze" / "link").symlink_to(lakehouse / "bronze" / "events")
+    folders.spec(decode=DECODED)
+    folders.spec(f"{name}.yaml", name=name, target=target.format(lakehouse=lakehouse))
+    found = folders._replace(recorded=("events",)).folder()
+    assert (list(found.specs), list(found.broken)) == (["events"], [name])
+    (problem,) = problems_of(found.broken[name])
+    assert (problem.key, problem.expected) == ("target", CONFLICTS[target])
+    assert problem.found.endswith("; only events is in the control table")
+    # The order of the records does not matter either.
+    assert list(folders._replace(recorded=(name,)).folder().specs) == [name]
+
+
+def test_a_table_without_events_of_its_own_yields_to_a_recorded_table(folders: Folders) -> None:
+    """A new section of a recorded pipeline cannot stop another pipeline."""
+    folders.spec()
+    folders.spec("aaa.yaml", name="aaa", decode="{value: {format: string}, target: bronze/events}")
+    recorded = folders._replace(recorded=("aaa", "events"))
+    assert recorded.problems() == [
+        (
+            *("aaa.yaml", "decode.target", OWN),
+            "'bronze/events', as in events.yaml; only the table of events is in the control table",
+        )
+    ]
+    names = [(file, key) for file, key, *_ in folders._replace(recorded=("aaa@typed",)).problems()]
+    assert names == [("events.yaml", "target")]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reason"),
+    [
+        ((), "neither pipeline is in the control table"),
+        (("aaa", "events"), "both pipelines are in the control table"),
+    ],
+)
+def test_without_a_single_recorded_pipeline_each_spec_of_a_conflict_is_refused(
+    folders: Folders, recorded: tuple[str, ...], reason: str
+) -> None:
+    """A landing of the wrong one would stop the other one."""
+    folders.spec()
+    folders.spec("aaa.yaml", name="aaa", target="bronze")
+    assert folders._replace(recorded=recorded).problems() == [
+        (
+            "aaa.yaml",
+            "target",
+            AROUND,
+            f"'bronze', around 'bronze/events' of events.yaml; {reason}",
+        ),
+        (
+            "events.yaml",
+            "target",
+            OUTSIDE,
+            f"'bronze/events', inside 'bronze' of aaa.yaml; {reason}",
+        ),
+    ]
+
+
+def test_an_invalid_spec_without_events_stops_no_other_pipeline(folders: Folders) -> None:
+    """The problem of the target is one of its problems."""
+    folders.spec()
+    folders.spec("aaa.yaml", name="aaa", target="bronze/events", quality="{suite: gone}")
+    folders.spec("bbb.yaml", name="events", topic="other")
+    found = folders.folder()
+    assert (list(found.specs), sorted(found.broken)) == (["events"], ["aaa", "bbb"])
+    assert {each.key for each in problems_of(found.broken["aaa"])} == {"quality.suite", "target"}
+
+
+def test_a_recorded_pipeline_with_an_invalid_spec_keeps_its_tables(folders: Folders) -> None:
+    folders.spec(quality="{suite: gone}")
+    folders.spec("other.yaml", name="other", target="bronze/events")
+    found = folders._replace(recorded=("events",)).folder()
+    assert sorted(found.broken) == ["events", "other"]
+
+
+def test_the_problem_of_a_target_counts_further_conflicts(folders: Folders) -> None:
+    for name in ("one", "three", "two"):
+        folders.spec(f"{name}.yaml", name=name)
+    folders.spec("aaa.yaml", name="aaa", target="bronze")
+    ((*_, found),) = folders._replace(recorded=("one", "two", "three")).problems()
+    more = "(and 2 further conflicts)"
+    only = "only one is in the control table"
+    assert found == f"'bronze', around 'bronze/one' of one.yaml {more}; {only}"
+
+
+def test_a_control_table_that_cannot_be_read_leaves_only_the_conflict_undecided(
+    folders: Folders,
+) -> None:
+    """It is read only after a conflict, and its error is that of the specs with the conflict."""
+    error = StorageUnavailable(location="s3://lake", operation="reading", reason="no answer")
+
+    def unavailable() -> list[str]:
+        raise error
+
+    folders.spec()
+    assert list(load_specs(folders.specs, folders.layout, unavailable).specs) == ["events"]
+    folders.spec("other.yaml", name="other", target="bronze/events")
+    folders.spec("third.yaml", name="third")
+    found = load_specs(folders.specs, folders.layout, unavailable)
+    assert list(found.specs) == ["third"]
+    assert found.broken == {"events": error, "other": error}
+    with pytest.raises(StorageUnavailable):
+        found.check()
+    folders.spec("third.yaml", name="third", retries="many")
+    with pytest.raises(SpecError):
+        load_specs(folders.specs, folders.layout, unavailable).check()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +210,8 @@ def test_the_refusal_names_both_files_in_any_order_of_age(folders: Folders) -> N
         ("s3://lake/x", "s3a://lake/x"),
         ("s3n://Lake/x/", "S3A://lake/x"),
         ("abfs://c@acc.dfs.core.windows.net/x", "abfss://c@acc.dfs.core.windows.net/x"),
+        ("wasbs://c@acc.blob.core.windows.net/x", "abfss://c@acc.dfs.core.windows.net/x"),
+        ("hdfs://node/x", "hdfs://node:8020/x"),
         ("/data/lake/x", "file:///data/lake/x"),
         ("/data/lake/x", "file://localhost/data/lake/x/"),
         ("/data/lake/x", "//data/lake/x"),
@@ -128,19 +259,7 @@ def test_a_symbolic_link_to_another_target_is_the_same_target(folders: Folders) 
 def test_a_target_inside_another_table_is_refused(folders: Folders, inside: str) -> None:
     """Maintenance of the outer table would remove the files of the inner one."""
     folders.spec()
-    folders.spec("other.yaml", name="other", target=inside)
-    assert folders.problems() == [
-        ("other.yaml", "target", OUTSIDE, f"{inside!r}, inside 'bronze/events' of events.yaml")
-    ]
-
-
-def test_a_target_around_another_table_is_refused(folders: Folders) -> None:
-    """The problem names the file of the inner table, in any order of the files."""
-    folders.spec("aaa.yaml", name="aaa", target="bronze")
-    folders.spec()
-    ((file, key, expected, found),) = folders.problems()
-    assert (file, key, expected) == ("events.yaml", "target", OUTSIDE)
-    assert found == "'bronze/events', inside 'bronze' of aaa.yaml"
+    assert refusal(folders, inside) == ("other.yaml", "target", OUTSIDE)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +278,7 @@ def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: s
     assert refusal(folders, f"{table}/sub") == ("other.yaml", "target", OUTSIDE)
     folders.spec("other.yaml", name="other", target="elsewhere/other")
     folders.spec(decode=DECODED, target=f"{table}/bronze")
-    assert folders.problems()[0][1:3] == ("target", OUTSIDE)
+    assert folders.problems()[0][1:3] == (key, AROUND)
     folders.spec(decode=DECODED, target=table)
     assert folders.problems() == [
         ("events.yaml", key, OWN, f"{table!r}, as in events.yaml"),
@@ -174,24 +293,36 @@ def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: s
 )  # fmt: skip
 def test_the_folders_of_tidemarks_own_tables_are_no_target(folders: Folders, target: str) -> None:
     """This holds for bronze tables and for derived tables."""
-    assert refusal(folders, target) == ("other.yaml", "target", AROUND)
+    assert refusal(folders, target) == ("other.yaml", "target", OUTSIDE_OWN_FOLDERS)
     assert refusal(folders, f"{folders.layout.lakehouse}/{target}") == (
-        *("other.yaml", "target", AROUND),
+        *("other.yaml", "target", OUTSIDE_OWN_FOLDERS),
     )
     folders.spec(
         "other.yaml", name="other", decode=f"{{value: {{format: string}}, target: {target}}}"
     )
     assert {problem[1:3] for problem in folders.problems()} == {
-        ("decode.target", AROUND),
-        ("decode.target, with _quarantine", AROUND),
-    } - ({("decode.target, with _quarantine", AROUND)} if target == "control" else set())
+        ("decode.target", OUTSIDE_OWN_FOLDERS),
+        ("decode.target, with _quarantine", OUTSIDE_OWN_FOLDERS),
+    } - (
+        {("decode.target, with _quarantine", OUTSIDE_OWN_FOLDERS)} if target == "control" else set()
+    )
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["broker/data", "spark", "spark-warehouse", "airflow/dags", "logs", "quality", "include"],
+)
+def test_tidemarks_own_files_are_no_target(folders: Folders, folder: str) -> None:
+    """They are in the home and in the project. Maintenance would remove them."""
+    target = f"{folders.layout.home}/{folder}"
+    assert refusal(folders, target) == ("other.yaml", "target", OUTSIDE_OWN_FOLDERS)
 
 
 def test_a_target_around_tidemarks_own_tables_is_refused(folders: Folders) -> None:
     """Covers the lakehouse itself and a folder above it."""
     lakehouse = folders.layout.lakehouse
     for target in (lakehouse, f"{lakehouse}/", str(Path(lakehouse).parent), "file:///"):
-        assert refusal(folders, target) == ("other.yaml", "target", AROUND)
+        assert refusal(folders, target) == ("other.yaml", "target", OUTSIDE_OWN_FOLDERS)
 
 
 @pytest.mark.parametrize(

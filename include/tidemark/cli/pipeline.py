@@ -100,7 +100,7 @@ def init(
         registry=tidemark.connections.registry_answers(DEFAULT_REGISTRY),
         with_suite=suite,
     )
-    file = draft.check(tidemark.specs_path, tidemark.layout)
+    file = draft.check(tidemark.specs_path, tidemark.layout, tidemark.recorded_pipelines)
     draft, rules = _with_suite(tidemark, draft, dry_run=dry_run)
     if not dry_run:
         draft.write(file)

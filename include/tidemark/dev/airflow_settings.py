@@ -82,7 +82,7 @@ def environment(layout: Layout, environ: Mapping[str, str], ports: AirflowPorts)
     settings = {
         **_FIXED,
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(layout.project / "dags"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(layout.dags),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url(ports.api)}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(home)),
         "AIRFLOW__API__PORT": str(ports.api),

@@ -90,7 +90,7 @@ def submit_settings(
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
         "spark.pyspark.python": sys.executable,
-        "spark.sql.warehouse.dir": str(layout.home / "spark-warehouse"),
+        "spark.sql.warehouse.dir": str(layout.spark_warehouse),
         LOG_FOLDER: str(layout.logs),
         **overrides,
         "spark.driver.extraJavaOptions": _with_limits(overrides, "driver", java_options),

@@ -44,6 +44,11 @@ class Layout:
         return self.project / "jobs"
 
     @property
+    def dags(self) -> Path:
+        """The DAG files."""
+        return self.project / "dags"
+
+    @property
     def jvm(self) -> Path:
         """JVM parts fetched by `make setup`, shared by every home of the checkout."""
         return self.project / ".tidemark" / "jvm"
@@ -74,6 +79,11 @@ class Layout:
         return self.home / "spark"
 
     @property
+    def spark_warehouse(self) -> Path:
+        """Folder of Spark's own catalog, which Tidemark does not use."""
+        return self.home / "spark-warehouse"
+
+    @property
     def airflow(self) -> Path:
         """AIRFLOW_HOME of `make up` and the demo."""
         return self.home / "airflow"
@@ -89,9 +99,12 @@ class Layout:
         return self.lakehouse_root or str(self.home / "lakehouse")
 
     @property
-    def own_folders(self) -> tuple[str, str]:
-        """Folders of Tidemark's own tables; a pipeline's table must be elsewhere."""
-        return f"{self.lakehouse}/control", f"{self.lakehouse}/quality"
+    def own_folders(self) -> tuple[str, ...]:
+        """Folders of Tidemark's own tables and files; a pipeline's table must be elsewhere."""
+        in_home = (self.broker, self.spark, self.spark_warehouse, self.airflow, self.logs)
+        in_project = (self.specs.parent, self.jobs, self.dags, self.jvm)
+        files = map(str, (*in_home, self.quality_home, *in_project))
+        return f"{self.lakehouse}/control", f"{self.lakehouse}/quality", *files
 
     @property
     def control_table(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from tidemark.core.errors import TidemarkError
 from tidemark.core.suggestions import did_you_mean
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
@@ -48,7 +49,7 @@ from tidemark.spec.model import (
     StartPolicy,
 )
 from tidemark.spec.ref import PipelineRef
-from tidemark.spec.targets import target_problems
+from tidemark.spec.targets import target_conflicts, target_problems
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
 
 
@@ -358,28 +359,45 @@ class SpecFolder:
 
     Attributes:
         specs: The valid specs, by name, sorted.
-        broken: The problems of the other specs, by file name without the extension.
+        broken: The problems of the other specs, by file name without the extension. The error of
+            the control table for specs that contradict each other while it cannot be read.
     """
 
     specs: Mapping[str, PipelineSpec]
-    broken: Mapping[str, SpecError]
+    broken: Mapping[str, TidemarkError]
 
     def check(self) -> None:
-        """Raise SpecError with every problem of every file, unless all specs are valid."""
-        if self.broken:
-            problems = (problem for error in self.broken.values() for problem in error.problems)
+        """Raise SpecError with every problem of every file, unless all specs are valid.
+
+        Raises:
+            SpecError: Some files have problems.
+            TidemarkError: The control table cannot be read, and some specs contradict each other.
+        """
+        invalid = [each for each in self.broken.values() if isinstance(each, SpecError)]
+        if invalid:
+            problems = (problem for error in invalid for problem in error.problems)
             raise SpecError(problems=tuple(problems))
+        for unknown in self.broken.values():
+            raise unknown
 
 
-def load_specs(folder: Path, layout: Layout) -> SpecFolder:
+def load_specs(
+    folder: Path, layout: Layout, recorded_pipelines: Callable[[], Collection[str]]
+) -> SpecFolder:
     """Read every spec in a folder. A broken file does not affect the other specs.
 
-    If two specs contradict each other, the later one in the folder is broken. If a table is inside
-    another one, the spec of the inner table is broken. A missing folder raises SpecError.
+    If specs contradict each other, the pipelines in the control table are valid, and the others are
+    broken. So a new spec cannot stop an existing pipeline. The control table is read only after
+    a contradiction, because Airflow loads the specs at each parse of the DAG files. If it cannot be
+    read, its error is that of every spec with a contradiction.
 
     Args:
         folder: Contains one YAML file for each pipeline.
         layout: Has the quality suites that specs name, and the locations of tables.
+        recorded_pipelines: Returns the texts of all pipelines in the control table.
+
+    Raises:
+        SpecError: The folder does not exist.
     """
     if not folder.is_dir():
         missing = Problem.of(folder, "(folder)", "a folder of YAML files", "no such folder")
@@ -394,15 +412,49 @@ def load_specs(folder: Path, layout: Layout) -> SpecFolder:
             problems += _file_problems(path, spec, layout.expectations)
     problems += _repeated_names(found)
     problems += target_problems(found, layout)
-    problems += _group_problems(found)
+    invalid = {problem.file for problem in problems}
+    conflicts = _conflicts(found, layout, recorded=(), invalid=invalid)
+    unknown: dict[str, TidemarkError] = {}
+    if conflicts:
+        try:
+            recorded = recorded_pipelines()
+        except TidemarkError as unreadable:
+            unknown = {Path(problem.file).stem: unreadable for problem in conflicts}
+        else:
+            conflicts = _conflicts(found, layout, recorded=recorded, invalid=invalid)
+            problems += conflicts
     by_stem: dict[str, list[Problem]] = {}
     for problem in problems:
         by_stem.setdefault(Path(problem.file).stem, []).append(problem)
-    usable = (spec for path, spec in found.items() if path.stem not in by_stem)
+    broken = {stem: SpecError(problems=tuple(some)) for stem, some in by_stem.items()}
+    broken_or_unknown = {**unknown, **broken}
+    usable = (spec for path, spec in found.items() if path.stem not in broken_or_unknown)
     return SpecFolder(
         specs={spec.name: spec for spec in sorted(usable, key=lambda spec: spec.name)},
-        broken={stem: SpecError(problems=tuple(some)) for stem, some in by_stem.items()},
+        broken=broken_or_unknown,
     )
+
+
+def _conflicts(
+    found: Mapping[Path, PipelineSpec],
+    layout: Layout,
+    *,
+    recorded: Collection[str],
+    invalid: Collection[str],
+) -> list[Problem]:
+    """Return the problems between specs. Arguments as for `target_conflicts`."""
+    # The best-known pipelines first.
+    by_age = dict(
+        sorted(
+            found.items(),
+            key=lambda each: (
+                each[1].name not in recorded or each[0].stem != each[1].name,
+                each[0].name in invalid,
+            ),
+        )
+    )
+    of_targets = target_conflicts(found, layout, recorded=recorded, invalid=invalid)
+    return [*of_targets, *_group_problems(by_age, recorded)]
 
 
 def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
@@ -498,9 +550,9 @@ def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> Iterator[Pro
 
 
 def _repeated_names(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
-    """Yield a problem for each name that an earlier file has."""
+    """Yield a problem for each name of another file: the file with this name, or an earlier one."""
     first: dict[str, Path] = {}
-    for path, spec in found.items():
+    for path, spec in sorted(found.items(), key=lambda each: each[0].stem != each[1].name):
         other = first.setdefault(spec.name, path)
         if other is not path:
             yield Problem.of(
@@ -508,8 +560,15 @@ def _repeated_names(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
             )
 
 
-def _group_problems(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
-    """Yield problems of groups: a group has one DAG and one Spark application."""
+def _group_problems(
+    found: Mapping[Path, PipelineSpec], recorded: Collection[str]
+) -> Iterator[Problem]:
+    """Yield problems of groups: a group has one DAG and one Spark application.
+
+    Args:
+        found: Specs by file. An earlier one is valid beside a later one.
+        recorded: Texts of all pipelines in the control table.
+    """
     first: dict[str, tuple[Path, PipelineSpec]] = {}
     for path, spec in found.items():
         if spec.group is None:
@@ -520,8 +579,16 @@ def _group_problems(found: Mapping[Path, PipelineSpec]) -> Iterator[Problem]:
             if value != wanted:
                 expected = f"{wanted!r}, as in {example.name} of the same group"
                 yield Problem.of(path, key, expected, repr(value))
-    of_groups = {spec.dag_id for _, spec in first.values()}
-    for path, spec in found.items():
-        if spec.group is None and spec.dag_id in of_groups:
-            expected = "a name whose DAG id is not the DAG id of a group"
-            yield Problem.of(path, "name", expected, repr(spec.name))
+    alone = {spec.dag_id: spec for spec in found.values() if spec.group is None}
+    for group, (_, member) in first.items():
+        single = alone.get(member.dag_id)
+        if single is None:
+            continue
+        is_group_new = single.name in recorded and member.name not in recorded
+        for path, spec in found.items():
+            if is_group_new and spec.group == group:
+                expected = "a group whose DAG id is not the DAG id of a pipeline"
+                yield Problem.of(path, "group", expected, repr(group))
+            elif spec is single and not is_group_new:
+                expected = "a name whose DAG id is not the DAG id of a group"
+                yield Problem.of(path, "name", expected, repr(spec.name))

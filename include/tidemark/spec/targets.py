@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemark.core.texts import counted
 from tidemark.spec.errors import Problem
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
+from tidemark.spec.ref import PipelineKind
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
@@ -20,6 +25,8 @@ SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 """Aliases of schemes in Spark's connectors."""
 _AZURE = ("abfss", "wasbs")
 """Schemes of Azure, without aliases."""
+_HDFS_PORT = ":8020"
+"""The default port of HDFS."""
 _LOCAL_HOSTS = ("", "localhost")
 _AUTHORITY = re.compile(r"(\[[^]@]*\]|[^@:\[]*)(:[0-9]*)?")
 _AZURE_AUTHORITY = re.compile(rf"([^@:]*@)?{_AUTHORITY.pattern}")
@@ -27,22 +34,7 @@ _AZURE_AUTHORITY = re.compile(rf"([^@:]*@)?{_AUTHORITY.pattern}")
 WITHOUT_CREDENTIALS = "a URI without user, password or query"
 CREDENTIALS = "a URI with a user, a password or a query"
 """Stands for such a URI in messages, which must not contain secrets."""
-
-
-class _Target(NamedTuple):
-    """A table that a spec names: the spec's file, the key with the location, and its value."""
-
-    file: Path
-    key: str
-    value: str
-
-    @property
-    def shown(self) -> str:
-        """The value in messages."""
-        return CREDENTIALS if has_credentials(self.value) else repr(self.value)
-
-    def problem(self, expected: str, found: str) -> Problem:
-        return Problem.of(self.file, self.key, expected, found)
+OUTSIDE_OWN_FOLDERS = "a target outside Tidemark's own folders, and around none of them"
 
 
 class _Location(NamedTuple):
@@ -60,46 +52,173 @@ class _Location(NamedTuple):
             yield _Location(self.store, self.folders[:end])
 
 
-def target_problems(specs: Mapping[Path, PipelineSpec], layout: Layout) -> Iterator[Problem]:
-    """Yield problems of invalid targets, and of targets equal to or inside another one.
+class _Claim(IntEnum):
+    """How well a table of a pipeline is known. The best-known table of a conflict is valid."""
 
-    Different spellings of a location are equal.
+    INVALID = 0
+    """The spec has another problem, so the pipeline cannot run."""
+    NEW = 1
+    """The control table has no event of the pipeline."""
+    PIPELINE = 2
+    """The control table has events of the pipeline, and none of the table."""
+    TABLE = 3
+    """The control table has events of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Target:
+    """A table that a spec names.
+
+    Attributes:
+        file: File of the spec.
+        order: Position among the targets of all specs; that of a spec's own table is the first.
+        key: The key with the location.
+        value: The location in the spec.
+        location: The location, equal for all spellings.
+        claim: How well the table is known.
+    """
+
+    file: Path
+    order: int
+    key: str
+    value: str
+    location: _Location
+    claim: _Claim
+
+    def is_invalid_beside(self, other: _Target) -> bool:
+        """Return whether a conflict with another target makes this target invalid."""
+        if self.file == other.file:
+            return self.order > other.order
+        return self.claim <= other.claim
+
+    def problem(self, others: Sequence[_Target]) -> Problem:
+        """Return the problem of this target, from the targets that make it invalid."""
+        other = max(others, key=lambda each: (each.file == self.file, each.claim))
+        if other.location == self.location:
+            expected = "a target that no other table has"
+            is_same = self.value.rstrip("/") == other.value.rstrip("/")
+            relation = "as in" if is_same else f"the same location as {other.value!r} in"
+        elif other.location in self.location.parents():
+            expected, relation = "a target outside other tables", f"inside {other.value!r} of"
+        else:
+            expected, relation = "a target around no other table", f"around {other.value!r} of"
+        found = f"{self.value!r}, {relation} {other.file.name}"
+        if len(others) > 1:
+            found += f" (and {counted(len(others) - 1, 'further conflict')})"
+        return Problem.of(self.file, self.key, expected, found + self._reason(other))
+
+    def _reason(self, other: _Target) -> str:
+        """Return which pipelines of a conflict the control table contains."""
+        if self.file == other.file or other.claim is _Claim.INVALID:
+            return ""
+        if other.claim is _Claim.NEW:
+            return "" if self.claim < other.claim else "; neither pipeline is in the control table"
+        if self.claim is other.claim:
+            return "; both pipelines are in the control table"
+        what = "the table of " if self.claim is _Claim.PIPELINE else ""
+        return f"; only {what}{other.file.stem} is in the control table"
+
+
+def target_problems(specs: Mapping[Path, PipelineSpec], layout: Layout) -> Iterator[Problem]:
+    """Yield problems of invalid targets, and of targets in or around Tidemark's own folders.
 
     Args:
-        specs: Specs by file, in the order in which they were read.
-        layout: The lakehouse, and the folders of Tidemark's own tables.
+        specs: Specs by file.
+        layout: The lakehouse, and Tidemark's own folders.
     """
-    locations: list[tuple[_Target, _Location]] = []
+    reserved = {_location(folder): folder for folder in layout.own_folders}
+    around = {parent: folder for each, folder in reserved.items() for parent in each.parents()}
+    for file, key, value in _values(specs):
+        if expected := _broken_rule(value):
+            # The quarantine's name derives from a target that is already reported.
+            if not key.endswith("_quarantine"):
+                found = CREDENTIALS if has_credentials(value) else repr(value)
+                yield Problem.of(file, key, expected, found)
+            continue
+        location = _location(layout.data_table(value))
+        places = (location, *location.parents())
+        outer = next((reserved[each] for each in places if each in reserved), None)
+        if outer or location in around:
+            relation = f"in {outer}" if outer else f"around {around[location]}"
+            found = f"{value!r}, {relation}"
+            yield Problem.of(file, key, OUTSIDE_OWN_FOLDERS, found)
+
+
+def target_conflicts(
+    specs: Mapping[Path, PipelineSpec],
+    layout: Layout,
+    *,
+    recorded: Collection[str],
+    invalid: Collection[str],
+) -> Iterator[Problem]:
+    """Yield problems of targets equal to, inside or around another one.
+
+    Different spellings of a location are equal. A conflict makes every target invalid except the
+    one that is better known than all others, so a new spec cannot stop an existing pipeline.
+
+    Args:
+        specs: Specs by file.
+        layout: The lakehouse.
+        recorded: Texts of all pipelines in the control table, such as `prices@typed`.
+        invalid: Names of files with other problems.
+    """
+    targets = [
+        _Target(
+            file=file,
+            order=order,
+            key=key,
+            value=value,
+            location=_location(layout.data_table(value)),
+            claim=_claim(file, specs[file], key, recorded=recorded, invalid=invalid),
+        )
+        for order, (file, key, value) in enumerate(_values(specs))
+        if _broken_rule(value) is None
+    ]
+    for target, others in _conflicts(targets).items():
+        if winners := [each for each in others if target.is_invalid_beside(each)]:
+            yield target.problem(winners)
+
+
+def _values(specs: Mapping[Path, PipelineSpec]) -> Iterator[tuple[Path, str, str]]:
+    """Yield the file, the key and the value of each target."""
     for file, spec in specs.items():
         for key, value in spec.targets.items():
-            target = _Target(file, key, value)
-            expected = _broken_rule(value)
-            if expected is None:
-                locations.append((target, _location(layout.data_table(value))))
-            elif not key.endswith("_quarantine"):
-                # The quarantine's name derives from a target that is already reported.
-                yield target.problem(expected, target.shown)
-    reserved = {_location(folder) for folder in layout.own_folders}
-    around = {parent for each in reserved for parent in each.parents()}
-    first: dict[_Location, _Target] = {}
-    for target, location in locations:
-        if location in around or not reserved.isdisjoint((location, *location.parents())):
-            expected = "a target outside the folders control and quality, and not a parent of them"
-            yield target.problem(expected, repr(target.value))
-        other = first.setdefault(location, target)
-        if other is not target:
-            yield target.problem("a target that no other table has", _same(target, other))
-    for target, location in locations:
-        outer = next((first[each] for each in location.parents() if each in first), None)
-        if outer:
-            found = f"{target.value!r}, inside {outer.value!r} of {outer.file.name}"
-            yield target.problem("a target outside other tables", found)
+            yield file, key, value
 
 
-def _same(target: _Target, other: _Target) -> str:
-    if target.value.rstrip("/") == other.value.rstrip("/"):
-        return f"{target.value!r}, as in {other.file.name}"
-    return f"{target.value!r}, the same location as {other.value!r} in {other.file.name}"
+def _claim(
+    file: Path,
+    spec: PipelineSpec,
+    key: str,
+    *,
+    recorded: Collection[str],
+    invalid: Collection[str],
+) -> _Claim:
+    """Return how well a table is known. An upsert table has no events of its own."""
+    kinds = {"target": PipelineKind.LIVE, "decode.upsert.target": PipelineKind.UPSERT}
+    table = spec.ref.of_kind(kinds.get(key, PipelineKind.TYPED))
+    if file.stem != spec.name:
+        return _Claim.INVALID
+    if str(table) in recorded:
+        return _Claim.TABLE
+    if any(each.partition("@")[0] == spec.name for each in recorded):
+        return _Claim.PIPELINE
+    return _Claim.INVALID if file.name in invalid else _Claim.NEW
+
+
+def _conflicts(targets: Iterable[_Target]) -> Mapping[_Target, Sequence[_Target]]:
+    """Return the targets at, inside or around the location of each target with a conflict."""
+    at: defaultdict[_Location, list[_Target]] = defaultdict(list)
+    for target in targets:
+        at[target.location].append(target)
+    found: defaultdict[_Target, list[_Target]] = defaultdict(list)
+    for location, same in at.items():
+        outer = [each for parent in location.parents() for each in at.get(parent, ())]
+        for target in same:
+            found[target] += [*(each for each in same if each is not target), *outer]
+            for each in outer:
+                found[each].append(target)
+    return {target: others for target, others in found.items() if others}
 
 
 def has_credentials(location: str) -> bool:
@@ -139,6 +258,12 @@ def _location(uri: str) -> _Location:
     if parts is None or (scheme == "file" and parts[2].lower() in _LOCAL_HOSTS):
         store, path = "file://", os.path.realpath(parts[3] if parts else uri)
     else:
-        store, path = f"{SCHEME_ALIASES.get(scheme, scheme)}://{parts[2].lower()}", parts[3]
+        scheme, authority, path = SCHEME_ALIASES.get(scheme, scheme), parts[2].lower(), parts[3]
+        if scheme in _AZURE:
+            # The two interfaces of an account show the same containers.
+            scheme, authority = "azure", authority.replace(".blob.", ".dfs.")
+        elif scheme == "hdfs":
+            authority = authority.removesuffix(_HDFS_PORT)
+        store = f"{scheme}://{authority}"
     folded = unicodedata.normalize("NFC", path).casefold()
     return _Location(store, tuple(name for name in folded.split("/") if name))

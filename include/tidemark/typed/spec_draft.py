@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -170,12 +170,15 @@ class SpecDraft:
             "spec": self.text,
         }
 
-    def check(self, folder: Path, layout: Layout) -> Path:
+    def check(
+        self, folder: Path, layout: Layout, recorded_pipelines: Callable[[], Collection[str]]
+    ) -> Path:
         """Return the file of the spec, after the checks of every command.
 
         Args:
             folder: The folder of specs.
             layout: As for `load_specs`.
+            recorded_pipelines: As for `load_specs`.
 
         Raises:
             SpecExists: The folder has a spec of this name.
@@ -191,7 +194,7 @@ class SpecDraft:
             # The file of the suite does not exist yet.
             text = replace(self, suite=None).text
             (Path(copy) / file.name).write_text(text, encoding="utf-8")
-            broken = load_specs(Path(copy), layout).broken
+            broken = load_specs(Path(copy), layout, recorded_pipelines).broken
         if self.name in broken:
             raise broken[self.name]
         return file
