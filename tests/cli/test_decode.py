@@ -194,7 +194,7 @@ def test_a_drafted_schema_decodes_the_records_of_its_sample(
     assert tidemark("ingest", "events").code == ExitCode.OK
     spec.write_text(spec.read_text() + tidemark("schema", "init", "events").out)
     waiting = tidemark("decode", "events")
-    assert "200 landed offsets not checked: tidemark check events --plan 1" in waiting.out
+    assert "waits for the check of plan 1: 200 landed offsets: tidemark check" in waiting.out
     assert tidemark("check", "events").code == ExitCode.OK
     (done,) = [each for each in tidemark("decode", "events", "--json").json if "records" in each]
     assert (done["records"], done["quarantined"]) == (200, 0)

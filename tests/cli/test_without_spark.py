@@ -49,17 +49,19 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnecte
     spec.write_text(spec.read_text().replace("publish: always, ", ""))
     lake.land_values([b"a", b"b"])
     shown = unconnected("decode", "events", "--master", "local").out
-    text = "events@typed: 2 landed offsets not checked: tidemark check events --plan 1"
-    assert shown.splitlines()[0] == text
+    check = "tidemark check events --plan 1"
+    assert shown == f"events@typed waits for the check of plan 1: 2 landed offsets: {check}\n"
     lake.land_values([b"c"])
     shown = unconnected("decode", "events", "--master", "local").out
-    assert (
-        shown.splitlines()[0] == f"{text.replace('2', '3')}, or tidemark run events for all 2 plans"
+    assert shown == (
+        f"events@typed waits for the check of plans 1, 2: 3 landed offsets: {check}, "
+        "or tidemark run events for all 2 plans\n"
     )
     publication = App.from_environment().pipeline("events").publication
     publication.reject(1, "ada", "wrong values")
     (record,) = unconnected("decode", "events", "--master", "local", "--json").json
     assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
+    assert record["unchecked_plans"] == [2]
 
 
 @pytest.mark.parametrize(

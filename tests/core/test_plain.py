@@ -45,6 +45,11 @@ class Outer:
     custom: Custom
 
 
+def test_numbers_that_json_lacks_become_text() -> None:
+    found = plain([float("nan"), float("inf"), -float("inf"), 0.5, 2**63])
+    assert json.dumps(found, allow_nan=False) == '["nan", "inf", "-inf", 0.5, 9223372036854775808]'
+
+
 def test_a_dataclass_becomes_its_fields_as_json_types() -> None:
     value = Outer(
         color=Color.RED,

@@ -551,6 +551,20 @@ def test_a_rule_on_a_column_of_nulls_observes_nothing(check: Check) -> None:
     assert (result.passed, result.observed, is_measured(result)) == (True, None, False)
 
 
+def test_a_rule_that_observes_infinity_has_a_text_and_no_figure(check: Check) -> None:
+    """JSON has no such number, and Airflow's database refuses it."""
+    check.land([row(0, value=b"-Infinity")])
+    suite = check.suite(
+        [{"type": "expect_column_sum_to_be_between", "kwargs": {"column": "n", "min_value": 0}}],
+        columns={"n": "CAST(value_text AS DOUBLE)"},
+    )
+    report = check(planned_range(0, 1), suite=suite)
+    assert (result_of(report, "n").observed, result_of(report, "n").value) == ("-inf", None)
+    json.dumps(report.as_record(), allow_nan=False)
+    check.quality.record(report)
+    assert "<html" in page(report, "mine")
+
+
 def test_mostly_tolerates_a_share_of_unexpected_rows(check: Check) -> None:
     """The result contains their number."""
     check.land([*rows(range(9)), row(9, key=b"bar")])

@@ -135,7 +135,11 @@ def test_waiting_chunks_of_a_backfill_are_no_alarm() -> None:
     assert stuck() == [plan.sequence]
 
 
-def typed_status(lake: TypedLake, limit: int | None = None) -> PipelineStatus:
+def typed_status(
+    lake: TypedLake,
+    limit: int | None = None,
+    statuses: Callable[[], Mapping[int, PublicationStatus]] = dict,
+) -> PipelineStatus:
     """Return the status of a pipeline with a decoded table."""
     spec = make_spec(decode=DECODE, alarms=AlarmRules(quarantined_records=limit))
     return pipeline_status(
@@ -147,7 +151,7 @@ def typed_status(lake: TypedLake, limit: int | None = None) -> PipelineStatus:
         unfinished=UnfinishedWorkReader(
             spec=spec,
             control=lake.control,
-            statuses=dict,
+            statuses=statuses,
             quarantined=lake.quarantine.count_open,
             hidden=lake.hidden,
         ),
@@ -193,9 +197,13 @@ def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path
     lake.run()
     status = typed_status(lake)
     assert (status.unfinished.undecoded, status.unfinished.unchecked) == (0, 4)
-    assert status.state == "unchecked"
-    (line,) = map(str, status.unfinished.explain("events", NOW))
-    assert "4 landed offsets not decoded, because not checked" in line
+    assert [*status.unfinished.states()] == ["unchecked"]
+    status = typed_status(lake, statuses=lambda: table_of(lake.bronze).statuses("events"))
+    line, _blocked = map(str, status.unfinished.explain("events", NOW + HOUR))
+    assert line == (
+        "events: 4 landed offsets not decoded, because plan 3 is not checked for 1 h: "
+        "`tidemark run events` checks and decodes"
+    )
     check(lake.bronze, 3, passed=False)
     assert typed_status(lake).state == "ok"
 
@@ -363,6 +371,53 @@ def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) ->
     # The undone offsets are unread again.
     lake.run(0)
     assert checked_status(lake).state == "ok"
+
+
+def test_plans_without_a_check_result_are_an_alarm_after_two_later_plans(tmp_path: Path) -> None:
+    """A check that ends with an unexpected error leaves no other trace."""
+    lake = FileLake(root=tmp_path)
+    seen = []
+    for plan in (1, 2, 3, 4, 5):
+        lake.run(2)
+        if plan not in (3, 4):
+            check(lake, plan, passed=True)
+        seen.append(names(checked_status(lake)))
+    assert seen == [[], [], [], [], ["PlansUnchecked"]]
+    status = checked_status(lake)
+    (alarm,) = status.alarms()
+    assert "lacks the rows of plan 3, " in alarm.rendered("problem")
+    assert "`tidemark check events --plan 3`" in alarm.rendered("fix")
+    assert status.as_record()["unchecked_plans"] == [3, 4]
+    assert status.as_record()["unchecked_since"] == NOW.isoformat()
+    late = status.unfinished.alarms("events", AlarmRules(stalled=HOUR), NOW + 2 * HOUR)
+    assert [each.rendered("problem") for each in late] == [
+        "The published view of pipeline 'events' lacks the rows of plans 3, 4, because their check "
+        "has had no result for 2 h."
+    ]
+    publication_of(lake).reject(3, "ada", "test data")
+    lake.undo.undo(4, "ada", "test data")
+    assert names(checked_status(lake)) == []
+
+
+def test_plans_of_a_pipeline_that_is_never_checked_are_no_alarm(tmp_path: Path) -> None:
+    lake = FileLake(root=tmp_path)
+    for _ in range(4):
+        lake.run(2)
+    assert (checked_status(lake).state, checked_status(lake).as_row()["unchecked_since"]) == (
+        "ok",
+        None,
+    )
+
+
+def test_a_typed_table_that_waits_for_checks_is_an_alarm(tmp_path: Path) -> None:
+    """The first check of the pipeline may be the one that never ends with a result."""
+    lake = TypedLake(root=tmp_path)
+    lake = replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+    seen = []
+    for _ in range(3):
+        lake.bronze.run(2)
+        seen.append(typed_status(lake).state)
+    assert seen == ["unchecked", "unchecked", "PlansUnchecked"]
 
 
 def test_a_status_with_a_blocked_plan_reads_no_full_ledger(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -23,7 +23,7 @@ from tidemark.cli.payloads import payload_lines, unnamed_text
 from tidemark.core.offsets import difference_by_partition
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.record import LogRecord
-from tidemark.core.texts import counted
+from tidemark.core.texts import counted, listed
 from tidemark.core.visible_text import visible
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
@@ -87,9 +87,14 @@ def decode(
     outcomes = on_engine(tidemark, master, names).decode()
     backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
     hidden = {name: each for name, each in backlogs.items() if isinstance(each, DecodeBacklog)}
+    waiting = {
+        name: tidemark.pipeline(PipelineRef.parse(name).name).publication.unchecked()
+        for name, each in hidden.items()
+        if each.unchecked
+    }
     if not as_json:
-        _print_hidden(tidemark, hidden)
-    outcomes.records = [_with_hidden(record, hidden) for record in outcomes.records]
+        _print_hidden(hidden, waiting)
+    outcomes.records = [_with_hidden(record, hidden, waiting) for record in outcomes.records]
     _print(outcomes, as_json=as_json)
 
 
@@ -277,6 +282,9 @@ def _print(outcomes: Outcomes, next_step: str | None = None, *, as_json: bool) -
             number = plan_text(record["pipeline"], record["plan"])
             plan = f"{record['pipeline']}: {number}: {counts}"
             return "; ".join(filter(None, [plan, unnamed_text(record), next_step]))
+        if record.get("unchecked"):
+            # The line above names the step that the decode waits for.
+            return None
         if len(outcomes.records) == 1 or record["outcome"] != PlanOutcome.NOTHING:
             return f"{record['pipeline']}: {record['outcome']}"
         return None
@@ -319,26 +327,39 @@ def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
     )
 
 
-def _with_hidden(record: Result, backlogs: Mapping[str, DecodeBacklog]) -> Result:
-    """Add the numbers of landed offsets that are not decoded to the last record of a pipeline."""
+def _with_hidden(
+    record: Result, backlogs: Mapping[str, DecodeBacklog], waiting: Mapping[str, Sequence[int]]
+) -> Result:
+    """Add the numbers of landed offsets that are not decoded to the last record of a pipeline.
+
+    Args:
+        record: The outcome of a plan or of a pipeline.
+        backlogs: The backlogs of typed tables.
+        waiting: The plans for whose checks they wait.
+    """
     backlog = backlogs.get(record["pipeline"])
     if backlog is None or "outcome" not in record:
         return record
-    return {**record, "unchecked": backlog.unchecked, "refused": backlog.refused}
+    plans = [*waiting.get(record["pipeline"], ())]
+    hidden = {"unchecked": backlog.unchecked, "refused": backlog.refused}
+    return {**record, **hidden, "unchecked_plans": plans}
 
 
-def _print_hidden(tidemark: App, backlogs: Mapping[str, DecodeBacklog]) -> None:
+def _print_hidden(
+    backlogs: Mapping[str, DecodeBacklog], waiting: Mapping[str, Sequence[int]]
+) -> None:
     """Print which landed offsets are not decoded, and the command that helps."""
     for name, backlog in backlogs.items():
         origin = PipelineRef.parse(name).name
         if backlog.unchecked:
-            plans = tidemark.pipeline(origin).publication.unchecked()
+            plans = waiting[name]
             # Without such a plan, a RESTORE has brought back offsets of a checked plan.
+            step = f"the check of {listed('plan', plans)}" if plans else "an operator's decision"
             command = f"check {origin} --plan {plans[0]}" if plans else f"publication list {origin}"
             if plans[1:]:
                 command += f", or tidemark run {origin} for all {len(plans):,} plans"
-            unchecked = counted(backlog.unchecked, "landed offset")
-            out.print(f"{name}: {unchecked} not checked: tidemark {command}")
+            offsets = counted(backlog.unchecked, "landed offset")
+            out.print(f"{name} waits for {step}: {offsets}: tidemark {command}")
         if backlog.refused:
             text = f"{counted(backlog.refused, 'landed offset')} in blocked or rejected plans"
             out.print(f"{name}: {text}: tidemark publication list {origin}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -193,13 +192,11 @@ def _plain(value: Any) -> Any:
                 return value.decode()
             except UnicodeDecodeError:
                 return value.hex(" ")
-        case float() if not math.isfinite(value):
-            return str(value)
         case Mapping():
             return {str(_plain(key)): _plain(each) for key, each in value.items()}
         case list() | tuple():
             return [_plain(each) for each in value]
-        case None | str() | int() | float():
+        case None | str() | int():
             return value
         case _:
             found = plain(value)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from enum import Enum
+from math import isfinite
 from typing import Any
 
 from tidemark.core.offsets import Span, SpanSet
@@ -27,7 +28,8 @@ def plain(value: Any) -> Any:
     """Return a value as JSON types.
 
     Times become text in ISO 8601, durations become seconds, enums their values, and spans
-    `[start, end]`. A dataclass becomes what its `as_record` returns, or its fields by name.
+    `[start, end]`. NaN and infinity become text. A dataclass becomes what its `as_record` returns,
+    or its fields by name.
     """
     match value:
         case Enum():
@@ -36,6 +38,8 @@ def plain(value: Any) -> Any:
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
+        case float() if not isfinite(value):
+            return str(value)
         case Span():
             return [value.start, value.end]
         case Mapping():

@@ -27,13 +27,21 @@ def listed(noun: str, values: Collection[object]) -> str:
 
 def format_duration(time: timedelta) -> str:
     """Return a duration as text, in its two largest units: `2 d 4 h`."""
-    minutes, seconds = divmod(max(0, round(time.total_seconds())), 60)
+    return format_seconds(time.total_seconds())
+
+
+def format_seconds(length: float) -> str:
+    """Return a length in seconds as text, also one that exceeds the range of `timedelta`.
+
+    The difference of two 64-bit timestamps of Kafka exceeds it.
+    """
+    minutes, seconds = divmod(max(0, round(length)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
     first = next((i for i, (number, _) in enumerate(parts) if number), len(parts) - 1)
     some = parts[first : first + 2]
-    return " ".join(f"{number} {unit}" for number, unit in some if number) or "0 s"
+    return " ".join(f"{number:,} {unit}" for number, unit in some if number) or "0 s"
 
 
 def parse_time(text: str) -> datetime:

@@ -42,6 +42,7 @@ COLUMNS = Schema(
         Field("undecoded", DataType.int64(), nullable=True),
         Field("undecoded_since", TIMESTAMP, nullable=True),
         Field("unchecked", DataType.int64(), nullable=True),
+        Field("unchecked_since", TIMESTAMP, nullable=True),
         Field("unmerged", DataType.utf8(), nullable=True),
         Field("unmerged_since", TIMESTAMP, nullable=True),
         Field("quarantined", DataType.int64(), nullable=True),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from math import isfinite
 from types import MappingProxyType
 
-from tidemark.core.texts import format_duration
+from tidemark.core.texts import format_seconds
 from tidemark.quality.check_results import CheckResult, RecordedRange, Severity
 
 NO_LIMIT = "No limit"
@@ -94,7 +93,7 @@ class BuiltInCheck:
         if not self.limit and self.zero_sentence is not None:
             return self.zero_sentence
         is_time = self.in_seconds
-        limit = format_duration(timedelta(seconds=self.limit)) if is_time else f"{self.limit:,g}"
+        limit = format_seconds(self.limit) if is_time else f"{self.limit:,g}"
         return self.sentence.format(limit=limit)
 
     def result(self, figure: Figure) -> CheckResult:
@@ -250,7 +249,7 @@ def figure_text(check: str, value: float) -> str:
     built_in = BUILT_IN_CHECKS.get(check)
     if built_in and built_in.in_seconds:
         sign = "-" if value < 0 else ""
-        return f"{sign}{format_duration(timedelta(seconds=abs(value)))}"
+        return f"{sign}{format_seconds(abs(value))}"
     if check.endswith("_percent") and 0 < value < _LEAST_PERCENT:
         return f"< {_LEAST_PERCENT} %"
     is_whole = not isfinite(value) or value == int(value) or abs(value) >= _WHOLE

@@ -189,6 +189,29 @@ class TableStalled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class PlansUnchecked(TerminalError):
+    """Runs have landed plans, and their checks have ended without a result."""
+
+    pipeline: str
+    plans: tuple[int, ...]
+    age: timedelta
+
+    problem = (
+        "The published view of pipeline '{pipeline}' lacks the rows of {plans:plan}, because "
+        "their check has had no result for {age}."
+    )
+    fix = (
+        "Run `tidemark check {pipeline} --plan {first_plan}`, which checks the plan or shows the "
+        "error of its check. Then `tidemark run {pipeline}` checks the other plans."
+    )
+
+    @property
+    def first_plan(self) -> int:
+        """The unchecked plan with the lowest number."""
+        return self.plans[0]
+
+
+@dataclass(kw_only=True, eq=False)
 class PlansBlocked(TerminalError):
     """A quality check blocked plans, and no operator has decided about them."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import codecs
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -268,13 +267,11 @@ def _json_value(value: Any) -> Any:
     match value:
         case bytes():
             return _payload_values(value)
-        case float() if not math.isfinite(value):
-            return str(value)
         case Mapping():
             return {str(key): _json_value(each) for key, each in value.items()}
         case list() | tuple():
             return [_json_value(each) for each in value]
-        case str() | int() | float() | None:
+        case str() | int() | None:
             return value
         case _:
             found = plain(value)

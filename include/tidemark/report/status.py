@@ -236,6 +236,7 @@ class PipelineStatus:
         """Return the status as plain values, for `--json`; durations in seconds."""
         lists = {
             "open_plans": self.open_plans,
+            "unchecked_plans": [plan.sequence for plan in self.unfinished.unchecked_plans],
             "blocked_plans": self.unfinished.blocked,
             "problem": self.problem,
             "alarms": list(self.alarms()),

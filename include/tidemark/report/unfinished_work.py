@@ -18,10 +18,18 @@ from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, size_of
 from tidemark.core.parallel import result_or_error
+from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted, format_duration
 from tidemark.ingest.protocols import ControlReader
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
-from tidemark.report.errors import PlansBlocked, PlanStuck, QuarantineTooLarge, TableStalled
+from tidemark.report.errors import (
+    PlansBlocked,
+    PlanStuck,
+    PlansUnchecked,
+    QuarantineTooLarge,
+    TableStalled,
+)
+from tidemark.spec.decode import PublishRule
 from tidemark.spec.model import AlarmRules, PipelineSpec
 from tidemark.spec.ref import plan_text
 from tidemark.spec.upsert import MergePlan, MergeScope
@@ -29,6 +37,11 @@ from tidemark.typed.decoder import HiddenOffsets
 
 STUCK_AFTER_RUNS = 3
 """Number of runs of an open plan that raises an alarm: at least two of them failed to land it."""
+_LATER_PLANS = 2
+"""Number of plans that land after an unchecked plan until it raises an alarm. The run of each of
+them was to check it."""
+_MOST_UNCHECKED = 20
+"""Maximum number of unchecked plans in a status. The oldest are the first that need a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +97,26 @@ class OpenPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncheckedPlan:
+    """A landed plan without a check result and without a decision of an operator.
+
+    Attributes:
+        sequence: Plan number.
+        landed_at: Time of its landing.
+        later_plans: Number of plans that have landed since.
+    """
+
+    sequence: int
+    landed_at: datetime
+    later_plans: int
+
+    def is_late(self, limit: timedelta | None, now: datetime) -> bool:
+        """Whether several runs were to check the plan, or it has waited longer than `limit`."""
+        is_old = limit is not None and now - self.landed_at > limit
+        return is_old or self.later_plans >= _LATER_PLANS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedWork:
     """Plans and records of one pipeline that wait for a retry or a decision.
 
@@ -95,6 +128,8 @@ class UnfinishedWork:
             any, or while a plan of the typed table is open.
         unchecked: Number of landed offsets that are not decoded because they have no check result
             and no decision of an operator.
+        unchecked_plans: The oldest unchecked plans, oldest first. If no decode waits for a check,
+            only of a pipeline with other check results: not all pipelines are checked.
         unmerged: Which records the next merge into the upsert table reads; None if no merge is due.
         upsert_error: The error that prevented the planning of a merge; None if there was none.
         unmerged_since: Time of the oldest change of the typed table that is not merged; None if
@@ -113,6 +148,7 @@ class UnfinishedWork:
     undecoded: int = 0
     undecoded_since: datetime | None = None
     unchecked: int = 0
+    unchecked_plans: tuple[UncheckedPlan, ...] = ()
     unmerged: MergeScope | None = None
     unmerged_since: datetime | None = None
     upsert_error: TidemarkError | None = None
@@ -133,6 +169,11 @@ class UnfinishedWork:
     def runs(self) -> int:
         """The highest number of runs that requested one open plan; 0 without an open plan."""
         return max((plan.runs for plan in self.open_plans), default=0)
+
+    @property
+    def unchecked_since(self) -> datetime | None:
+        """Time of the landing of the oldest unchecked plan; None without one."""
+        return min((plan.landed_at for plan in self.unchecked_plans), default=None)
 
     def states(self) -> Iterator[str]:
         """Yield the states that are not `ok`; docs/how-to/operations.md explains each."""
@@ -162,9 +203,17 @@ class UnfinishedWork:
             since = _for(self.undecoded_since, now)
             yield line(f"{counted(self.undecoded, 'published offset')} not decoded{since}")
         if self.unchecked:
+            offsets = counted(self.unchecked, "landed offset")
+            plans = [plan.sequence for plan in self.unchecked_plans]
+            be = "are" if plans[1:] else "is"
+            # Without such a plan, a RESTORE has brought back offsets of a checked plan.
+            why = (
+                [*_references(pipeline, plans), f" {be} not checked"] if plans else ["not checked"]
+            )
             yield line(
-                f"{counted(self.unchecked, 'landed offset')} not decoded, because not "
-                f"checked: `tidemark run {pipeline}` checks and decodes"
+                f"{offsets} not decoded, because ",
+                *why,
+                f"{_for(self.unchecked_since, now)}: `tidemark run {pipeline}` checks and decodes",
             )
         if self.unmerged:
             yield line(
@@ -175,12 +224,7 @@ class UnfinishedWork:
             records = counted(self.quarantined, "record")
             yield line(Reference(text=f"{records} in quarantine", pipeline=pipeline))
         if self.blocked:
-            first, *others = (
-                Reference(text=str(number), pipeline=pipeline, plan=number)
-                for number in self.blocked
-            )
-            more = [part for each in others for part in (", ", each)]
-            yield line(f"a quality check blocked plan{'s' if more else ''} ", first, *more)
+            yield line("a quality check blocked ", *_references(pipeline, self.blocked))
 
     def alarms(self, pipeline: str, rules: AlarmRules, now: datetime) -> Iterator[TidemarkError]:
         """Yield an error for each exceeded limit."""
@@ -194,6 +238,11 @@ class UnfinishedWork:
                     runs=plan.runs,
                     limit=rules.stalled,
                 )
+        late = [plan.sequence for plan in self.unchecked_plans if plan.is_late(rules.stalled, now)]
+        if late and self.unchecked_since:
+            yield PlansUnchecked(
+                pipeline=pipeline, plans=tuple(late), age=now - self.unchecked_since
+            )
         for table, since in (("typed", self.undecoded_since), ("upsert", self.unmerged_since)):
             if since and rules.stalled is not None and now - since > rules.stalled:
                 yield TableStalled(
@@ -215,6 +264,7 @@ class UnfinishedWork:
             "undecoded": self.undecoded,
             "undecoded_since": self.undecoded_since,
             "unchecked": self.unchecked,
+            "unchecked_since": self.unchecked_since,
             "unmerged": self.unmerged,
             "unmerged_since": self.unmerged_since,
             "quarantined": self.quarantined,
@@ -269,13 +319,16 @@ class UnfinishedWorkReader:
             newest_plan=newest,
         )
         if self.spec.decode is None or not self.spec.is_live:
-            return work
+            unchecked = self._unchecked(ledger, statuses) if statuses else ()
+            return replace(work, unchecked_plans=unchecked)
         typed = self.control.summary(self.spec.typed_spec().name)
         open_plans = (*open_plans, *self._open_plans(typed))
         hidden = self.hidden()
         open_typed_plans = [record.plan.sequence for record in typed.open_plans()]
         undecoded = _undecoded(ledger, typed, hidden)
         waits = undecoded and not open_typed_plans
+        always = self.spec.decode.publish is PublishRule.ALWAYS
+        is_checked = bool(statuses if always else hidden.unchecked)
         # An error of the upsert table must not hide the other unfinished work.
         found = result_or_error(self.spec.name, lambda _: self.next_merge())
         merge, upsert_error = (None, found) if isinstance(found, TidemarkError) else (found, None)
@@ -288,6 +341,7 @@ class UnfinishedWorkReader:
             unmerged=merge.scope if merge else None,
             unmerged_since=self._first_change(typed.pipeline, merge) if merge else None,
             unchecked=sum(map(size_of, hidden.unchecked.values())),
+            unchecked_plans=self._unchecked(ledger, statuses) if is_checked else (),
             quarantined=self.quarantined(open_typed_plans),
         )
 
@@ -357,6 +411,28 @@ class UnfinishedWorkReader:
         times += [at for number, at in undone.items() if number in changes.removed]
         return min(times, default=None)
 
+    def _unchecked(
+        self, ledger: Ledger, statuses: Mapping[int, PublicationStatus]
+    ) -> tuple[UncheckedPlan, ...]:
+        """Return the oldest plans with rows and without any decision."""
+        landed_at = self.control.recorded_at(ledger.pipeline, EventKind.LANDED)
+        # A summary has the plans that were taken back.
+        rowless = {number for number, each in ledger.plans.items() if not each.has_rows}
+        oldest = [
+            PlanRef(pipeline=ledger.pipeline, sequence=number)
+            for number in sorted(landed_at.keys() - statuses.keys() - rowless)
+        ][:_MOST_UNCHECKED]
+        records = self.control.plan_records(oldest)
+        return tuple(
+            UncheckedPlan(
+                sequence=plan.sequence,
+                landed_at=landed_at[plan.sequence],
+                later_plans=sum(number > plan.sequence for number in landed_at),
+            )
+            for plan in oldest
+            if plan in records and records[plan].has_rows
+        )
+
     def _blocked(
         self, ledger: Ledger, statuses: Mapping[int, PublicationStatus]
     ) -> tuple[int, ...]:
@@ -368,6 +444,15 @@ class UnfinishedWorkReader:
         """Whether a plan holds rows. Reads only this plan, because a full ledger takes seconds."""
         record = ledger.plans.get(sequence) or self.control.plan_record(self.spec.name, sequence)
         return record is not None and record.has_rows
+
+
+def _references(pipeline: str, plans: Sequence[int]) -> list[str | Reference]:
+    """Return the parts of a line that name plans: `plan 3`, `plans 3, 4`."""
+    first, *others = (
+        Reference(text=str(number), pipeline=pipeline, plan=number) for number in plans
+    )
+    more = [part for each in others for part in (", ", each)]
+    return [f"plan{'s' if more else ''} ", first, *more]
 
 
 def _for(since: datetime | None, now: datetime) -> str:

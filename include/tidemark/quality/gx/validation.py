@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -196,13 +197,14 @@ def _row_result(expectation: Mapping[str, Any], result: Any) -> CheckResult:
     argument_text = ", ".join(f"{name} {_words(value)}" for name, value in arguments.items())
     details = result.result or {}
     value: Any = details.get("observed_value", details.get("unexpected_percent"))
+    is_number = type(value) in (int, float) and isfinite(value)
     return CheckResult(
         check=expectation["type"],
         column=arguments.get("column"),
         severity=_severity(expectation),
         passed=bool(result.success),
         observed=_observed(details),
-        value=float(value) if type(value) in (int, float) else None,
+        value=float(value) if is_number else None,
         expectation=expectation.get("description") or f"{expectation['type']}: {argument_text}",
         unexpected_count=details.get("unexpected_count"),
         unexpected_percent=details.get("unexpected_percent"),
@@ -232,7 +234,10 @@ def _severity(expectation: Mapping[str, Any]) -> Severity:
 def _observed(details: Mapping[str, Any]) -> str | int | float | None:
     if "observed_value" in details:
         value = details["observed_value"]
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        if value is None:
+            return None
+        # Infinity is a text: JSON has no such number.
+        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
             return value
         return _words(value)
     if details.get("unexpected_count") is None:
