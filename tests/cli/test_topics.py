@@ -10,6 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.commands import Command
+from tests.support.registry import (
+    avro_bytes,
+    connection_environ,
+    framed,
+    registry_answers,
+    registry_proxy,
+)
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records, produce_values
 from tidemark.core.errors import ExitCode
@@ -153,6 +160,37 @@ def test_peek_shows_the_newest_or_oldest_records_readably(
     # Looking creates no group.
     groups = admin.list_consumer_groups(request_timeout=10).result().valid
     assert not [each.group_id for each in groups if topic in each.group_id]
+
+
+@pytest.mark.broker
+def test_peek_decodes_payloads_with_the_registry(
+    broker: BrokerStatus,
+    admin: AdminClient,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a registry, the command shows the bytes and the reason."""
+    topic = f"peek-avro-{uuid.uuid4().hex[:6]}"
+    make_topic(admin, broker.bootstrap, topic)
+    schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+    values = [framed(3, avro_bytes(schema, {"n": 1})), framed(3, b"")]
+    produce_records(broker.bootstrap, topic, [Record(value=each) for each in values])
+    without = tidemark("topics", "peek", topic)
+    assert "UTF-8, 6 bytes: " in without.out
+    assert "not decoded: Connection 'schema_registry_default' is not defined." in without.err
+    with registry_proxy(registry_answers({3: schema})) as proxy:
+        for name, text in connection_environ({"url": f"http://{proxy.address}"}).items():
+            monkeypatch.setenv(name, text)
+        shown = tidemark("topics", "peek", topic)
+        records = tidemark("topics", "peek", topic, "--json").json["records"]
+    assert "value     AVRO of schema 3, 6 bytes:" in shown.out
+    assert '"n": 1' in shown.out
+    assert "value     malformed AVRO of schema 3" in shown.out
+    decoded = {"schema_id": 3, "format": "AVRO", "malformed": False, "value": {"n": 1}}
+    assert [each["decoded"] for each in records] == [
+        {"value": decoded},
+        {"value": {**decoded, "malformed": True, "value": None}},
+    ]
 
 
 @pytest.mark.broker

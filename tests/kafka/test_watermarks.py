@@ -196,6 +196,16 @@ def test_the_retention_of_a_missing_topic_raises_topic_missing(
         reader.retention_time("no-such-topic")
 
 
+def test_the_error_of_a_missing_topic_suggests_existing_topics(
+    reader: KafkaWatermarkReader, topic: TopicFactory
+) -> None:
+    """Plans and the status read watermarks only."""
+    name = topic()
+    with pytest.raises(TopicMissing) as caught:
+        reader.topic_watermarks(f"{name}x", COMMITTED)
+    assert name in caught.value.similar
+
+
 def test_a_missing_topic_raises_topic_missing(reader: KafkaWatermarkReader) -> None:
     with pytest.raises(TopicMissing, match="no-such-topic"):
         reader.topic_watermarks("no-such-topic", COMMITTED)

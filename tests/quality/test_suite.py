@@ -99,7 +99,8 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
         "expectations[3]",
     }
     assert "critical, warning, info" in found["expectations[1].severity"]
-    assert "expect_column_values_to_match_regex" in found["expectations[0].type"]
+    assert "expect_column_distinct_values_to_be_in_set" in found["expectations[0].type"]
+    assert "more" in found["expectations[0].type"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])

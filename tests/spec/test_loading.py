@@ -505,7 +505,7 @@ def test_all_problems_of_all_files_are_reported_at_once(folders: Folders) -> Non
     with pytest.raises(SpecError) as caught:
         folders.load()
     assert "7 problems" in str(caught.value)
-    assert "a.yaml: retries: expected integer, found 'many'" in str(caught.value)
+    assert "a.yaml: retries: found 'many', expected integer" in str(caught.value)
 
 
 # -- groups --------------------------------------------------------------------------------------

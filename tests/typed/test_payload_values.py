@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,8 +12,12 @@ from typing import Any
 import pytest
 
 from tests.support.registry import avro_bytes, framed
+from tidemark.cli.payloads import payload_lines
+from tidemark.core.record import LogRecord, TimestampType
 from tidemark.spec.decode import RegisteredSchema
+from tidemark.typed.decoded_payloads import PayloadDecoder
 from tidemark.typed.payload_values import NESTED, MalformedPayload, decoded_fields
+from tidemark.typed.profile import Registry, RegistryAnswers
 from tidemark.typed.registry_protobuf import compiled
 
 _TRADE = {
@@ -144,3 +149,80 @@ def test_a_logical_type_that_runs_ignore_does_not_change_a_value(
     plain = {"type": "record", "name": "R", "fields": [{"name": "v", "type": type_}]}
     schema = {**plain, "fields": [{"name": "v", "type": {"type": type_, "logicalType": logical}}]}
     assert fields_of(schema, avro_bytes(plain, {"v": value})) == {"v": value}
+
+
+# -- payloads of a topic ---------------------------------------------------------------------------
+
+
+def record(key: bytes | None, value: bytes | None) -> LogRecord:
+    return LogRecord(
+        partition=0,
+        offset=0,
+        key=key,
+        value=value,
+        headers=(),
+        timestamp_ms=0,
+        timestamp_type=TimestampType.CREATE,
+    )
+
+
+def known(schemas: Collection[RegisteredSchema]) -> Registry:
+    """Return a registry with these schemas."""
+
+    def answers(ids: Collection[int]) -> RegistryAnswers:
+        found = {each.id: each for each in schemas if each.id in ids}
+        return RegistryAnswers(connection="schema_registry_default", schemas=found)
+
+    return answers
+
+
+def test_payloads_with_a_known_schema_are_decoded_as_json() -> None:
+    """A payload without a known schema is not decoded."""
+    avro = schema_of("AVRO", json.dumps(_TRADE))
+    body = avro_bytes(_TRADE, _VALUE)
+    records = [
+        record(framed(3, body), framed(5, body)),
+        record(b"text", framed(3, body[:-1])),
+    ]
+    decoder = PayloadDecoder.of(records, known([avro]))
+    assert decoder.has_ids
+    whole = decoder.decode(records[0].key)
+    assert whole is not None
+    assert whole.title == "AVRO of schema 3"
+    assert json.loads(json.dumps(whole.as_record()["value"])) == {
+        "n": 7,
+        "side": "sell",
+        "note": None,
+        "ratio": "nan",
+        "price": "1.25",
+        "day": "2026-03-01",
+        "at": "2026-03-01T12:00:00+00:00",
+        "either": "x",
+        "raw": "/w==",
+        "tags": ["a"],
+    }
+    assert decoder.decode(records[0].value) is decoder.decode(records[1].key) is None
+    cut = decoder.decode(records[1].value)
+    assert cut is not None
+    assert cut.is_malformed
+    lines = [line for each in records for line in payload_lines(each, decoder=decoder)]
+    assert f"  key       AVRO of schema 3, {len(body) + 5} bytes:" in lines
+    assert '      "price": "1.25",' in lines
+    assert "  value     malformed AVRO of schema 3" in lines
+
+
+def test_json_and_protobuf_payloads_are_decoded() -> None:
+    of_json = RegisteredSchema(
+        id=1, kind="JSON", text='{"type": "object", "properties": {"n": {"type": "integer"}}}'
+    )
+    proto = 'syntax = "proto3"; message M { int32 n = 1; repeated string tags = 2; }'
+    of_protobuf = RegisteredSchema(id=2, kind="PROTOBUF", text=compiled(proto, {}))
+    payloads = [framed(1, b'{"n": 1, "more": [2]}'), framed(2, b"\x00\x08\x05\x12\x01a")]
+    decoder = PayloadDecoder.of(
+        [record(None, each) for each in payloads], known([of_json, of_protobuf])
+    )
+    found = [decoder.decode(each) for each in payloads]
+    assert [each and each.value for each in found] == [
+        {"n": 1, "more": [2]},
+        {"n": 5, "tags": ["a"]},
+    ]

@@ -51,8 +51,11 @@ from tidemark.core.logs import LogFormat, configure_logging
 HEADINGS = {
     "Every day": "status coverage records console run backfill verify report",
     "Steps of a run": "plan ingest check decode upsert",
-    "Data": "sql shell topics pipeline offsets publication quarantine schema suite maintain",
-    "Repair": "abandon undo accept-loss accept-recreation rewind deduplicate control",
+    "Data": "sql shell topics pipeline offsets schema suite maintain",
+    "Repair": (
+        "quarantine publication abandon undo accept-loss accept-recreation rewind deduplicate "
+        "control"
+    ),
     "This machine": "up down airflow demo broker spark sample",
 }
 """The commands under each heading of `tidemark --help`, in the order of the page."""

@@ -91,10 +91,7 @@ Master = Annotated[
     str | None,
     typer.Option(
         envvar="TIDEMARK_MASTER",
-        help="Where Spark runs: a master of spark-submit, or sc://HOST:PORT of a Spark Connect "
-        "server, with its token in SPARK_CONNECT_AUTHENTICATE_TOKEN. Default: the server of "
-        "`tidemark spark start` while it runs, else local[*]. The DAGs use the connection "
-        "spark_default instead.",
+        help="Where Spark runs; `tidemark spark --help` has the values and the default.",
     ),
 ]
 

@@ -10,6 +10,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Seed
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase
+from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.core.texts import counted
 from tidemark.dev.samples import SAMPLES
 
@@ -60,7 +61,8 @@ def produce(
     The next call continues the ids of this one, so no record is repeated.
     """
     if name not in SAMPLES:
-        raise typer.BadParameter(f"{name!r} is not a sample; samples: {', '.join(SAMPLES)}")
+        similar = did_you_mean(name, SAMPLES)
+        raise typer.BadParameter(f"{name!r} is not a sample{similar}; samples: {some_of(SAMPLES)}")
     connections = App.from_environment().connections
     if connection is None:
         config = connections.embedded_broker_config()

@@ -17,7 +17,11 @@ app = typer.Typer(
     help=(
         "Manage a Spark Connect server on this machine. While it runs, every command with "
         "`--master` uses it. Otherwise each command starts its own Spark, which takes longer than "
-        "a small run."
+        "a small run.\n\n"
+        "`--master` selects where a command runs Spark: a master of spark-submit, or "
+        "sc://HOST:PORT of a Spark Connect server, with its token in "
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN. Default: the server of `tidemark spark start` while it "
+        "runs, else local[*]. The DAGs use the connection spark_default instead."
     ),
     short_help="Start and stop a Spark Connect server, for short runs.",
     no_args_is_help=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,11 @@ from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDe
 from tidemark.core.texts import counted
 from tidemark.report.cluster import ReadingPipeline
 from tidemark.report.record_page import record_values
+from tidemark.spec.decode import DEFAULT_REGISTRY
+
+if TYPE_CHECKING:
+    from tidemark.core.record import LogRecord
+    from tidemark.typed.decoded_payloads import PayloadDecoder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -191,8 +196,9 @@ def peek(
     """Show the newest records of a topic, by timestamp, or the oldest ones.
 
     JSON is indented, bytes that are not UTF-8 are hexadecimal, and invisible characters are
-    escapes. The command reads committed records, for ten seconds and 8 MB at most. It uses no
-    consumer group, creates no topic, and changes nothing.
+    escapes. Keys and values that begin with a schema id are decoded with the registry of the
+    connection schema_registry_default, if it is defined. The command reads committed records, for
+    ten seconds and 8 MB at most. It uses no consumer group, creates no topic, and changes nothing.
 
     With --key, the command searches the log from its end, or from its start for the oldest
     records. The whole key must match. The search stops at the same limits, and the command then
@@ -202,24 +208,31 @@ def peek(
     tidemark topics peek payments --records 20
     tidemark topics peek payments --key A12 --from-beginning
 
-    With --json, payloads are complete: as text if they are UTF-8, otherwise in base64.
+    With --json, payloads are complete: as text if they are UTF-8, otherwise in base64. The field
+    `decoded` has keys and values that were decoded.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
-    found = (
-        App.from_environment()
-        .topics(connection)
-        .peek(
-            topic,
-            records,
-            partition=partition,
-            key=None if key is None else _utf8(key),
-            oldest=from_beginning,
-            seconds=_PEEK_SECONDS,
-            size=_PEEK_BYTES,
-        )
+    from tidemark.typed.decoded_payloads import PayloadDecoder
+
+    app = App.from_environment()
+    found = app.topics(connection).peek(
+        topic,
+        records,
+        partition=partition,
+        key=None if key is None else _utf8(key),
+        oldest=from_beginning,
+        seconds=_PEEK_SECONDS,
+        size=_PEEK_BYTES,
     )
+    registry = app.connections.registry_answers(DEFAULT_REGISTRY)
+    decoder = PayloadDecoder.of(found.records, registry)
     if as_json:
         shown = [
-            {"partition": each.partition, "offset": each.offset, **record_values(each)}
+            {
+                "partition": each.partition,
+                "offset": each.offset,
+                **record_values(each),
+                "decoded": _decoded(each, decoder),
+            }
             for each in found.records
         ]
         print_json({"connection": connection, **found.as_record(), "records": shown})
@@ -229,8 +242,10 @@ def peek(
     out.print(f"{place}: {counted(found.offsets, 'offset')}")
     for each in found.records:
         out.print(f"partition {each.partition} offset {each.offset:,}  {each.timestamp_text}")
-        for line in payload_lines(each):
+        for line in payload_lines(each, decoder=decoder):
             out.print(line)
+    if decoder.problem is not None:
+        note(f"not decoded: {decoder.problem.rendered('problem')}")
     with_key = "" if key is None else " with this key"
     if not found.records:
         out.print(f"no records{with_key}")
@@ -242,6 +257,12 @@ def peek(
             "ask for fewer --records, or for one --partition"
         )
         note(f"reading stopped after {_PEEK_SECONDS:.0f} seconds or {_PEEK_BYTES >> 20} MB")
+
+
+def _decoded(record: LogRecord, decoder: PayloadDecoder) -> dict[str, Any]:
+    """Return the decoded key and value of a record; empty if neither has a known schema."""
+    parts = {"key": decoder.decode(record.key), "value": decoder.decode(record.value)}
+    return {name: part.as_record() for name, part in parts.items() if part is not None}
 
 
 def _utf8(text: str) -> bytes:

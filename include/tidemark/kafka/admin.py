@@ -7,13 +7,16 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from tidemark.core.errors import TidemarkError
+from tidemark.core.suggestions import similar_names
 from tidemark.kafka.errors import (
+    KafkaFailure,
     KafkaRefused,
     KafkaUnavailable,
     KafkaUnreachable,
@@ -58,6 +61,8 @@ _STATISTICS_MS = 250
 """Interval of the statistics, which alone show whether a client has a connection."""
 _VARYING = re.compile(r"^\S+/\w+: | \(after \d+ms in state .*\)$")
 """The parts of librdkafka's text about a failed connection that differ from one to the next."""
+
+_CLUSTER = "the cluster"
 
 T = TypeVar("T")
 
@@ -194,6 +199,25 @@ class AdminRequests(KafkaErrorMapper):
             dict.fromkeys(places, spec), request_timeout=timeout, **options
         )
         return self._requested
+
+    def topic_names(self, timeout: float) -> list[str]:
+        """Return the names of the topics that this principal may describe."""
+        try:
+            return list(self.admin.list_topics(timeout=timeout).topics)
+        except KafkaException as raised:
+            raise self.named_error("list_topics", _CLUSTER, raised.args[0]) from raised
+
+    def with_suggestions(self, missing: TopicMissing, timeout: float) -> TopicMissing:
+        """Return the error of a missing topic with similar names of the cluster, if it lists any.
+
+        Args:
+            missing: The error.
+            timeout: Longest duration of the request, in seconds.
+        """
+        similar: tuple[str, ...] = ()
+        with suppress(KafkaFailure):
+            similar = similar_names(missing.topic, self.topic_names(timeout))
+        return TopicMissing(topic=missing.topic, similar=similar)
 
     def result(self, operation: str, topic: str, future: Future[T]) -> Any:
         """Wait for a request and return its result."""

@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
-from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
@@ -43,8 +42,6 @@ PARTITIONS_AT_ONCE = 1_000
 """Partitions in one request for offsets. The client keeps 1.6 kB for each until it has answers."""
 _LEAST_TIMEOUT_S = 0.1
 """Timeout of a request for offsets if earlier ones used up the time."""
-_SIMILAR = 3
-"""Most names that the error of a missing topic suggests."""
 
 
 class KafkaClusterReader:
@@ -138,10 +135,7 @@ class KafkaClusterReader:
     # -- topics ----------------------------------------------------------------------------------
 
     def _names(self, requests: AdminRequests) -> list[str]:
-        try:
-            return list(requests.admin.list_topics(timeout=self._timeout).topics)
-        except KafkaException as raised:
-            raise requests.named_error("list_topics", _CLUSTER, raised.args[0]) from raised
+        return requests.topic_names(self._timeout)
 
     def _request_topics(
         self, requests: AdminRequests, names: Sequence[str]
@@ -171,8 +165,7 @@ class KafkaClusterReader:
         try:
             return _topic(requests, name, answer)
         except TopicMissing as missing:
-            similar = get_close_matches(name, self._names(requests), _SIMILAR)
-            raise TopicMissing(topic=name, similar=tuple(similar)) from missing
+            raise requests.with_suggestions(missing, self._timeout) from missing
 
     # -- settings --------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.kafka.admin import AdminRequests, silent_leader, topic_id_of
-from tidemark.kafka.errors import KafkaRefused, NoTopicId
+from tidemark.kafka.errors import KafkaRefused, NoTopicId, TopicMissing
 
 _ISOLATION = {
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
@@ -108,7 +108,10 @@ class KafkaWatermarkReader:
         topics = self._requests.admin.describe_topics(
             TopicCollection([topic]), request_timeout=self._timeout
         )
-        described = self._requests.result("describe_topics", topic, topics[topic])
+        try:
+            described = self._requests.result("describe_topics", topic, topics[topic])
+        except TopicMissing as missing:
+            raise self._requests.with_suggestions(missing, self._timeout) from missing
         cluster_id = self._requests.result("describe_cluster", topic, cluster).cluster_id
         topic_id = topic_id_of(described)
         if topic_id is None or not cluster_id:

@@ -19,7 +19,7 @@ from typing import Any
 import jsonschema
 
 from tidemark.core.errors import SetupError
-from tidemark.core.suggestions import did_you_mean
+from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
 from tidemark.quality.errors import SuiteError
@@ -194,7 +194,7 @@ def _meta(meta: Mapping[str, Any], columns: set[str]) -> _Problems:
         return
     for name in masked:
         if not isinstance(name, str) or name not in columns:
-            known = ", ".join(sorted(columns))
+            known = some_of(sorted(columns))
             found = f"{name!r}{did_you_mean(name, columns)}"
             yield "meta.tidemark.masked", f"one of the columns {known}", found
 
@@ -220,7 +220,7 @@ def _check(name: str, override: Any, key: str) -> _Problems:
         found = "a check with a fixed limit"
         if check is None:
             found = f"an unknown check{did_you_mean(name, adjustable)}"
-        yield key, f"one of {', '.join(adjustable)}", found
+        yield key, f"one of {some_of(adjustable)}", found
         return
     if not isinstance(override, dict):
         yield key, "an object", _kind(override)
@@ -244,17 +244,17 @@ def _expectation(expectation: Any, key: str, columns: set[str]) -> _Problems:
     if not isinstance(kwargs, dict):
         yield f"{key}.kwargs", "an object", _kind(kwargs)
         return
-    schemas = _schemas()
+    schemas = expectation_schemas()
     schema = schemas.get(str(expectation.get("type")))
     if schema is None:
         kind = expectation.get("type")
         found = f"{kind!r}{did_you_mean(kind, schemas)}"
-        yield f"{key}.type", f"one of {', '.join(sorted(schemas))}", found
+        yield f"{key}.type", f"one of {some_of(sorted(schemas))}", found
         return
     yield from _kwargs(kwargs, schema, f"{key}.kwargs")
     for argument, value in named_columns(kwargs):
         if value not in columns:
-            known = ", ".join(sorted(columns))
+            known = some_of(sorted(columns))
             found = f"{value!r}{did_you_mean(value, columns)}"
             yield f"{key}.kwargs.{argument}", f"one of the columns {known}", found
 
@@ -294,7 +294,7 @@ def _unknown(item: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> _P
     for name in item:
         if name not in known:
             found = f"an unknown key{did_you_mean(name, known)}"
-            yield f"{prefix}{name}", f"one of the keys {', '.join(known)}", found
+            yield f"{prefix}{name}", f"one of the keys {some_of(known)}", found
 
 
 def _kind(value: Any) -> str:
@@ -302,7 +302,7 @@ def _kind(value: Any) -> str:
 
 
 @cache
-def _schemas() -> Mapping[str, Mapping[str, Any]]:
+def expectation_schemas() -> Mapping[str, Mapping[str, Any]]:
     """Return the schemas of all expectations that support Spark, by expectation type."""
     package = importlib.util.find_spec("great_expectations")
     if package is None or not package.submodule_search_locations:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Self
 
 from tidemark.core.errors import TerminalError
-from tidemark.core.suggestions import did_you_mean
+from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.spec.ref import PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
 class Problem:
-    """One problem of a file or a form: its place, the expected value and the actual value."""
+    """One problem of a file or a form: its place, the actual value and the expected value."""
 
     file: str
     key: str
@@ -31,7 +31,8 @@ class Problem:
         )
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.key}: expected {self.expected}, found {self.found}"
+        # The value has a suggestion, which must not follow a list of names.
+        return f"{self.file}: {self.key}: found {self.found}, expected {self.expected}"
 
 
 def _shortened(text: str, most: int) -> str:
@@ -82,7 +83,7 @@ class UnknownPipeline(TerminalError):
     @property
     def pipelines(self) -> str:
         """The names of all pipelines."""
-        return f"the specs define {', '.join(self.known)}" if self.known else "there are no specs"
+        return f"the specs define {some_of(self.known)}" if self.known else "there are no specs"
 
     @property
     def suggestion(self) -> str:
@@ -123,7 +124,7 @@ class UnknownCopy(TerminalError):
         """The names of all copies of the pipeline."""
         if not self.known:
             return f"pipeline {self.name!r} has no copy"
-        return f"the control table contains {', '.join(self.known)}"
+        return f"the control table contains {some_of(self.known)}"
 
     @property
     def suggestion(self) -> str:

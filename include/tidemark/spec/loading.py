@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tidemark.core.errors import TidemarkError
-from tidemark.core.suggestions import did_you_mean
+from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
 from tidemark.spec.decode import (
@@ -495,12 +495,12 @@ def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
     match error["type"]:
         case "extra_forbidden":
             section = _section(location[:-1])
-            expected = f"one of {', '.join(_keys(section))}"
+            expected = f"one of {some_of(_keys(section))}"
             found = f"unknown key{did_you_mean(location[-1], _keys(section))}"
         case "missing":
             expected, found = "a value", "nothing"
         case "model_type":
-            expected = f"a mapping with keys among {', '.join(_keys(_section(location)))}"
+            expected = f"a mapping with keys among {some_of(_keys(_section(location)))}"
         case "value_error":
             expected = str(error["ctx"]["error"])
         case "string_pattern_mismatch":
@@ -544,7 +544,7 @@ def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> Iterator[Pro
         yield Problem.of(path, "name", f"{path.stem!r}, the file's name", repr(spec.name))
     if spec.suite and not (suites / f"{spec.suite}.json").is_file():
         available = sorted(file.stem for file in suites.glob("*.json"))
-        expected = f"a suite that exists ({', '.join(available) or 'none yet'})"
+        expected = f"a suite that exists ({some_of(available) or 'none yet'})"
         found = f"{spec.suite!r}{did_you_mean(spec.suite, available)}"
         yield Problem.of(path, "quality.suite", expected, found)
 

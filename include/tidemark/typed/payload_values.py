@@ -56,10 +56,32 @@ def decoded_fields(payload: bytes, schema: RegisteredSchema) -> Mapping[str, Any
         if schema.kind == Format.JSON_SCHEMA.kind:
             return _json_fields(body, schema.text)
         if schema.kind == Format.PROTOBUF.kind:
-            _check_protobuf(body, schema.text)
+            _protobuf_value(body, schema.text)
     except UnsupportedSchema:
         return {}
     return {}
+
+
+def decoded_value(payload: bytes, schema: RegisteredSchema) -> Any:
+    """Return a whole payload, as Python values of the format's reader.
+
+    Args:
+        payload: A key or a value with its frame.
+        schema: The schema of the payload.
+
+    Raises:
+        MalformedPayload: A run would put the record into quarantine.
+        UnsupportedSchema: A run would not decode payloads of this schema.
+    """
+    body = payload[FRAME_BYTES:]
+    if schema.kind == Format.AVRO.kind:
+        parsed, _ = _avro_schema(schema.text)
+        return body if parsed is None else _avro_value(body, parsed)
+    if schema.kind == Format.JSON_SCHEMA.kind:
+        return _json_fields(body, schema.text)
+    if schema.kind == Format.PROTOBUF.kind:
+        return _protobuf_value(body, schema.text)
+    raise UnsupportedSchema(f"no format for schemas of kind {schema.kind}")
 
 
 def avro_columns(text: str) -> Mapping[str, FieldType]:
@@ -95,6 +117,13 @@ def _avro_fields(body: bytes, text: str) -> Mapping[str, Any]:
     schema, kind = _avro_schema(text)
     if schema is None:
         return {}
+    value = _avro_value(body, schema)
+    if not isinstance(kind, Struct):
+        return {}
+    return {name: _json_value(value[name], each) for name, each in kind.fields}
+
+
+def _avro_value(body: bytes, schema: Any) -> Any:
     stream = io.BytesIO(body)
     try:
         value: Any = fastavro.schemaless_reader(stream, schema, None)
@@ -102,9 +131,7 @@ def _avro_fields(body: bytes, text: str) -> Mapping[str, Any]:
         raise MalformedPayload from wrong
     if stream.read(1):
         raise MalformedPayload
-    if not isinstance(kind, Struct):
-        return {}
-    return {name: _json_value(value[name], each) for name, each in kind.fields}
+    return value
 
 
 def _json_value(value: Any, kind: FieldType) -> Any:
@@ -146,7 +173,7 @@ def _json_fields(body: bytes, text: str) -> Mapping[str, Any]:
     return content
 
 
-def _check_protobuf(body: bytes, text: str) -> None:
+def _protobuf_value(body: bytes, text: str) -> Any:
     # Loads PyArrow, which drafts of other formats do not need.
     import pyarrow as pa
 
@@ -155,3 +182,4 @@ def _check_protobuf(body: bytes, text: str) -> None:
     (found,) = protobuf_reader.read(pa.array([body], pa.binary()), text).to_pylist()
     if found["reason"] == QuarantineReason.MALFORMED:
         raise MalformedPayload
+    return found["value"]

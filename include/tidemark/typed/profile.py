@@ -211,7 +211,7 @@ class Profile:
         self, part: Part, payload: bytes | None, schemas: Mapping[int, RegisteredSchema]
     ) -> Mapping[str, Any]:
         """Return the fields of a payload; empty if its schema is unknown or it is malformed."""
-        for schema_id in _schema_id(payload or b""):
+        for schema_id in leading_schema_ids(payload or b""):
             if schema_id in schemas:
                 try:
                     return decoded_fields(payload or b"", schemas[schema_id])
@@ -226,13 +226,13 @@ class Profile:
         if record.key is not None:
             self.with_key += 1
             self.text_keys += _is_text(record.key)
-            self.key_schemas.update(_schema_id(record.key))
+            self.key_schemas.update(leading_schema_ids(record.key))
             self.keys.add(key)
         if record.value is None:
             self.tombstones += 1
             return
         self.text_values += _is_text(record.value)
-        self.value_schemas.update(_schema_id(record.value))
+        self.value_schemas.update(leading_schema_ids(record.value))
         content = json_object(record.value)
         if content is not None:
             self._add_object(content, record)
@@ -272,7 +272,7 @@ def _is_text(data: bytes) -> bool:
     return not data.startswith(b"\0") and _text(data) is not None
 
 
-def _schema_id(data: bytes) -> tuple[int, ...]:
+def leading_schema_ids(data: bytes) -> tuple[int, ...]:
     """Return the schema id that bytes seem to begin with, if any."""
     if len(data) < FRAME_BYTES or not data.startswith(FRAME_MAGIC):
         return ()

@@ -188,8 +188,15 @@ def test_a_payload_that_does_not_match_its_schema_is_malformed(spark: SparkSessi
     ]
     poison.append(framed(9, b"\x00\x02" + b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"))
     poison.append(framed(9, b"\x04"))
-    made = read(spark, [*cut, *longer, *poison, framed(9, whole)], SCHEMAS)
-    assert made[:-1] == [(None, "malformed", 9)] * (len(made) - 1)
+    made = decode_payloads(spark, [*cut, *longer, *poison, framed(9, whole)], SCHEMAS)
+    assert [row[:3] for row in made[:-1]] == [(None, "malformed", 9)] * (len(made) - 1)
+    details = [row[3] for row in made]
+    short = "truncated, or written with another schema"
+    assert details[: len(cut)] == [short] * len(cut)
+    above = slice(len(cut), len(cut) + len(longer))
+    assert details[above] == ["bytes after the end of the record"] * len(longer)
+    assert None not in details[above.stop : -1]
+    assert details[-1] is None
     assert made[-1][1] is None
 
 

@@ -44,6 +44,9 @@ _BOUNDS = {
 }
 _FIELD_REASONS = (QuarantineReason.NOT_UTF8, QuarantineReason.MALFORMED)
 """The reasons that `_faults` finds. A record with several gets the first one."""
+_TRUNCATED = "truncated, or written with another schema"
+"""Detail of a record that ends before its schema does, or that the reader cannot parse."""
+_LONGER = "bytes after the end of the record"
 _LENGTH_BYTES = 5
 _FALSE, _TRUE = b"\x00", b"\x01"
 
@@ -74,13 +77,18 @@ def reading(payload: Column, schema: str, place: ResultColumns, *, widens: bool)
     yield {name: F.coalesce(*fields[reason], nothing) for reason, name in found_in.items()}
     is_whole = F.coalesce(F.col(read)["end"] == F.lit(_END), F.lit(False))
     reason = F.when(payload.isNotNull() & ~is_whole, QuarantineReason.MALFORMED.value)
+    # A short record consumes bytes of the end, and the reader then fails. After a long one, the end
+    # consists of other bytes.
+    is_longer = F.col(read)["end"].isNotNull() & ~is_whole
+    no_record = F.when(payload.isNull() | is_whole, nothing)
+    no_record = no_record.when(is_longer, _LONGER).otherwise(_TRUNCATED)
     for each, name in found_in.items():
         reason = reason.when(F.col(name).isNotNull(), each.value)
     yield {
         place.value: _value(value, have, kind),
         place.reason: reason,
         # The record itself has an empty path.
-        place.detail: F.nullif(F.coalesce(*found_in.values()), F.lit("")),
+        place.detail: F.coalesce(no_record, F.nullif(F.coalesce(*found_in.values()), F.lit(""))),
     }
 
 
