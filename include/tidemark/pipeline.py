@@ -864,6 +864,7 @@ class Pipeline:
             statuses=lambda: self._publication_table().statuses(self.name),
             quarantined=lambda plans: self.quarantine.count_open(plans),
             hidden=self._hidden_offsets(),
+            check_typed=lambda: self.decoder.check_tables(),
             decided_at=lambda plan: self._publication_table().decided_at(self.name, plan),
             next_merge=lambda: self.upserts.next() if self.spec.has_upsert else None,
         )

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.quality.test_publication import check, publication_of, table_of
 from tests.support import services
@@ -26,6 +26,7 @@ from tidemark.backfill.selection import select
 from tidemark.backfill.service import Backfills
 from tidemark.core.offsets import Span
 from tidemark.core.origins import RunOrigin
+from tidemark.lake import table_io
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
 from tidemark.pipeline import utc_now
@@ -35,6 +36,7 @@ from tidemark.report.status import PipelineStatus, pipeline_status
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules
 from tidemark.spec.upsert import MergeScope
+from tidemark.typed.errors import QuarantineRestored
 
 pytestmark = pytest.mark.slow
 
@@ -312,6 +314,48 @@ def test_a_table_that_is_out_of_date_for_longer_than_the_limit_raises_an_alarm(
     lake.decoding.plan()
     # The open plan has an age and an alarm of its own.
     assert upserted_work(tmp_path).undecoded_since is None
+
+
+def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> None:
+    """Each decode is refused with this error, and the ingest continues."""
+    lake = home_typed_lake(tmp_path)
+    lake.broken = {1, 4}
+    for values in ([b"a", b"b", b"c"], [b"d", b"e"]):
+        lake.land_values(values)
+        lake.run()
+    quarantine = DeltaTable(lake.quarantine_uri)
+    newest = quarantine.version()
+    quarantine.restore(newest - 1)
+    status = app_of(tmp_path)().pipeline("events").status()
+    assert isinstance(status.unfinished.decode_error, QuarantineRestored)
+    assert status.unfinished.decode_error in [*status.alarms()]
+    record = status.as_record()
+    # Kafka is away.
+    assert record["problem"]["error"] == status.as_row()["problem"] == "EmbeddedBrokerStopped"
+    readable = replace(status, problem=None)
+    assert readable.as_record()["problem"]["error"] == "QuarantineRestored"
+    assert readable.as_row()["problem"] == "QuarantineRestored"
+    assert record["quarantined"] == 1
+    quarantine.restore(newest)
+    assert "QuarantineRestored" not in app_of(tmp_path)().pipeline("events").status().state
+
+
+def test_a_status_opens_each_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An opening takes longer than a query of a small table."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_values([b"a", b"b"])
+    lake.run()
+    opened: list[str] = []
+    real = table_io._open_if_exists
+
+    def count(uri: str) -> DeltaTable | None:
+        opened.append(uri)
+        return real(uri)
+
+    monkeypatch.setattr(table_io, "_open_if_exists", count)
+    status = app_of(tmp_path)().pipeline("events").status()
+    assert status.records == 2
+    assert sorted(opened) == sorted(set(opened))
 
 
 def checked_status(

@@ -63,7 +63,8 @@ def status(
 
     The command reads Kafka's watermarks, a record of each partition that lags, and the control
     table. It needs no Spark and no consumer group. A pipeline whose next run would be refused is
-    shown with the error of that run. The `alarms` section of the spec defines further alarms.
+    shown with the error of that run, also of its decode or its merge. The `alarms` section of the
+    spec defines further alarms.
 
     While Kafka is unavailable, the command shows committed offsets, and the lag is unknown. It then
     ends with the exit code of the error, and --record keeps the last known lag.
@@ -275,7 +276,7 @@ def look_tables(
             title = f"{name}: partitions of {each.status.topic}"
             partitions = map(_partition_values, each.status.partitions)
             parts += _titled(title, _PARTITION_COLUMNS, partitions)
-        error = each.error or (each.status.problem if each.status else None)
+        error = each.error or (each.status.run_error if each.status else None)
         if error:
             parts.append(_folded(f"{name}: {type(error).__name__}: {error.rendered('problem')}"))
     return Group(*parts)

@@ -131,6 +131,7 @@ def _check_rows(control: ControlReader, ledger: Ledger, data_log: DataLog) -> No
         rows, most = data_log.row_count(), max_rows(ledger)
         if rows is None or rows <= most:  # fence: duplicate-rows-are-noticed
             return
+        reopen_tables()
         newest = control.summary(ledger.pipeline)
         if newest.event_number == ledger.event_number:
             raise DuplicateRows(pipeline=ledger.pipeline, rows=rows, landed=most)
@@ -158,6 +159,7 @@ def missing_rows(control: ControlReader, ledger: Ledger, data_log: DataLog) -> i
             return None
         if rows >= least:
             return 0
+        reopen_tables()
         newest = control.summary(ledger.pipeline)
         if newest.event_number == ledger.event_number:
             return least - rows

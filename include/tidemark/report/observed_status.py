@@ -40,7 +40,7 @@ class ObservedStatus:
     @property
     def problem(self) -> TidemarkError | None:
         """The newest known error that would refuse a run; None without one."""
-        return self.error or (self.status.problem if self.status else None)
+        return self.error or (self.status.run_error if self.status else None)
 
     @property
     def lag_per_minute(self) -> float | None:

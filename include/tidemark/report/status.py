@@ -24,6 +24,7 @@ from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
 from tidemark.lake.conflicts import retry_on_conflict
+from tidemark.lake.opened_tables import tables_opened_once
 from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.errors import (
     LagTooLarge,
@@ -101,7 +102,7 @@ class PipelineStatus:
         records: Records landed by all plans.
         forecast: Whether and when the lag will be 0.
         caught_up_at: The time of the forecast `LATER`; None for other forecasts.
-        problem: The error that a run would now end with; None if it would continue.
+        problem: The error that the planning of a run would now end with; None without one.
         table_error: The difference between the data table and the control table, or the error that
             prevented the comparison; None without either.
         kafka_error: The error that prevented the read of watermarks; None if they were read.
@@ -125,6 +126,11 @@ class PipelineStatus:
     table_error: TidemarkError | None = None
     kafka_error: TidemarkError | None = None
     rules: AlarmRules
+
+    @property
+    def run_error(self) -> TidemarkError | None:
+        """The first error that a run would now end with; None if it would continue."""
+        return self.problem or self.unfinished.problem
 
     @property
     def last_landed(self) -> int | None:
@@ -238,7 +244,7 @@ class PipelineStatus:
             "open_plans": self.open_plans,
             "unchecked_plans": [plan.sequence for plan in self.unfinished.unchecked_plans],
             "blocked_plans": self.unfinished.blocked,
-            "problem": self.problem,
+            "problem": self.run_error,
             "alarms": list(self.alarms()),
             "partitions": self.partitions,
         }
@@ -247,6 +253,7 @@ class PipelineStatus:
 
     def as_row(self) -> dict[str, Any]:
         """Return the row of the pipeline in the status table."""
+        problem = self.run_error
         return {
             "pipeline": self.pipeline,
             "checked_at": self.checked_at,
@@ -270,7 +277,7 @@ class PipelineStatus:
             "state": self.state,
             "forecast": self.forecast.value,
             "caught_up_at": self.caught_up_at,
-            "problem": type(self.problem).__name__ if self.problem else None,
+            "problem": type(problem).__name__ if problem else None,
             "alarms": ", ".join(type(alarm).__name__ for alarm in self.alarms()) or None,
         }
 
@@ -366,6 +373,7 @@ class _StatusReader:
     unfinished: UnfinishedWorkReader
     now: datetime
 
+    @tables_opened_once()
     def read(self) -> PipelineStatus:
         """Return the status.
 

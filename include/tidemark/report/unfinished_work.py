@@ -126,6 +126,8 @@ class UnfinishedWork:
             `decode.publish: always` all landed offsets count.
         undecoded_since: Time from which on undecoded offsets could have been decoded; None without
             any, or while a plan of the typed table is open.
+        decode_error: The error of the typed table or its quarantine that would refuse the next
+            decode; None without one.
         unchecked: Number of landed offsets that are not decoded because they have no check result
             and no decision of an operator.
         unchecked_plans: The oldest unchecked plans, oldest first. If no decode waits for a check,
@@ -147,6 +149,7 @@ class UnfinishedWork:
     open_plans: tuple[OpenPlan, ...] = ()
     undecoded: int = 0
     undecoded_since: datetime | None = None
+    decode_error: TidemarkError | None = None
     unchecked: int = 0
     unchecked_plans: tuple[UncheckedPlan, ...] = ()
     unmerged: MergeScope | None = None
@@ -169,6 +172,11 @@ class UnfinishedWork:
     def runs(self) -> int:
         """The highest number of runs that requested one open plan; 0 without an open plan."""
         return max((plan.runs for plan in self.open_plans), default=0)
+
+    @property
+    def problem(self) -> TidemarkError | None:
+        """The error with which the step `decode` or `upsert` of the next run would end."""
+        return self.decode_error or self.upsert_error
 
     @property
     def unchecked_since(self) -> datetime | None:
@@ -248,7 +256,10 @@ class UnfinishedWork:
                 yield TableStalled(
                     pipeline=pipeline, table=table, age=now - since, limit=rules.stalled
                 )
-        if self.upsert_error:
+        if self.decode_error:
+            yield self.decode_error
+        # Both steps compare the typed table with its ledger.
+        if self.upsert_error and type(self.upsert_error) is not type(self.decode_error):
             yield self.upsert_error
         if self.blocked:
             yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
@@ -287,6 +298,7 @@ class UnfinishedWorkReader:
         quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
         hidden: Returns the landed offsets that are not decoded.
+        check_typed: Raises the error with which the next decode would be refused.
         decided_at: Returns the time of the decision that published a plan; None without one.
         next_merge: Returns the next merge into the upsert table; None if no merge is due.
     """
@@ -296,6 +308,7 @@ class UnfinishedWorkReader:
     statuses: Callable[[], Mapping[int, PublicationStatus]]
     quarantined: Callable[[Collection[int]], int]
     hidden: Callable[[], HiddenOffsets] = HiddenOffsets
+    check_typed: Callable[[], None] = lambda: None
     next_merge: Callable[[], MergePlan | None] = lambda: None
     decided_at: Callable[[int], datetime | None] = lambda _: None
 
@@ -329,7 +342,8 @@ class UnfinishedWorkReader:
         waits = undecoded and not open_typed_plans
         always = self.spec.decode.publish is PublishRule.ALWAYS
         is_checked = bool(statuses if always else hidden.unchecked)
-        # An error of the upsert table must not hide the other unfinished work.
+        # An error of a table must not hide the other unfinished work.
+        refused = result_or_error(self.spec.name, lambda _: self.check_typed())
         found = result_or_error(self.spec.name, lambda _: self.next_merge())
         merge, upsert_error = (None, found) if isinstance(found, TidemarkError) else (found, None)
         return replace(
@@ -337,6 +351,7 @@ class UnfinishedWorkReader:
             open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
             undecoded=size_of(undecoded),
             undecoded_since=self._undecoded_since(ledger, typed, undecoded) if waits else None,
+            decode_error=refused,
             upsert_error=upsert_error,
             unmerged=merge.scope if merge else None,
             unmerged_since=self._first_change(typed.pipeline, merge) if merge else None,

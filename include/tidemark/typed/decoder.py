@@ -207,6 +207,18 @@ class DecodePlanner:
         """
         return retry_on_conflict(self._plan_once)
 
+    def check_tables(self) -> None:
+        """Check that the typed table and its quarantine allow a plan. Writes nothing.
+
+        Reads the typed table before the quarantine, to which a plan commits first. So it also holds
+        if each table is opened once.
+
+        Raises:
+            HistoriesDiverge, DuplicateRows, QuarantineRestored: As for `plan`.
+        """
+        read_checked_ledger(self.control, self.spec.name, self.table, rows=True)
+        self.table.check_not_restored(self.spec.name)
+
     def backlog(self) -> DecodeBacklog:
         """Return the numbers of offsets that `plan` would decode or remove. Writes nothing."""
         bronze, ledger = retry_on_conflict(self._ledgers)
