@@ -437,6 +437,22 @@ def test_a_plan_of_expiring_offsets_counts_the_offsets_it_leaves() -> None:
     assert pipeline.status().lag == 999
 
 
+@pytest.mark.parametrize(("limit", "left"), [(None, 0), (4, 6)])
+def test_offsets_that_landed_after_an_undone_plan_are_not_left_over(
+    limit: int | None, left: int
+) -> None:
+    """Otherwise a run would ask for another run, which has nothing to do."""
+    pipeline = MemoryPipeline()
+    for number in range(3):
+        pipeline.produce(0, 10)
+        pipeline.run(f"run {number}")
+    pipeline.undo.undo(2, "ops", "wrong")
+    pipeline.spec = make_spec(records_per_run=limit)
+    plan = pipeline.plan("again")
+    assert (plan.ranges[0].start, plan.size, plan.left) == (10, 10 - left, left)
+    assert pipeline.ledger.plans[plan.sequence].plan == plan
+
+
 def test_a_plan_is_made_if_the_retention_time_is_unknown() -> None:
     rules = AlarmRules(runway=timedelta(hours=2))
     pipeline = MemoryPipeline(

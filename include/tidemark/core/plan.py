@@ -56,10 +56,11 @@ class PlannedRange:
         start: First offset to read.
         end: Next offset after the range.
         low_watermark: Low watermark at planning time.
-        log_end_offset: End of the readable log at planning time. The plan leaves
-            `log_end_offset - end` offsets for later.
+        log_end_offset: End of the readable log at planning time.
         leader_epoch: Kafka's leader epoch at planning time; None if unknown. In a plan that was
             checked before its read, the epoch at this check; see `Plan.with_leader_epochs`.
+        left_over: Number of unread offsets of the partition that a limit leaves for later plans;
+            above 0 only in the last range of a partition.
     """
 
     partition: int
@@ -68,6 +69,7 @@ class PlannedRange:
     low_watermark: int
     log_end_offset: int
     leader_epoch: int | None = None
+    left_over: int = 0
 
     def __post_init__(self) -> None:
         if self.partition < 0:
@@ -180,10 +182,8 @@ class Plan:
 
     @property
     def left(self) -> int:
-        """Number of readable offsets after the ranges of a live plan, which it leaves for later."""
-        if self.kind is not PlanKind.LIVE:
-            return 0
-        return sum(planned.log_end_offset - planned.end for planned in self._last_ranges())
+        """Number of unread offsets that a limit leaves for later plans."""
+        return sum(planned.left_over for planned in self.ranges)
 
     @property
     def app_id(self) -> str:
@@ -302,9 +302,6 @@ class Plan:
             for r in self.ranges
         ]
         return "\n".join(lines)
-
-    def _last_ranges(self) -> list[PlannedRange]:
-        return list({planned.partition: planned for planned in self.ranges}.values())
 
     def _identity(self) -> dict[str, Any]:
         return {

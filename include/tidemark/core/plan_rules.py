@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from tidemark.core.errors import (
     ClusterChanged,
@@ -229,11 +229,14 @@ def live_ranges(
             if gaps:
                 unread[partition] = gaps
     allotted = _allotted(unread, limit, expiring)
-    return tuple(
-        _planned(watermarks, partition, span)
-        for partition, gaps in unread.items()
-        for span in gaps.first(allotted[partition])
-    )
+    planned: list[PlannedRange] = []
+    for partition, gaps in unread.items():
+        taken = gaps.first(allotted[partition])
+        for span in taken:
+            # Offsets after the last range may have landed, so the end of the log does not show it.
+            left_over = gaps.size - taken.size if span == taken.spans[-1] else 0
+            planned.append(replace(_planned(watermarks, partition, span), left_over=left_over))
+    return tuple(planned)
 
 
 def _allotted(

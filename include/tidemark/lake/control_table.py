@@ -66,6 +66,7 @@ COLUMNS = Schema(
         Field("superseded_by", DataType.int64(), nullable=True),
         Field("low_watermark", DataType.int64(), nullable=True),
         Field("log_end_offset", DataType.int64(), nullable=True),
+        Field("left_over", DataType.int64(), nullable=True),
         Field("leader_epoch", DataType.int32(), nullable=True),
         Field("isolation_level", DataType.utf8(), nullable=True),
         Field("cluster_id", DataType.utf8(), nullable=True),
