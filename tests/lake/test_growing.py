@@ -14,7 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ColumnsDiffer
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
-from tidemark.spec.fields import Struct, parse_type
+from tidemark.spec.fields import Struct
+from tidemark.spec.type_parsing import parse_type
 from tidemark.typed.columns import typed_schema
 
 _FIRST = {"price": "decimal(18,4)", "legs": [{"qty": "long"}]}

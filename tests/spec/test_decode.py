@@ -14,7 +14,8 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
-from tidemark.spec.fields import Decimal, ListOf, Struct, parse_type, plain_type
+from tidemark.spec.fields import Decimal, ListOf, Struct, plain_type
+from tidemark.spec.type_parsing import InvalidType, parse_type
 from tidemark.spec.upsert import UpsertSpec
 from tidemark.typed.decoder import stale_offsets
 
@@ -52,6 +53,51 @@ def test_an_invalid_type_raises_with_the_valid_ones(raw: Any, problem: str) -> N
     """The message contains the expected form."""
     with pytest.raises(ValueError, match=problem):
         parse_type(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("bigint", "long"), ("BIGINT", "long"), ("int8", "long"), ("unsigned", "long")),
+        *(("int", "integer"), ("smallint", "integer"), ("integr", "integer"), ("Long", "long")),
+        *(("doubel", "double"), ("float", "double"), ("double precision", "double")),
+        *(("varchar", "string"), ("varchar(20)", "string"), ("text", "string"), ("uuid", "string")),
+        *(("datetime", "timestamp"), ("timestamp_ntz", "timestamp"), ("timestamp(6)", "timestamp")),
+        *(("timestamp with time zone", "timestamp"), ("bool", "boolean"), ("string(10)", "string")),
+        *(("numeric", "decimal(18,2)"), ("numeric(10, 2)", "decimal(10,2)")),
+        *(("decimal", "decimal(18,2)"), ("numeric(38,30)", "decimal(28,28)")),
+        *(("decimal(10)", "decimal(10,0)"), ("numeric()", "decimal(18,2)")),
+    ],
+)
+def test_a_type_of_another_system_suggests_the_type_of_a_spec(name: str, kind: str) -> None:
+    """The suggestion is a valid type."""
+    with pytest.raises(InvalidType) as refused:
+        parse_type({"a": name})
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.suggestion) == ("a", f" (did you mean {kind!r}?)")
+    assert str(parse_type(kind)) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("struct<a: long>", "a mapping of fields"),
+        ("map", "a mapping of fields"),
+        ("array<string>", "a list with one type, such as [string]"),
+        ("long[]", "a list with one type, such as [string]"),
+    ],
+)
+def test_a_nested_type_as_text_suggests_its_form_in_a_spec(name: str, meant: str) -> None:
+    with pytest.raises(InvalidType) as refused:
+        parse_type({"a": name})
+    assert [each.suggestion for each in refused.value.problems] == [f" (did you mean {meant}?)"]
+
+
+@pytest.mark.parametrize("name", ["geography", "", 7, None, True, "decimal(29,1)"])
+def test_a_type_that_resembles_none_has_no_suggestion(name: object) -> None:
+    with pytest.raises(InvalidType) as refused:
+        parse_type({"a": name})
+    assert [each.suggestion for each in refused.value.problems] == [""]
 
 
 def decode_spec(**changes: Any) -> DecodeSpec:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.registry import avro_bytes
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.spec.decode import RegisteredSchema
-from tidemark.spec.fields import parse_type
+from tidemark.spec.type_parsing import parse_type
 from tidemark.typed.decode_draft import DecodeDraft, draft_decode
 from tidemark.typed.errors import RegistryUnavailable
 from tidemark.typed.json_types import MAX_FIELDS

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tidemark.core.suggestions import did_you_mean
-
-PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timestamp")
-"""Types with a one-word name in a spec; the other scalar type is `decimal(p,s)`."""
-
-_DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 FIELD_NAME = r"[^\s,;{}()=`]+"
 """Pattern for the name of a field in a Delta table."""
 UNION_MEMBER = "member_"
 """Prefix of the fields of a union, of which one has a value; the type's name follows."""
-_WIDEST = 28
-"""Maximum precision: ten digits less than Delta's, so that excess digits can be detected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,47 +74,8 @@ def path_prefix(place: str) -> Iterator[None]:
         raise UnsupportedSchema(wrong.problem, f"{place}{dot}{wrong.path}") from None
 
 
-def parse_type(raw: Any) -> FieldType:
-    """Parse a type from a spec: a name, a mapping of fields, or a list with the element type.
-
-    Raises:
-        ValueError: The value is not a type. The message contains the expected values.
-    """
-    if isinstance(raw, dict):
-        return _struct(raw)
-    if isinstance(raw, list):
-        if len(raw) != 1:
-            raise ValueError(f"a list with one type, the type of its elements, not {raw!r}")
-        return ListOf(parse_type(raw[0]))
-    if raw in PRIMITIVES:
-        return str(raw)
-    if isinstance(raw, str) and (found := _DECIMAL.fullmatch(raw)):
-        precision, scale = int(found[1]), int(found[2])
-        if 1 <= precision <= _WIDEST and scale <= precision:
-            return Decimal(precision, scale)
-        raise ValueError(f"decimal(p,s) with s <= p <= {_WIDEST}, not {raw!r}")
-    raise ValueError(
-        f"one of {', '.join(PRIMITIVES)}, decimal(p,s), a mapping of fields, or a list with one "
-        f"type, not {raw!r}{did_you_mean(raw, PRIMITIVES)}"
-    )
-
-
-def _struct(raw: dict[Any, Any]) -> Struct:
-    if not raw:
-        raise ValueError("at least one field")
-    for name in raw:
-        if isinstance(name, bool):
-            raise ValueError('quotes around names that YAML parses as a boolean, such as "on"')
-        if not isinstance(name, str) or not re.fullmatch(FIELD_NAME, name):
-            raise ValueError(f"field names without spaces or any of ,;{{}}()=`, not {name!r}")
-    folded = [name.lower() for name in raw]
-    if twice := sorted({name for name in folded if folded.count(name) > 1}):
-        raise ValueError(f"field names that differ in more than case, not {twice[0]!r} twice")
-    return Struct(tuple((name, parse_type(kind)) for name, kind in raw.items()))
-
-
 def plain_type(kind: FieldType) -> Any:
-    """Return a type as plain values, in the form of `parse_type`; maps have a form of their own."""
+    """Return a type as plain values, in the form of a spec; maps have a form of their own."""
     match kind:
         case Struct():
             return {name: plain_type(each) for name, each in kind.fields}

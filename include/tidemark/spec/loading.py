@@ -39,7 +39,7 @@ from tidemark.spec.decode import (
     PublishRule,
 )
 from tidemark.spec.errors import Problem, SpecError
-from tidemark.spec.fields import Struct, parse_type
+from tidemark.spec.fields import Struct
 from tidemark.spec.layout import Layout, spec_files
 from tidemark.spec.model import (
     PIPELINE_NAME,
@@ -50,6 +50,7 @@ from tidemark.spec.model import (
 )
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.targets import target_conflicts, target_problems
+from tidemark.spec.type_parsing import InvalidType, TypeProblem, parse_type
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
 
 
@@ -236,9 +237,8 @@ class _Decode(_Section):
     @field_validator("rules")
     @classmethod
     def _are_rules(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not re.fullmatch(SUITE_NAME, name):
-                raise ValueError(f"rules with names like {SUITE_NAME}, not {name!r}")
+        if wrong := [name for name in value if not re.fullmatch(SUITE_NAME, name)]:
+            raise ValueError(f"rules with names like {SUITE_NAME}, not {_listed(wrong)}")
         return value
 
     def to_spec(self, pipeline: str) -> DecodeSpec:
@@ -295,11 +295,11 @@ class _Spec(_Section):
     @field_validator("spark")
     @classmethod
     def _are_spark_settings(cls, value: dict[str, str]) -> dict[str, str]:
-        for key in value:
-            if not key.startswith("spark.") or key.startswith("spark.kafka."):
-                raise ValueError(f"keys that begin with 'spark.', not {key!r}")
-            if key.startswith("spark.tidemark."):
-                raise ValueError(f"keys of Spark, not {key!r}")
+        foreign = [each for each in value if not re.match(r"spark\.(?!kafka\.)", each)]
+        if foreign:
+            raise ValueError(f"keys that begin with 'spark.', not {_listed(foreign)}")
+        if own := [each for each in value if each.startswith("spark.tidemark.")]:
+            raise ValueError(f"keys of Spark, not {_listed(own)}")
         return value
 
     def to_spec(self) -> PipelineSpec:
@@ -473,12 +473,21 @@ def _load(path: Path) -> tuple[PipelineSpec | None, list[Problem]]:
     try:
         spec = _Spec.model_validate(raw).to_spec()
     except ValidationError as invalid:
-        found = invalid.errors(include_url=False)
-        problems += [_from_pydantic(path, error) for error in found[:_MOST_PROBLEMS]]
+        found = [
+            (error, field)
+            for error in invalid.errors(include_url=False)
+            for field in _invalid_fields(error)
+        ]
+        problems += [_from_pydantic(path, *each) for each in found[:_MOST_PROBLEMS]]
         more = len(found) - _MOST_PROBLEMS
         if more > 0:
             problems.append(Problem.of(path, "(file)", "no further problem", f"{more:,} more"))
     return spec, problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names in quotes."""
+    return _SHORT.repr([*names])[1:-1]
 
 
 _SHORT = Repr()
@@ -486,12 +495,29 @@ _SHORT.maxstring = _SHORT.maxother = 200
 """Like `repr`, with a limit on the length."""
 
 
-def _from_pydantic(path: Path, error: Mapping[str, Any]) -> Problem:
+def _shown(value: Any) -> str:
+    """Return a value of a spec for a message: of a mapping only the keys."""
+    if isinstance(value, dict) and value:
+        return f"a mapping with {_listed([*value])}"
+    # YAML parses some texts to dates and times.
+    return value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
+
+
+def _invalid_fields(error: Mapping[str, Any]) -> Sequence[TypeProblem | None]:
+    """Return the problem of each field of an invalid schema; None for another error."""
+    cause = error.get("ctx", {}).get("error")
+    return cause.problems if isinstance(cause, InvalidType) else [None]
+
+
+def _from_pydantic(path: Path, error: Mapping[str, Any], field: TypeProblem | None) -> Problem:
     location = [str(part) for part in error["loc"] if not str(part).startswith(("literal[", "_"))]
+    if field:
+        key = ".".join([*location, field.path] if field.path else location)
+        found = f"{_shown(field.value)}{field.suggestion}"
+        return Problem.of(path, key, field.expected, found)
     key = ".".join(location)
     value = error["input"]
-    # YAML parses some texts to dates and times.
-    found = value.isoformat() if isinstance(value, date) else _SHORT.repr(value)
+    found = _shown(value)
     match error["type"]:
         case "extra_forbidden":
             section = _section(location[:-1])

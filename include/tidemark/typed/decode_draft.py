@@ -17,7 +17,8 @@ import yaml
 
 from tidemark.core.errors import TidemarkError
 from tidemark.spec.decode import Format, Part
-from tidemark.spec.fields import FieldType, ListOf, Struct, parse_type, plain_type
+from tidemark.spec.fields import FieldType, ListOf, Struct, plain_type
+from tidemark.spec.type_parsing import parse_type
 from tidemark.typed.json_types import ENOUGH, MAX_FIELDS, UNKNOWN, TypeCounts
 from tidemark.typed.profile import Profile, RegistryAnswers
 

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
 from tidemark.spec.decode import Format, Part, PayloadSpec
-from tidemark.spec.fields import Struct, parse_type
+from tidemark.spec.fields import Struct
+from tidemark.spec.type_parsing import parse_type
 from tidemark.typed.formats import spark_json
 from tidemark.typed.formats.spark_payloads import SETTINGS, detail, raw, reason, with_decoded
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.typed.formats.test_spark_payloads import read
 from tidemark.spec.decode import Format, PayloadSpec
-from tidemark.spec.fields import Struct, parse_type
+from tidemark.spec.fields import Struct
+from tidemark.spec.type_parsing import parse_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
