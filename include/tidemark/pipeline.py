@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidemark.connections import Connections
 from tidemark.core.errors import InvalidReference, TidemarkError
-from tidemark.core.offsets import Span, SpanSet, size_of
+from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
@@ -516,6 +516,16 @@ class Pipeline:
         return self._undo.undo(
             sequence, requested_by, reason, allow_loss=allow_loss, dry_run=dry_run
         )
+
+    def decoded_offsets(self, plan: Plan) -> int:
+        """Return how many offsets of a plan the typed table or its quarantine has.
+
+        0 without a typed table.
+        """
+        if self.spec.decode is None or not self.spec.is_live:
+            return 0
+        typed = self.control.summary(self.typed.name)
+        return size_of(intersection_by_partition(plan.spans(), typed.landed_of(plan.topic_id)))
 
     def accept_loss(
         self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool = False

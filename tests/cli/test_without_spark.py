@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.support.commands import Command
+from tests.support.typed_job import NoRows
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import output
@@ -62,6 +64,40 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnecte
     (record,) = unconnected("decode", "events", "--master", "local", "--json").json
     assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
     assert record["unchecked_plans"] == [2]
+
+
+@pytest.mark.parametrize("command", ["undo", "publication reject"])
+def test_a_withdrawn_plan_has_the_commands_that_remove_its_rows_from_other_tables(
+    tmp_path: Path, unconnected: Command, command: str
+) -> None:
+    """The dry runs of these commands agree on the rows."""
+    lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    spec = tmp_path / "pipelines" / "events.yaml"
+    lake.land_values([b"a", b"b"])
+    lake.run()
+    spec.write_text(spec.read_text().replace("publish: always, ", ""))
+    pipeline = App.from_environment().pipeline("events")
+    pipeline.upserts.execute(NoRows(tmp_path / "lakehouse" / "silver" / "events_latest"))
+    pipeline.publication.release(1, "ada", "checked by hand")
+    upsert = unconnected("upsert", "events", "--dry-run")
+    assert upsert.out == "events: nothing to do\n"
+    allow = ["--allow-loss"] if command == "undo" else []
+    withdraw = [*command.split(), "events", "--plan", "1", "--reason", "wrong values", *allow]
+    commands = ["tidemark decode events", "tidemark upsert events"]
+    assert unconnected(*withdraw, "--dry-run", "--json").json["next"] == commands
+    shown = unconnected(*withdraw)
+    assert f"next: {', then '.join(commands)}: the tables made from this one" in shown.out
+    backlog = unconnected("decode", "events", "--dry-run", "--json").json
+    assert [each["surplus"] for each in backlog] == [2]
+    upsert = unconnected("upsert", "events", "--dry-run")
+    assert upsert.out == (
+        "events: nothing to do; first tidemark decode events: 2 offsets to remove\n"
+    )
+    (found,) = unconnected("upsert", "events", "--dry-run", "--json").json
+    assert (found["to_decode"], found["to_remove"]) == (0, 2)
+    lake = replace(lake, hidden=pipeline.decoder.hidden)
+    lake.run()
+    assert unconnected(*withdraw, "--json").json["next"] == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
 from tidemark.pipeline import utc_now
 from tidemark.quality.publication import PublicationStatus
-from tidemark.report.errors import PlanStuck, QuarantineTooLarge, TableStalled
+from tidemark.report.errors import PlanStuck, QuarantineTooLarge, RowsToWithdraw, TableStalled
 from tidemark.report.status import PipelineStatus, pipeline_status
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.spec.model import AlarmRules
@@ -338,6 +338,66 @@ def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> Non
     assert record["quarantined"] == 1
     quarantine.restore(newest)
     assert "QuarantineRestored" not in app_of(tmp_path)().pipeline("events").status().state
+
+
+def test_withdrawn_rows_are_an_alarm_until_the_typed_and_the_upsert_table_lack_them(
+    tmp_path: Path,
+) -> None:
+    """The plan was undone. Until the merge, readers of the upsert table find its rows."""
+    lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    upserts = app_of(tmp_path)().pipeline("events").upserts
+    merger = NoRows(tmp_path / "lakehouse" / "silver" / "events_latest")
+    for values in ([b"a", b"b"], [b"c"]):
+        lake.land_values(values)
+        lake.run()
+    upserts.execute(merger)
+
+    def alarms() -> list[str]:
+        work = upserted_work(tmp_path)
+        found = work.alarms("events", AlarmRules(), NOW)
+        return [each.rendered("problem") for each in found if isinstance(each, RowsToWithdraw)]
+
+    assert alarms() == []
+    lake.bronze.undo.undo(1, "ops", "a test")
+    work = upserted_work(tmp_path)
+    assert work.as_row()["to_withdraw"] == 2
+    assert "events: the typed table has 2 offsets that are no longer published: " in "".join(
+        map(str, work.explain("events", NOW))
+    )
+    assert alarms() == [
+        "Tables of pipeline 'events' still have withdrawn rows: the typed table has 2 offsets "
+        "outside the published view."
+    ]
+    lake.run()
+    assert alarms() == [
+        "Tables of pipeline 'events' still have withdrawn rows: the upsert table has rows of 1 "
+        "undone typed plan."
+    ]
+    upserts.execute(merger)
+    assert alarms() == []
+
+
+@pytest.mark.parametrize("operator", [True, False])
+def test_rows_of_a_plan_that_is_no_longer_published_are_an_alarm(
+    tmp_path: Path, operator: bool
+) -> None:
+    """An operator rejects a plan, or a later check blocks it. Lost decisions withdraw no row."""
+    lake = TypedLake(root=tmp_path)
+    lake = replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+    for plan in (1, 2, 3):
+        lake.bronze.run(plan)
+        if plan < 3:
+            check(lake.bronze, plan, passed=True)
+    lake.run()
+    assert typed_status(lake).unfinished.to_withdraw == 0
+    if operator:
+        publication_of(lake.bronze).reject(2, "ada", "test data")
+    else:
+        check(lake.bronze, 2, passed=False, minutes=1)
+    assert typed_status(lake).unfinished.to_withdraw == 2
+    assert "RowsToWithdraw" in typed_status(lake).state
+    lake.run()
+    assert typed_status(lake).unfinished.to_withdraw == 0
 
 
 def test_a_status_opens_each_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,10 @@ from tidemark.cli.arguments import (
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import out, print_json, print_records, print_table
 from tidemark.cli.payloads import payload_lines, unnamed_text
+from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import difference_by_partition
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
+from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.texts import counted, listed
 from tidemark.core.visible_text import visible
@@ -31,7 +33,7 @@ from tidemark.pipelines import Outcomes, for_each
 from tidemark.quality.suite import masked_payloads
 from tidemark.report.record_page import record_values
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import PipelineRef, ReplayRef, plan_text
+from tidemark.spec.ref import PipelineKind, PipelineRef, ReplayRef, plan_text
 from tidemark.steps import Result
 from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
@@ -121,10 +123,12 @@ def upsert(
         outcomes = Outcomes.of(for_each(tidemark, names, _draft_of_merge))
     else:
         outcomes = on_engine(tidemark, master, names).upsert()
+    backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
     # A merge has no plan.
     outcomes.records = [
         {"typed_version": None}
         | {key: value for key, value in outcomes.by_pipeline[name].items() if key != "plan"}
+        | _left_to_decode(outcomes.by_pipeline[name], backlogs[name])
         for name in names
     ]
     print_outcomes(
@@ -139,10 +143,20 @@ def _draft_of_merge(pipeline: Pipeline) -> Result:
     return {"outcome": PlanOutcome.NOTHING.value} if merge is None else merge.as_record()
 
 
+def _left_to_decode(record: Result, backlog: DecodeBacklog | TidemarkError) -> dict[str, int]:
+    """Return the number of offsets that the upsert table gets, or loses, after a decode only."""
+    if "error" in record or isinstance(backlog, TidemarkError):
+        return {}
+    return {"to_decode": backlog.offsets - backlog.surplus, "to_remove": backlog.surplus}
+
+
 def _merge_text(record: Result, *, dry_run: bool) -> str:
-    if "scope" not in record:
-        return str(record["outcome"])
-    return f"{'would merge' if dry_run else 'merged'} {record['scope']}"
+    merge = str(record.get("outcome"))
+    if "scope" in record:
+        merge = f"{'would merge' if dry_run else 'merged'} {record['scope']}"
+    counts = [(record.get("to_decode"), "to decode"), (record.get("to_remove"), "to remove")]
+    waits = ", ".join(f"{counted(count, 'offset')} {what}" for count, what in counts if count)
+    return f"{merge}; first tidemark decode {record['pipeline']}: {waits}" if waits else merge
 
 
 @app.command("list", short_help="List the records in quarantine, with the reasons.")
@@ -363,6 +377,30 @@ def _print_hidden(
         if backlog.refused:
             text = f"{counted(backlog.refused, 'landed offset')} in blocked or rejected plans"
             out.print(f"{name}: {text}: tidemark publication list {origin}")
+
+
+def next_commands(pipeline: Pipeline, plan: Plan) -> list[str]:
+    """Return the commands that remove the rows of a withdrawn plan from typed and upsert tables.
+
+    Args:
+        pipeline: The table of the plan.
+        plan: A plan that an operator has undone or rejected.
+
+    Returns:
+        No commands if the other tables have no rows of the plan.
+    """
+    name, is_typed = pipeline.ref.name, pipeline.ref.kind is PipelineKind.TYPED
+    if not is_typed and not pipeline.decoded_offsets(plan):
+        return []
+    upsert = [f"tidemark upsert {name}"] if pipeline.live_spec.has_upsert else []
+    return [f"tidemark decode {name}", *upsert]
+
+
+def print_next(commands: Sequence[str]) -> None:
+    """Print the result of `next_commands`."""
+    if commands:
+        text = "the tables made from this one still have the rows"
+        out.print(f"next: {', then '.join(commands)}: {text}")
 
 
 def _row(record: QuarantinedRecord) -> tuple[object, ...]:

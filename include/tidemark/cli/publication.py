@@ -9,12 +9,14 @@ import typer
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedPlan, PipelineName, Reason, requester
+from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.offsets import size_of
 from tidemark.core.texts import counted
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import PlanPublication, Publication
 from tidemark.quality.publication_table import Engine, published_view
+from tidemark.spec.decode import PublishRule
 
 app = typer.Typer(
     help="Show which landed plans are published; release or reject a plan.",
@@ -112,15 +114,21 @@ def _decide(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    publication = App.from_environment().pipeline(pipeline).publication
-    decided = decide(publication, plan_number, requester(), reason, dry_run=dry_run)
+    table = App.from_environment().pipeline(pipeline)
+    decided = decide(table.publication, plan_number, requester(), reason, dry_run=dry_run)
+    decode = table.spec.decode
+    is_hidden = decided.decision is not None and not decided.decision.status.is_visible
+    follows = decode is not None and decode.publish is PublishRule.CHECKED
+    commands = next_commands(table, decided.plan) if is_hidden and follows else []
     if as_json:
-        print_json({**decided.as_record(), "outcome": "draft" if dry_run else "decided"})
+        outcome = "draft" if dry_run else "decided"
+        print_json({**decided.as_record(), "outcome": outcome, "next": commands})
         return
     verb = "would be" if dry_run else "is"
     status = decided.decision.status if decided.decision else ""
     records = counted(decided.landing.records, "record")
     out.print(f"plan {plan_number} of {pipeline} {verb} {status}: {records}")
+    print_next(commands)
 
 
 def _row(publication: PlanPublication) -> tuple[object, ...]:

@@ -19,6 +19,7 @@ from tidemark.cli.arguments import (
     Reason,
     requester,
 )
+from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
@@ -103,13 +104,14 @@ def undo(
     permanently, `--allow-loss` removes the rows nevertheless.
     """
     app = App.from_environment()
-    undone = app.pipeline(pipeline).undo(
-        plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run
-    )
+    table = app.pipeline(pipeline)
+    undone = table.undo(plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run)
     if not dry_run:
         refresh_pages(app, pipeline)
+    commands = next_commands(table, undone.plan)
     if as_json:
-        _print_record("undone", {"plan": undone.as_record()}, dry_run=dry_run)
+        values = {"plan": undone.as_record(), "next": commands}
+        _print_record("undone", values, dry_run=dry_run)
         return
     verb = "would be" if dry_run else "is"
     rows = counted(undone.rows, "row")
@@ -122,6 +124,7 @@ def undo(
         out.print(f"unknown whether a run can read the offsets again: {cause}")
         if dry_run:
             out.print("the undo needs Kafka's answer, or `--allow-loss`")
+    print_next(commands)
 
 
 def accept_loss(

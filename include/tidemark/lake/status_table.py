@@ -41,6 +41,7 @@ COLUMNS = Schema(
         Field("open_plan_runs", DataType.int64(), nullable=True),
         Field("undecoded", DataType.int64(), nullable=True),
         Field("undecoded_since", TIMESTAMP, nullable=True),
+        Field("to_withdraw", DataType.int64(), nullable=True),
         Field("unchecked", DataType.int64(), nullable=True),
         Field("unchecked_since", TIMESTAMP, nullable=True),
         Field("unmerged", DataType.utf8(), nullable=True),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemark.core.errors import TerminalError, TransientError
-from tidemark.core.texts import format_duration, listed
+from tidemark.core.texts import counted, format_duration, listed
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _CATCH_UP = (
@@ -238,6 +238,40 @@ class PlansBlocked(TerminalError):
     def others(self) -> str:
         """The other blocked plans, as a sentence; empty without others."""
         return f" Then do the same for {listed('plan', self.plans[1:])}." if self.plans[1:] else ""
+
+
+@dataclass(kw_only=True, eq=False)
+class RowsToWithdraw(TerminalError):
+    """A typed table or an upsert table has rows that an undo, a check or an operator withdrew.
+
+    Attributes:
+        pipeline: Pipeline name.
+        offsets: Number of such offsets in the typed table and its quarantine.
+        plans: Number of typed plans whose rows only the upsert table still has.
+    """
+
+    pipeline: str
+    offsets: int
+    plans: int
+
+    problem = "Tables of pipeline '{pipeline}' still have withdrawn rows: {tables}."
+    fix = "Run `tidemark run {pipeline}`, which removes them, or only {commands}."
+
+    @property
+    def tables(self) -> str:
+        """The tables that have them, with the numbers."""
+        undone = f"the upsert table has rows of {counted(self.plans, 'undone typed plan')}"
+        withdrawn = counted(self.offsets, "offset")
+        decoded = f"the typed table has {withdrawn} outside the published view"
+        found = [(self.offsets, decoded), (self.plans, undone)]
+        return ", ".join(text for count, text in found if count)
+
+    @property
+    def commands(self) -> str:
+        """The commands that remove the rows and read nothing from Kafka."""
+        upsert = f"`tidemark upsert {self.pipeline}`"
+        decode = f"`tidemark decode {self.pipeline}`"
+        return f"{decode} and, for an upsert table, {upsert}" if self.offsets else upsert
 
 
 @dataclass(kw_only=True, eq=False)

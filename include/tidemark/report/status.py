@@ -24,6 +24,7 @@ from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
 from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
 from tidemark.lake.conflicts import retry_on_conflict
+from tidemark.lake.errors import ControlConflict
 from tidemark.lake.opened_tables import tables_opened_once
 from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.errors import (
@@ -401,6 +402,8 @@ class _StatusReader:
             work = self.unfinished.read(ledger)
             last_run_bytes = data_log.stored_bytes(last_run.sequence) if last_run else None
             stored_bytes = data_log.stored_bytes()
+        except ControlConflict:
+            raise
         except TidemarkError as error:
             problem = problem or error
         topic = self._topic_state(ledger, throughput)

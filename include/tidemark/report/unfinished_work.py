@@ -21,19 +21,21 @@ from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted, format_duration
 from tidemark.ingest.protocols import ControlReader
+from tidemark.lake.errors import ControlConflict
 from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
 from tidemark.report.errors import (
     PlansBlocked,
     PlanStuck,
     PlansUnchecked,
     QuarantineTooLarge,
+    RowsToWithdraw,
     TableStalled,
 )
 from tidemark.spec.decode import PublishRule
 from tidemark.spec.model import AlarmRules, PipelineSpec
 from tidemark.spec.ref import plan_text
 from tidemark.spec.upsert import MergePlan, MergeScope
-from tidemark.typed.decoder import HiddenOffsets
+from tidemark.typed.decoder import HiddenOffsets, offsets_to_withdraw
 
 STUCK_AFTER_RUNS = 3
 """Number of runs of an open plan that raises an alarm: at least two of them failed to land it."""
@@ -126,6 +128,9 @@ class UnfinishedWork:
             `decode.publish: always` all landed offsets count.
         undecoded_since: Time from which on undecoded offsets could have been decoded; None without
             any, or while a plan of the typed table is open.
+        to_withdraw: Number of decoded offsets that left the data table or its published view. The
+            typed table has them until the next decode, the upsert table until the merge after it.
+        unmerged_removals: Number of typed plans whose rows only the upsert table still has.
         decode_error: The error of the typed table or its quarantine that would refuse the next
             decode; None without one.
         unchecked: Number of landed offsets that are not decoded because they have no check result
@@ -149,6 +154,8 @@ class UnfinishedWork:
     open_plans: tuple[OpenPlan, ...] = ()
     undecoded: int = 0
     undecoded_since: datetime | None = None
+    to_withdraw: int = 0
+    unmerged_removals: int = 0
     decode_error: TidemarkError | None = None
     unchecked: int = 0
     unchecked_plans: tuple[UncheckedPlan, ...] = ()
@@ -210,6 +217,12 @@ class UnfinishedWork:
         if self.undecoded:
             since = _for(self.undecoded_since, now)
             yield line(f"{counted(self.undecoded, 'published offset')} not decoded{since}")
+        if self.to_withdraw:
+            offsets = counted(self.to_withdraw, "offset")
+            yield line(
+                f"the typed table has {offsets} that are no longer published: "
+                f"`tidemark decode {pipeline}` removes them"
+            )
         if self.unchecked:
             offsets = counted(self.unchecked, "landed offset")
             plans = [plan.sequence for plan in self.unchecked_plans]
@@ -235,7 +248,25 @@ class UnfinishedWork:
             yield line("a quality check blocked ", *_references(pipeline, self.blocked))
 
     def alarms(self, pipeline: str, rules: AlarmRules, now: datetime) -> Iterator[TidemarkError]:
-        """Yield an error for each exceeded limit."""
+        """Yield an error for each exceeded limit, and for each state that needs no limit."""
+        yield from self._waits(pipeline, rules, now)
+        if self.decode_error:
+            yield self.decode_error
+        # Both steps compare the typed table with its ledger.
+        if self.upsert_error and type(self.upsert_error) is not type(self.decode_error):
+            yield self.upsert_error
+        if self.to_withdraw or self.unmerged_removals:
+            yield RowsToWithdraw(
+                pipeline=pipeline, offsets=self.to_withdraw, plans=self.unmerged_removals
+            )
+        if self.blocked:
+            yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
+        limit = rules.quarantined_records
+        if limit is not None and self.quarantined is not None and self.quarantined > limit:
+            yield QuarantineTooLarge(pipeline=pipeline, records=self.quarantined, limit=limit)
+
+    def _waits(self, pipeline: str, rules: AlarmRules, now: datetime) -> Iterator[TidemarkError]:
+        """Yield an error for each step that waits for too long."""
         for plan in self.open_plans:
             age = now - plan.planned_at
             if plan.runs >= STUCK_AFTER_RUNS or (rules.stalled is not None and age > rules.stalled):
@@ -256,16 +287,6 @@ class UnfinishedWork:
                 yield TableStalled(
                     pipeline=pipeline, table=table, age=now - since, limit=rules.stalled
                 )
-        if self.decode_error:
-            yield self.decode_error
-        # Both steps compare the typed table with its ledger.
-        if self.upsert_error and type(self.upsert_error) is not type(self.decode_error):
-            yield self.upsert_error
-        if self.blocked:
-            yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
-        limit = rules.quarantined_records
-        if limit is not None and self.quarantined is not None and self.quarantined > limit:
-            yield QuarantineTooLarge(pipeline=pipeline, records=self.quarantined, limit=limit)
 
     def as_row(self) -> dict[str, Any]:
         """Return columns of the status table."""
@@ -274,6 +295,7 @@ class UnfinishedWork:
             "open_plan_runs": self.runs,
             "undecoded": self.undecoded,
             "undecoded_since": self.undecoded_since,
+            "to_withdraw": self.to_withdraw,
             "unchecked": self.unchecked,
             "unchecked_since": self.unchecked_since,
             "unmerged": self.unmerged,
@@ -317,6 +339,9 @@ class UnfinishedWorkReader:
 
         Args:
             ledger: The pipeline's ledger; a summary suffices.
+
+        Raises:
+            ControlConflict: The pipeline has changed since its ledger was read.
         """
         open_plans = self._open_plans(ledger)
         statuses = self.statuses()
@@ -344,12 +369,16 @@ class UnfinishedWorkReader:
         is_checked = bool(statuses if always else hidden.unchecked)
         # An error of a table must not hide the other unfinished work.
         refused = result_or_error(self.spec.name, lambda _: self.check_typed())
+        if isinstance(refused, ControlConflict):
+            raise refused
         found = result_or_error(self.spec.name, lambda _: self.next_merge())
         merge, upsert_error = (None, found) if isinstance(found, TidemarkError) else (found, None)
         return replace(
             work,
             open_plans=tuple(sorted(open_plans, key=lambda plan: plan.planned_at)),
             undecoded=size_of(undecoded),
+            to_withdraw=self._to_withdraw(ledger, hidden, typed),
+            unmerged_removals=len(merge.changes.removed) if merge else 0,
             undecoded_since=self._undecoded_since(ledger, typed, undecoded) if waits else None,
             decode_error=refused,
             upsert_error=upsert_error,
@@ -359,6 +388,19 @@ class UnfinishedWorkReader:
             unchecked_plans=self._unchecked(ledger, statuses) if is_checked else (),
             quarantined=self.quarantined(open_typed_plans),
         )
+
+    def _to_withdraw(self, ledger: Ledger, hidden: HiddenOffsets, typed: Ledger) -> int:
+        """Return the number of decoded offsets that the next decode removes.
+
+        Raises:
+            ControlConflict: The typed ledger is newer than the pipeline's. Offsets that have landed
+                and were decoded meanwhile would seem to have left the data table.
+        """
+        offsets = offsets_to_withdraw(ledger, hidden, typed)
+        newest = self.control.summary(ledger.pipeline).event_number if offsets else 0
+        if offsets and newest != ledger.event_number:
+            raise ControlConflict(pipeline=ledger.pipeline, event_number=newest)
+        return offsets
 
     def _open_plans(self, ledger: Ledger) -> tuple[OpenPlan, ...]:
         records = ledger.open_plans()

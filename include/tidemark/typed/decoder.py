@@ -151,6 +151,15 @@ class _Bronze(NamedTuple):
         )
 
 
+def offsets_to_withdraw(bronze: Ledger, hidden: HiddenOffsets, typed: Ledger) -> int:
+    """Return the number of decoded offsets that the next decode removes from the typed table.
+
+    Summaries of ledgers suffice. Omits offsets that landed again and are not checked yet: only the
+    full ledgers show them.
+    """
+    return _size(_Bronze(bronze, hidden).surplus_in(typed, {}))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePlanner:
     """Plans for the typed table of one pipeline. Reads tables and records control events.
