@@ -28,6 +28,17 @@ TEXTS: list[tuple[PlanOrigin, str]] = [
         ),
         "decode:events:0:7:0ab1:key=1:value=3,5",
     ),
+    (
+        DecodeOrigin(
+            pipeline="events",
+            epoch=0,
+            version=7,
+            fingerprint="0ab1",
+            schemas={"value": (3,)},
+            oversized={"key": (1,), "value": (4, 9)},
+        ),
+        "decode:events:0:7:0ab1:value=3:key!1:value!4,9",
+    ),
 ]
 
 
@@ -41,7 +52,7 @@ def test_an_origin_is_parsed_from_its_text(origin: PlanOrigin, text: str) -> Non
     st.one_of(
         st.text(),
         st.from_regex(r"\A.*#\d+\Z"),
-        st.from_regex(r"\Adecode:e:\d+:-?\d+:[0-9a-f]+(:[a-z]+=[\d,]+)*\Z"),
+        st.from_regex(r"\Adecode:e:\d+:-?\d+:[0-9a-f]+(:[a-z]+[=!][\d,]+)*\Z"),
     )
 )
 def test_every_text_parses_to_an_origin_with_this_text(text: str) -> None:

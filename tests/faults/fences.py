@@ -877,6 +877,12 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="large-schema-stops-no-partition",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_schemas.py", "-k", "beyond_a_limit"),
+    ),
+    Fence(
         marker="replaced-schema-is-refused",
         keeps="I1",
         operation=Never(),

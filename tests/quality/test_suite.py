@@ -42,6 +42,12 @@ def test_shipped_suites_are_valid_and_describe_their_expectations(file: Path) ->
     assert all(one["description"] for one in suite.expectations)
 
 
+def test_a_suite_with_thousands_of_levels_is_a_problem_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text("[" * 3_000 + "]" * 3_000)
+    assert problems(file) == {"(file)": "JSON / the suite has more than 250 levels in its text"}
+
+
 def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
     """Each problem has its key."""
     found = problems(

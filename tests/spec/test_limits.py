@@ -10,6 +10,7 @@ import pytest
 from tests.spec.test_loading import Folders, folders
 from tidemark.spec import bounded_yaml
 from tidemark.spec.errors import SpecError
+from tidemark.spec.schema_limits import MAX_COLUMNS
 
 __all__ = ["folders"]
 
@@ -137,10 +138,17 @@ def test_a_spec_must_be_a_regular_file(folders: Folders, kind: str) -> None:
 
 
 def test_a_large_spec_within_the_limits_is_read(folders: Folders) -> None:
-    """Its schema has thousands of fields."""
-    fields = "".join(f"        field_{number}: long\n" for number in range(4_000))
+    """Its schema has as many fields as the limit."""
+    fields = "".join(f"        field_{number}: long\n" for number in range(MAX_COLUMNS))
     folders.write(f"{HEAD}decode:\n  value:\n    format: json\n    schema:\n{fields}")
     spec = folders.load()["events"]
     assert spec.decode is not None
     assert spec.decode.value.schema is not None
-    assert bounded_yaml.MAX_VALUES > 8_000
+    assert bounded_yaml.MAX_VALUES > 2 * MAX_COLUMNS
+
+
+def test_a_schema_beyond_the_limit_is_a_problem_of_the_spec(folders: Folders) -> None:
+    fields = "".join(f"        field_{number}: long\n" for number in range(MAX_COLUMNS + 1))
+    folders.write(f"{HEAD}decode:\n  value:\n    format: json\n    schema:\n{fields}")
+    key, expected, _ = folders.problem()
+    assert (key, expected) == ("decode.value.schema", "at most 2,000 columns and 50 levels")

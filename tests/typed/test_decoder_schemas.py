@@ -31,6 +31,7 @@ from tidemark.spec.decode import (
     QuarantineReason,
     RegisteredSchema,
 )
+from tidemark.typed import registry as registry_client
 from tidemark.typed.errors import (
     RegistryRefused,
     RegistryUnavailable,
@@ -310,6 +311,31 @@ def test_referenced_schemas_are_requested_and_stored(lake: FramedLake, subject: 
     lake.land_values([framed(order, avro_bytes(whole, {"id": 1, "side": "SELL"}))])
     lake.run()
     assert lake.judge({order: whole}) == 1
+
+
+def test_records_of_schemas_beyond_a_limit_are_quarantined_by_name(
+    lake: FramedLake, subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that registers such a schema delays no other record."""
+    monkeypatch.setattr(registry_client, "MAX_REFERENCES", 1)
+    names = [f"{subject.name}_{each}" for each in ("a", "b")]
+    for name in names:
+        subject.registry.register(name, {"type": "enum", "name": name, "symbols": ["A"]})
+    references = [{"name": each, "subject": each, "version": 1} for each in names]
+    with_references = trade(*((each, each) for each in names))
+    first = subject.add(FIRST)
+    many = subject.registry.register(subject.name, with_references, references=references)
+    pair: Any = "long"
+    for n in range(17):
+        fields = [{"name": "a", "type": pair}, {"name": "b", "type": f"R{n - 1}" if n else pair}]
+        pair = {"type": "record", "name": f"R{n}", "fields": fields}
+    wide = subject.registry.register(f"{subject.name}-wide", pair)
+    good = framed(first, avro_bytes(FIRST, trade_value(1)))
+    lake.land_values([good, framed(wide, b"x"), framed(many, b"x"), good])
+    lake.run()
+    assert lake.judge({first: FIRST}) == 2
+    too_large = QuarantineReason.SCHEMA_TOO_LARGE
+    assert lake.reasons() == {(0, 1): (too_large, wide), (0, 2): (too_large, many)}
 
 
 def test_payloads_of_confluents_serializer_are_decoded_to_the_written_values(

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.registered_lake import MemoryRegistry, RegisteredLake
 from tests.support.registry import framed
+from tidemark.core.origins import DecodeOrigin
+from tidemark.spec import schema_limits
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.typed.errors import (
     RegistryFailure,
@@ -53,6 +55,26 @@ def test_a_schema_that_does_not_fit_stops_only_its_partition(lake: RegisteredLak
     lake.run()
     lake.check()
     assert lake.quarantined() == [(0, 3)]
+
+
+def test_a_schema_beyond_a_limit_stops_no_partition(
+    lake: RegisteredLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One exceeds the limit itself, the other one together with the column of the table."""
+    monkeypatch.setattr(schema_limits, "MAX_COLUMNS", 2)
+    too_wide, too_wide_together = {"id": "integer", "a": "string", "b": "string"}, {"c": "string"}
+    lake.registry = MemoryRegistry(
+        {1: {"id": "integer"}, 7: {"a": "string"}, 8: too_wide, 9: too_wide_together}
+    )
+    for schema_id, value in ((8, _ONE), (7, {"a": "x"}), (9, {"c": "x"}), (1, _ONE)):
+        lake.land_objects(schema_id, value)
+    lake.broken = {2, 4}
+    (plan,) = lake.run()
+    origin = lake.control.ledger(lake.spec.name).plans[plan].plan.origin
+    assert isinstance(origin, DecodeOrigin)
+    assert (origin.schemas, origin.oversized) == ({"value": (1, 7)}, {"value": (8, 9)})
+    lake.check()
+    assert lake.run() == []
 
 
 def test_another_schema_under_a_known_id_stops_planning(lake: RegisteredLake) -> None:

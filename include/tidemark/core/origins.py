@@ -18,7 +18,7 @@ BY_DATE = ":by-date"
 """Suffix of the requester of a run that Airflow's own backfill by dates started."""
 _DAG_RUN = re.compile(rf"airflow:([^:]+):(.+?)({BY_DATE})?", re.DOTALL)
 _CHUNK = re.compile(r"(.+)#(\d+)", re.DOTALL)
-_DECODING = re.compile(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)((?::[a-z]+=\d+(?:,\d+)*)*)")
+_DECODING = re.compile(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)((?::[a-z]+[=!]\d+(?:,\d+)*)*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,8 @@ class DecodeOrigin:
         fingerprint: Fingerprint of the decoder's settings when the plan was made, in hexadecimal.
         schemas: Ids of the records' schemas, ascending, by part (`key`, `value`); only parts with
             schema ids.
+        oversized: Ids of schemas that exceed a limit, in the same form. Their records go to the
+            quarantine.
     """
 
     pipeline: str
@@ -102,12 +104,20 @@ class DecodeOrigin:
     version: int
     fingerprint: str
     schemas: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    oversized: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
-        ids = "".join(
-            f":{part}={','.join(map(str, some))}" for part, some in sorted(self.schemas.items())
-        )
+        ids = _ids_as_text(self.schemas, "=") + _ids_as_text(self.oversized, "!")
         return f"decode:{self.pipeline}:{self.epoch}:{self.version}:{self.fingerprint}{ids}"
+
+
+def _ids_as_text(ids: Mapping[str, tuple[int, ...]], sign: str) -> str:
+    return "".join(f":{part}{sign}{','.join(map(str, some))}" for part, some in sorted(ids.items()))
+
+
+def _ids_of_text(text: str, sign: str) -> Mapping[str, tuple[int, ...]]:
+    parts = (each.split(sign) for each in text.split(":")[1:] if sign in each)
+    return {part: tuple(map(int, some.split(","))) for part, some in parts}
 
 
 PlanOrigin: TypeAlias = RunOrigin | ChunkOrigin | DecodeOrigin
@@ -140,13 +150,13 @@ def _parse(text: str) -> ChunkOrigin | DecodeOrigin | None:
 def _parse_numbers(text: str) -> ChunkOrigin | DecodeOrigin | None:
     if found := _DECODING.fullmatch(text):
         pipeline, epoch, version, fingerprint, ids = found.groups()
-        parts = (each.split("=") for each in ids.split(":")[1:])
         return DecodeOrigin(
             pipeline=pipeline,
             epoch=int(epoch),
             version=int(version),
             fingerprint=fingerprint,
-            schemas={part: tuple(map(int, some.split(","))) for part, some in parts},
+            schemas=_ids_of_text(ids, "="),
+            oversized=_ids_of_text(ids, "!"),
         )
     if found := _CHUNK.fullmatch(text):
         return ChunkOrigin(found[1], int(found[2]))

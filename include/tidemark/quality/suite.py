@@ -24,6 +24,7 @@ from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
 from tidemark.quality.errors import SuiteError
 from tidemark.spec.errors import Problem
+from tidemark.spec.schema_limits import load_json
 
 BATCH_COLUMNS = (
     "key",
@@ -90,7 +91,7 @@ def load_suite(path: Path) -> Suite:
     """
     file = str(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path.read_text(encoding="utf-8"), "the suite")
     except OSError as error:
         raise _suite_error(file, "(file)", "a readable file", error.strerror or "none") from error
     except ValueError as error:

@@ -95,6 +95,8 @@ class QuarantineReason(StrEnum):
     """A record header contains the schema id, which is not supported yet."""
     UNKNOWN_SCHEMA = "unknown_schema"
     """The registry has no schema with the id of the payload."""
+    SCHEMA_TOO_LARGE = "schema_too_large"
+    """The schema exceeds a limit, or the column with its fields would exceed it."""
     REFUSED_SCHEMA = "refused_schema"
     """The schema id is listed in `decode.quarantine.schemas` of the spec."""
     RULE_BROKEN = "rule_broken"
@@ -139,11 +141,13 @@ class RegisteredSchema:
         id: Schema id in the registry. Each payload of the schema begins with it.
         kind: The registry's name for the schema language, such as `AVRO`.
         text: The schema, with the schemas that it refers to.
+        excess: The limit that the schema exceeds; empty within the limits. Then `text` is empty.
     """
 
     id: int
     kind: str
     text: str
+    excess: str = ""
 
     def is_same(self, other: Self) -> bool:
         """Return whether another schema is equal, apart from its layout."""
@@ -153,8 +157,11 @@ class RegisteredSchema:
     def is_final(self) -> bool:
         """Whether the text is final.
 
-        It is not for a Protobuf schema that did not compile: a later compiler may accept it.
+        It is not for a Protobuf schema that did not compile: a later compiler may accept it. The
+        text of a schema that exceeds a limit is unknown.
         """
+        if self.excess:
+            return False
         return self.kind != Format.PROTOBUF.kind or _loaded(self.text) != self.text
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 FIELD_NAME = r"[^\s,;{}()=`]+"
@@ -26,28 +26,61 @@ class Decimal:
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf:
+class _Nested:
+    """A type with other types inside it.
+
+    Attributes:
+        columns: Number of fields inside that are not structs; a list or a map counts as its
+            elements. Types share their parts, so the number can exceed the memory of the type.
+        levels: Number of levels of structs, lists and maps, with this one.
+    """
+
+    columns: int = field(init=False, repr=False, compare=False)
+    levels: int = field(init=False, repr=False, compare=False)
+
+    def _measure(self, inner: Iterable[FieldType]) -> None:
+        sizes = [size_of_type(each) for each in inner]
+        object.__setattr__(self, "columns", sum(columns for columns, _ in sizes))
+        object.__setattr__(self, "levels", 1 + max((levels for _, levels in sizes), default=0))
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf(_Nested):
     """A list whose elements have one type."""
 
     element: FieldType
 
+    def __post_init__(self) -> None:
+        self._measure([self.element])
+
 
 @dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(_Nested):
     """Fields with their types, in order."""
 
     fields: tuple[tuple[str, FieldType], ...]
 
+    def __post_init__(self) -> None:
+        self._measure(kind for _, kind in self.fields)
+
 
 @dataclass(frozen=True, slots=True)
-class MapOf:
+class MapOf(_Nested):
     """A map from strings to values of one type."""
 
     value: FieldType
 
+    def __post_init__(self) -> None:
+        self._measure([self.value])
+
 
 FieldType: TypeAlias = str | Decimal | ListOf | MapOf | Struct
 """A type: a string is the name of a scalar type in Delta."""
+
+
+def size_of_type(kind: FieldType) -> tuple[int, int]:
+    """Return the numbers of columns and of levels of a type."""
+    return (kind.columns, kind.levels) if isinstance(kind, _Nested) else (1, 0)
 
 
 class UnsupportedSchema(ValueError):
@@ -71,7 +104,7 @@ def path_prefix(place: str) -> Iterator[None]:
         yield
     except UnsupportedSchema as wrong:
         dot = "." if place and wrong.path and wrong.path[0] not in "[{" else ""
-        raise UnsupportedSchema(wrong.problem, f"{place}{dot}{wrong.path}") from None
+        raise type(wrong)(wrong.problem, f"{place}{dot}{wrong.path}") from None
 
 
 def plain_type(kind: FieldType) -> Any:

@@ -49,6 +49,7 @@ from tidemark.spec.model import (
     StartPolicy,
 )
 from tidemark.spec.ref import PipelineRef
+from tidemark.spec.schema_limits import MAX_COLUMNS, MAX_LEVELS, SchemaTooLarge, check_size
 from tidemark.spec.targets import target_conflicts, target_problems
 from tidemark.spec.type_parsing import InvalidType, TypeProblem, parse_type
 from tidemark.spec.upsert import Deletes, Envelope, UpsertSpec
@@ -164,6 +165,10 @@ class _Payload(_Section):
         if not isinstance(value, dict):
             raise ValueError("a mapping of the fields' names to their types")
         parsed = parse_type(value)
+        try:
+            check_size(parsed)
+        except SchemaTooLarge as large:
+            raise ValueError(f"at most {MAX_COLUMNS:,} columns and {MAX_LEVELS} levels") from large
         return parsed if isinstance(parsed, Struct) else None
 
     @field_validator("keep_rest")

@@ -18,8 +18,10 @@ import yaml
 from tidemark.core.errors import TidemarkError
 from tidemark.spec.decode import Format, Part
 from tidemark.spec.fields import FieldType, ListOf, Struct, plain_type
+from tidemark.spec.schema_limits import MAX_COLUMNS
 from tidemark.spec.type_parsing import parse_type
 from tidemark.typed.json_types import ENOUGH, MAX_FIELDS, UNKNOWN, TypeCounts
+from tidemark.typed.payload_values import avro_columns
 from tidemark.typed.profile import Profile, RegistryAnswers
 
 _LONGEST_NAME = 255
@@ -123,8 +125,11 @@ def draft_decode(profile: Profile) -> DecodeDraft:
     is_json = not ids[Part.VALUE] and _is_enough(profile.objects, profile.values)
     schema = _SchemaDraft() if is_json else None
     struct = schema.of_fields(profile) if schema else None
+    is_too_wide = struct is not None and struct.columns > MAX_COLUMNS
+    if is_too_wide:
+        struct = None
     value, value_evidence, unfit_values = _value_format(
-        profile, ids[Part.VALUE], answers, has_fields=struct is not None
+        profile, ids[Part.VALUE], answers, has_fields=struct is not None, is_too_wide=is_too_wide
     )
     unfit = unfit_keys + unfit_values + (schema.unfit if schema and struct else 0)
     return DecodeDraft(
@@ -170,7 +175,12 @@ def _key_format(profile: Profile, ids: Counter[int], answers: RegistryAnswers | 
 
 
 def _value_format(
-    profile: Profile, ids: Counter[int], answers: RegistryAnswers | None, *, has_fields: bool
+    profile: Profile,
+    ids: Counter[int],
+    answers: RegistryAnswers | None,
+    *,
+    has_fields: bool,
+    is_too_wide: bool,
 ) -> _Choice:
     total = profile.values
     if not total:
@@ -183,7 +193,8 @@ def _value_format(
     is_text = _is_enough(profile.text_values, total)
     evidence = f"{_of(profile.text_values, total, 'values', 'text')}; {objects}"
     if profile.objects and _is_enough(profile.objects, total):
-        evidence = f"{objects}, without a usable field"
+        why = f"with more than {MAX_COLUMNS:,} fields" if is_too_wide else "without a usable field"
+        evidence = f"{objects}, {why}"
     if is_text:
         return Format.STRING, evidence, total - profile.text_values
     return Format.BINARY, evidence, 0
@@ -245,14 +256,7 @@ def _is_debezium(
     if value is not Format.AVRO or answers is None:
         return False
     schemas = (answers.schemas[each] for each in ids if each in answers.schemas)
-    return all(_avro_fields(each.text) >= _DEBEZIUM_FIELDS for each in schemas)
-
-
-def _avro_fields(text: str) -> set[str]:
-    """Return the names of the fields of an Avro record; the registry has checked the schema."""
-    schema = json.loads(text)
-    fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
-    return {str(each["name"]) for each in fields}
+    return all(avro_columns(each.text).keys() >= _DEBEZIUM_FIELDS for each in schemas)
 
 
 # -- fields ----------------------------------------------------------------------------------------

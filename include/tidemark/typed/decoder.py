@@ -437,7 +437,8 @@ class DecodePlanner:
             if not all(map(self.schemas.are_stored, source.schemas.values())):
                 raise
             return True
-        if resolved.conflicts or resolved.ids != source.schemas:
+        now = (resolved.ids, resolved.oversized)
+        if resolved.conflicts or now != (source.schemas, source.oversized):
             return False
         self._add_columns(resolved)
         return True
@@ -602,6 +603,7 @@ class DecodePlanner:
             version=self._bronze_version(bronze),
             fingerprint=self.decode.fingerprint,
             schemas={part.value: ids for part, ids in resolved.ids.items()},
+            oversized={part.value: ids for part, ids in resolved.oversized.items()},
         )
         return Plan(
             pipeline=self.spec.name,

@@ -11,6 +11,7 @@ from datetime import date, datetime
 from typing import Any
 
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
+from tidemark.spec.schema_limits import MAX_LEVELS
 
 UNKNOWN = "unknown"
 """The type of null and of the elements of an empty list."""
@@ -18,7 +19,7 @@ ENOUGH = 0.95
 """The share of sampled values that decides a type or a format; the others go to quarantine."""
 MAX_FIELDS = 200
 """Maximum fields of a nested object. A larger object is treated as a map, and becomes JSON text."""
-_MAX_DEPTH = 50
+_MAX_DEPTH = MAX_LEVELS - 1
 """Maximum levels of a value that become fields; deeper levels become JSON text."""
 _LIST, _OBJECT = "list", "object"
 _LONGS = range(-(2**63), 2**63)

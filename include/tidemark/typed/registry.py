@@ -6,11 +6,11 @@ never contain values: some are secrets, and a URL may contain one.
 
 from __future__ import annotations
 
-import json
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -20,13 +20,17 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 from tidemark.core.errors import TidemarkError
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.spec.decode import RegisteredSchema
+from tidemark.spec.schema_limits import (
+    MAX_CHARACTERS,
+    MAX_REFERENCES,
+    SchemaTooLarge,
+    check_text,
+    load_json,
+)
 from tidemark.typed.errors import RegistryFailure, RegistryRefused, RegistryUnavailable
 from tidemark.typed.formats.avro import with_references
 from tidemark.typed.profile import RegistryAnswers
 from tidemark.typed.registry_protobuf import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _RULE = (
     "extra with `url` and other settings of confluent-kafka's SchemaRegistryClient, such as "
@@ -77,14 +81,9 @@ class ConfluentRegistry:
         try:
             found = self._client.get_schema(schema_id)
             kind = found.schema_type or _AVRO
-            text = str(found.schema_str)
-            if kind in _IN_JSON:
-                json.loads(text)
-            if found.references and kind == _AVRO:
-                others = (each for _, each in self._references(found, set()))
-                text = with_references(text, others)
-            if kind == _PROTOBUF:
-                text = compiled(text, dict(self._references(found, set())))
+            text = self._text_of(found, kind)
+        except SchemaTooLarge as large:
+            return RegisteredSchema(id=schema_id, kind=kind, text="", excess=large.problem)
         except SchemaRegistryError as answer:
             if answer.error_code == _NO_SUCH_SCHEMA:
                 return None
@@ -97,23 +96,50 @@ class ConfluentRegistry:
             return RegisteredSchema(id=schema_id, kind=kind, text=text)
         raise error(connection=self._connection, schema_id=schema_id, reason=reason)
 
-    def _references(self, schema: Schema, seen: set[str]) -> Iterator[tuple[str, str]]:
-        """Yield the names and texts of all schemas that a schema refers to, direct ones first.
+    def _text_of(self, schema: Schema, kind: str) -> str:
+        """Return the text of a schema, with the schemas that it refers to.
+
+        Raises:
+            SchemaTooLarge: The schema exceeds a limit.
+        """
+        text = str(schema.schema_str)
+        check_text(text)
+        if kind in _IN_JSON:
+            load_json(text)
+        if schema.references and kind == _AVRO:
+            return with_references(text, self._references(schema).values())
+        return compiled(text, self._references(schema)) if kind == _PROTOBUF else text
+
+    def _references(self, schema: Schema) -> Mapping[str, str]:
+        """Return the texts of all schemas that a schema refers to by name, direct ones first.
 
         The first schema of a name counts: a later one may be an older version.
+
+        Raises:
+            SchemaTooLarge: The schemas are too many, or too large together.
         """
-        found = []
-        for each in schema.references or ():
-            name = str(each.name)
-            if name in seen:
-                continue
-            seen.add(name)
-            place = (str(each.subject), int(each.version))
-            other = self._client.get_version(*place, deleted=True).schema
-            yield name, other.schema_str or ""
-            found.append(other)
-        for other in found:
-            yield from self._references(other, seen)
+        texts: dict[str, str] = {}
+        waiting, size = deque([schema]), len(str(schema.schema_str))
+        while waiting:
+            for each in waiting.popleft().references or ():
+                name = str(each.name)
+                if name in texts:
+                    continue
+                if len(texts) == MAX_REFERENCES:
+                    raise SchemaTooLarge(
+                        f"the schema refers to more than {MAX_REFERENCES:,} schemas"
+                    )
+                place = (str(each.subject), int(each.version))
+                other = self._client.get_version(*place, deleted=True).schema
+                texts[name] = other.schema_str or ""
+                size += len(texts[name])
+                if size > MAX_CHARACTERS:
+                    raise SchemaTooLarge(
+                        f"the schema and its references have more than "
+                        f"{MAX_CHARACTERS:,} characters"
+                    )
+                waiting.append(other)
+        return texts
 
 
 def registry_answers(

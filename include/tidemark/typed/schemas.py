@@ -25,13 +25,14 @@ from tidemark.spec.fields import (
     type_conflicts,
     widened_type,
 )
+from tidemark.spec.schema_limits import SchemaTooLarge, check_size
 from tidemark.typed.errors import (
     RegistryFailure,
     RegistryUnavailable,
     SchemaConflict,
     SchemaReplaced,
 )
-from tidemark.typed.formats import avro, json_schema
+from tidemark.typed.formats.column import column_of
 
 
 class FramedLog(DataLog, Protocol):
@@ -128,22 +129,6 @@ _REQUESTS_AT_ONCE = 8
 """Maximum number of concurrent requests to the registry."""
 
 
-def _column_of(kind: Format, text: str) -> FieldType:
-    """Return the type of the column for records of a schema.
-
-    Raises:
-        UnsupportedSchema: The schema has no column.
-    """
-    if kind is Format.AVRO:
-        return avro.column_of(text)
-    if kind is Format.JSON_SCHEMA:
-        return json_schema.column_of(text)
-    # Loads PyArrow, which plans of other formats do not need.
-    from tidemark.typed.formats import protobuf_reader
-
-    return protobuf_reader.column_of(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSchemas:
     """The schemas of records at some offsets.
@@ -152,12 +137,14 @@ class ResolvedSchemas:
         ids: Ids of the schemas, ascending, by part of a record.
         columns: The types of the typed table's columns that store all their records.
         conflicts: By partition, the first record of a schema that does not fit the columns. With a
-            conflict, `ids` and `columns` are empty.
+            conflict, the other attributes are empty.
+        oversized: Ids of schemas that exceed a limit, as `ids`.
     """
 
-    ids: Mapping[Part, tuple[int, ...]]
-    columns: Mapping[Part, FieldType]
-    conflicts: Mapping[int, SchemaConflict]
+    ids: Mapping[Part, tuple[int, ...]] = field(default_factory=dict)
+    columns: Mapping[Part, FieldType] = field(default_factory=dict)
+    conflicts: Mapping[int, SchemaConflict] = field(default_factory=dict)
+    oversized: Mapping[Part, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +178,8 @@ class SchemaResolver:
             SchemaReplaced: The registry returned a schema that differs from the stored one.
         """
         if not self.decode.framed_parts:
-            return ResolvedSchemas(ids={}, columns={}, conflicts={})
-        fitting_ids, columns = {}, {}
+            return ResolvedSchemas()
+        fitting_ids, columns, oversized = {}, {}, {}
         present = self.table.columns()
         for part in self.decode.framed_parts:
             first: dict[int, dict[int, int]] = {}
@@ -201,10 +188,19 @@ class SchemaResolver:
             ).items():
                 first.setdefault(schema_id, {})[partition] = offset
             known = self._known(first.keys() - set(self.decode.refused_schemas))
-            fitting, column = [], present.get(part)
+            fitting, column, excess = [], present.get(part), []
             # In the order of the log: of two incompatible schemas, the earlier one wins.
             for schema_id in sorted(known, key=lambda each: (min(first[each].values()), each)):
-                made, differences = self._widened_column(part, column, known[schema_id])
+                try:
+                    made, differences = self._widened_column(part, column, known[schema_id])
+                except SchemaTooLarge as large:
+                    log.warning(
+                        "quarantining the records of a schema pipeline=%s part=%s schema_id=%d "
+                        "message=%s",
+                        *(self.pipeline, part, schema_id, large),
+                    )
+                    excess.append(schema_id)
+                    continue
                 if made is None:
                     # The plan may end before later schemas, so they do not change the columns.
                     stops = {
@@ -218,14 +214,16 @@ class SchemaResolver:
                         )
                         for partition, offset in first[schema_id].items()
                     }
-                    return ResolvedSchemas(ids={}, columns={}, conflicts=stops)
+                    return ResolvedSchemas(conflicts=stops)
                 fitting.append(schema_id)
                 column = made
             if fitting:
                 fitting_ids[part] = tuple(sorted(fitting))
+            if excess:
+                oversized[part] = tuple(sorted(excess))
             if column is not None:
                 columns[part] = column
-        return ResolvedSchemas(ids=fitting_ids, columns=columns, conflicts={})
+        return ResolvedSchemas(ids=fitting_ids, columns=columns, oversized=oversized)
 
     def _widened_column(
         self, part: Part, column: FieldType | None, schema: RegisteredSchema
@@ -234,13 +232,20 @@ class SchemaResolver:
 
         Returns:
             The type and no differences; or None and the differences that prevent it.
+
+        Raises:
+            SchemaTooLarge: The schema, or the column with its fields, exceeds a limit.
         """
         expected = self.decode.parts[part].format
         if schema.kind != expected.kind:
             return None, (f"the schema is {schema.kind}, not {expected.kind}",)
         try:
             with path_prefix(str(part)):
-                wanted = _column_of(expected, schema.text)
+                if schema.excess:
+                    raise SchemaTooLarge(schema.excess)
+                wanted = column_of(expected, schema.text)
+        except SchemaTooLarge:
+            raise  # fence: large-schema-stops-no-partition
         except UnsupportedSchema as unusable:
             return None, (str(unusable),)
         if part is Part.VALUE and self.decode.flattens and not isinstance(wanted, Struct):
@@ -253,7 +258,9 @@ class SchemaResolver:
         differences = tuple(type_conflicts(column, wanted, str(part), has_unions=has_unions))
         if differences:  # fence: unfit-schema-stops-partition
             return None, differences
-        return merged_type(column, wanted), ()
+        merged = merged_type(column, wanted)
+        check_size(merged, f"the {part} of the typed table, with the fields of the schema,")
+        return merged, ()
 
     def _known(self, ids: Collection[int]) -> Mapping[int, RegisteredSchema]:
         """Return the schemas of some ids; unknown ids are left out."""

@@ -212,6 +212,7 @@ class SparkDecoder:
             found[part] = WriterSchemas(
                 schemas=[kept[each] for each in ids],
                 refused=self._spec.refused_schemas,
+                oversized=source.oversized.get(part, ()),
                 widens=self._spec.widens,
                 column=present.get(part),
             )

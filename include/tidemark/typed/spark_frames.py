@@ -127,6 +127,7 @@ def unreadable_reason(
     schema_id: str,
     known: Collection[int],
     refused: Collection[int],
+    oversized: Collection[int] = (),
 ) -> Column:
     """Return the reason why no schema can decode a payload; null if one can.
 
@@ -136,12 +137,14 @@ def unreadable_reason(
         schema_id: Name of the column of `schema_id_of`; null where `in_header` is true.
         known: Ids of schemas that can decode payloads.
         refused: Ids of quarantined schemas.
+        oversized: Ids of schemas that exceed a limit.
     """
     return (
         F.when(payload.isNull(), None)
         .when(in_header, QuarantineReason.SCHEMA_IN_HEADER.value)
         .when(F.col(schema_id).isNull(), QuarantineReason.NOT_FRAMED.value)
         .when(is_among(schema_id, refused), QuarantineReason.REFUSED_SCHEMA.value)
+        .when(is_among(schema_id, oversized), QuarantineReason.SCHEMA_TOO_LARGE.value)
         .when(~is_among(schema_id, known), QuarantineReason.UNKNOWN_SCHEMA.value)
     )
 

@@ -20,6 +20,7 @@ from tidemark.spec.fields import (
     UnsupportedSchema,
     path_prefix,
 )
+from tidemark.spec.schema_limits import SchemaTooLarge, check_size, load_json
 from tidemark.typed.formats.struct_type import struct_type
 
 _PRIMITIVES = {
@@ -69,12 +70,18 @@ def with_references(text: str, references: Iterable[str]) -> str:
         references: The schemas that it refers to, directly or indirectly.
 
     Raises:
+        SchemaTooLarge: One of the schemas exceeds a limit, or references are nested too deep.
         ValueError: One of the schemas is not JSON.
     """
     others: dict[str, Any] = {}
     for each in references:
-        _resolved(json.loads(each), "", {}, others)
-    return json.dumps(_resolved(json.loads(text), "", others, {})) if others else text
+        _resolved(load_json(each), "", {}, others)
+    if not others:
+        return text
+    try:
+        return json.dumps(_resolved(load_json(text), "", others, {}))
+    except RecursionError:
+        raise SchemaTooLarge("the references of the schema are nested too deep") from None
 
 
 def _resolved(schema: Any, space: str, others: Mapping[str, Any], known: dict[str, Any]) -> Any:
@@ -141,12 +148,17 @@ def column_of(text: str) -> FieldType:
     ignored.
 
     Raises:
+        SchemaTooLarge: The schema exceeds a limit.
         UnsupportedSchema: The schema has no type in Delta.
     """
     try:
-        return _column(_resolved(json.loads(text), "", {}, {}), {})
-    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as wrong:
+        column = _column(_resolved(load_json(text), "", {}, {}), {})
+    except (json.JSONDecodeError, KeyError, TypeError) as wrong:
         raise UnsupportedSchema("the schema is not valid Avro") from wrong
+    except RecursionError:
+        raise SchemaTooLarge("the schema is nested too deep") from None
+    check_size(column)
+    return column
 
 
 def as_spark_reads(text: str) -> str:

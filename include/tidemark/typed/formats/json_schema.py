@@ -19,6 +19,7 @@ from tidemark.spec.fields import (
     UnsupportedSchema,
     path_prefix,
 )
+from tidemark.spec.schema_limits import MAX_PARTS, MAX_TEXT_LEVELS, SchemaTooLarge, load_json
 from tidemark.typed.formats.struct_type import struct_type
 
 _SIMPLE_TYPES = {"boolean": "boolean", "integer": "long", "number": "double"}
@@ -27,6 +28,7 @@ _TEXT = "string"
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 _VALUES = {"const", "default", "enum", "examples"}
 """Keywords with values that are not schemas."""
+_TOO_DEEP = "the references of the schema are nested too deep"
 _TYPE_KEYWORDS = {"type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf"}
 """Keywords that describe the type of a value, and not only restrict it."""
 
@@ -37,13 +39,16 @@ def column_of(text: str) -> Struct:
     Leaves out properties whose names are not valid names of columns.
 
     Raises:
+        SchemaTooLarge: The schema exceeds a limit.
         UnsupportedSchema: The schema has no column.
     """
     try:
-        document = _Document(json.loads(text))
-        made = _type([document.root], document, ())
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
+        document = _Document(load_json(text))
+        made = _type([document.root], document, frozenset())
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as wrong:
         raise UnsupportedSchema("the schema is not a valid JSON Schema") from wrong
+    except RecursionError:
+        raise SchemaTooLarge(_TOO_DEEP) from None
     if not isinstance(made, Struct):
         raise UnsupportedSchema("the schema does not describe objects with usable properties")
     return made
@@ -60,6 +65,7 @@ class _Document:
         is_old = isinstance(raw, dict) and "draft-04" in str(raw.get("$schema"))
         self._id = "id" if is_old else "$id"
         self._named: dict[str, Any] = {}
+        self._parts = 0
         self.root = self._absolute(raw, "")
         self._named[""] = self.root
 
@@ -87,6 +93,18 @@ class _Document:
             self._named.setdefault(each, made)
         return made
 
+    def count_part(self) -> None:
+        """Count a part that is read, each time that a reference leads to it.
+
+        Raises:
+            SchemaTooLarge: There are too many parts.
+        """
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise SchemaTooLarge(
+                f"the schema has more than {MAX_PARTS:,} parts, each counted at every reference"
+            )
+
     def at(self, reference: str) -> Any:
         """Return the target of an absolute reference."""
         found = self._named.get(reference)
@@ -106,6 +124,7 @@ class _Document:
             raise UnsupportedSchema(
                 f"the schema refers to {reference}, which it does not contain"
             ) from None
+        self._named[reference] = found
         return found
 
 
@@ -114,16 +133,21 @@ def _joined(base: str, reference: str) -> str:
     return f"{base}{reference}" if reference.startswith("#") else urljoin(base, reference)
 
 
-def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> FieldType:
-    """Return the type of values that match all of some schemas."""
-    parts: list[dict[str, Any]] = []
-    for schema in schemas:
-        for part, seen in _parts(schema, document, above):
-            parts.append(part)
-            above = (*above, *seen)
+def _type(schemas: list[Any], document: _Document, above: frozenset[str]) -> FieldType:
+    """Return the type of values that match all of some schemas.
+
+    Args:
+        schemas: The schemas.
+        document: The document that contains them.
+        above: The references that lead to the values around these.
+    """
+    followed: set[str] = set()
+    parts = [part for each in schemas for part in _parts(each, document, above, followed=followed)]
+    if followed:
+        above |= followed
     if any(_is_one_of_several(part) for part in parts):
         return _TEXT
-    properties = _properties(parts)
+    properties = _properties(parts, document)
     kinds = {kind for part in parts if (kind := _kind(part))}
     if properties and kinds <= {"object"}:
         fields = properties.items()
@@ -141,34 +165,54 @@ def _type(schemas: list[Any], document: _Document, above: tuple[str, ...]) -> Fi
     return _SIMPLE_TYPES.get(kind, _TEXT)
 
 
-def _properties(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def _properties(parts: list[dict[str, Any]], document: _Document) -> dict[str, list[Any]]:
     """Return the schemas of each property by name, without names that are invalid for columns."""
     properties: dict[str, list[Any]] = {}
     for part in parts:
         for name, each in (part.get("properties") or {}).items():
+            document.count_part()
             if re.fullmatch(FIELD_NAME, name):
                 properties.setdefault(name, []).append(each)
     return properties
 
 
 def _parts(
-    schema: Any, document: _Document, above: tuple[str, ...]
-) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Yield all schemas that values of a schema must match, each with the references to it."""
+    schema: Any,
+    document: _Document,
+    above: frozenset[str],
+    *,
+    followed: set[str],
+    levels: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """Yield all schemas that values of a schema must match.
+
+    Args:
+        schema: The schema.
+        document: The document that contains it.
+        above: The references that lead to the schema.
+        followed: The references whose schemas the values must match too. A second reference to one
+            of them adds nothing.
+        levels: Number of references and combinations between the values' own schema and this one.
+    """
     if not isinstance(schema, dict):
         return
-    yield schema, ()
+    if levels > MAX_TEXT_LEVELS:
+        raise SchemaTooLarge(_TOO_DEEP)
+    document.count_part()
+    yield schema
+    inner = []
     if reference := schema.get("$ref"):
         if reference in above:
             raise UnsupportedSchema(f"{reference} contains itself")
-        for part, seen in _parts(document.at(reference), document, (*above, reference)):
-            yield part, (reference, *seen)
-    for member in schema.get("allOf", ()):
-        yield from _parts(member, document, above)
+        if reference not in followed:
+            followed.add(reference)
+            inner.append((document.at(reference), above | {reference}))
+    inner += [(member, above) for member in schema.get("allOf", ())]
     for several in ("oneOf", "anyOf"):
         members = _members(schema, several)
-        if len(members) == 1:
-            yield from _parts(members[0], document, above)
+        inner += [(member, above) for member in members if len(members) == 1]
+    for each, path in inner:
+        yield from _parts(each, document, path, followed=followed, levels=levels + 1)
 
 
 def _members(schema: dict[str, Any], several: str) -> list[Any]:

@@ -35,11 +35,10 @@ from tidemark.spec.fields import (
     UnsupportedSchema,
     path_prefix,
 )
+from tidemark.spec.schema_limits import SchemaTooLarge
 from tidemark.typed.formats.protobuf import FIRST, WELL_KNOWN, first_message, message_index
 from tidemark.typed.formats.struct_type import struct_type
 
-MAX_COLUMNS = 10_000
-"""Maximum columns of one schema. Columns of a message count for each field of its type."""
 _SCALARS: Mapping[int, tuple[FieldType, pa.DataType]] = {
     FieldDescriptor.CPPTYPE_DOUBLE: ("double", pa.float64()),
     FieldDescriptor.CPPTYPE_FLOAT: ("float", pa.float32()),
@@ -81,7 +80,6 @@ class _Column(NamedTuple):
         kind: Its type.
         arrow: Its Arrow type.
         fill: Converts values.
-        width: The number of columns, with those of nested fields.
         fields: The fields of a message: the segment in a path, a function that reads the field of
             messages, and the column.
     """
@@ -89,7 +87,6 @@ class _Column(NamedTuple):
     kind: FieldType
     arrow: pa.DataType
     fill: _Fill
-    width: int = 1
     fields: Sequence[tuple[str, _FieldReader, _Column]] = ()
 
 
@@ -138,6 +135,7 @@ class _Columns:
         """Return the column of a message.
 
         Raises:
+            SchemaTooLarge: The message exceeds a limit.
             UnsupportedSchema: The message has no type in Delta.
             RecursionError: Messages are nested too deep.
         """
@@ -158,9 +156,6 @@ class _Columns:
             return columns[-1].kind
 
         kind = struct_type(name, ((each.name, each) for each in message.fields), type_of)
-        width = sum(column.width for column in columns)
-        if width > MAX_COLUMNS:
-            raise UnsupportedSchema(f"{name} has more than {MAX_COLUMNS:,} columns")
         both = list(zip(message.fields, columns, strict=True))
         arrow = pa.struct([(field.name, column.arrow) for field, column in both])
         fields = [(each.name + _suffix(each), _reader_of(each), column) for each, column in both]
@@ -174,7 +169,7 @@ class _Columns:
                     raise _Unreadable(_path(place, wrong)) from None
             return _struct_array(messages, made, arrow)
 
-        return _Column(kind, arrow, fill, width, fields)
+        return _Column(kind, arrow, fill, fields)
 
     def _field(self, field: FieldDescriptor) -> _Column:
         with path_prefix(_suffix(field)):
@@ -243,7 +238,7 @@ def _list_column(element: _Column) -> _Column:
         values = element.fill(list(chain.from_iterable(some)))
         return pa.ListArray.from_arrays(_offsets(some), values, type=arrow)
 
-    return _Column(ListOf(element.kind), arrow, fill, element.width)
+    return _Column(ListOf(element.kind), arrow, fill)
 
 
 def _map_column(value: _Column) -> _Column:
@@ -256,7 +251,7 @@ def _map_column(value: _Column) -> _Column:
         values = value.fill([held for each in entries for _, held in each])
         return pa.MapArray.from_arrays(_offsets(entries), keys, values, type=arrow)
 
-    return _Column(MapOf(value.kind), arrow, fill, value.width)
+    return _Column(MapOf(value.kind), arrow, fill)
 
 
 def _key(key: Any) -> str:
@@ -405,7 +400,7 @@ class _Reader:
         try:
             self.column = _Columns(message.file.pool).of(message)
         except RecursionError:
-            raise UnsupportedSchema(f"{name} nests messages too deep for a column") from None
+            raise SchemaTooLarge(f"{name} nests messages too deep for a column") from None
         self._parse = GetMessageClass(message).FromString
 
     def read(self, payloads: Sequence[bytes | None]) -> list[pa.Array]:

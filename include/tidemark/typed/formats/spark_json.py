@@ -74,6 +74,9 @@ _MAX_NUMBER_DIGITS = 1_000
 """Maximum digits of a number that the parser accepts."""
 _MAX_SPLIT_BYTES = 1 << 20
 """The longest text, in bytes, that is split into lexemes. They take many times its memory."""
+_MAX_NAMED_COLUMNS = 200
+"""Maximum columns of a schema whose unreadable fields are named. The size of the query grows with
+the square of the number of columns."""
 _OVERFLOWING = ("float", "double")
 """Types in which the parser reads a too large number as infinity, which is not valid JSON."""
 
@@ -93,7 +96,8 @@ def reading(
         schema: The fields of the object.
         place: Names of the new columns.
         names_faults: Whether to find the invalid field of each text that the parser rejects, or
-            that the text is not one JSON object. This takes a parse for each field.
+            that the text is not one JSON object. This takes a parse for each field, so the field of
+            a schema with many fields is not searched.
     """
     has_decimals = any(isinstance(each, Decimal) for each in _leaves(schema))
     bounded = f"__bounded_{place.value}" if has_decimals else None
@@ -108,6 +112,7 @@ def reading(
         F.when(is_wrong, path)
         for path, is_wrong in _faults(F.col(fields), F.col(place.value), schema, "")
     )
+    names_fields = names_faults and schema.columns <= _MAX_NAMED_COLUMNS
     hidden = (F.when(is_wrong, path) for path, is_wrong in _hidden_faults(F.col(again), schema))
     is_unread = text.isNotNull() & F.col(fields).isNull()
     reason = F.when(is_unread | F.col(place.detail).isNotNull(), QuarantineReason.MALFORMED.value)
@@ -115,6 +120,7 @@ def reading(
     if names_faults:
         is_object = _is_whole(_parsed(text, ""))
         reason = F.when(is_unread & ~is_object, QuarantineReason.NOT_JSON.value).otherwise(reason)
+    if names_fields:
         unread = F.when(is_unread & is_object, _first_unread(F.col(plain), schema))
         where = F.coalesce(where, unread)
     if bounded is not None:
@@ -128,7 +134,7 @@ def reading(
     yield {again: _parsed_again(text, F.col(fields), schema)}
     yield {place.detail: F.coalesce(*wrong, *hidden, nothing)}
     yield {place.reason: F.coalesce(not_utf8, reason)}
-    if names_faults:
+    if names_fields:
         is_written_so = is_unread & _may_have_fraction(text)
         yield {plain: F.when(is_written_so, _with_plain_integers(text)).otherwise(text)}
         yield {place.detail: where}

@@ -21,9 +21,12 @@ from tidemark.spec.decode import (
     QuarantineReason,
     RegisteredSchema,
 )
+from tidemark.spec.fields import size_of_type
+from tidemark.spec.schema_limits import MAX_COLUMNS
 from tidemark.typed import spark_frames as frames
 from tidemark.typed.formats import json_schema, protobuf_reader, spark_json
 from tidemark.typed.formats import spark_avro as avro
+from tidemark.typed.formats.column import column_of
 
 SETTINGS = {
     **spark_json.SETTINGS,
@@ -58,6 +61,7 @@ class WriterSchemas:
     Attributes:
         schemas: Schemas whose records this pass decodes.
         refused: Ids of the quarantined schemas.
+        oversized: Ids of the schemas that exceed a limit.
         column: Type of the typed table's column for all schemas; None without a column.
         widens: Whether numbers of four bytes become numbers of eight bytes.
         elsewhere: Ids of the schemas whose records other passes decode.
@@ -66,6 +70,7 @@ class WriterSchemas:
 
     schemas: Sequence[RegisteredSchema] = ()
     refused: Collection[int] = ()
+    oversized: Collection[int] = ()
     column: DataType | None = None
     widens: bool = True
     elsewhere: Collection[int] = ()
@@ -81,13 +86,19 @@ def in_passes(kind: Format, written: WriterSchemas, at_once: int) -> list[Writer
     Args:
         kind: The format of the records.
         written: All schemas of the records.
-        at_once: Maximum number of forms in a pass.
+        at_once: Maximum number of forms in a pass. A pass also has at most the columns of one large
+            schema.
     """
     forms = list(_forms(kind, written).values()) if written.schemas else []
-    groups = [
-        [each for form in forms[first : first + at_once] for each in form]
-        for first in range(0, max(1, len(forms)), at_once)
-    ]
+    groups: list[list[RegisteredSchema]] = [[]]
+    in_group, columns = 0, 0
+    for form in forms:
+        added = size_of_type(column_of(kind, form[0].text))[0]
+        if in_group == at_once or (in_group and columns + added > MAX_COLUMNS):
+            groups.append([])
+            in_group, columns = 0, 0
+        groups[-1] += form
+        in_group, columns = in_group + 1, columns + added
     ids = {each.id for each in written.schemas}
     return [
         replace(
@@ -188,7 +199,9 @@ def _framed(
         rows = rows.where(frames.is_among(number, ids))
     elif written.elsewhere:  # fence: passes-share-no-record
         rows = rows.where(~F.coalesce(frames.is_among(number, written.elsewhere), F.lit(False)))
-    undecoded = frames.unreadable_reason(payload, in_header, number, ids, written.refused)
+    undecoded = frames.unreadable_reason(
+        payload, in_header, number, ids, written.refused, written.oversized
+    )
     rows = frames.with_empty_columns(rows, undecoded, written.column, made)
     if not ids:
         return rows
